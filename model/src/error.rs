@@ -1,0 +1,163 @@
+//! The catalogue of answers that are not "yes". Each face translates this one table.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Who holds what a caller is waiting for, by name, so that an operator can act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Process id, as seen in the holder's own pid namespace.
+    pub pid: u32,
+    /// The holder's command name, as `/proc/PID/comm` gave it when it attached.
+    pub name: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({})", self.pid, self.name)
+    }
+}
+
+/// Why an operation was not carried out. A variant exists only where a caller can do something
+/// different about it. Unless a variant says otherwise, nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key has no bytes, or more than [`crate::limits::KEY_BYTES_MAX`].
+    KeyTooLarge {
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// The value or block is larger than [`crate::limits::VALUE_BYTES_MAX`].
+    ValueTooLarge {
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// More blocks than [`crate::limits::BLOCKS_MAX`].
+    TooManyBlocks {
+        /// Blocks given.
+        blocks: usize,
+    },
+    /// A name (of a namespace or a block) is empty or too long.
+    BadName {
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// The record is not of the kind the operation needs, or the namespace was created with another
+    /// schema.
+    WrongKind {
+        /// What was expected and what is there.
+        detail: String,
+    },
+    /// The region's heap, its file system, or one of its tables is full.
+    Full {
+        /// What is full, and what would help.
+        detail: String,
+    },
+    /// A live process has held a lock that this operation needs for longer than the wait bound.
+    Stalled {
+        /// The process that holds it.
+        holder: Holder,
+    },
+    /// The file is not a region, is of another format, is truncated or is damaged.
+    NotARegion {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        detail: String,
+    },
+    /// Bytes in the region contradict each other. Stop writing; run the offline check.
+    Damaged {
+        /// What was found.
+        detail: String,
+    },
+    /// A region is there already.
+    AlreadyExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Sessions of living processes are attached.
+    InUse {
+        /// One of them.
+        holder: Holder,
+    },
+    /// This process is a fork of the one that attached: attach again.
+    Forked,
+    /// The operating system refused.
+    System {
+        /// What was being done, and what the caller can do about it.
+        detail: String,
+        /// The `errno` value.
+        errno: i32,
+    },
+    /// A back-end that is reached over a network failed or answered something unexpected.
+    Backend {
+        /// What it said.
+        detail: String,
+    },
+    /// The caller's words are off (a URL, an option).
+    BadArgument {
+        /// What is wrong, and what would be right.
+        detail: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use crate::limits::{
+            BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX,
+            VALUE_BYTES_MAX,
+        };
+        match self {
+            Self::KeyTooLarge { bytes } => {
+                write!(f, "a key of {bytes} bytes: give one of 1 to {KEY_BYTES_MAX} bytes")
+            }
+            Self::ValueTooLarge { bytes } => {
+                write!(f, "a value of {bytes} bytes: at most {VALUE_BYTES_MAX} fit in one record")
+            }
+            Self::TooManyBlocks { blocks } => {
+                write!(f, "{blocks} blocks: a record has at most {BLOCKS_MAX}")
+            }
+            Self::BadName { bytes } => write!(
+                f,
+                "a name of {bytes} bytes: a namespace has 1 to {NAMESPACE_NAME_BYTES_MAX} bytes, \
+                 a block 1 to {BLOCK_NAME_BYTES_MAX}, neither with a NUL"
+            ),
+            Self::WrongKind { detail } => write!(f, "wrong kind: {detail}"),
+            Self::Full { detail } => write!(f, "full: {detail}"),
+            Self::Stalled { holder } => write!(
+                f,
+                "{holder} is alive but stopped while it holds what this write needs: let it run \
+                 (kill -CONT) or end it (kill -KILL), then try again"
+            ),
+            Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
+            Self::Damaged { detail } => write!(
+                f,
+                "the region is damaged ({detail}): stop its writers and run `nearstate region check`"
+            ),
+            Self::AlreadyExists { path } => write!(
+                f,
+                "{}: a region is there already: attach to it, or drop it first",
+                path.display()
+            ),
+            Self::InUse { holder } => {
+                write!(f, "{holder} is still attached: let it detach or end it first")
+            }
+            Self::Forked => f.write_str(
+                "this process was forked after it attached: attach to the region again in the child",
+            ),
+            Self::System { detail, errno } => write!(
+                f,
+                "{detail}: {} (errno {errno})",
+                std::io::Error::from_raw_os_error(*errno)
+            ),
+            Self::Backend { detail } => write!(f, "back-end: {detail}"),
+            Self::BadArgument { detail } => f.write_str(detail),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Shorthand for a result with the catalogue's error.
+pub type Result<T> = std::result::Result<T, Error>;

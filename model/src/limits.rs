@@ -1,0 +1,35 @@
+//! Every bound of the system, with its reason and with what happens at it.
+
+/// The longest key, in bytes. A 3GPP record identity (`SUPI`, `smContextRef`, a resource URI) fits in
+/// a few hundred bytes; 4 KiB leaves room for composed keys while a key still fits in one page.
+/// A longer key is refused with [`crate::Error::KeyTooLarge`].
+pub const KEY_BYTES_MAX: usize = 4096;
+
+/// The largest value or block, in bytes. The issue asks for 64 MiB; 128 MiB is the next power of two
+/// and keeps one record within the largest size class. A larger one is refused with
+/// [`crate::Error::ValueTooLarge`].
+pub const VALUE_BYTES_MAX: usize = 128 << 20;
+
+/// The most blocks a record may have. TS 29.598 sets no bound; a UE context has tens of groups.
+/// More are refused with [`crate::Error::TooManyBlocks`].
+pub const BLOCKS_MAX: usize = 1024;
+
+/// The longest name of a block, in bytes.
+pub const BLOCK_NAME_BYTES_MAX: usize = 255;
+
+/// The longest name of a namespace, in bytes: what fits in its descriptor beside the schema.
+pub const NAMESPACE_NAME_BYTES_MAX: usize = 255;
+
+/// The most namespaces of one region: the catalog is a fixed array, sparse until used.
+pub const NAMESPACES_MAX: usize = 4096;
+
+/// The most sessions attached to one region at once, over all processes. The owner of a bucket is
+/// named by 16 bits, and 0 means nobody.
+pub const MEMBERS_MAX: usize = 16_384;
+
+/// The smallest region, in bytes: the fixed tables and a few records.
+pub const REGION_BYTES_MIN: u64 = 64 << 20;
+
+/// The largest region, in bytes: offsets are 42 bits of 64-byte units; 16 TiB leaves room to spare
+/// and is what a 47-bit user address space can map several of.
+pub const REGION_BYTES_MAX: u64 = 16 << 40;

@@ -1,0 +1,1 @@
+//! nearstate: see ARCHITECTURE.md.

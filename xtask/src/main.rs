@@ -1,0 +1,2 @@
+//! nearstate: see ARCHITECTURE.md.
+fn main() {}
