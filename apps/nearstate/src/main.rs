@@ -1,2 +1,37 @@
-//! nearstate: see ARCHITECTURE.md.
-fn main() {}
+//! nearstate: the state layer for 5G network functions. One binary, one module for each sub-command.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+
+use clap::{Parser, Subcommand};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// The state layer for 5G network functions.
+#[derive(Debug, Parser)]
+#[command(name = "nearstate", version, propagate_version = true)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure this machine: the thesis's experiments beside Redis and WhiteDB
+    #[command(subcommand)]
+    Bench(bench::Command),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Line::parse().command {
+        Command::Bench(command) => bench::run(command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = writeln!(std::io::stderr(), "nearstate: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
