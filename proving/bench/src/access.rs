@@ -1,6 +1,7 @@
 //! `nearstate bench access`: paper 1's simulation application and orchestrator, run against several
 //! targets one after the other.
 
+pub mod page;
 pub mod output;
 pub mod orchestrate;
 pub mod display;
@@ -71,7 +72,7 @@ fn deliver(findings: &Findings, options: &Options, out: &mut impl Write) -> Resu
         write_file(path, &output::csv(findings))?;
     }
     if let Some(path) = &options.report {
-        write_file(path, "")?;
+        write_file(path, &page::html(findings))?;
         if !options.json {
             writeln!(out, "\nreport: {}", path.display()).map_err(|e| wrote(&e))?;
         }

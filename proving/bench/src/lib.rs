@@ -9,6 +9,7 @@ pub mod targets;
 pub mod keeper;
 pub mod protocol;
 pub mod content;
+pub mod report;
 pub mod table;
 pub mod stat;
 pub mod machine;
