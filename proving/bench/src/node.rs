@@ -80,8 +80,9 @@ impl<C: Connection> Node<C> {
         let is_write = self.plan.kind.mode() == Mode::Write;
         let stamps_at_once = is_write || C::IS_SLOW;
         if !is_write {
+            // The proof alone warms a connection; memory has to be mapped page by page.
             self.prove()?;
-            if self.plan.warm_up {
+            if self.plan.warm_up && !C::IS_SLOW {
                 self.pass(output)?;
             }
         }
