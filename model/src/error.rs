@@ -160,4 +160,4 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Shorthand for a result with the catalogue's error.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
