@@ -1,7 +1,7 @@
 //! What comes from outside: its licences, its sources, and who in the house may ask for it.
 //!
-//! `deny.toml` is the one list of licences. Where cargo-deny is installed it reads that list too and
-//! is run beside this check; it takes ten minutes to build, so a fresh machine does without.
+//! `deny.toml` is the one list of licences. Where cargo-deny is installed, it reads that list too
+//! and is run beside this check; it takes ten minutes to build, so a fresh machine does without.
 
 mod licence;
 mod direct;

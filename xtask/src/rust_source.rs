@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_function_is_as_long_as_its_code() {
-        let text = "fn f() {\n\n    // only words\n    a();\n    b(\n        c,\n    );\n}\nfn g();\n\
+        let text = "fn f() {\n\n    // words\n    a();\n    b(\n        c,\n    );\n}\nfn g();\n\
                     type F = fn(u8);";
         let found = functions(&tokens(text).unwrap());
         assert_eq!(found, [Function { name: "f".to_owned(), line: 1, lines: 4 }]);

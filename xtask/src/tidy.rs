@@ -1,9 +1,9 @@
 //! The house's manners, file by file: sizes, openings, leftovers, modes, places of `unsafe`.
 
-mod exceptions;
 mod rust_file;
 mod any_file;
 mod machine;
+mod exceptions;
 
 use crate::finding::Finding;
 use crate::workspace;

@@ -41,14 +41,16 @@ fn complaints(
     let mut found = Vec::new();
     if !listed(list, &member.name, kind).any(|other| other == name) {
         let advice = format!(
-            "do without it, or add it to `{kind}` of [{}] in {LIST} and its three lines to {REASONS}",
+            "do without it, or add it to `{kind}` of [{}] in {LIST}, and its three lines to \
+             {REASONS}",
             member.name
         );
         found.push((format!("`{name}` is not on the list of {}", member.name), advice));
     }
     if !headings.iter().any(|heading| has_word(heading, name)) {
         let advice = format!(
-            "add a heading with its name to {REASONS}: what for, what it drags in, why not ourselves"
+            "add a heading with its name to {REASONS}: what for, what it drags in, why not \
+             ourselves"
         );
         found.push((format!("nobody said why `{name}` is here"), advice));
     }

@@ -6,8 +6,8 @@
 //! words of the module they are a part of; the crate's root may not be used that way, because it
 //! stands above everything.
 
-mod paths;
 mod tree;
+mod paths;
 
 use crate::finding::Finding;
 use paths::Path as UsedPath;

@@ -1,4 +1,4 @@
-//! What every file must keep to: its kind, its size, its mode, the width of its lines, no leftovers.
+//! What every file must keep to: its kind, size and mode, the width of its lines, no leftovers.
 
 use super::exceptions::Exceptions;
 use crate::finding::Finding;
