@@ -18,7 +18,8 @@ struct Suite {
     is_built_apart: bool,
 }
 
-/// All of them. `--no-fail-fast`, so that one failure does not hide the next.
+/// All of them. `--no-fail-fast`, so that one failure does not hide the next. A suite with flags of
+/// its own (`--cfg loom`) sets them in `settings` as `RUSTFLAGS` and is built apart.
 const SUITES: &[Suite] = &[Suite {
     name: "workspace",
     why: "every crate's own tests, the examples in the documentation, the short torture run",
