@@ -1,2 +1,4 @@
 //! nearstate: see ARCHITECTURE.md.
+
+#![forbid(unsafe_code)]
 fn main() {}
