@@ -241,7 +241,7 @@ impl Region {
             PinMode::Asymmetric if has_barrier => false,
             PinMode::Asymmetric => return Err(no_barrier(path)),
         };
-        let map = Map::new(file, path, length, page, false)?;
+        let map = Map::new(file, path, length, page)?;
         match &options.numa {
             NumaPolicy::Default => {}
             NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
@@ -249,6 +249,7 @@ impl Region {
         }
         if options.populate {
             map.commit(0, length)?;
+            map.collapse(HEAP, length);
         }
         map.commit(0, page.max(MEMBERS))?;
         fill_superblock(&map, length, page, is_fenced)?;
@@ -261,7 +262,7 @@ impl Region {
         if !head.is_fenced && !has_barrier {
             return Err(no_barrier(path));
         }
-        let map = Map::new(file, path, head.length, head.page, false)?;
+        let map = Map::new(file, path, head.length, head.page)?;
         Self::share(map, head.is_fenced)
     }
 

@@ -1,6 +1,6 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{Cell, Head, Verdict};
+use nearstate_memory::{self as memory, Cell, Head, Verdict};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
@@ -43,7 +43,7 @@ impl Session {
             if !condition.holds(seen)? {
                 return Ok(Outcome::Refused { current: seen.map(|c| c.version()).transpose()? });
             }
-            let draft = match self.patched(hash, key, seen, changes) {
+            let draft = match self.patched(table, hash, key, seen, changes) {
                 Ok(draft) => draft,
                 Err(error) => {
                     self.member.give_up()?;
@@ -66,16 +66,17 @@ impl Session {
     /// The record with the changes made, as a draft.
     fn patched(
         &self,
+        table: &memory::Table,
         hash: u64,
         key: &[u8],
         old: Option<Cell<'_>>,
         changes: &[BlockChange<'_>],
     ) -> Result<nearstate_memory::Draft> {
         let value = old.map_or(Ok(&[][..]), |cell| cell.value())?;
-        let mut table = Table::new(value)?;
+        let mut old_blocks = Table::new(value)?;
         let mut blocks = Vec::new();
         let mut children = Vec::new();
-        while let Some(block) = table.next()? {
+        while let Some(block) = old_blocks.next()? {
             if changes.iter().any(|change| change.name == block.name) {
                 continue;
             }
@@ -104,7 +105,7 @@ impl Session {
         if blocks.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
-        self.draft(hash, key, &children, &encode(&blocks))
+        self.draft(table, hash, key, &children, &encode(&blocks))
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! Putting and deleting records, with and without conditions.
 
-use nearstate_memory::{Cell, Changed, Draft, Head, Verdict};
+use nearstate_memory::{Cell, Changed, Draft, Head, Table, Verdict};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -109,16 +109,19 @@ impl Session {
         let table = self.table(namespace)?;
         self.member.usable()?;
         let hash = self.hash(key);
-        let draft = self.draft(hash, key, &[], value)?;
+        self.member.prefetch_bucket(table, hash);
+        let draft = self.draft(table, hash, key, &[], value)?;
         self.member.change(table, hash, key, Some(draft), |record| {
             Ok(if condition.holds(record)? { Verdict::Publish } else { Verdict::Leave })
         })
     }
 
-    /// A filled record cell: children, key, value.
+    /// A filled record cell: children, key, value. The misses of the new cell, of the bucket and of
+    /// the old record overlap with the checksum and the copy.
     #[inline]
     pub(crate) fn draft(
         &self,
+        table: &Table,
         hash: u64,
         key: &[u8],
         children: &[u8],
@@ -136,10 +139,13 @@ impl Session {
         };
         let at = self.member.draft(&head)?;
         let mut crc = crc32fast::Hasher::new();
+        for part in [children, key, value] {
+            crc.update(part);
+        }
+        self.member.prefetch_record(table, hash, 1);
         let mut offset = 0;
         for part in [children, key, value] {
             self.member.write(at, offset, part)?;
-            crc.update(part);
             offset += part.len() as u64;
         }
         Ok(Draft { at, body_crc: crc.finalize() })
