@@ -12,6 +12,7 @@ use crate::protocol::{BATCH_KEYS, Kind, Mode, Plan, Said, Touch, monotonic_ns};
 use crate::stat::Latencies;
 use crate::targets::Connection;
 use crate::targets::redis::RedisConnection;
+use crate::targets::region::RegionConnection;
 use nearstate_model::{Error, Result};
 use std::hint::black_box;
 use std::io::{BufRead, Write};
@@ -43,6 +44,10 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     input.read_line(&mut line).map_err(|e| lost(&e))?;
     let plan = Plan::parse(&line)?;
     match plan.target.as_str() {
+        "region" => {
+            let connection = RegionConnection::open(&plan.address)?;
+            Node::new(plan, connection).run(input, output)
+        }
         "redis" | "redis-unix" => {
             let connection = RedisConnection::open(&plan.address)?;
             Node::new(plan, connection).run(input, output)
