@@ -1,4 +1,4 @@
-//! nearstate: the state layer for 5G network functions. One binary, one module for each sub-command.
+//! nearstate: the state layer for 5G network functions. One binary, one module a sub-command.
 
 #![forbid(unsafe_code)]
 

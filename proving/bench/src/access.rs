@@ -5,6 +5,7 @@ pub mod page;
 pub mod output;
 pub mod orchestrate;
 pub mod display;
+pub mod setting;
 pub mod options;
 pub mod preset;
 pub mod thesis;
@@ -41,7 +42,7 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
     let machine = Machine::look();
     let (targets, versions, missing) = choose(options)?;
     let settings =
-        preset::settings(options, &machine, targets.iter().any(|t| t.name() == "whitedb"))?;
+        setting::settings(options, &machine, targets.iter().any(|t| t.name() == "whitedb"))?;
     let mut caveats = caveats(options, &settings, &machine);
     caveats.extend(missing);
     let names: Vec<&str> = targets.iter().map(|t| t.name()).collect();
@@ -116,8 +117,8 @@ fn choose(options: &Options) -> Result<Chosen> {
     Ok((targets, versions, missing))
 }
 
-fn caveats(options: &Options, settings: &[preset::Setting], machine: &Machine) -> Vec<String> {
-    let mut out: Vec<String> = settings.iter().filter_map(preset::Setting::scale_note).collect();
+fn caveats(options: &Options, settings: &[setting::Setting], machine: &Machine) -> Vec<String> {
+    let mut out: Vec<String> = settings.iter().filter_map(setting::Setting::scale_note).collect();
     let nodes = settings.iter().map(|s| s.nodes).max().unwrap_or(1);
     if nodes > machine.cores as u64 {
         out.push(format!(

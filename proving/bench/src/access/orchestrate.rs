@@ -3,7 +3,7 @@
 
 use super::display::{Display, Step};
 use super::options::Options;
-use super::preset::Setting;
+use super::setting::Setting;
 use crate::keeper::system;
 use crate::protocol::{Kind, Mode, Plan, Said, monotonic_ns};
 use crate::stat::{Latencies, Summary, sequence_average};
@@ -314,7 +314,7 @@ impl Gathering {
     fn until_done(&mut self, heard: &Receiver<Heard>, step: &Step<'_>) -> Result<()> {
         let mut done = 0;
         let nodes = usize::try_from(self.nodes).unwrap_or(usize::MAX);
-        // Slow nodes tell about parts of a sequence; what they told is not counted again at its end.
+        // Slow nodes tell about parts of a sequence; those are not counted again at its end.
         let mut told = vec![0; nodes];
         while done < self.nodes {
             let (node, said) = next(heard)?;
