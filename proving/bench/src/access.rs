@@ -17,6 +17,7 @@ use options::Options;
 use orchestrate::Experiment;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// Everything that was measured in one call, and what it was measured on.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ pub struct Findings {
 /// The first thing that went wrong, in words that say what would help.
 pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()> {
     let machine = Machine::look();
+    check_numa(options, &machine)?;
     let (targets, versions, missing) = choose(options)?;
     let settings =
         setting::settings(options, &machine, targets.iter().any(|t| t.name() == "whitedb"))?;
@@ -60,6 +62,23 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
     let findings =
         Findings { command: command.to_owned(), machine, versions, caveats, experiments };
     deliver(&findings, options, out)
+}
+
+fn check_numa(options: &Options, machine: &Machine) -> Result<()> {
+    let Some(node) = options.numa_node.filter(|_| machine.numa_nodes > 1) else { return Ok(()) };
+    if usize::try_from(node).is_ok_and(|n| n >= machine.numa_nodes) {
+        let last = machine.numa_nodes - 1;
+        return Err(Error::BadArgument {
+            detail: format!("--numa-node {node}: this machine has nodes 0 to {last}"),
+        });
+    }
+    let is_there = Command::new("numactl").arg("--show").output().is_ok();
+    if is_there {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: "--numa-node needs numactl to place processes: apt-get install -y numactl".into(),
+    })
 }
 
 fn deliver(findings: &Findings, options: &Options, out: &mut impl Write) -> Result<()> {

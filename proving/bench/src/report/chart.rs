@@ -20,8 +20,8 @@ pub type Series = (String, Colour, Vec<f64>);
 
 const INK: RGBColor = RGBColor(0x12, 0x34, 0x56);
 const GRID: RGBColor = RGBColor(0x65, 0x43, 0x21);
-const SIZE: (u32, u32) = (340, 240);
-const SIZE_WIDE: (u32, u32) = (640, 240);
+const SIZE: (u32, u32) = (300, 220);
+const SIZE_WIDE: (u32, u32) = (560, 220);
 const BINS: usize = 24;
 
 /// The colour of a target, the same in all charts.
