@@ -85,7 +85,6 @@ impl Guard {
     pub(crate) fn is_damaged(&self) -> bool {
         self.entry.is_damaged.load(Ordering::Relaxed)
     }
-}
 
     /// Takes the mapping out of the list.
     pub(crate) fn release(&self) {
