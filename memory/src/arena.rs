@@ -1,5 +1,6 @@
-//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is written by
-//! one member only, or by the one that recovers it; every step can be cut short by a kill.
+//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is
+//! written by one member only, or by the one that recovers it; every step can be cut short by a
+//! kill.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};

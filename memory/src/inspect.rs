@@ -87,8 +87,8 @@ impl Region {
     }
 
     /// Backs what the heap has taken so far with 2 MiB pages (Linux 6.1 and later; tmpfs and memory
-    /// files), so that a read costs no walk through page tables: worth it once, after a bulk load or
-    /// from a thread that has time. Other processes go on meanwhile; a writer may wait some
+    /// files), so that a read costs no walk through page tables: worth it once, after a bulk load
+    /// or from a thread that has time. Other processes go on meanwhile; a writer may wait some
     /// milliseconds for a page that is being copied. Returns the bytes that have huge pages now; 0
     /// where the kernel has no such call.
     ///
@@ -127,7 +127,8 @@ impl Region {
         Ok(members)
     }
 
-    /// Drops a region: its file is removed, its memory is free when the last process has unmapped it.
+    /// Drops a region: its file is removed, its memory is free when the last process has unmapped
+    /// it.
     ///
     /// # Errors
     /// `InUse` while a living process has a session, `NotARegion`, `System`.

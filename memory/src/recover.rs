@@ -41,8 +41,8 @@ pub enum Decision {
     Refuse,
 }
 
-/// The recovery table: the noted operation and the fact about its word give the decision. For a split the
-/// word is the bucket's depth.
+/// The recovery table: the noted operation and the fact about its word give the decision. For a
+/// split the word is the bucket's depth.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
         (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,

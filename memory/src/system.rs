@@ -82,8 +82,8 @@ fn trim(from: *mut u8, bytes: usize) {
     }
 }
 
-/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux 6.1,
-/// `MADV_COLLAPSE`). Returns the bytes for which it did.
+/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux
+/// 6.1, `MADV_COLLAPSE`). Returns the bytes for which it did.
 pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
     const MADV_COLLAPSE: i32 = 25;
     let huge = HUGE as u64;
@@ -266,8 +266,8 @@ pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
     Ok(range.l_type != libc::F_UNLCK as i16)
 }
 
-/// Maps the first page of the file and keeps it from forked children: the mapping holds the open file
-/// description, and with it its locks, for exactly as long as this process's memory exists.
+/// Maps the first page of the file and keeps it from forked children: the mapping holds the open
+/// file description, and with it its locks, for exactly as long as this process's memory exists.
 pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     let base = map_shared(fd, page)?;
     // SAFETY: the page was mapped just now and is ours.
@@ -280,8 +280,8 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     Ok(base)
 }
 
-/// Leaves the region out of core dumps: they would hold subscribers' keys, and a dying process would
-/// keep its locks while it writes them.
+/// Leaves the region out of core dumps: they would hold subscribers' keys, and a dying process
+/// would keep its locks while it writes them.
 pub(crate) fn keep_out_of_dumps(base: NonNull<u8>, bytes: u64) {
     // SAFETY: advice about our own mapping; no byte changes.
     unsafe { libc::madvise(base.as_ptr().cast::<c_void>(), bytes as usize, libc::MADV_DONTDUMP) };

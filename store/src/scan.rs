@@ -29,8 +29,8 @@ impl Pattern<'_> {
 
 /// A walk over the records of a namespace, in the order of their slots in the index.
 ///
-/// A record that is there from the beginning to the end of the walk is met exactly once; one that is
-/// put or deleted meanwhile is met at most once. Writers are never blocked. Each bucket is
+/// A record that is there from the beginning to the end of the walk is met exactly once; one that
+/// is put or deleted meanwhile is met at most once. Writers are never blocked. Each bucket is
 /// pinned on its own, so a long walk holds nothing back for long.
 #[derive(Debug)]
 pub struct Scan<'s> {
@@ -60,8 +60,8 @@ impl Scan<'_> {
         self.fill()
     }
 
-    /// The record that the walk has stepped to; `None` before the first step and after the last. The
-    /// view borrows the walk.
+    /// The record that the walk has stepped to; `None` before the first step and after the last.
+    /// The view borrows the walk.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
