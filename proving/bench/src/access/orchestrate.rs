@@ -133,6 +133,7 @@ impl Desk<'_> {
             db_bytes: self.setting.db_bytes,
             seed: self.options.seed,
             numa_node: self.numa_node(),
+            folder: self.options.dir.clone(),
         };
         let step = self.display.begin(format!("{}, loading", self.target.name()), records);
         let database = self.target.open(&need, &mut |loaded| step.done(loaded));
