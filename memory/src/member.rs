@@ -322,8 +322,7 @@ impl Drop for Member {
             (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
         {
             pin.store(0, Ordering::Release);
-            let incarnation = state::incarnation(word.load(Ordering::Acquire));
-            word.store(state::make(state::FREE, 0, incarnation), Ordering::Release);
+            state::free(word, word.load(Ordering::Acquire));
             self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
         }
     }

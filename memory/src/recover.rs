@@ -95,8 +95,7 @@ impl Member {
             _ if !is_dead(self.shared(), index)? => return Ok(false),
             _ => {}
         }
-        let mine = state::make(state::RECOVERING, self.me(), state::incarnation(seen));
-        if word.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if !state::win(word, seen, self.me()) {
             return Ok(false);
         }
         crash_point!("recover.won");
@@ -105,7 +104,7 @@ impl Member {
             word.store(seen, Ordering::Release);
             return Err(error);
         }
-        word.store(state::make(state::FREE, 0, state::incarnation(seen)), Ordering::Release);
+        state::free(word, seen);
         Ok(true)
     }
 
@@ -135,11 +134,9 @@ impl Member {
             if state::of(seen) != state::RECOVERING || state::recoverer(seen) != owner {
                 continue;
             }
-            let mine = state::make(state::RECOVERING, self.me(), state::incarnation(seen));
-            if word.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if state::win(word, seen, self.me()) {
                 self.settle(index)?;
-                let free = state::make(state::FREE, 0, state::incarnation(seen));
-                word.store(free, Ordering::Release);
+                state::free(word, seen);
             }
         }
         Ok(())
