@@ -206,6 +206,7 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
+    #[inline]
     pub fn collect(
         &self,
         table: &Table,
@@ -214,9 +215,38 @@ impl Member {
         out: &mut Vec<u64>,
     ) -> Result<()> {
         // The depth that the bucket had among `buckets`.
-        let level = 63 - buckets.leading_zeros();
+        let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };
+        let at = table.bucket_at(self.map(), bucket)?;
+        let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
+        // The usual case: one line, not split since.
+        let control = begin(word);
+        let before = out.len();
+        if depth_of(control) == depth {
+            let mut last = 0;
+            for entry in entries {
+                last = load(entry);
+                if tag_in(last) != 0 {
+                    out.push(at_of(last));
+                }
+            }
+            if !is_link(last) && is_unmoved(word, control) {
+                return Ok(());
+            }
+            out.truncate(before);
+        }
+        self.collect_split(table, bucket, depth, out)
+    }
+
+    #[cold]
+    fn collect_split(
+        &self,
+        table: &Table,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
         let before = out.len();
         loop {
             let mut is_simple = true;

@@ -86,6 +86,21 @@ impl Region {
         })
     }
 
+    /// Backs what the heap has taken so far with 2 MiB pages (Linux 6.1 and later; tmpfs and memory
+    /// files), so that a read costs no walk through page tables: worth it once, after a bulk load or
+    /// from a thread that has time. Other processes go on meanwhile; a writer may wait some
+    /// milliseconds for a page that is being copied. Returns the bytes that have huge pages now; 0
+    /// where the kernel has no such call.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn collapse(&self) -> Result<u64> {
+        let map = &self.shared.map;
+        let word = map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
+        let frontier = unseal(word, "the heap's frontier has a flipped bit")?;
+        Ok(map.collapse(HEAP, frontier * LINE))
+    }
+
     /// All sessions that are attached, dead ones included.
     ///
     /// # Errors

@@ -35,15 +35,9 @@ unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps `bytes` of the file.
-    pub(crate) fn new(
-        file: File,
-        path: &Path,
-        bytes: u64,
-        page: u64,
-        populate: bool,
-    ) -> Result<Self> {
+    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
         let key = life::file_key(&file)?;
-        let base = system::map_shared(file.as_fd(), bytes, populate)?;
+        let base = system::map_shared(file.as_fd(), bytes)?;
         system::keep_out_of_dumps(base, bytes);
         let guard = Guard::new(base, bytes, page)?;
         let fork = system::fork_guard()?;
@@ -184,6 +178,11 @@ impl Map {
         self.with_file(|file| system::commit(file.as_fd(), from, bytes))?;
         system::prefault(self.base, from, bytes);
         Ok(())
+    }
+
+    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it did.
+    pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {
+        system::collapse(self.base, from, to.min(self.bytes))
     }
 
     /// Applies a NUMA policy to the whole mapping.

@@ -241,7 +241,7 @@ impl Region {
             PinMode::Asymmetric if has_barrier => false,
             PinMode::Asymmetric => return Err(no_barrier(path)),
         };
-        let map = Map::new(file, path, length, page, false)?;
+        let map = Map::new(file, path, length, page)?;
         match &options.numa {
             NumaPolicy::Default => {}
             NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
@@ -249,6 +249,7 @@ impl Region {
         }
         if options.populate {
             map.commit(0, length)?;
+            map.collapse(HEAP, length);
         }
         map.commit(0, page.max(MEMBERS))?;
         fill_superblock(&map, length, page, is_fenced)?;
@@ -261,7 +262,7 @@ impl Region {
         if !head.is_fenced && !has_barrier {
             return Err(no_barrier(path));
         }
-        let map = Map::new(file, path, head.length, head.page, false)?;
+        let map = Map::new(file, path, head.length, head.page)?;
         Self::share(map, head.is_fenced)
     }
 
@@ -386,7 +387,7 @@ pub fn judge_superblock(page: &[u8]) -> std::result::Result<Superblock, String> 
         && word(SUPER_HEAP) == HEAP
         && page_bytes.is_power_of_two()
         && (4096..=1 << 30).contains(&page_bytes)
-        && length % 4096 == 0
+        && length.is_multiple_of(4096)
         && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
     if !is_sound {
         return Err("the superblock says what no build writes: restore the file".to_owned());
@@ -438,4 +439,8 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
-const _: () = assert!(CATALOG % (2 << 20) == 0 && ARENAS % (2 << 20) == 0 && HEAP % (2 << 20) == 0);
+const _: () = assert!(
+    CATALOG.is_multiple_of(2 << 20)
+        && ARENAS.is_multiple_of(2 << 20)
+        && HEAP.is_multiple_of(2 << 20)
+);

@@ -20,30 +20,84 @@ pub(crate) fn failure(detail: impl Into<String>) -> Error {
     Error::System { detail: detail.into(), errno }
 }
 
-/// Maps the whole file, shared, readable and writable.
-pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64, populate: bool) -> Result<NonNull<u8>> {
-    let length = usize::try_from(bytes)
-        .map_err(|_| Error::BadArgument { detail: "a region larger than memory".to_owned() })?;
-    let extra = if populate { libc::MAP_POPULATE } else { 0 };
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours; the
-    // descriptor is open for the call.
-    let base = unsafe {
+/// Alignment of a mapping, so that the kernel may back it with huge pages.
+const HUGE: usize = 2 << 20;
+
+/// Maps the whole file, shared, readable and writable, at an address where huge pages fit.
+pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> {
+    let too_large = || Error::BadArgument { detail: "a region larger than memory".to_owned() };
+    let length = usize::try_from(bytes).map_err(|_| too_large())?;
+    let reserved = length.checked_add(HUGE).ok_or_else(too_large)?;
+    let refused = || {
+        failure(format!(
+            "cannot map {bytes} bytes: raise the address-space limit (ulimit -v) or create a \
+             smaller region"
+        ))
+    };
+    // SAFETY: a new mapping without access, at an address of the kernel's choice.
+    let room = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
+            reserved,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if room == libc::MAP_FAILED {
+        return Err(refused());
+    }
+    let before = (room as usize).next_multiple_of(HUGE) - room as usize;
+    // SAFETY: `before` is less than HUGE, so the address lies in the room.
+    let base = unsafe { room.cast::<u8>().add(before) };
+    // SAFETY: replaces a part of the room that was reserved just now.
+    let mapped = unsafe {
+        libc::mmap(
+            base.cast(),
             length,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_NORESERVE | extra,
+            libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
             fd.as_raw_fd(),
             0,
         )
     };
-    if base == libc::MAP_FAILED {
-        return Err(failure(format!(
-            "cannot map {bytes} bytes: raise the address-space limit (ulimit -v) or create a \
-             smaller region"
-        )));
+    if mapped == libc::MAP_FAILED {
+        let error = refused();
+        // SAFETY: the room is ours and nobody uses it.
+        unsafe { libc::munmap(room, reserved) };
+        return Err(error);
     }
-    NonNull::new(base.cast()).ok_or_else(|| failure("the kernel mapped address zero"))
+    trim(room.cast(), before);
+    // SAFETY: the room is HUGE longer than the mapping, so its end lies in it.
+    trim(unsafe { base.add(length) }, HUGE - before);
+    NonNull::new(base).ok_or_else(refused)
+}
+
+/// Gives back the part of the room beside the mapping.
+fn trim(from: *mut u8, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the range is a rest of the room that `map_shared` reserved; nobody uses it.
+        unsafe { libc::munmap(from.cast::<c_void>(), bytes) };
+    }
+}
+
+/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux 6.1,
+/// `MADV_COLLAPSE`). Returns the bytes for which it did.
+pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
+    const MADV_COLLAPSE: i32 = 25;
+    let huge = HUGE as u64;
+    let mut done = 0;
+    let mut at = from.next_multiple_of(huge);
+    while at + huge <= to {
+        // SAFETY: the caller's range lies in the mapping.
+        let address = unsafe { base.as_ptr().add(at as usize) };
+        // SAFETY: the kernel copies the pages without changing a byte that anybody can see.
+        let refused = unsafe { libc::madvise(address.cast::<c_void>(), HUGE, MADV_COLLAPSE) };
+        done += if refused == 0 { huge } else { 0 };
+        at += huge;
+    }
+    done
 }
 
 /// Unmaps what [`map_shared`] or [`fork_guard`] mapped.
@@ -215,7 +269,7 @@ pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
 /// Maps the first page of the file and keeps it from forked children: the mapping holds the open file
 /// description, and with it its locks, for exactly as long as this process's memory exists.
 pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
-    let base = map_shared(fd, page, false)?;
+    let base = map_shared(fd, page)?;
     // SAFETY: the page was mapped just now and is ours.
     let done = unsafe {
         libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)

@@ -5,7 +5,7 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
-use crate::session::{Namespace, Session, check_key};
+use crate::session::{Namespace, Session, Spot, check_key};
 
 /// What must hold of the present record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,21 +106,21 @@ impl Session {
         if namespace.kind != Kind::Value {
             return Err(wrong_kind("put a value", "patch its blocks"));
         }
-        let table = self.table(namespace)?;
         self.member.usable()?;
-        let hash = self.hash(key);
-        let draft = self.draft(hash, key, &[], value)?;
-        self.member.change(table, hash, key, Some(draft), |record| {
+        let spot = self.spot(namespace, key)?;
+        self.member.prefetch_bucket(spot.table, spot.hash);
+        let draft = self.draft(spot, &[], value)?;
+        self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
             Ok(if condition.holds(record)? { Verdict::Publish } else { Verdict::Leave })
         })
     }
 
-    /// A filled record cell: children, key, value.
+    /// A filled record cell: children, key, value. The misses of the new cell, of the bucket and of
+    /// the old record overlap with the checksum and the copy.
     #[inline]
     pub(crate) fn draft(
         &self,
-        hash: u64,
-        key: &[u8],
+        Spot { table, hash, key }: Spot<'_>,
         children: &[u8],
         value: &[u8],
     ) -> Result<Draft> {
@@ -136,10 +136,13 @@ impl Session {
         };
         let at = self.member.draft(&head)?;
         let mut crc = crc32fast::Hasher::new();
+        for part in [children, key, value] {
+            crc.update(part);
+        }
+        self.member.prefetch_record(table, hash, 1);
         let mut offset = 0;
         for part in [children, key, value] {
             self.member.write(at, offset, part)?;
-            crc.update(part);
             offset += part.len() as u64;
         }
         Ok(Draft { at, body_crc: crc.finalize() })
