@@ -67,8 +67,8 @@ pub struct Cell<'m> {
 impl<'m> Cell<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Damage> {
-        let sizes = map.word(at + WORD_SIZES)?.load(Ordering::Relaxed);
-        let key = map.word(at + WORD_KEY)?.load(Ordering::Relaxed);
+        let sizes = word(map, at, WORD_SIZES)?.load(Ordering::Relaxed);
+        let key = word(map, at, WORD_KEY)?.load(Ordering::Relaxed);
         Ok(Self { map, at, sizes, key })
     }
 
@@ -251,7 +251,8 @@ fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Damage> {
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Damage> {
-    map.word(at + which)
+    // An offset out of a damaged word must not wrap round to the superblock.
+    map.word(at.saturating_add(which))
 }
 
 /// The class in a header.
@@ -267,7 +268,7 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Damage> {
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Damage> {
     let class = class_at(map, at)?;
     let bytes = if class == CLASS_EXTENT {
-        map.word(at + WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
+        word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
     } else {
         class::bytes_of(class)
     };

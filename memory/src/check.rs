@@ -352,7 +352,7 @@ impl Walk<'_> {
         let mut ranges = ranges.iter().peekable();
         while at < frontier {
             if let Some((_, end)) = ranges.next_if(|(cur, _)| *cur == at) {
-                self.report.bytes_free += end - at;
+                self.report.bytes_free = self.report.bytes_free.saturating_add(end - at);
                 at = *end;
                 continue;
             }

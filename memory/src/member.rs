@@ -278,9 +278,13 @@ impl Member {
             if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
                 continue;
             }
+            if owner == self.me() {
+                return Err(Error::from(Damage("a lock is held by the member that waits for it")));
+            }
             probed = now;
             let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
             if self.recover_if_dead(index)? {
+                self.refuse_nobodys_lock(word, owner)?;
                 continue;
             }
             if now.duration_since(since) > WAIT_MAX {
@@ -288,6 +292,19 @@ impl Member {
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }
+    }
+
+    /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to after it:
+    /// a slot becomes free only after its locks are. Without this a waiter would wait for ever.
+    fn refuse_nobodys_lock(&self, word: &AtomicU64, owner: u64) -> Result<(), Damage> {
+        let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
+        let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
+        let before = slot.load(Ordering::Acquire);
+        let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
+        if state::of(before) == state::FREE && is_owned && slot.load(Ordering::Acquire) == before {
+            return Err(Damage("a lock is held by a member that there is not"));
+        }
+        Ok(())
     }
 
     /// Who a member is, for people.
@@ -301,6 +318,9 @@ impl Member {
 /// (`spec/region.md`, section 7).
 pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
     let anchor = shared.map.word(member_at(index) + MEMBER_ANCHOR)?.load(Ordering::Acquire);
+    if !(1..=MEMBERS_MAX as u64).contains(&anchor) {
+        return Err(Error::from(Damage("a member's anchor is one that no process has")));
+    }
     if anchor == shared.anchor.number() {
         return Ok(false);
     }

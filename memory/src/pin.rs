@@ -87,5 +87,5 @@ pub(crate) fn safe<'a>(now: u64, pins: impl Iterator<Item = &'a AtomicU64>) -> u
 #[inline]
 pub(crate) fn is_reusable(retired: u64, safe: u64) -> bool {
     let distance = if mutant("reuse-early") { 1 } else { 2 };
-    retired + distance <= safe
+    retired.saturating_add(distance) <= safe
 }

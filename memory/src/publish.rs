@@ -179,7 +179,7 @@ impl Member {
         let mut done = (Changed { verdict, before, after: None }, None, 0);
         match (verdict, old, draft) {
             (Verdict::Publish, _, Some(draft)) => {
-                let version = before.unwrap_or_else(|| stamp_of(payload)) + 1;
+                let version = before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
