@@ -162,7 +162,8 @@ impl Member {
     #[inline]
     pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
         match find(self.map(), table, hash, key)? {
-            0 => Ok(None),
+            // A page that is gone reads as zeros: nothing is found there.
+            0 => self.whole().map(|()| None),
             at => Ok(Some(Cell::new(self.map(), at)?)),
         }
     }
@@ -232,7 +233,7 @@ impl Member {
                 }
             }
             if !is_link(last) && is_unmoved(word, control) {
-                return Ok(());
+                return self.whole();
             }
             out.truncate(before);
         }
@@ -258,7 +259,7 @@ impl Member {
                     tail.dedup();
                     out.append(&mut tail);
                 }
-                return Ok(());
+                return self.whole();
             }
             out.truncate(before);
         }

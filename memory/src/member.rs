@@ -188,6 +188,18 @@ impl Member {
         Ok(())
     }
 
+    /// Refuses what was read or written while the file lost pages.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn whole(&self) -> Result<()> {
+        if self.map().is_damaged() {
+            return Err(self.unusable());
+        }
+        Ok(())
+    }
+
     #[cold]
     fn unusable(&self) -> Error {
         if self.map().is_forked() {

@@ -134,14 +134,20 @@ impl Member {
         match changed.verdict {
             Verdict::Leave => self.give_up()?,
             Verdict::Publish | Verdict::Remove => {
-                if let Some(class) = retired {
-                    self.relieve(&arena, class)?;
-                }
+                let mut tidied = retired.map_or(Ok(()), |class| self.relieve(&arena, class));
                 if crowd >= CROWD {
-                    self.split_some(table, crowd)?;
+                    tidied = tidied.and_then(|()| self.split_some(table, crowd));
+                }
+                match tidied {
+                    // The change is made: that somebody else holds a lock of the pool or of the next
+                    // bucket, or that there is no room to grow, is not this caller's failure.
+                    Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }
+        // A page that went away meanwhile may have taken the change with it.
+        self.whole()?;
         Ok(changed)
     }
 
