@@ -95,7 +95,8 @@ pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
 /// R1: the control word, without its owner.
 #[inline]
 pub(crate) fn begin(control: &AtomicU64) -> u64 {
-    control.load(Ordering::Acquire) & PAYLOAD
+    let order = if mutant("begin-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    control.load(order) & PAYLOAD
 }
 
 /// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan were acquire
@@ -115,7 +116,8 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
 /// Loads an entry (R2).
 #[inline]
 pub(crate) fn load(word: &AtomicU64) -> u64 {
-    word.load(Ordering::Acquire)
+    let order = if mutant("load-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    word.load(order)
 }
 
 /// The mask of all hash bits that `n` buckets tell apart (linear hashing, n >= 8).

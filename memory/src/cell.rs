@@ -68,7 +68,7 @@ pub struct Cell<'m> {
 impl<'m> Cell<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Damage> {
-        let [version, sizes, key] = map.words(at + WORD_VERSION)?;
+        let [version, sizes, key] = map.words(at.saturating_add(WORD_VERSION))?;
         Ok(Self {
             map,
             at,
@@ -254,7 +254,8 @@ fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Damage> {
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Damage> {
-    map.word(at + which)
+    // An offset out of a damaged word must not wrap round to the superblock.
+    map.word(at.saturating_add(which))
 }
 
 /// The class in a header.
@@ -270,7 +271,7 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Damage> {
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Damage> {
     let class = class_at(map, at)?;
     let bytes = if class == CLASS_EXTENT {
-        map.word(at + WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
+        word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
     } else {
         class::bytes_of(class)
     };

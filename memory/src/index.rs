@@ -196,7 +196,11 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
-        Ok(find(self.map(), table, hash, key)?)
+        match find(self.map(), table, hash, key)? {
+            // A page that is gone reads as zeros: nothing is found there.
+            None => self.whole().map(|()| None),
+            found => Ok(found),
+        }
     }
 
     /// Asks for the bucket of a hash: the first half of a batch read.
@@ -264,7 +268,7 @@ impl Member {
                 }
             }
             if !is_link(last) && is_unmoved(word, control) {
-                return Ok(());
+                return self.whole();
             }
             out.truncate(before);
         }
@@ -290,7 +294,7 @@ impl Member {
                     tail.dedup();
                     out.append(&mut tail);
                 }
-                return Ok(());
+                return self.whole();
             }
             out.truncate(before);
         }

@@ -203,6 +203,18 @@ impl Member {
         if self.map().is_usable() { Ok(()) } else { Err(self.unusable()) }
     }
 
+    /// Refuses what was read or written while the file lost pages.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn whole(&self) -> Result<()> {
+        if self.map().is_damaged() {
+            return Err(self.unusable());
+        }
+        Ok(())
+    }
+
     #[cold]
     fn unusable(&self) -> Error {
         if self.map().is_forked() {
@@ -293,9 +305,13 @@ impl Member {
             if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
                 continue;
             }
+            if owner == self.me() {
+                return Err(Error::from(Damage("a lock is held by the member that waits for it")));
+            }
             probed = now;
             let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
             if self.recover_if_dead(index)? {
+                self.refuse_nobodys_lock(word, owner)?;
                 continue;
             }
             if now.duration_since(since) > WAIT_MAX {
@@ -303,6 +319,19 @@ impl Member {
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }
+    }
+
+    /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to after it:
+    /// a slot becomes free only after its locks are. Without this a waiter would wait for ever.
+    fn refuse_nobodys_lock(&self, word: &AtomicU64, owner: u64) -> Result<(), Damage> {
+        let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
+        let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
+        let before = slot.load(Ordering::Acquire);
+        let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
+        if state::of(before) == state::FREE && is_owned && slot.load(Ordering::Acquire) == before {
+            return Err(Damage("a lock is held by a member that there is not"));
+        }
+        Ok(())
     }
 
     /// Who a member is, for people.
@@ -316,6 +345,9 @@ impl Member {
 /// (`spec/region.md`, section 7).
 pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
     let anchor = shared.map.word(member_at(index) + MEMBER_ANCHOR)?.load(Ordering::Acquire);
+    if !(1..=MEMBERS_MAX as u64).contains(&anchor) {
+        return Err(Error::from(Damage("a member's anchor is one that no process has")));
+    }
     if anchor == shared.anchor.number() {
         return Ok(false);
     }
@@ -337,8 +369,7 @@ impl Drop for Member {
             (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
         {
             pin.store(0, Ordering::Release);
-            let incarnation = state::incarnation(word.load(Ordering::Acquire));
-            word.store(state::make(state::FREE, 0, incarnation), Ordering::Release);
+            state::free(word, word.load(Ordering::Acquire));
             self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
         }
     }

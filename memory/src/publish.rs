@@ -136,14 +136,20 @@ impl Member {
         match changed.verdict {
             Verdict::Leave => self.give_up()?,
             Verdict::Publish | Verdict::Remove => {
-                if let Some(class) = retired {
-                    self.relieve(&arena, class)?;
-                }
+                let mut tidied = retired.map_or(Ok(()), |class| self.relieve(&arena, class));
                 if crowd >= CROWD {
-                    self.split_some(table, crowd)?;
+                    tidied = tidied.and_then(|()| self.split_some(table, crowd));
+                }
+                match tidied {
+                    // The change is made: that somebody else holds a lock of the pool or of the next
+                    // bucket, or that there is no room to grow, is not this caller's failure.
+                    Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }
+        // A page that went away meanwhile may have taken the change with it.
+        self.whole()?;
         Ok(changed)
     }
 
@@ -181,7 +187,7 @@ impl Member {
         let mut done = (Changed { verdict, before, after: None }, None, 0);
         match (verdict, old, draft) {
             (Verdict::Publish, _, Some(draft)) => {
-                let version = before.unwrap_or_else(|| stamp_of(payload)) + 1;
+                let version = before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),

@@ -193,7 +193,8 @@ impl Member {
 
 /// True if the record of this entry goes to the new bucket.
 fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Damage> {
-    Ok(Cell::new(map, at_of(entry))?.hash_low() >> level & 1 == 1)
+    let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
+    Ok(bit.ok_or(Damage("a noted split has a level that no bucket has"))? & 1 == 1)
 }
 
 /// True if the noted split is committed.

@@ -92,7 +92,7 @@ impl Table {
         if at == 0 {
             return Err(none);
         }
-        let base = (at + LINE).wrapping_sub(first_of(segment) * LINE);
+        let base = at.wrapping_add(LINE).wrapping_sub(first_of(segment) * LINE);
         slot.store(base, Ordering::Relaxed);
         Ok(base.wrapping_add(bucket * LINE))
     }

@@ -43,10 +43,11 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>> {
         out.clear();
-        Ok(self.get(namespace, key)?.map(|view| {
-            out.extend_from_slice(view.bytes());
-            view.version()
-        }))
+        let Some(view) = self.get(namespace, key)? else { return Ok(None) };
+        out.extend_from_slice(view.bytes());
+        // A page that is gone reads as zeros: they are not the value.
+        self.member.whole()?;
+        Ok(Some(view.version()))
     }
 
     /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of
