@@ -279,8 +279,8 @@ impl Walk<'_> {
         if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
             return Err(Damage("its key has another hash than its entry"));
         }
-        // A record stood on its member's list of pending cells behind its newest block, if it has any:
-        // nobody reads the link any more, but it tells a flipped bit.
+        // A record stood on its member's list of pending cells behind its newest block, if it has
+        // any: nobody reads the link any more, but it tells a flipped bit.
         let next = cell::word(self.map, record.at(), WORD_NEXT)?.load(Ordering::Acquire);
         let mut is_link_sound = next == 0;
         for index in 0..record.children() {

@@ -331,6 +331,14 @@ impl Member {
         Ok(is_unmoved(word, control))
     }
 
+    /// Asks for the first lines of a record's cell.
+    #[inline]
+    pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
+        for line in 0..lines {
+            self.map().prefetch(at + 64 * line);
+        }
+    }
+
     /// The cell at an offset that [`Member::collect`] gave under the same pin.
     ///
     /// # Errors

@@ -201,6 +201,23 @@ impl Map {
         Ok(())
     }
 
+    /// Maps every page between two offsets that the file has, so that no access faults later.
+    /// Returns the bytes mapped.
+    pub(crate) fn populate(&self, from: u64, to: u64) -> Result<u64> {
+        self.with_file(|file| {
+            let (mut at, mut done) = (from, 0);
+            while let Some((start, end)) = system::next_data(file.as_fd(), at)
+                && start < to
+            {
+                let bytes = end.min(to) - start;
+                system::prefault(self.base, start, bytes);
+                done += bytes;
+                at = end;
+            }
+            Ok(done)
+        })
+    }
+
     /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it
     /// did.
     pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {

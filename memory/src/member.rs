@@ -321,8 +321,9 @@ impl Member {
         }
     }
 
-    /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to after it:
-    /// a slot becomes free only after its locks are. Without this a waiter would wait for ever.
+    /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to
+    /// after it: a slot becomes free only after its locks are. Without this a waiter would wait for
+    /// ever.
     fn refuse_nobodys_lock(&self, word: &AtomicU64, owner: u64) -> Result<(), Damage> {
         let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
         let slot = self.map().word(member_at(index) + MEMBER_STATE)?;

@@ -141,8 +141,8 @@ impl Member {
                     tidied = tidied.and_then(|()| self.split_some(table, crowd));
                 }
                 match tidied {
-                    // The change is made: that somebody else holds a lock of the pool or of the next
-                    // bucket, or that there is no room to grow, is not this caller's failure.
+                    // The change is made: that somebody else holds a lock of the pool or of the
+                    // next bucket, or that there is no room to grow, is not this caller's failure.
                     Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => {}
                     Err(error) => return Err(error),
                 }

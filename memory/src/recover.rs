@@ -80,8 +80,8 @@ impl Member {
     pub(crate) fn recover_if_dead(&self, index: u32) -> Result<bool> {
         let first = index;
         let mut index = index;
-        // If its recoverer is dead too, recovering that one takes this one along. Each step leads to
-        // another member: more steps than members are a circle.
+        // If its recoverer is dead too, recovering that one takes this one along. Each step leads
+        // to another member: more steps than members are a circle.
         for step in 0..=members_high(self.map())? {
             if index == self.index() {
                 return Ok(false);

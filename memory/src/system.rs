@@ -218,6 +218,19 @@ pub(crate) fn prefault(base: NonNull<u8>, from: u64, bytes: u64) {
     };
 }
 
+/// The first range of bytes at or after `from` that the file really has; `None` behind the last. A
+/// file system without holes has one range.
+pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<(u64, u64)> {
+    // SAFETY: moves the offset of a descriptor that nobody reads through.
+    let start = unsafe { libc::lseek(fd.as_raw_fd(), from.cast_signed(), libc::SEEK_DATA) };
+    if start < 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    let end = unsafe { libc::lseek(fd.as_raw_fd(), start, libc::SEEK_HOLE) };
+    (end > start).then(|| (start.unsigned_abs(), end.unsigned_abs()))
+}
+
 /// How a byte range of the file is locked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lock {

@@ -6,11 +6,11 @@ use crate::session::{Namespace, Session};
 use crate::view::View;
 
 /// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
 /// Lines of a record that a batch asks for: the header with a short key, and the start of the
 /// value.
-const BATCH_LINES: u64 = 2;
+pub(crate) const BATCH_LINES: u64 = 2;
 
 impl Session {
     /// The record of a key as a zero-copy view, or `None`.
