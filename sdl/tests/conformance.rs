@@ -1,6 +1,12 @@
 //! One suite, every back-end: what the operations promise holds on a region and on a Redis, over TCP
 //! and over a Unix socket. The tests start their own `redis-server` and stop it by its process id.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a promise that is not kept ends its test"
+)]
+
 #[path = "support/places.rs"]
 mod places;
 

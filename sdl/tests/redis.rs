@@ -1,6 +1,8 @@
 //! What only a Redis can show: that O-RAN's SDL clients see the same records, and what is said when
 //! the server refuses, dies or is slow.
 
+#![expect(clippy::unwrap_used, reason = "a promise that is not kept ends its test")]
+
 #[path = "support/places.rs"]
 #[expect(dead_code, reason = "the conformance suite uses the rest")]
 mod places;
