@@ -1,5 +1,5 @@
-//! What may be asked, the same on every back-end, checked before anything is sent: an application that
-//! is tested against one back-end is not surprised by the other.
+//! What may be asked, the same on every back-end, checked before anything is sent: an application
+//! that is tested against one back-end is not surprised by the other.
 
 use nearstate_model::Error as Cause;
 use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, VALUE_BYTES_MAX};

@@ -1,5 +1,5 @@
-//! Why an operation failed, in the five words of the SDL API, each with what is known of the records:
-//! a caller decides by the kind alone whether it may try again.
+//! Why an operation failed, in the five words of the SDL API, each with what is known of the
+//! records: a caller decides by the kind alone whether it may try again.
 
 use std::fmt;
 
@@ -18,8 +18,8 @@ pub enum ErrorKind {
     /// The back-end refused the request. Nothing was altered; the same request fails again until
     /// something else changes (room is made, a namespace is another's).
     RejectedByBackend,
-    /// This API refused the request before it was sent (a namespace, a key, a value, a URL). Nothing
-    /// was altered.
+    /// This API refused the request before it was sent (a namespace, a key, a value, a URL).
+    /// Nothing was altered.
     RejectedBySdl,
 }
 

@@ -1,10 +1,10 @@
-//! Floor 3: the public Rust API, the Shared Data Layer of paper 1 (sections 3.2 and 4.2.1): records by
-//! namespace and key, and one set of operations whatever keeps them.
+//! Floor 3: the public Rust API, the Shared Data Layer of paper 1 (sections 3.2 and 4.2.1): records
+//! by namespace and key, and one set of operations whatever keeps them.
 //!
 //! | URL | what keeps the records |
 //! |---|---|
 //! | `region:/dev/shm/ue?create=1&max=4GiB` | a region of shared memory on this host |
-//! | `redis://host:port`, `redis+unix:///run/redis.sock` | a Redis, with the keys that O-RAN's SDL clients use |
+//! | `redis://host:port`, `redis+unix:///path` | a Redis, with the keys of O-RAN's clients |
 //!
 //! ```
 //! # fn main() -> nearstate_sdl::Result<()> {

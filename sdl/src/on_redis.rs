@@ -1,10 +1,10 @@
-//! The operations on a Redis, with the keys that O-RAN's SDL clients use: `{namespace},key`. Records
-//! written here are read by them, and theirs here.
+//! The operations on a Redis, with the keys that O-RAN's SDL clients use: `{namespace},key`.
+//! Records written here are read by them, and theirs here.
 //!
-//! A stock Redis has no compare-and-set, so the conditional operations are scripts, which the server runs
-//! alone. (The reference back-end of O-RAN loads a module for them, which compares up to the first NUL
-//! only; scripts compare all bytes.) Keys are found with `SCAN`, which, other than the clients' `KEYS`,
-//! does not stop the server.
+//! A stock Redis has no compare-and-set, so the conditional operations are scripts, which the
+//! server runs alone. (The reference back-end of O-RAN loads a module for them, which compares up
+//! to the first NUL only; scripts compare all bytes.) Keys are found with `SCAN`, which, other than
+//! the clients' `KEYS`, does not stop the server.
 
 use std::fmt;
 use std::thread;
@@ -22,8 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts of a wait for the server.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
 
-/// Keys that one step of a walk asks for, and that one removal takes away: about a millisecond of the
-/// server's time.
+/// Keys that one step of a walk asks for, and that one removal takes away: about a millisecond of
+/// the server's time.
 const WALK: usize = 1000;
 
 /// As `SETIE` of O-RAN's module: an expiry that the key may have had ends.
@@ -79,8 +79,8 @@ impl RedisStorage {
         answer.map_err(|error| self.failed(&error))
     }
 
-    /// As `ask`, for a command that alters nothing: once more over a new connection if the old one had
-    /// ended, as it does when a server is restarted.
+    /// As `ask`, for a command that alters nothing: once more over a new connection if the old one
+    /// had ended, as it does when a server is restarted.
     fn ask_again<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
         let was_connected = self.connection.is_some();
         match command.query(self.connection()?) {

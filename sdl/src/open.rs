@@ -7,25 +7,25 @@ use crate::storage::SyncStorage;
 
 /// Opens what keeps the records.
 ///
-/// A region is attached at once, and created first if the URL says so. A Redis is connected to by the
-/// first operation: until it is there, operations answer `NotConnected`, and
+/// A region is attached at once, and created first if the URL says so. A Redis is connected to by
+/// the first operation: until it is there, operations answer `NotConnected`, and
 /// [`SyncStorage::wait_ready`] waits for it.
 ///
-/// - `region:/path[?option=value&..]`: the path ends at the first `?`. Options, all of them but `create`
-///   for a region that is made by this call:
-///   `create=1` (attach, and create it first if there is none), `max=4GiB` (the most bytes of records
-///   and index; also `KiB`, `MiB`, `TiB` or plain bytes; default 1 GiB), `page=2MiB` (default `4KiB`),
-///   `populate=1` (take all memory now), `numa=bind:0,1` or `numa=interleave:0,1`, `pin=auto`,
-///   `pin=asymmetric` or `pin=fenced`, `mode=0660` (octal, default `0600`).
+/// - `region:/path[?option=value&..]`: the path ends at the first `?`. Options, all of them but
+///   `create` for a region that is made by this call: `create=1` (attach, and create it first if
+///   there is none), `max=4GiB` (the most bytes of records and index; also `KiB`, `MiB`, `TiB` or
+///   plain bytes; default 1 GiB), `page=2MiB` (default `4KiB`), `populate=1` (take all memory now),
+///   `numa=bind:0,1` or `numa=interleave:0,1`, `pin=auto`, `pin=asymmetric` or `pin=fenced`,
+///   `mode=0660` (octal, default `0600`).
 /// - `redis://[user:password@]host[:port][/database][?timeout=3s]`
 /// - `redis+unix:///path[?db=1&timeout=3s]`
 ///
-///   `timeout` bounds each connection attempt, each write and each answer; milliseconds (`250ms`) or
-///   seconds (`3s`), default `5s`.
+///   `timeout` bounds each connection attempt, each write and each answer; milliseconds (`250ms`)
+///   or seconds (`3s`), default `5s`.
 ///
 /// # Errors
-/// `RejectedBySdl` for a URL that is none of these; for a region also `NotConnected` (no such file, no
-/// permission) and `RejectedByBackend` (another file, a newer format, no room).
+/// `RejectedBySdl` for a URL that is none of these; for a region also `NotConnected` (no such file,
+/// no permission) and `RejectedByBackend` (another file, a newer format, no room).
 pub fn open(url: &str) -> Result<Box<dyn SyncStorage>> {
     match url.split_once(':') {
         Some(("region", rest)) => Ok(Box::new(RegionStorage::open(rest)?)),

@@ -14,25 +14,27 @@ pub type Keys = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
-/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. One is there as soon as it is
-/// named: 1 to 255 bytes, no `,`, `{`, `}` or NUL. **Keys** and **values** are bytes, compared and
-/// returned exactly, NULs and empty values included. A record that is written has a key of 1 to 4,096
-/// bytes and a value of at most 128 MiB ([`nearstate_model::limits`]) on either back-end.
+/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. One is there as soon as it
+/// is named: 1 to 255 bytes, no `,`, `{`, `}` or NUL. **Keys** and **values** are bytes, compared
+/// and returned exactly, NULs and empty values included. A record that is written has a key of 1 to
+/// 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]) on either back-end.
 ///
 /// # What is atomic
 ///
 /// | operation | region | Redis |
 /// |---|---|---|
 /// | `set`, `remove` of one record | yes | yes |
-/// | `set` of several records | **each record for itself**, in the order given | all at once (`MSET`) |
+/// | `set` of several records | **each record for itself**, in order | all at once (`MSET`) |
 /// | `remove` of several records | each record for itself | all at once (`DEL`) |
 /// | `get`, `visit` of several records | each record for itself | all at once (`MGET`) |
 /// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes |
-/// | `list_keys`, `find_keys`, `remove_all` | no: what others put meanwhile may be met or missed | no |
+/// | `list_keys`, `find_keys`, `remove_all` | no | no |
 ///
-/// A region has no transactions yet. A reader may therefore see the first pairs of a `set` and not yet
-/// the last, and a process that is killed in the middle leaves the first pairs written, each of them
-/// whole. Where several values belong together, put them into one record.
+/// What others put while a listing or `remove_all` goes on may be met or missed.
+///
+/// A region has no transactions yet. A reader may therefore see the first pairs of a `set` and not
+/// yet the last, and a process that is killed in the middle leaves the first pairs written, each of
+/// them whole. Where several values belong together, put them into one record.
 ///
 /// # Errors
 ///
@@ -50,11 +52,12 @@ pub trait SyncStorage: Debug + Send {
     /// server that is away is an answer: `false`.
     fn is_ready(&mut self, namespace: &str) -> Result<bool>;
 
-    /// Waits until the namespace can be served, at most `timeout`. A region is ready once it is open.
+    /// Waits until the namespace can be served, at most `timeout`. A region is ready once it is
+    /// open.
     ///
     /// # Errors
-    /// `RejectedBySdl` when the time is over, or for a name that is no namespace; `RejectedByBackend`
-    /// for a wrong password.
+    /// `RejectedBySdl` when the time is over, or for a name that is no namespace;
+    /// `RejectedByBackend` for a wrong password.
     fn wait_ready(&mut self, namespace: &str, timeout: Duration) -> Result<()>;
 
     /// Writes records: what was there is replaced. Of pairs with one key the last stays. No pairs:
@@ -77,8 +80,8 @@ pub trait SyncStorage: Debug + Send {
     /// See the trait.
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool>;
 
-    /// Reads records: `each` gets key and value of those that are there, in the order of `keys`. On a
-    /// region the value is the bytes in shared memory themselves, so that nothing is allocated or
+    /// Reads records: `each` gets key and value of those that are there, in the order of `keys`. On
+    /// a region the value is the bytes in shared memory themselves, so that nothing is allocated or
     /// copied; keep `each` short.
     ///
     /// # Errors
@@ -128,7 +131,8 @@ pub trait SyncStorage: Debug + Send {
     /// See the trait.
     fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys>;
 
-    /// Removes all records of the namespace that are there when the call begins. Costs as `list_keys`.
+    /// Removes all records of the namespace that are there when the call begins. Costs as
+    /// `list_keys`.
     ///
     /// # Errors
     /// See the trait.

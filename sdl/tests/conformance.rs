@@ -1,5 +1,6 @@
-//! One suite, every back-end: what the operations promise holds on a region and on a Redis, over TCP
-//! and over a Unix socket. The tests start their own `redis-server` and stop it by its process id.
+//! One suite, every back-end: what the operations promise holds on a region and on a Redis, over
+//! TCP and over a Unix socket. The tests start their own `redis-server` and stop it by its process
+//! id.
 
 #![expect(
     clippy::unwrap_used,

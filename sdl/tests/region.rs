@@ -1,4 +1,5 @@
-//! What only a region can show: options of its URL, who may share it, and what a half-done `set` says.
+//! What only a region can show: options of its URL, who may share it, and what a half-done `set`
+//! says.
 
 use nearstate_sdl::{ErrorKind, RegionStorage, SyncStorage as _, open};
 use nearstate_store::{CreateOptions, Kind, Region, Schema, check};
