@@ -51,6 +51,7 @@ kept_in_c! {
     conditions_are_judged_on_what_is_there
     a_copy_needs_room_and_says_how_much
     a_batch_meets_every_key_in_order
+    reading_allocates_nothing
     a_patch_changes_only_its_blocks
     walks_meet_what_is_there
     null_is_refused_everywhere
@@ -109,6 +110,8 @@ fn a_killed_c_process_leaves_its_last_step_to_the_next() {
         let address = format!("gnb 10.0.{}.{} teid {}", steps >> 8 & 255, steps & 255, steps * 7);
         assert!(shown.contains(&address), "a step is there whole: {shown}");
         assert!(shown.contains("qos: 5qi=9"), "{shown}");
+        let report = nearstate_store::check(&folder.path().join("smf")).unwrap();
+        assert!(report.is_clean() && report.records == 1, "{report:?}");
         assert_eq!(said(&mut session("release")), "released\n");
         assert_eq!(said(&mut session("show")), "no context\n");
     }
@@ -129,8 +132,11 @@ fn the_cpp_example_does_what_it_says() {
 fn a_failure_is_told_in_words() {
     let installed = Installed::new();
     let program = installed.compile("clients/c/examples/session.c", Link::Static);
-    let told = installed.command(&program).args(["show", "/dev/null", "x"]).output().unwrap();
+    let letter = installed.path("letter");
+    std::fs::write(&letter, vec![b'x'; 10_000]).unwrap();
+    let told = installed.command(&program).arg("show").arg(&letter).arg("x").output().unwrap();
     assert_eq!(told.status.code(), Some(1));
     let said = String::from_utf8(told.stderr).unwrap();
-    assert!(said.starts_with("/dev/null: NS_NOT_A_REGION: "), "{said}");
+    let expected = format!("{}: NS_NOT_A_REGION: ", letter.display());
+    assert!(said.starts_with(&expected), "{said}");
 }

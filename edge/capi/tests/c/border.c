@@ -22,6 +22,39 @@
     } while (0)
 #define OK(call) HOLDS((call) == NS_OK)
 
+/* Counts what anybody in this process allocates, the library included, and lets glibc do it. */
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t count, size_t bytes);
+extern void *__libc_realloc(void *old, size_t bytes);
+extern void *__libc_memalign(size_t alignment, size_t bytes);
+
+static size_t allocations;
+
+void *malloc(size_t bytes)
+{
+    allocations += 1;
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    allocations += 1;
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *old, size_t bytes)
+{
+    allocations += 1;
+    return __libc_realloc(old, bytes);
+}
+
+int posix_memalign(void **memory, size_t alignment, size_t bytes)
+{
+    allocations += 1;
+    *memory = __libc_memalign(alignment, bytes);
+    return *memory == NULL ? 12 : 0;
+}
+
 static const char *path;
 static ns_region *region;
 static ns_session *session;
@@ -170,6 +203,36 @@ static void a_batch_meets_every_key_in_order(void)
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
 }
 
+static void reading_allocates_nothing(void)
+{
+    uint32_t number = 0;
+    ns_bytes key = some(&number, sizeof number);
+    ns_keys keys = {&key, 1};
+    ns_change change = {ns_text("part"), ns_text("v"), false};
+    struct met met = {0, 0, 0, 0};
+    uint8_t room[16];
+    ns_buffer buffer = {room, sizeof room, 0, 0};
+    ns_view view;
+    ns_bytes block;
+    HOLDS(allocations > 0); /* The library's own calls are counted: opening it allocates. */
+    OK(ns_put(session, values, key, key, NULL));
+    OK(ns_patch(session, blocks, key, (ns_changes){&change, 1}, NULL));
+    size_t before = allocations;
+    for (int round = 0; round < 1000; round++) {
+        OK(ns_get(session, values, key, &view));
+        ns_view_release(&view);
+        OK(ns_get(session, blocks, key, &view));
+        OK(ns_view_block(&view, ns_text("part"), &block));
+        ns_view_release(&view);
+        HOLDS(ns_get(session, values, ns_text("none"), &view) == NS_NOT_FOUND);
+        OK(ns_get_copy(session, values, key, &buffer));
+        met.count = 0;
+        OK(ns_get_batch(session, values, keys, meet_numbered, &met));
+        HOLDS(met.wrong == 0 && met.absent == 0);
+    }
+    HOLDS(allocations == before);
+}
+
 static bool count_block(void *context, ns_bytes name, ns_bytes block)
 {
     struct met *met = (struct met *)context;
@@ -283,68 +346,68 @@ static void null_is_refused_everywhere(void)
     uint64_t number;
     ns_change change = {nothing, key, false};
     struct met met = {0, 0, 0, 0};
-#define REFUSED(call) HOLDS((call) == NS_BAD_ARGUMENT && strlen(ns_last_error()) > 0)
-    REFUSED(ns_create_options_default(NULL));
-    REFUSED(ns_region_create(NULL, NULL, &other));
-    REFUSED(ns_region_create("", NULL, &other));
-    REFUSED(ns_region_create(path, NULL, NULL));
-    REFUSED(ns_region_attach_or_create(NULL, NULL, &other));
-    REFUSED(ns_region_attach(NULL, &other));
-    REFUSED(ns_region_attach(path, NULL));
-    REFUSED(ns_region_remove(NULL));
-    REFUSED(ns_region_inspect(NULL, &inspection));
-    REFUSED(ns_region_inspect(region, NULL));
-    REFUSED(ns_region_members(NULL, NULL, NULL));
-    REFUSED(ns_region_members(region, NULL, NULL));
-    REFUSED(ns_region_check(NULL, NULL, NULL, &report));
-    REFUSED(ns_region_check(path, NULL, NULL, NULL));
-    REFUSED(ns_session_open(NULL, &opened));
-    REFUSED(ns_session_open(region, NULL));
-    REFUSED(ns_namespace_open(NULL, key, NS_KIND_VALUE, &space));
-    REFUSED(ns_namespace_open(session, nothing, NS_KIND_VALUE, &space));
-    REFUSED(ns_namespace_open(session, key, NS_KIND_VALUE, NULL));
-    REFUSED(ns_get(NULL, values, key, &view));
-    REFUSED(ns_get(session, values, nothing, &view));
-    REFUSED(ns_get(session, values, key, NULL));
-    REFUSED(ns_get_copy(NULL, values, key, &buffer));
-    REFUSED(ns_get_copy(session, values, nothing, &buffer));
-    REFUSED(ns_get_copy(session, values, key, NULL));
-    REFUSED(ns_get_batch(NULL, values, (ns_keys){&key, 1}, meet_numbered, &met));
-    REFUSED(ns_get_batch(session, values, (ns_keys){NULL, 1}, meet_numbered, &met));
-    REFUSED(ns_get_batch(session, values, (ns_keys){&nothing, 1}, meet_numbered, &met));
-    REFUSED(ns_get_batch(session, values, (ns_keys){&key, 1}, NULL, &met));
-    REFUSED(ns_put(NULL, values, key, key, &number));
-    REFUSED(ns_put(session, values, nothing, key, &number));
-    REFUSED(ns_put(session, values, key, nothing, &number));
-    REFUSED(ns_put_if_absent(NULL, values, key, key, &number));
-    REFUSED(ns_put_if_version(NULL, values, key, key, 1, &number));
-    REFUSED(ns_put_if_value(NULL, values, key, key, key, &number));
-    REFUSED(ns_put_if_value(session, values, key, key, nothing, &number));
-    REFUSED(ns_delete(NULL, values, key));
-    REFUSED(ns_delete(session, values, nothing));
-    REFUSED(ns_delete_if_version(NULL, values, key, 1, &number));
-    REFUSED(ns_delete_if_value(session, values, key, nothing, &number));
-    REFUSED(ns_patch(NULL, blocks, key, (ns_changes){NULL, 0}, &number));
-    REFUSED(ns_patch(session, blocks, key, (ns_changes){NULL, 1}, &number));
-    REFUSED(ns_patch(session, blocks, key, (ns_changes){&change, 1}, &number));
-    REFUSED(ns_patch_if_absent(NULL, blocks, key, (ns_changes){NULL, 0}, &number));
-    REFUSED(ns_patch_if_version(NULL, blocks, key, (ns_changes){NULL, 0}, 1, &number));
-    REFUSED(ns_scan(NULL, values, delete_it, &met));
-    REFUSED(ns_scan(session, values, NULL, &met));
-    REFUSED(ns_list_prefix(NULL, values, key, count_key, &met));
-    REFUSED(ns_list_prefix(session, values, nothing, count_key, &met));
-    REFUSED(ns_list_prefix(session, values, key, NULL, &met));
-    REFUSED(ns_list_glob(NULL, values, key, count_key, &met));
-    REFUSED(ns_list_glob(session, values, nothing, count_key, &met));
-    REFUSED(ns_list_glob(session, values, key, NULL, &met));
-    REFUSED(ns_count(NULL, values, &number));
-    REFUSED(ns_count(session, values, NULL));
-    REFUSED(ns_view_block(NULL, key, &block));
-    REFUSED(ns_view_block(&view, key, &block));
-    REFUSED(ns_view_block(&view, key, NULL));
-    REFUSED(ns_view_blocks(NULL, count_block, &met));
-    REFUSED(ns_view_blocks(&view, count_block, &met));
-    REFUSED(ns_view_blocks(&view, NULL, &met));
+#define IS_WRONG(call) HOLDS((call) == NS_BAD_ARGUMENT && strlen(ns_last_error()) > 0)
+    IS_WRONG(ns_create_options_default(NULL));
+    IS_WRONG(ns_region_create(NULL, NULL, &other));
+    IS_WRONG(ns_region_create("", NULL, &other));
+    IS_WRONG(ns_region_create(path, NULL, NULL));
+    IS_WRONG(ns_region_attach_or_create(NULL, NULL, &other));
+    IS_WRONG(ns_region_attach(NULL, &other));
+    IS_WRONG(ns_region_attach(path, NULL));
+    IS_WRONG(ns_region_remove(NULL));
+    IS_WRONG(ns_region_inspect(NULL, &inspection));
+    IS_WRONG(ns_region_inspect(region, NULL));
+    IS_WRONG(ns_region_members(NULL, NULL, NULL));
+    IS_WRONG(ns_region_members(region, NULL, NULL));
+    IS_WRONG(ns_region_check(NULL, NULL, NULL, &report));
+    IS_WRONG(ns_region_check(path, NULL, NULL, NULL));
+    IS_WRONG(ns_session_open(NULL, &opened));
+    IS_WRONG(ns_session_open(region, NULL));
+    IS_WRONG(ns_namespace_open(NULL, key, NS_KIND_VALUE, &space));
+    IS_WRONG(ns_namespace_open(session, nothing, NS_KIND_VALUE, &space));
+    IS_WRONG(ns_namespace_open(session, key, NS_KIND_VALUE, NULL));
+    IS_WRONG(ns_get(NULL, values, key, &view));
+    IS_WRONG(ns_get(session, values, nothing, &view));
+    IS_WRONG(ns_get(session, values, key, NULL));
+    IS_WRONG(ns_get_copy(NULL, values, key, &buffer));
+    IS_WRONG(ns_get_copy(session, values, nothing, &buffer));
+    IS_WRONG(ns_get_copy(session, values, key, NULL));
+    IS_WRONG(ns_get_batch(NULL, values, (ns_keys){&key, 1}, meet_numbered, &met));
+    IS_WRONG(ns_get_batch(session, values, (ns_keys){NULL, 1}, meet_numbered, &met));
+    IS_WRONG(ns_get_batch(session, values, (ns_keys){&nothing, 1}, meet_numbered, &met));
+    IS_WRONG(ns_get_batch(session, values, (ns_keys){&key, 1}, NULL, &met));
+    IS_WRONG(ns_put(NULL, values, key, key, &number));
+    IS_WRONG(ns_put(session, values, nothing, key, &number));
+    IS_WRONG(ns_put(session, values, key, nothing, &number));
+    IS_WRONG(ns_put_if_absent(NULL, values, key, key, &number));
+    IS_WRONG(ns_put_if_version(NULL, values, key, key, 1, &number));
+    IS_WRONG(ns_put_if_value(NULL, values, key, key, key, &number));
+    IS_WRONG(ns_put_if_value(session, values, key, key, nothing, &number));
+    IS_WRONG(ns_delete(NULL, values, key));
+    IS_WRONG(ns_delete(session, values, nothing));
+    IS_WRONG(ns_delete_if_version(NULL, values, key, 1, &number));
+    IS_WRONG(ns_delete_if_value(session, values, key, nothing, &number));
+    IS_WRONG(ns_patch(NULL, blocks, key, (ns_changes){NULL, 0}, &number));
+    IS_WRONG(ns_patch(session, blocks, key, (ns_changes){NULL, 1}, &number));
+    IS_WRONG(ns_patch(session, blocks, key, (ns_changes){&change, 1}, &number));
+    IS_WRONG(ns_patch_if_absent(NULL, blocks, key, (ns_changes){NULL, 0}, &number));
+    IS_WRONG(ns_patch_if_version(NULL, blocks, key, (ns_changes){NULL, 0}, 1, &number));
+    IS_WRONG(ns_scan(NULL, values, delete_it, &met));
+    IS_WRONG(ns_scan(session, values, NULL, &met));
+    IS_WRONG(ns_list_prefix(NULL, values, key, count_key, &met));
+    IS_WRONG(ns_list_prefix(session, values, nothing, count_key, &met));
+    IS_WRONG(ns_list_prefix(session, values, key, NULL, &met));
+    IS_WRONG(ns_list_glob(NULL, values, key, count_key, &met));
+    IS_WRONG(ns_list_glob(session, values, nothing, count_key, &met));
+    IS_WRONG(ns_list_glob(session, values, key, NULL, &met));
+    IS_WRONG(ns_count(NULL, values, &number));
+    IS_WRONG(ns_count(session, values, NULL));
+    IS_WRONG(ns_view_block(NULL, key, &block));
+    IS_WRONG(ns_view_block(&view, key, &block));
+    IS_WRONG(ns_view_block(&view, key, NULL));
+    IS_WRONG(ns_view_blocks(NULL, count_block, &met));
+    IS_WRONG(ns_view_blocks(&view, count_block, &met));
+    IS_WRONG(ns_view_blocks(&view, NULL, &met));
     HOLDS(met.count == 0);
     OK(ns_count(session, values, &number));
     HOLDS(number == 0); /* Nothing was written on the way. */
@@ -432,7 +495,17 @@ static void wrong_words_are_refused(void)
     options.numa = NS_NUMA_BIND;
     options.nodes_len = SIZE_MAX;
     HOLDS(ns_region_create("/nowhere/region", &options, &made) == NS_BAD_ARGUMENT);
-    HOLDS(ns_region_attach("/dev/null", &made) == NS_NOT_A_REGION);
+    char letter[4096];
+    HOLDS(snprintf(letter, sizeof letter, "%s.letter", path) < (int)sizeof letter);
+    FILE *file = fopen(letter, "w");
+    HOLDS(file != NULL);
+    for (int line = 0; line < 1000; line++)
+        HOLDS(fputs("Dear reader, this is no region.\n", file) >= 0);
+    HOLDS(fclose(file) == 0);
+    HOLDS(ns_region_attach(letter, &made) == NS_NOT_A_REGION);
+    HOLDS(strstr(ns_last_error(), "letter") != NULL);
+    HOLDS(ns_region_remove(letter) == NS_NOT_A_REGION);
+    HOLDS(remove(letter) == 0);
     HOLDS(strcmp(ns_status_name(NS_FULL), "NS_FULL") == 0);
     HOLDS(strcmp(ns_status_name(4711), "?") == 0);
 }
@@ -501,6 +574,7 @@ static const struct promise promises[] = {
     PROMISE(conditions_are_judged_on_what_is_there),
     PROMISE(a_copy_needs_room_and_says_how_much),
     PROMISE(a_batch_meets_every_key_in_order),
+    PROMISE(reading_allocates_nothing),
     PROMISE(a_patch_changes_only_its_blocks),
     PROMISE(walks_meet_what_is_there),
     PROMISE(null_is_refused_everywhere),

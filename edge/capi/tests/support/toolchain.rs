@@ -72,7 +72,7 @@ impl Installed {
 
 /// The root of the house.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Runs a command; ends the test with all it said unless it ends well.
