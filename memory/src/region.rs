@@ -74,8 +74,8 @@ pub enum PinMode {
 /// How a region is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken as
-    /// it is needed, unless `populate` is set.
+    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken
+    /// as it is needed, unless `populate` is set.
     pub bytes_max: u64,
     /// Page size.
     pub page: PageSize,
@@ -387,7 +387,7 @@ pub fn judge_superblock(page: &[u8]) -> std::result::Result<Superblock, String> 
         && word(SUPER_HEAP) == HEAP
         && page_bytes.is_power_of_two()
         && (4096..=1 << 30).contains(&page_bytes)
-        && length % 4096 == 0
+        && length.is_multiple_of(4096)
         && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
     if !is_sound {
         return Err("the superblock says what no build writes: restore the file".to_owned());
@@ -428,7 +428,7 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or(0);
     let what = match errno {
         libc::EACCES | libc::EPERM | libc::EROFS => {
-            "no permission (a region is read and written by all who attach: see its mode, chmod, chown)"
+            "no permission (who attaches reads and writes: see its mode, chmod, chown)"
         }
         libc::ENOENT => "there is no such file (create the region first)",
         libc::ENOTDIR | libc::EISDIR => "not a file's path",
@@ -439,4 +439,8 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
-const _: () = assert!(CATALOG % (2 << 20) == 0 && ARENAS % (2 << 20) == 0 && HEAP % (2 << 20) == 0);
+const _: () = assert!(
+    CATALOG.is_multiple_of(2 << 20)
+        && ARENAS.is_multiple_of(2 << 20)
+        && HEAP.is_multiple_of(2 << 20)
+);
