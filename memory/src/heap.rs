@@ -371,7 +371,10 @@ impl Member {
         let mut oldest = None;
         for index in 0..members_high(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if pin != 0 && pin.saturating_add(2) < epoch && oldest.is_none_or(|(least, _)| pin < least) {
+            if pin != 0
+                && pin.saturating_add(2) < epoch
+                && oldest.is_none_or(|(least, _)| pin < least)
+            {
                 oldest = Some((pin, index));
             }
         }
