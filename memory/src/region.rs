@@ -449,6 +449,9 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
             "no permission (a region is read and written by all who attach: see its mode, chmod, chown)"
         }
         libc::ENOENT => "there is no such file (create the region first)",
+        libc::EMFILE | libc::ENFILE => {
+            "no more files can be open (detach from some regions, or raise ulimit -n)"
+        }
         libc::ENOTDIR | libc::EISDIR => "not a file's path",
         libc::ENOSPC => "the file system has no room",
         libc::EFBIG => "larger than the file system's largest file",
