@@ -45,6 +45,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "scenario" => scenario::play(folder, word),
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
+        "attach" => scenario::attach(folder),
         other => Err(format!("no role {other}")),
     }
 }
