@@ -3,6 +3,8 @@
 //!
 //! A cell that was allocated is *pending* until a record that holds it is published or given up.
 
+use std::time::Duration;
+
 use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, note, op, slot, way};
@@ -14,7 +16,7 @@ use crate::layout::{
     CLASS_EXTENT, Damage, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
     SUPER_FRONTIER_LOCK, member_at, pool_at, seal, unseal,
 };
-use crate::member::Member;
+use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
 use crate::pin;
 use crate::roster::{members_high, state};
 
@@ -100,7 +102,11 @@ impl Member {
     fn alloc_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
         let queue = arena.queue(class)?;
         if queue.head.load(Ordering::Relaxed) == 0 {
-            self.take_from_pool(class)?;
+            match self.take_from_pool(class, WAIT_SHORT) {
+                // A living process keeps the pool: there is fresh memory.
+                Ok(()) | Err(Error::Stalled { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
@@ -214,13 +220,14 @@ impl Member {
         self.pressure.set(self.pressure.get() + 1);
         let count = arena.queue(class)?.count.load(Ordering::Relaxed);
         if count > QUEUE_EXCESS * pressure_of(class) {
-            self.give_to_pool(class)?;
+            self.give_to_pool(class, Duration::ZERO)?;
         }
         Ok(())
     }
 
-    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells.
-    fn give_to_pool(&self, class: u8) -> Result<()> {
+    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If `wait` is
+    /// zero and the pool is locked, it stays.
+    fn give_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -229,7 +236,13 @@ impl Member {
         }
         let last = queue.tail.load(Ordering::Relaxed);
         let pool = pool_at(class);
-        self.take(pool, slot::LEAF)?;
+        if wait.is_zero() {
+            if self.take_if_free(pool, slot::LEAF)?.is_none() {
+                return Ok(()); // All stays in our queue, and the next cell of it tries again.
+            }
+        } else {
+            self.take_within(pool, slot::LEAF, wait)?;
+        }
         arena.set(note::BATCH_FIRST, first);
         arena.set(note::BATCH_LAST, last);
         arena.set(note::BATCH_WAY, way::TO_POOL);
@@ -250,7 +263,7 @@ impl Member {
     }
 
     /// Some cells of a pool come to the (empty or not) queue of their class.
-    fn take_from_pool(&self, class: u8) -> Result<()> {
+    fn take_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -258,7 +271,7 @@ impl Member {
         let pool = pool_at(class);
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
-        self.take(pool, slot::LEAF)?;
+        self.take_within(pool, slot::LEAF, wait)?;
         let first = head.load(Ordering::Acquire);
         let (mut last, mut next, mut count) = (0, first, 0);
         while next != 0 && count < POOL_BATCH {
@@ -289,7 +302,7 @@ impl Member {
         let arena = self.arena()?;
         for class in (0..QUEUES as u8).filter(|class| *class != CLASS_EXTENT) {
             if arena.queue(class)?.head.load(Ordering::Relaxed) != 0 {
-                self.give_to_pool(class)?;
+                self.give_to_pool(class, WAIT_MAX)?;
             }
         }
         Ok(())
@@ -309,7 +322,7 @@ impl Member {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
-            self.take_from_pool(class)?;
+            self.take_from_pool(class, WAIT_MAX)?;
         }
         if let Ok(cell) = self.alloc_fresh(class) {
             return Ok(cell);
@@ -321,7 +334,7 @@ impl Member {
                 if head != 0 && self.is_reusable(head)? {
                     return self.split_cell(arena, wider, head, class);
                 }
-                self.take_from_pool(wider)?;
+                self.take_from_pool(wider, WAIT_MAX)?;
             }
         }
         Err(Error::Full { detail: self.why_full(detail)? })
