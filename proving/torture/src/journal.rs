@@ -65,6 +65,9 @@ const OPS: [Op; 10] = [
     Op::Raise,
 ];
 
+/// The mask of an acknowledgement that says: there was no room.
+pub const FULL: u32 = u32::MAX;
+
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::content::{Key, Space, Stamp, count_in, verify};
 use crate::dice::{Dice, mix};
-use crate::journal::{Entry, Op, Tag};
+use crate::journal::{Entry, FULL, Op, Tag};
 
 /// How many blocks a record of a run may have.
 pub const BLOCKS: u8 = 6;
@@ -176,6 +176,8 @@ pub struct Tally {
     /// Acknowledged states that were read back and compared: by a writer before its next change,
     /// or at a check.
     pub verified: u64,
+    /// Writes refused because a view held the heap's free cells back.
+    pub full: u64,
 }
 
 /// The oracle.
@@ -207,7 +209,8 @@ impl Oracle {
                 }
                 Tag::Ack => {
                     open = None;
-                    self.tally.acks += 1;
+                    self.tally.acks += u64::from(entry.mask != FULL);
+                    self.tally.full += u64::from(entry.mask == FULL);
                     self.done(writer, entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
             }

@@ -23,6 +23,8 @@ pub struct Report {
     pub cut_short: u64,
     /// Acknowledged states that were read back and compared.
     pub verified: u64,
+    /// Writes refused for lack of room while a view held free cells back.
+    pub full: u64,
     /// Views of which readers verified every byte.
     pub views: u64,
     /// Dead sessions that were put in order.
@@ -67,6 +69,7 @@ impl Report {
             acks: 0,
             cut_short: 0,
             verified: 0,
+            full: 0,
             views: 0,
             recoveries: 0,
             recoveries_by_check: 0,
@@ -101,6 +104,7 @@ impl Report {
             "writes_acknowledged": self.acks,
             "writes_cut_short": self.cut_short,
             "acknowledged_states_verified": self.verified,
+            "writes_refused_for_a_held_view": self.full,
             "views_verified": self.views,
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
@@ -140,6 +144,7 @@ impl Report {
             ("writes acknowledged", self.acks.to_string()),
             ("writes cut short by a kill", self.cut_short.to_string()),
             ("acknowledged states verified", self.verified.to_string()),
+            ("refused for a held view", self.full.to_string()),
             ("views verified byte by byte", self.views.to_string()),
             (
                 "recoveries",

@@ -20,9 +20,9 @@ use crate::spawn::{Starter, was_killed};
 use crate::verify::{check_clean, compare};
 use crate::writer::Spaces;
 
-/// The most bytes that a run may take from its region, dead members' arenas and all: the region is
-/// not larger, so that a leak ends in `Full`, which ends the run.
-const BYTES_MAX: u64 = 256 << 20;
+/// The most bytes that a run may take from its region, the arenas of dead members and all: the region
+/// is not larger, so that a leak ends in `Full`, which ends the run.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// A write counts for a kill if it was in flight then, or began this soon after it.
 const AFTER_KILL_NS: u64 = 5_000_000;
@@ -245,6 +245,7 @@ impl Run<'_> {
         self.report.acks = tally.acks;
         self.report.cut_short = tally.cut_short;
         self.report.verified = tally.verified;
+        self.report.full = tally.full;
         self.report.recoveries = tally.attached;
         self.report.views = 0;
         for number in 0..self.options.readers {

@@ -10,7 +10,7 @@ use nearstate_store::{
 use crate::clock::now_ns;
 use crate::content::{Key, Space, Stamp, counter};
 use crate::dice::Dice;
-use crate::journal::{self, Entry, Journal, Op, Tag};
+use crate::journal::{self, Entry, FULL, Journal, Op, Tag};
 use crate::oracle::{BLOCKS, Found, block_change, block_len, block_name, judge};
 
 /// Keys of one writer's own values.
@@ -158,8 +158,10 @@ impl Writer {
         let done = self.call(&intent, seen);
         let version = match done {
             Ok(version) => version,
-            Err(Error::Full { .. }) if self.is_full_fine => {
-                let nothing = Entry { op: Op::PutStale, ..intent };
+            // A reader that is kept from running holds back what was deleted since: an answer, not
+            // a loss. Any other lack of room is a leak.
+            Err(Error::Full { detail }) if self.is_full_fine || detail.contains("a view of") => {
+                let nothing = Entry { op: Op::PutStale, mask: FULL, ..intent };
                 return self.journal.acknowledge(&nothing, 0, now_ns());
             }
             Err(error) => return Err(format!("{intent:?}: {error}")),
