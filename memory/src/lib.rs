@@ -1,1 +1,75 @@
-//! nearstate: see ARCHITECTURE.md.
+//! Floor 1: bytes that outlive their writer. A region of shared memory that any process may attach:
+//! its file, its members, its heap, its index, and what puts a dead member's work in order.
+//! `spec/region.md` draws every byte; this crate is the home of `unsafe`.
+//!
+//! Modules stand in the order of floors: each uses only those below it.
+
+#[cfg(not(loom))]
+pub mod check;
+#[cfg(not(loom))]
+pub mod inspect;
+#[cfg(not(loom))]
+mod namespace;
+#[cfg(not(loom))]
+mod recover;
+#[cfg(not(loom))]
+mod publish;
+#[cfg(not(loom))]
+mod split;
+#[cfg(not(loom))]
+mod index;
+#[cfg(not(loom))]
+mod heap;
+#[cfg(not(loom))]
+mod member;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod roster;
+#[cfg(not(loom))]
+mod table;
+#[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
+mod cell;
+#[cfg(not(loom))]
+mod map;
+#[cfg(not(loom))]
+mod life;
+#[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
+mod system;
+#[cfg(not(loom))]
+pub mod crash;
+pub mod bucket;
+mod pin;
+mod lock;
+#[cfg(not(loom))]
+pub mod class;
+pub mod layout;
+mod atomic;
+
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(not(loom))]
+pub use cell::{Cell, HEADER, Head, Kind};
+#[cfg(not(loom))]
+pub use index::hash;
+#[cfg(not(loom))]
+pub use inspect::{Inspection, MemberEntry};
+#[cfg(not(loom))]
+pub use member::{Member, Pin, WAIT_MAX};
+#[cfg(not(loom))]
+pub use namespace::NamespaceEntry;
+#[cfg(not(loom))]
+pub use publish::{Changed, Draft, Verdict};
+#[cfg(not(loom))]
+pub use recover::{Decision, Fact, decide};
+#[cfg(not(loom))]
+pub use region::{
+    CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
+};
+#[cfg(not(loom))]
+pub use table::Table;

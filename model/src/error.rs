@@ -133,7 +133,8 @@ impl fmt::Display for Error {
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
-                "the region is damaged ({detail}): stop its writers and run `nearstate region check`"
+                "the region is damaged ({detail}): stop its writers and run \
+                 `nearstate region check`"
             ),
             Self::AlreadyExists { path } => write!(
                 f,
@@ -144,13 +145,12 @@ impl fmt::Display for Error {
                 write!(f, "{holder} is still attached: let it detach or end it first")
             }
             Self::Forked => f.write_str(
-                "this process was forked after it attached: attach to the region again in the child",
+                "this process was forked after it attached: attach to the region again in the \
+                 child",
             ),
-            Self::System { detail, errno } => write!(
-                f,
-                "{detail}: {} (errno {errno})",
-                std::io::Error::from_raw_os_error(*errno)
-            ),
+            Self::System { detail, errno } => {
+                write!(f, "{detail}: {} (errno {errno})", std::io::Error::from_raw_os_error(*errno))
+            }
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::BadArgument { detail } => f.write_str(detail),
         }
@@ -160,4 +160,4 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Shorthand for a result with the catalogue's error.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

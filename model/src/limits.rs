@@ -1,12 +1,12 @@
 //! Every bound of the system, with its reason and with what happens at it.
 
-/// The longest key, in bytes. A 3GPP record identity (`SUPI`, `smContextRef`, a resource URI) fits in
-/// a few hundred bytes; 4 KiB leaves room for composed keys while a key still fits in one page.
+/// The longest key, in bytes. A 3GPP record identity (`SUPI`, `smContextRef`, a resource URI) fits
+/// in a few hundred bytes; 4 KiB leaves room for composed keys while a key still fits in one page.
 /// A longer key is refused with [`crate::Error::KeyTooLarge`].
 pub const KEY_BYTES_MAX: usize = 4096;
 
-/// The largest value or block, in bytes. The issue asks for 64 MiB; 128 MiB is the next power of two
-/// and keeps one record within the largest size class. A larger one is refused with
+/// The largest value or block, in bytes. The issue asks for 64 MiB; 128 MiB is the next power of
+/// two and keeps one record within the largest size class. A larger one is refused with
 /// [`crate::Error::ValueTooLarge`].
 pub const VALUE_BYTES_MAX: usize = 128 << 20;
 

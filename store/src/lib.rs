@@ -1,1 +1,46 @@
-//! nearstate: see ARCHITECTURE.md.
+//! Floor 2: records on one host. What a record is, and what an operation on one record does: put, get,
+//! patch, delete, their conditional forms, batches, walks. The bytes are `nearstate-memory`'s.
+//!
+//! ```
+//! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};
+//! # fn main() -> nearstate_store::Result<()> {
+//! # let dir = tempfile::tempdir().expect("a folder");
+//! # let path = dir.path().join("ue");
+//! let region = Region::create(&path, &CreateOptions::default())?;
+//! let session = region.session()?; // one per thread
+//! let ue = session.namespace("ue-context", &Schema::default())?;
+//!
+//! session.put(ue, b"imsi-262011234567890", b"registered")?;
+//! let view = session.get(ue, b"imsi-262011234567890")?.expect("put above");
+//! assert_eq!(view.bytes(), b"registered"); // the bytes in the region themselves, not a copy
+//!
+//! let stale = Condition::Version(view.version() + 1);
+//! let outcome = session.put_if(ue, b"imsi-262011234567890", b"idle", stale)?;
+//! assert_eq!(outcome, Outcome::Refused { current: Some(view.version()) });
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+mod scan;
+mod patch;
+mod write;
+mod read;
+mod session;
+mod view;
+mod record;
+pub mod glob;
+
+pub use check::{CheckReport, check};
+pub use nearstate_memory::{
+    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
+};
+pub use nearstate_model::{Error, Holder, Result, limits};
+pub use patch::BlockChange;
+pub use record::Kind;
+pub use scan::{Pattern, Scan};
+pub use session::{Namespace, Region, Schema, Session};
+pub use view::{Blocks, View};
+pub use write::{Condition, Outcome};

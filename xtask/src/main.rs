@@ -1,2 +1,55 @@
-//! nearstate: see ARCHITECTURE.md.
-fn main() {}
+//! The house's own tasks: `cargo xtask help` lists them.
+//!
+//! The checks read the sources as text and as tokens; none of them needs the network. What a check
+//! finds is a [`finding::Finding`]: where, what, and what to do about it.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command line tool speaks on standard output")]
+
+mod help;
+mod gate;
+mod demo;
+mod suites;
+mod packages;
+mod header;
+mod deny;
+mod tidy;
+mod floors;
+mod workspace;
+mod rust_source;
+mod run;
+mod finding;
+#[cfg(test)]
+mod planted;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (name, rest) = match words.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let done = match name {
+        "help" | "--help" | "-h" => {
+            help::print();
+            Ok(true)
+        }
+        "gate" => run::root().map(|root| gate::all(&root)),
+        "test" => run::root().and_then(|root| suites::all(&root, rest)),
+        "demo" => run::root().and_then(|root| demo::run(&root, rest)),
+        "packages" => packages::install_missing(packages::ALL).map(|()| true),
+        "header" if rest.iter().any(|word| word == "--write") => {
+            run::root().and_then(|root| header::write(&root)).map(|()| true)
+        }
+        check => run::root().and_then(|root| gate::one(&root, check)),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            println!("xtask {name}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,3 @@
 //! nearstate: see ARCHITECTURE.md.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,22 @@
+//! The standard library's atomics, or loom's when the small lock-free parts are model-checked.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// True if the named mutant is planted. Always false outside model checking, where the environment
+/// variable `NEARSTATE_MUTANT` names one: each must make a model fail.
+#[cfg(loom)]
+pub(crate) fn mutant(name: &str) -> bool {
+    std::env::var("NEARSTATE_MUTANT").is_ok_and(|planted| planted == name)
+}
+
+/// See the other half of this pair.
+#[cfg(not(loom))]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it must vanish from the read path in every build")]
+pub(crate) const fn mutant(_name: &str) -> bool {
+    false
+}

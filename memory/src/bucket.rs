@@ -1,0 +1,182 @@
+//! A bucket line and the word protocol of its readers and of its one writer
+//! (`spec/region.md`, "Index of a namespace").
+//!
+//! ```text
+//! reader                                    splitter (holds the locks of p and q)
+//! R1  c = control          (acquire)        S1  fill q
+//! R2  scan the entries     (acquire)        S2  control of p: depth + 1   (release)  commit
+//! R3  hit: done                             S3  moved entries of p := 0
+//! R4  miss: control again; if it changed,   S4  copy stayers into free words of p
+//!     start anew                            S5  control of p: stamp + 1   (release)
+//!                                           S6  cut the overflow lines off
+//! ```
+//!
+//! A reader that misses an entry because of S3 has seen a store that follows S2, so R4 sees S2 or later
+//! and starts anew, now at q. The same for S6 and S5. So a hit needs no check and a miss never lies.
+
+use crate::atomic::{AtomicU64, Ordering, mutant};
+use crate::lock::PAYLOAD;
+
+/// Words of a bucket line.
+pub(crate) const WORDS: usize = 8;
+
+/// Index of the last word, which may be a link.
+pub(crate) const LAST: usize = 7;
+
+const TAG_SHIFT: u32 = 48;
+const LINK: u64 = 1 << 47;
+const UNITS: u64 = (1 << 42) - 1;
+const DEPTH_SHIFT: u32 = 42;
+const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
+
+/// The depth of the first buckets of a namespace: there are eight.
+pub(crate) const DEPTH_FIRST: u32 = 3;
+
+/// The greatest stamp, and so the greatest version of a record: at a million changes a second of one
+/// record it lasts 50 days; the change after it is refused.
+pub const VERSION_MAX: u64 = STAMP - (1 << 20);
+
+/// The tag of a hash: its top 16 bits, never 0, so that an empty word matches none.
+#[inline]
+pub(crate) const fn tag_of(hash: u64) -> u64 {
+    let tag = hash >> TAG_SHIFT;
+    if tag == 0 { 1 } else { tag }
+}
+
+/// The entry of a cell.
+#[inline]
+pub(crate) const fn entry(tag: u64, at: u64) -> u64 {
+    tag << TAG_SHIFT | at >> 6
+}
+
+/// The link to an overflow line.
+#[inline]
+pub(crate) const fn link(at: u64) -> u64 {
+    LINK | at >> 6
+}
+
+/// The offset in an entry or a link.
+#[inline]
+pub(crate) const fn at_of(word: u64) -> u64 {
+    (word & UNITS) << 6
+}
+
+/// The tag of an entry; 0 for an empty word or a link.
+#[inline]
+pub(crate) const fn tag_in(word: u64) -> u64 {
+    word >> TAG_SHIFT
+}
+
+/// True if the word is a link.
+#[inline]
+pub(crate) const fn is_link(word: u64) -> bool {
+    tag_in(word) == 0 && word & LINK != 0
+}
+
+/// The depth in a control word.
+#[inline]
+pub(crate) const fn depth_of(control: u64) -> u32 {
+    ((control & PAYLOAD) >> DEPTH_SHIFT) as u32
+}
+
+/// The stamp in a control word.
+#[inline]
+pub(crate) const fn stamp_of(control: u64) -> u64 {
+    control & STAMP
+}
+
+/// The payload of a control word.
+#[inline]
+pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
+    (depth as u64) << DEPTH_SHIFT | stamp & STAMP
+}
+
+/// R1: the control word, without its owner.
+#[inline]
+pub(crate) fn begin(control: &AtomicU64) -> u64 {
+    control.load(Ordering::Acquire) & PAYLOAD
+}
+
+/// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan were acquire
+/// loads, so this one is not before any of them.
+#[inline]
+pub(crate) fn is_unmoved(control: &AtomicU64, before: u64) -> bool {
+    mutant("miss-unchecked") || control.load(Ordering::Acquire) & PAYLOAD == before
+}
+
+/// Publishes an entry, a link or an empty word: the commit of most operations (O1).
+#[inline]
+pub(crate) fn publish(word: &AtomicU64, value: u64) {
+    let order = if mutant("publish-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    word.store(value, order);
+}
+
+/// Loads an entry (R2).
+#[inline]
+pub(crate) fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Acquire)
+}
+
+/// The bucket of a hash among `n` buckets (linear hashing, n >= 8).
+#[inline]
+pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
+    let level = 63 - n.leading_zeros();
+    let wide = hash & ((2 << level) - 1);
+    if wide < n { wide } else { hash & ((1 << level) - 1) }
+}
+
+/// Where to look next when bucket `b` of depth `depth` does not hold this hash: the split of `b` that
+/// took it, or `None` if `b` is right.
+#[inline]
+pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
+    if hash & mask(depth) == b {
+        return None;
+    }
+    // Bucket b was made with the bits below `known`; the lowest set bit above them took the key away.
+    let bits = 64 - b.leading_zeros();
+    let known = if bits < DEPTH_FIRST { DEPTH_FIRST } else { bits };
+    let rest = hash >> known;
+    if rest == 0 {
+        return Some(b);
+    }
+    let bit = known + rest.trailing_zeros();
+    Some(hash & mask(bit + 1))
+}
+
+/// The low `depth` bits.
+#[inline]
+pub(crate) const fn mask(depth: u32) -> u64 {
+    if depth >= 63 { u64::MAX } else { (1 << depth) - 1 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_bucket_count_still_leads_to_the_right_bucket() {
+        for n_now in 8..300_u64 {
+            let depth = |b: u64| {
+                // A bucket's depth is the number of hash bits that its keys share.
+                let mut d = DEPTH_FIRST;
+                while d < 20 && (b | 1 << d) < n_now || b >= 1 << d {
+                    d += 1;
+                }
+                d
+            };
+            for n_seen in 8..=n_now {
+                for hash in 0..1024_u64 {
+                    let mut b = bucket_of(hash, n_seen);
+                    let mut steps = 0;
+                    while let Some(next) = step(hash, b, depth(b)) {
+                        assert!(next > b, "n {n_seen} of {n_now}, hash {hash}: {b} -> {next}");
+                        b = next;
+                        steps += 1;
+                        assert!(steps < 20);
+                    }
+                    assert_eq!(b, bucket_of(hash, n_now));
+                }
+            }
+        }
+    }
+}

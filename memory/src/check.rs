@@ -1,0 +1,383 @@
+//! The offline verifier: walks every byte of a region that nobody is attached to, and reports
+//! whatever contradicts `spec/region.md`. Dead members are recovered first; nothing else is changed.
+//!
+//! Each cell of the heap must be reached exactly once: from an index, from the record that owns
+//! it, from a queue or from a pool. A cell that nothing reaches is a leak, one that two things reach is
+//! damage. Together with the bump ranges the cells tile the heap.
+
+use std::path::Path;
+
+use nearstate_model::{Error, Result};
+
+use crate::arena::{Arena, Bump, note};
+use crate::atomic::Ordering;
+use crate::bucket::{WORDS, at_of, bucket_of, depth_of, is_link, load, tag_in, tag_of};
+use crate::cell::{self, Cell, Kind, WORD_NEXT, WORD_RETIRED};
+use crate::index::{hash_of, link_slot, walk_chain};
+use crate::layout::{
+    CLASS_EXTENT, Damage, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS, SUPER_BYTES,
+    SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, member_at, pool_at, unseal,
+};
+use crate::lock::owner_of;
+use crate::map::Map;
+use crate::namespace;
+use crate::region::Region;
+use crate::roster::{members_high, state};
+use crate::table::{Table, segment_slot};
+
+/// Faults that a report names; more are only counted.
+const FAULTS_NAMED_MAX: usize = 100;
+
+/// What the verifier found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Contradictions, one sentence each; the first hundred.
+    pub faults: Vec<String>,
+    /// How many there are.
+    pub faults_count: u64,
+    /// Namespaces walked.
+    pub namespaces: u64,
+    /// Records walked.
+    pub records: u64,
+    /// Bytes of cells that hold records and their blocks.
+    pub bytes_live: u64,
+    /// Bytes of the index.
+    pub bytes_index: u64,
+    /// Bytes of free cells and of bump ranges.
+    pub bytes_free: u64,
+    /// Bytes of cells that nothing reaches.
+    pub bytes_leaked: u64,
+    /// Bytes of the heap that were taken.
+    pub bytes_taken: u64,
+}
+
+impl CheckReport {
+    /// True if nothing contradicts anything, and nothing leaked.
+    pub fn is_clean(&self) -> bool {
+        self.faults_count == 0
+    }
+
+    fn fault(&mut self, text: impl Into<String>) {
+        self.faults_count += 1;
+        if self.faults.len() < FAULTS_NAMED_MAX {
+            self.faults.push(text.into());
+        }
+    }
+}
+
+/// Verifies a region. `judge` sees each record and the kind of its namespace, and says what is wrong
+/// with the record's format.
+///
+/// # Errors
+/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in the
+/// report.
+pub fn check(
+    path: &Path,
+    judge: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
+) -> Result<CheckReport> {
+    let region = Region::attach(path)?;
+    if let Some(member) = region.members()?.into_iter().find(|member| member.is_alive) {
+        return Err(Error::InUse { holder: member.process });
+    }
+    let mut report = CheckReport::default();
+    // A session's only task here is to recover the dead.
+    match region.member() {
+        Ok(member) => drop(member),
+        Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
+        Err(error) => return Err(error),
+    }
+    let mut walk = Walk { map: &region.shared.map, report, marks: Vec::new(), epoch: 0 };
+    if let Err(Damage(what)) = walk.all(region.shared.is_fenced, judge) {
+        walk.report.fault(what);
+    }
+    if region.shared.map.is_damaged() {
+        walk.report.fault("a page of the file is missing");
+    }
+    Ok(walk.report)
+}
+
+struct Walk<'m> {
+    map: &'m Map,
+    report: CheckReport,
+    /// A bit for each unit of the heap where a reached cell begins.
+    marks: Vec<u64>,
+    epoch: u64,
+}
+
+type Judge<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>;
+
+impl Walk<'_> {
+    fn all(&mut self, is_fenced: bool, judge: Judge<'_>) -> Result<(), Damage> {
+        self.superblock()?;
+        let frontier = self.frontier()?;
+        self.report.bytes_taken = frontier - HEAP;
+        self.marks = vec![0; ((frontier - HEAP) / LINE / 64 + 1) as usize];
+        let word = self.map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
+        self.epoch = unseal(word, "the epoch word has a flipped bit")?;
+        for entry in namespace::list(self.map)? {
+            self.report.namespaces += 1;
+            if let Err(Damage(what)) = self.namespace(entry.index, judge) {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                self.report.fault(format!("namespace {name:?}: {what}"));
+            }
+        }
+        let mut ranges = Vec::new();
+        for index in 0..members_high(self.map)? {
+            self.arena(index, is_fenced, &mut ranges)?;
+        }
+        for class in 0..QUEUES as u8 {
+            let head = self.map.word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
+            self.free_list(class, head, "a pool")?;
+        }
+        ranges.sort_unstable();
+        self.tiles(frontier, &ranges)
+    }
+
+    fn frontier(&self) -> Result<u64, Damage> {
+        let word = self.map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
+        let at = unseal(word, "the heap's frontier has a flipped bit")? * LINE;
+        if at < HEAP || at > self.map.len() {
+            return Err(Damage("the heap's frontier lies outside the heap"));
+        }
+        Ok(at)
+    }
+
+    /// What no build writes must be zero.
+    fn superblock(&mut self) -> Result<(), Damage> {
+        for at in (0..SUPER_BYTES).step_by(8).filter(|at| !SUPER_WORDS.contains(at)) {
+            if self.map.word(at)?.load(Ordering::Acquire) != 0 {
+                self.report.fault(format!("superblock: byte {at} is not zero"));
+            }
+        }
+        let lock = self.map.word(crate::layout::SUPER_FRONTIER_LOCK)?.load(Ordering::Acquire);
+        if lock != 0 {
+            self.report.fault("superblock: the frontier is locked by nobody who lives");
+        }
+        Ok(())
+    }
+
+    /// Marks a cell as reached. False, and a fault, if it was reached before or cannot be a cell.
+    fn mark(&mut self, at: u64, by: &str) -> bool {
+        let unit = at.wrapping_sub(HEAP) / LINE;
+        let (word, bit) = ((unit / 64) as usize, unit % 64);
+        match self.marks.get_mut(word) {
+            Some(marks) if at >= HEAP && at % LINE == 0 => {
+                if *marks >> bit & 1 == 1 {
+                    self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
+                    return false;
+                }
+                *marks |= 1 << bit;
+                true
+            }
+            _ => {
+                self.report.fault(format!("{by} points to {at:#x}, which is no cell"));
+                false
+            }
+        }
+    }
+
+    fn namespace(&mut self, index: u32, judge: Judge<'_>) -> Result<(), Damage> {
+        let table = Table::new(self.map, index)?;
+        let n = table.buckets();
+        for segment in 0..SEGMENTS {
+            let at = self.map.word(segment_slot(index, segment))?.load(Ordering::Acquire);
+            if at != 0 && self.mark(at, "a segment") {
+                self.report.bytes_index += cell::bytes_at(self.map, at)?;
+            }
+        }
+        for bucket in 0..n {
+            self.bucket(&table, bucket, n, judge)?;
+        }
+        Ok(())
+    }
+
+    fn bucket(
+        &mut self,
+        table: &Table,
+        bucket: u64,
+        n: u64,
+        judge: Judge<'_>,
+    ) -> Result<(), Damage> {
+        let at = table.bucket_at(self.map, bucket)?;
+        let [control, ..] = self.map.words::<WORDS>(at)?;
+        let control = load(control);
+        let level = 63 - n.leading_zeros();
+        let is_split = bucket < n - (1 << level) || bucket >= 1 << level;
+        if depth_of(control) != level + u32::from(is_split) {
+            self.report.fault(format!("bucket {bucket}: depth {}", depth_of(control)));
+        }
+        if owner_of(control) != 0 {
+            self.report.fault(format!("bucket {bucket}: locked by nobody who lives"));
+        }
+        self.lines(at)?;
+        let mut entries = Vec::new();
+        walk_chain(self.map, at, |_, entry| {
+            if entry != 0 {
+                entries.push(entry);
+            }
+            Ok(true)
+        })?;
+        let mut keys = Vec::new();
+        for entry in entries {
+            let record = Cell::new(self.map, at_of(entry))?;
+            if !self.mark(record.at(), "an entry") {
+                continue;
+            }
+            match self.record(table, &record, entry, judge) {
+                Ok(hash) if bucket_of(hash, n) != bucket => {
+                    self.report.fault(format!("record {:#x}: in bucket {bucket}", record.at()));
+                }
+                Ok(_) => keys.push(record.key()?),
+                Err(Damage(what)) => {
+                    self.report.fault(format!("record {:#x}: {what}", record.at()));
+                }
+            }
+        }
+        keys.sort_unstable();
+        if keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
+            self.report.fault(format!("bucket {bucket}: a key stands in it twice"));
+        }
+        Ok(())
+    }
+
+    /// Marks the overflow lines of a bucket.
+    fn lines(&mut self, bucket_at: u64) -> Result<(), Damage> {
+        let mut next = load(self.map.word(link_slot(bucket_at))?);
+        while is_link(next) {
+            let at = at_of(next);
+            if !self.mark(at, "a link") {
+                return Ok(());
+            }
+            if Cell::new(self.map, at)?.kind()? != Kind::Line {
+                self.report.fault(format!("cell {at:#x}: linked, but not a line"));
+            }
+            self.report.bytes_index += cell::bytes_at(self.map, at)?;
+            let last = at + cell::LINE_FIRST + 8 * (cell::LINE_WORDS - 1);
+            next = load(self.map.word(last)?);
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        table: &Table,
+        record: &Cell<'_>,
+        entry: u64,
+        judge: Judge<'_>,
+    ) -> Result<u64, Damage> {
+        self.report.records += 1;
+        self.live(record, Kind::Record)?;
+        let key = record.key()?;
+        let hash = hash_of(self.map, key)?;
+        if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
+            return Err(Damage("its key has another hash than its entry"));
+        }
+        for index in 0..record.children() {
+            let child = Cell::new(self.map, record.child(index)?)?;
+            if self.mark(child.at(), "a record") {
+                self.live(&child, Kind::Block)?;
+            }
+        }
+        if let Err(what) = judge(table.kind(), record) {
+            self.report.fault(format!("record {:#x}: {what}", record.at()));
+        }
+        Ok(hash)
+    }
+
+    /// A cell that is in use: of this kind, whole, and not retired.
+    fn live(&mut self, cell: &Cell<'_>, kind: Kind) -> Result<(), Damage> {
+        self.report.bytes_live += cell::bytes_at(self.map, cell.at())?;
+        if cell.kind()? != kind {
+            return Err(Damage("a cell of another kind than what points to it says"));
+        }
+        if cell::word(self.map, cell.at(), WORD_RETIRED)?.load(Ordering::Acquire) != 0 {
+            return Err(Damage("in use, and retired as well"));
+        }
+        if !cell.is_whole()? {
+            return Err(Damage("its bytes are not those that were published (checksum)"));
+        }
+        Ok(())
+    }
+
+    fn arena(
+        &mut self,
+        index: u32,
+        is_fenced: bool,
+        ranges: &mut Vec<(u64, u64)>,
+    ) -> Result<(), Damage> {
+        let arena = Arena::new(self.map, index, is_fenced)?;
+        let word = self.map.word(member_at(index) + MEMBER_STATE)?.load(Ordering::Acquire);
+        if state::of(word) != state::FREE {
+            self.report.fault(format!("member {index}: not recovered"));
+        }
+        let noted = [note::OP, note::POP, note::PENDING, note::CHUNK_TO, note::BATCH_WAY];
+        if noted.iter().any(|which| arena.get(*which) != 0) {
+            self.report.fault(format!("member {index}: its note is not settled"));
+        }
+        for which in [Bump::Small, Bump::Large] {
+            let (cur, end, _) = arena.bump(which);
+            if cur < end {
+                ranges.push((cur, end));
+            }
+        }
+        for class in 0..QUEUES as u8 {
+            let head = arena.queue(class)?.head.load(Ordering::Acquire);
+            self.free_list(class, head, "a queue")?;
+        }
+        Ok(())
+    }
+
+    fn free_list(&mut self, class: u8, head: u64, name: &str) -> Result<(), Damage> {
+        let mut next = head;
+        while next != 0 {
+            if !self.mark(next, name) {
+                return Ok(());
+            }
+            if cell::class_at(self.map, next)? != class {
+                self.report.fault(format!("cell {next:#x}: in {name} of another class"));
+            }
+            let retired = cell::word(self.map, next, WORD_RETIRED)?.load(Ordering::Acquire);
+            if retired == 0 || retired > self.epoch {
+                self.report.fault(format!("cell {next:#x}: in {name}, retired in {retired}"));
+            }
+            self.report.bytes_free += cell::bytes_at(self.map, next)?;
+            next = cell::word(self.map, next, WORD_NEXT)?.load(Ordering::Acquire);
+        }
+        Ok(())
+    }
+
+    /// Walks the heap from its beginning to the frontier, cell by cell.
+    fn tiles(&mut self, frontier: u64, ranges: &[(u64, u64)]) -> Result<(), Damage> {
+        let mut at = HEAP;
+        let mut ranges = ranges.iter().peekable();
+        while at < frontier {
+            if let Some((_, end)) = ranges.next_if(|(cur, _)| *cur == at) {
+                self.report.bytes_free += end - at;
+                at = *end;
+                continue;
+            }
+            let bytes = cell::bytes_at(self.map, at)?;
+            let unit = (at - HEAP) / LINE;
+            let marks = self.marks.get_mut((unit / 64) as usize);
+            match marks {
+                Some(marks) if *marks >> (unit % 64) & 1 == 1 => *marks &= !(1 << (unit % 64)),
+                _ => {
+                    let class = cell::class_at(self.map, at)?;
+                    let what = if class == CLASS_EXTENT { "segment" } else { "cell" };
+                    self.report.fault(format!("{what} {at:#x}: {bytes} bytes leaked"));
+                    self.report.bytes_leaked += bytes;
+                }
+            }
+            at += bytes;
+        }
+        if at != frontier || ranges.next().is_some() {
+            self.report.fault("the cells of the heap do not tile it");
+        }
+        let lost: u64 = self.marks.iter().map(|marks| u64::from(marks.count_ones())).sum();
+        if lost != 0 {
+            self.report
+                .fault(format!("{lost} cells are reached that do not begin where they should"));
+        }
+        Ok(())
+    }
+}

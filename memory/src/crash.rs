@@ -1,0 +1,91 @@
+//! Named crash points: where a test kills a real process, between any two stores of a write path.
+
+/// Passes the named crash point. Does nothing unless the crate is built with `crash-points`.
+macro_rules! crash_point {
+    ($name:literal) => {
+        #[cfg(feature = "crash-points")]
+        $crate::crash::pass($name);
+    };
+}
+pub(crate) use crash_point;
+
+/// Every crash point, in the order in which a write passes them. The crash test kills at each.
+pub const POINTS: &[&str] = &[
+    "pop.noted",
+    "pop.unlinked",
+    "pop.linked",
+    "pop.pending",
+    "alloc.done",
+    "append.noted",
+    "append.cleared",
+    "append.stamped",
+    "append.tail",
+    "append.linked",
+    "append.done",
+    "lock.noted",
+    "lock.taken",
+    "lock.released",
+    "publish.sealed",
+    "publish.fields",
+    "publish.noted",
+    "publish.committed",
+    "publish.retired",
+    "publish.settled",
+    "publish.cleared",
+    "remove.stamped",
+    "chunk.noted",
+    "chunk.taken",
+    "chunk.bumped",
+    "chunk.done",
+    "give.noted",
+    "give.cut",
+    "give.linked",
+    "give.pooled",
+    "give.done",
+    "take.noted",
+    "take.cut",
+    "take.linked",
+    "take.done",
+    "split.locked",
+    "split.noted",
+    "split.built",
+    "split.committed",
+    "split.zeroed",
+    "split.doubled",
+    "split.stamped",
+    "split.cut",
+    "split.counted",
+    "split.unlocked",
+    "segment.taken",
+    "recover.won",
+    "recover.chunk",
+    "recover.batch",
+    "recover.transit",
+    "recover.record",
+    "recover.split",
+    "recover.unlocked",
+    "attach.identity",
+    "attach.alive",
+    "namespace.filled",
+    "namespace.live",
+];
+
+/// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and this is the
+/// n-th time it is passed.
+#[cfg(feature = "crash-points")]
+pub(crate) fn pass(name: &str) {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    static PLAN: OnceLock<Option<(String, AtomicI64)>> = OnceLock::new();
+    let plan = PLAN.get_or_init(|| {
+        let text = std::env::var("NEARSTATE_CRASH_AT").ok()?;
+        let (point, nth) = text.split_once(':')?;
+        Some((point.to_owned(), AtomicI64::new(nth.parse().ok()?)))
+    });
+    if let Some((point, left)) = plan
+        && point == name
+        && left.fetch_sub(1, Ordering::Relaxed) == 1
+    {
+        crate::system::kill_self();
+    }
+}

@@ -1,0 +1,159 @@
+//! A page of a region that is gone (a file that somebody truncated) must not end the process.
+//!
+//! A store or load on such a page raises `SIGBUS`. The handler looks the address up in a fixed list
+//! of our mappings; if it is ours, it puts a private page of zeros there, marks the region as damaged
+//! and returns, and the interrupted instruction goes on. Every offset is checked on use, so zeros
+//! lead to an error and never further. Any other address goes to the handler that was there before.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nearstate_model::{Error, Result};
+
+use crate::system::failure;
+
+/// Mappings that one process can guard at once. A process attaches to few regions; each attach of
+/// the same region counts.
+const GUARDED_MAX: usize = 1024;
+
+#[derive(Debug)]
+struct Guarded {
+    base: AtomicU64,
+    bytes: AtomicU64,
+    page: AtomicU64,
+    is_damaged: AtomicBool,
+}
+
+static GUARDED: [Guarded; GUARDED_MAX] = [const {
+    Guarded {
+        base: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        page: AtomicU64::new(4096),
+        is_damaged: AtomicBool::new(false),
+    }
+}; GUARDED_MAX];
+
+/// What was installed before us: called for addresses that are not ours.
+static PREVIOUS: OnceLock<Previous> = OnceLock::new();
+
+struct Previous(libc::sigaction);
+
+// SAFETY: a sigaction is plain data; it is written once, before the handler can run.
+unsafe impl Send for Previous {}
+// SAFETY: as above; it is only read afterwards.
+unsafe impl Sync for Previous {}
+
+/// Keeps a mapping in the handler's list until dropped.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    entry: &'static Guarded,
+}
+
+impl Guard {
+    /// Guards `bytes` from `base`, which is a mapping with pages of `page` bytes.
+    pub(crate) fn new(base: NonNull<u8>, bytes: u64, page: u64) -> Result<Self> {
+        install()?;
+        for entry in &GUARDED {
+            let mine = base.as_ptr() as u64;
+            if entry.base.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                entry.is_damaged.store(false, Ordering::Relaxed);
+                entry.page.store(page, Ordering::Relaxed);
+                entry.bytes.store(bytes, Ordering::Release);
+                return Ok(Self { entry });
+            }
+        }
+        Err(Error::Full {
+            detail: format!("this process has {GUARDED_MAX} regions mapped: detach from some"),
+        })
+    }
+
+    /// True once a page of the mapping was found gone.
+    #[inline]
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.entry.is_damaged.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.entry.bytes.store(0, Ordering::Release);
+        self.entry.base.store(0, Ordering::Release);
+    }
+}
+
+fn install() -> Result<()> {
+    if PREVIOUS.get().is_some() {
+        return Ok(());
+    }
+    // SAFETY: all-zero bytes are a valid sigaction (default action, empty mask).
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_signal as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    // SAFETY: as above.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: reads the current action into a whole sigaction.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
+        return Err(failure("cannot read the SIGBUS action"));
+    }
+    if PREVIOUS.set(Previous(before)).is_err() {
+        return Ok(());
+    }
+    // SAFETY: `on_signal` has the SA_SIGINFO signature and only does what a handler may.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } != 0 {
+        return Err(failure("cannot install the SIGBUS handler"));
+    }
+    Ok(())
+}
+
+extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo whose address is set for SIGBUS.
+    let address = unsafe { (*info).si_addr() } as u64;
+    for entry in &GUARDED {
+        let base = entry.base.load(Ordering::Acquire);
+        let bytes = entry.bytes.load(Ordering::Acquire);
+        if base != 0 && address.wrapping_sub(base) < bytes {
+            let page = entry.page.load(Ordering::Relaxed);
+            entry.is_damaged.store(true, Ordering::Relaxed);
+            // SAFETY: the page lies in a mapping of ours and has no file behind it any more; zeros
+            // in its place break no promise, because its bytes could not be read at all.
+            let mapped = unsafe {
+                libc::mmap(
+                    (address & !(page - 1)) as *mut c_void,
+                    page as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                    -1,
+                    0,
+                )
+            };
+            if mapped != libc::MAP_FAILED {
+                return;
+            }
+        }
+    }
+    hand_on(signal, info, context);
+}
+
+/// Gives a signal that is not ours to whoever was there before; by default the process ends.
+fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    if let Some(Previous(before)) = PREVIOUS.get() {
+        let action = before.sa_sigaction;
+        if action != libc::SIG_DFL && action != libc::SIG_IGN {
+            if before.sa_flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: the previous owner installed this address with SA_SIGINFO.
+                let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) =
+                    unsafe { std::mem::transmute(action) };
+                call(signal, info, context);
+            } else {
+                // SAFETY: the previous owner installed this address as a plain handler.
+                let call: extern "C" fn(i32) = unsafe { std::mem::transmute(action) };
+                call(signal);
+            }
+            return;
+        }
+    }
+    // SAFETY: restores the default action; returning repeats the access, which then ends the process.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}

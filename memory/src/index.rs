@@ -1,0 +1,306 @@
+//! Finding a record: what a reader does. No lock, no system call, no store to a shared line
+//! (`spec/region.md`, "Index of a namespace"; orderings O1 to O4).
+
+use nearstate_model::Result;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::bucket::{
+    LAST, WORDS, at_of, begin, bucket_of, depth_of, is_link, is_unmoved, load, step, tag_in, tag_of,
+};
+use crate::cell::{Cell, LINE_FIRST, LINE_WORDS, WORD_KEY, WORD_SIZES};
+use crate::layout::{Damage, SUPER_SEED};
+use crate::map::Map;
+use crate::member::Member;
+use crate::table::Table;
+
+/// The hash of a key in a region with this seed: part of the format.
+#[inline]
+pub fn hash(seed: u64, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, seed)
+}
+
+/// The hash of a key in this region.
+pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Damage> {
+    Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
+}
+
+/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a longer
+/// chain is a circle that damage made.
+pub(crate) const CHAIN_MAX: u32 = 1024;
+
+const CHAIN: Damage = Damage("a bucket's chain has no end");
+
+/// The bucket that holds a hash, found through depths from a bucket count that may be old. Returns
+/// the bucket, the offset of its line and its control word at that moment.
+#[inline]
+pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u64, u64), Damage> {
+    let mut bucket = bucket_of(hash, table.buckets());
+    loop {
+        let at = table.bucket_at(map, bucket)?;
+        let control = begin(map.word(at)?);
+        match step(hash, bucket, depth_of(control)) {
+            None => return Ok((bucket, at, control)),
+            Some(next) if next > bucket => {
+                table.refresh(map)?;
+                bucket = next;
+            }
+            Some(_) => return Err(Damage("a bucket's depth does not fit its number")),
+        }
+    }
+}
+
+/// True if the cell's key is this one.
+#[inline]
+fn is_key(map: &Map, at: u64, hash: u64, key: &[u8]) -> Result<bool, Damage> {
+    let sizes = map.word(at + WORD_SIZES)?.load(Ordering::Relaxed);
+    if sizes as u32 != hash as u32 {
+        return Ok(false);
+    }
+    let word = map.word(at + WORD_KEY)?.load(Ordering::Relaxed);
+    let (bytes, children) = (word & 0xffff, word >> 16 & 0xffff);
+    if bytes != key.len() as u64 {
+        return Ok(false);
+    }
+    Ok(map.bytes(at + crate::cell::HEADER + 8 * children, bytes)? == key)
+}
+
+/// Searches some words of a chain for the key. Returns the cell, or what the last word links to.
+#[inline]
+fn search(
+    map: &Map,
+    words: &[AtomicU64],
+    hash: u64,
+    key: &[u8],
+) -> Result<std::result::Result<u64, u64>, Damage> {
+    let tag = tag_of(hash);
+    let mut last = 0;
+    for word in words {
+        last = load(word);
+        if tag_in(last) == tag && is_key(map, at_of(last), hash, key)? {
+            return Ok(Ok(at_of(last)));
+        }
+    }
+    Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
+}
+
+/// The cell of a key, or 0. The caller has a pin, or the bucket's lock.
+#[inline]
+pub(crate) fn find(map: &Map, table: &Table, hash: u64, key: &[u8]) -> Result<u64, Damage> {
+    loop {
+        let (_, at, control) = find_bucket(map, table, hash)?;
+        let line = map.words::<WORDS>(at)?;
+        let [first, entries @ ..] = line;
+        match search(map, entries, hash, key)? {
+            Ok(cell) => return Ok(cell),
+            Err(0) => {}
+            Err(next) => {
+                let cell = find_in_chain(map, next, hash, key)?;
+                if cell != 0 {
+                    return Ok(cell);
+                }
+            }
+        }
+        if is_unmoved(first, control) {
+            return Ok(0);
+        }
+    }
+}
+
+#[cold]
+fn find_in_chain(map: &Map, line: u64, hash: u64, key: &[u8]) -> Result<u64, Damage> {
+    let mut next = line;
+    for _ in 0..CHAIN_MAX {
+        let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
+        match search(map, words, hash, key)? {
+            Ok(cell) => return Ok(cell),
+            Err(0) => return Ok(0),
+            Err(more) => next = more,
+        }
+    }
+    Err(CHAIN)
+}
+
+/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its value,
+/// in order; a link is followed, not given. Stops when `each` returns false.
+pub(crate) fn walk_chain(
+    map: &Map,
+    bucket_at: u64,
+    mut each: impl FnMut(u64, u64) -> Result<bool, Damage>,
+) -> Result<(), Damage> {
+    let (mut at, mut words) = (bucket_at + 8, WORDS as u64 - 1);
+    for _ in 0..CHAIN_MAX {
+        let mut next = 0;
+        for index in 0..words {
+            let value = load(map.word(at + 8 * index)?);
+            if index == words - 1 && is_link(value) {
+                next = at_of(value);
+            } else if !each(at + 8 * index, value)? {
+                return Ok(());
+            }
+        }
+        if next == 0 {
+            return Ok(());
+        }
+        (at, words) = (next + LINE_FIRST, LINE_WORDS);
+    }
+    Err(CHAIN)
+}
+
+/// Offset of the last word of a bucket, where its link is if it has one.
+pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
+    bucket_at + 8 * LAST as u64
+}
+
+impl Member {
+    /// The record of a key. The caller holds a pin for as long as it uses the cell.
+    ///
+    /// Cost: one line of the index and the record's own; no store.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
+        match find(self.map(), table, hash, key)? {
+            0 => Ok(None),
+            at => Ok(Some(Cell::new(self.map(), at)?)),
+        }
+    }
+
+    /// Asks for the bucket of a hash: the first half of a batch read.
+    #[inline]
+    pub fn prefetch_bucket(&self, table: &Table, hash: u64) {
+        if let Ok(at) = table.bucket_at(self.map(), bucket_of(hash, table.buckets())) {
+            self.map().prefetch(at);
+        }
+    }
+
+    /// Asks for the first lines of the records that a hash may have: the second half. `lines` is
+    /// how many lines of each: one for a view, more for a copy.
+    #[inline]
+    pub fn prefetch_record(&self, table: &Table, hash: u64, lines: u64) {
+        let tag = tag_of(hash);
+        let Ok(at) = table.bucket_at(self.map(), bucket_of(hash, table.buckets())) else { return };
+        let Ok(line) = self.map().words::<WORDS>(at) else { return };
+        for word in line.iter().skip(1) {
+            let entry = load(word);
+            if tag_in(entry) == tag {
+                for index in 0..lines {
+                    self.map().prefetch(at_of(entry) + 64 * index);
+                }
+            }
+        }
+    }
+
+    /// The number of buckets of a namespace now.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bucket_count(&self, table: &Table) -> Result<u64> {
+        Ok(table.refresh(self.map())?)
+    }
+
+    /// Collects the offsets of all records that belonged to bucket `bucket` when the namespace had
+    /// `buckets` buckets, wherever splits have taken them since: a walk over all buckets below a
+    /// count read once meets every record that stays exactly once.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn collect(
+        &self,
+        table: &Table,
+        bucket: u64,
+        buckets: u64,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
+        // The depth that the bucket had among `buckets`.
+        let level = 63 - buckets.leading_zeros();
+        let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
+        let depth = if is_split { level + 1 } else { level };
+        let at = table.bucket_at(self.map(), bucket)?;
+        let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
+        // The usual case: one line, not split since.
+        let control = begin(word);
+        let before = out.len();
+        if depth_of(control) == depth {
+            let mut last = 0;
+            for entry in entries {
+                last = load(entry);
+                if tag_in(last) != 0 {
+                    out.push(at_of(last));
+                }
+            }
+            if !is_link(last) && is_unmoved(word, control) {
+                return Ok(());
+            }
+            out.truncate(before);
+        }
+        self.collect_split(table, bucket, depth, out)
+    }
+
+    #[cold]
+    fn collect_split(
+        &self,
+        table: &Table,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
+        let before = out.len();
+        loop {
+            let mut is_simple = true;
+            if self.collect_family(table, bucket, depth, out, &mut is_simple)? {
+                if !is_simple {
+                    // A split in progress shows an entry twice for a moment.
+                    let mut tail = out.split_off(before);
+                    tail.sort_unstable();
+                    tail.dedup();
+                    out.append(&mut tail);
+                }
+                return Ok(());
+            }
+            out.truncate(before);
+        }
+    }
+
+    /// One bucket and those split from it since it had `depth`. False if anything moved meanwhile.
+    fn collect_family(
+        &self,
+        table: &Table,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+        is_simple: &mut bool,
+    ) -> Result<bool> {
+        let at = table.bucket_at(self.map(), bucket)?;
+        let word = self.map().word(at)?;
+        let control = begin(word);
+        let now = depth_of(control);
+        *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
+        walk_chain(self.map(), at, |_, entry| {
+            if entry != 0 {
+                out.push(at_of(entry));
+            }
+            Ok(true)
+        })?;
+        if !is_unmoved(word, control) {
+            return Ok(false);
+        }
+        for bit in depth..now.min(48) {
+            if !self.collect_family(table, bucket | 1 << bit, bit + 1, out, is_simple)? {
+                return Ok(false);
+            }
+        }
+        Ok(is_unmoved(word, control))
+    }
+
+    /// The cell at an offset that [`Member::collect`] gave under the same pin.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn cell(&self, at: u64) -> Result<Cell<'_>> {
+        Ok(Cell::new(self.map(), at)?)
+    }
+}

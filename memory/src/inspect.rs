@@ -1,0 +1,147 @@
+//! What an operator wants to know of a region, and how it is dropped.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nearstate_model::{Error, Holder, Result};
+
+use crate::atomic::Ordering;
+use crate::layout::{
+    FORMAT, HEAP, LINE, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_CREATED, SUPER_EPOCH,
+    SUPER_FRONTIER, SUPER_ID, SUPER_PAGE, member_at, unseal,
+};
+use crate::member::is_dead;
+use crate::namespace::{self, NamespaceEntry};
+use crate::region::Region;
+use crate::roster::{identity_of, members_high, state};
+
+/// A region at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// The file.
+    pub path: PathBuf,
+    /// Format number.
+    pub format: u32,
+    /// Random id, as two words.
+    pub id: [u64; 2],
+    /// Created at, milliseconds since 1970.
+    pub created_ms: u64,
+    /// The most bytes that records and index may fill.
+    pub bytes_max: u64,
+    /// Bytes of the heap that were ever taken: records, index, free cells.
+    pub bytes_taken: u64,
+    /// Bytes that the file occupies on its file system now.
+    pub bytes_on_disk: u64,
+    /// Page bytes.
+    pub page_bytes: u64,
+    /// Pins are followed by a full fence.
+    pub is_fenced: bool,
+    /// The epoch of reclamation.
+    pub epoch: u64,
+    /// Namespaces.
+    pub namespaces: Vec<NamespaceEntry>,
+    /// Attached sessions, dead ones that nobody has met yet included.
+    pub members: Vec<MemberEntry>,
+}
+
+/// An attached session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// Number in the table of members.
+    pub index: u32,
+    /// Its process.
+    pub process: Holder,
+    /// Attached at, milliseconds since 1970.
+    pub since_ms: u64,
+    /// The epoch that its views hold, if it has any.
+    pub pinned_epoch: Option<u64>,
+    /// False if its process has ended and it waits for recovery.
+    pub is_alive: bool,
+}
+
+impl Region {
+    /// What an operator wants to know of the region.
+    ///
+    /// # Errors
+    /// `Damaged`, `System`.
+    pub fn inspect(&self) -> Result<Inspection> {
+        let map = &self.shared.map;
+        let load = |at: u64| -> Result<u64> { Ok(map.word(at)?.load(Ordering::Acquire)) };
+        let frontier = unseal(load(SUPER_FRONTIER)?, "the heap's frontier has a flipped bit")?;
+        Ok(Inspection {
+            path: map.path().to_owned(),
+            format: FORMAT,
+            id: [load(SUPER_ID)?, load(SUPER_ID + 8)?],
+            created_ms: load(SUPER_CREATED)?,
+            bytes_max: map.len() - HEAP,
+            bytes_taken: (frontier * LINE).saturating_sub(HEAP),
+            bytes_on_disk: map
+                .with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))?,
+            page_bytes: load(SUPER_PAGE)?,
+            is_fenced: self.shared.is_fenced,
+            epoch: unseal(load(SUPER_EPOCH)?, "the epoch word has a flipped bit")?,
+            namespaces: namespace::list(map)?,
+            members: self.members()?,
+        })
+    }
+
+    /// Backs what the heap has taken so far with 2 MiB pages (Linux 6.1 and later; tmpfs and memory
+    /// files), so that a read costs no walk through page tables: worth it once, after a bulk load or
+    /// from a thread that has time. Other processes go on meanwhile; a writer may wait some
+    /// milliseconds for a page that is being copied. Returns the bytes that have huge pages now; 0
+    /// where the kernel has no such call.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn collapse(&self) -> Result<u64> {
+        let map = &self.shared.map;
+        let word = map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
+        let frontier = unseal(word, "the heap's frontier has a flipped bit")?;
+        Ok(map.collapse(HEAP, frontier * LINE))
+    }
+
+    /// All sessions that are attached, dead ones included.
+    ///
+    /// # Errors
+    /// `Damaged`, `System`.
+    pub fn members(&self) -> Result<Vec<MemberEntry>> {
+        let map = &self.shared.map;
+        let mut members = Vec::new();
+        for index in 0..members_high(map)? {
+            let at = member_at(index);
+            let load =
+                |which: u64| -> Result<u64> { Ok(map.word(at + which)?.load(Ordering::Acquire)) };
+            if state::of(load(MEMBER_STATE)?) == state::FREE {
+                continue;
+            }
+            let identity = identity_of(map, index)?;
+            members.push(MemberEntry {
+                index,
+                process: Holder { pid: identity.pid, name: identity.text() },
+                since_ms: load(MEMBER_SINCE)?,
+                pinned_epoch: Some(load(MEMBER_PIN)?).filter(|pin| *pin != 0),
+                is_alive: !is_dead(&self.shared, index)?,
+            });
+        }
+        Ok(members)
+    }
+
+    /// Drops a region: its file is removed, its memory is free when the last process has unmapped it.
+    ///
+    /// # Errors
+    /// `InUse` while a living process has a session, `NotARegion`, `System`.
+    pub fn remove(path: &Path) -> Result<()> {
+        let region = Self::attach(path)?;
+        let lock = region.shared.lock_attach()?;
+        if let Some(member) = region.members()?.into_iter().find(|member| member.is_alive) {
+            return Err(Error::InUse { holder: member.process });
+        }
+        fs::remove_file(path).map_err(|error| Error::System {
+            detail: format!("{}: cannot remove it", path.display()),
+            errno: error.raw_os_error().unwrap_or(0),
+        })?;
+        drop(lock);
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! Where everything stands in a region: the constants of `spec/region.md`, section 1.
+
+use nearstate_model::limits::{MEMBERS_MAX, NAMESPACES_MAX};
+
+/// What went wrong with bytes that were read from a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage(pub &'static str);
+
+impl From<Damage> for nearstate_model::Error {
+    #[cold]
+    fn from(damage: Damage) -> Self {
+        Self::Damaged { detail: damage.0.to_owned() }
+    }
+}
+
+/// The first eight bytes of a region.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"NEARSTAT");
+/// The format that this code reads and writes.
+pub const FORMAT: u32 = 1;
+/// Flag of the superblock: pins are followed by a full fence.
+pub const FLAG_FENCED: u32 = 1;
+
+/// A line: what a bucket fills, and the unit of offsets.
+pub const LINE: u64 = 64;
+
+// Superblock.
+pub(crate) const SUPER_MAGIC: u64 = 0;
+pub(crate) const SUPER_FORMAT: u64 = 8;
+pub(crate) const SUPER_LENGTH: u64 = 16;
+pub(crate) const SUPER_HEAP: u64 = 24;
+pub(crate) const SUPER_SEED: u64 = 32;
+pub(crate) const SUPER_PAGE: u64 = 40;
+pub(crate) const SUPER_CREATED: u64 = 48;
+pub(crate) const SUPER_ID: u64 = 56;
+pub(crate) const SUPER_CHECK: u64 = 120;
+pub(crate) const SUPER_EPOCH: u64 = 0x200;
+pub(crate) const SUPER_FRONTIER: u64 = 0x240;
+pub(crate) const SUPER_FRONTIER_LOCK: u64 = 0x280;
+pub(crate) const SUPER_MEMBERS: u64 = 0x2c0;
+pub(crate) const SUPER_NAMESPACES: u64 = 0x300;
+/// Words of the superblock that may be other than zero: static ones, sealed words, lock.
+pub(crate) const SUPER_WORDS: &[u64] =
+    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 120, 0x200, 0x240, 0x280, 0x2c0, 0x300];
+pub(crate) const SUPER_BYTES: u64 = 4096;
+
+// Pools: one per class, 32 bytes each.
+pub(crate) const POOLS: u64 = 0x1000;
+pub(crate) const POOL_BYTES: u64 = 32;
+pub(crate) const POOL_HEAD: u64 = 8;
+
+// Members.
+pub(crate) const MEMBERS: u64 = 0x2000;
+pub(crate) const MEMBER_BYTES: u64 = 128;
+pub(crate) const MEMBER_PIN: u64 = 0;
+pub(crate) const MEMBER_STATE: u64 = 64;
+pub(crate) const MEMBER_PID: u64 = 72;
+pub(crate) const MEMBER_ANCHOR: u64 = 80;
+pub(crate) const MEMBER_NAME: u64 = 96;
+pub(crate) const MEMBER_SINCE: u64 = 112;
+
+// Catalog.
+pub(crate) const CATALOG: u64 = 0x40_0000;
+pub(crate) const CATALOG_BYTES: u64 = 1024;
+pub(crate) const CATALOG_STATE: u64 = 0;
+pub(crate) const CATALOG_KIND: u64 = 8;
+pub(crate) const CATALOG_BUCKETS: u64 = 64;
+pub(crate) const CATALOG_SPLIT: u64 = 128;
+pub(crate) const CATALOG_COMMITTED: u64 = 136;
+pub(crate) const CATALOG_NAME_BYTES: u64 = 192;
+pub(crate) const CATALOG_NAME: u64 = 200;
+pub(crate) const CATALOG_SEGMENTS: u64 = 512;
+pub(crate) const SEGMENTS: usize = 40;
+pub(crate) const NAMESPACE_LIVE: u64 = 1;
+
+// Arenas.
+pub(crate) const ARENAS: u64 = 0x80_0000;
+pub(crate) const ARENA_BYTES: u64 = 4096;
+pub(crate) const ARENA_WORDS: usize = 512;
+
+/// Where the heap begins.
+pub const HEAP: u64 = 0x480_0000;
+
+/// Queues and pools of one arena; one per class, the last for extents.
+pub(crate) const QUEUES: usize = 128;
+
+/// The class of extents (index segments), which are not of a fixed size.
+pub(crate) const CLASS_EXTENT: u8 = 127;
+
+const _: () = assert!(MEMBERS + MEMBER_BYTES * MEMBERS_MAX as u64 <= CATALOG);
+const _: () = assert!(CATALOG + CATALOG_BYTES * NAMESPACES_MAX as u64 <= ARENAS);
+const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
+const _: () = assert!(POOLS + POOL_BYTES * QUEUES as u64 <= MEMBERS);
+const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
+const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
+
+/// Seals a value of at most 48 bits: `value << 16 | check16`.
+#[inline]
+pub(crate) const fn seal(value: u64) -> u64 {
+    (value << 16) | check16(value)
+}
+
+/// Opens a sealed word.
+///
+/// # Errors
+/// A flipped bit.
+#[inline]
+pub(crate) const fn unseal(word: u64, what: &'static str) -> Result<u64, Damage> {
+    let value = word >> 16;
+    if word & 0xffff == check16(value) { Ok(value) } else { Err(Damage(what)) }
+}
+
+/// Sixteen bits that differ for any two values that differ in one bit (a test walks them).
+#[inline]
+const fn check16(value: u64) -> u64 {
+    let mixed = (value ^ 0x5bd1_e995_a5a5).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 48
+}
+
+/// Offset of a member's two lines.
+#[inline]
+pub(crate) const fn member_at(index: u32) -> u64 {
+    MEMBERS + MEMBER_BYTES * index as u64
+}
+
+/// Offset of a member's arena.
+#[inline]
+pub(crate) const fn arena_at(index: u32) -> u64 {
+    ARENAS + ARENA_BYTES * index as u64
+}
+
+/// Offset of a namespace's descriptor.
+#[inline]
+pub(crate) const fn catalog_at(index: u32) -> u64 {
+    CATALOG + CATALOG_BYTES * index as u64
+}
+
+/// Offset of the pool of a class.
+#[inline]
+pub(crate) const fn pool_at(class: u8) -> u64 {
+    POOLS + POOL_BYTES * class as u64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_single_flipped_bit_of_a_sealed_word_is_found() {
+        let mut value = 1_u64;
+        for round in 0..2000_u64 {
+            value = (value ^ round).wrapping_mul(0x2545_f491_4f6c_dd1d) >> (16 + round % 40);
+            let word = seal(value & 0xffff_ffff_ffff);
+            assert_eq!(unseal(word, ""), Ok(value & 0xffff_ffff_ffff));
+            for bit in 0..64 {
+                assert!(unseal(word ^ (1 << bit), "").is_err(), "bit {bit} of {value:#x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The mapped bytes of a region: every access is checked against the length, none can panic.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::fault::Guard;
+use crate::layout::Damage;
+use crate::life;
+use crate::system;
+
+const OUTSIDE: Damage = Damage("an offset points outside the region");
+
+/// A file that is mapped whole and shared.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    bytes: u64,
+    guard: Guard,
+    fork: NonNull<AtomicU64>,
+    file: File,
+    key: (u64, u64),
+    path: PathBuf,
+}
+
+// SAFETY: the mapping is shared memory that is only touched through atomics, through `write` (whose
+// callers own the cell that they fill) and through `bytes` (whose callers read published cells).
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `bytes` of the file.
+    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
+        let key = life::file_key(&file)?;
+        let base = system::map_shared(file.as_fd(), bytes)?;
+        system::keep_out_of_dumps(base, bytes);
+        let guard = Guard::new(base, bytes, page)?;
+        let fork = system::fork_guard()?;
+        let map = Self { base, bytes, guard, fork, file, key, path: path.to_owned() };
+        map.fork_word().store(1, Ordering::Relaxed);
+        Ok(map)
+    }
+
+    #[inline]
+    fn fork_word(&self) -> &AtomicU64 {
+        // SAFETY: the page is ours, mapped and aligned until `drop`.
+        unsafe { self.fork.as_ref() }
+    }
+
+    /// True in a child that was forked after the mapping was made.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.fork_word().load(Ordering::Relaxed) == 0
+    }
+
+    /// True once a page was found gone (the file was truncated).
+    #[inline]
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.guard.is_damaged()
+    }
+
+    /// The file's length, as mapped.
+    #[inline]
+    pub(crate) const fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Calls `work` with the region's file. A daemon that closes every descriptor may have closed
+    /// ours too, and the number may be another file's by now: then the file is opened anew by its path.
+    pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        if life::file_key(&self.file).is_ok_and(|key| key == self.key) {
+            return work(&self.file);
+        }
+        let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
+            Error::System {
+                detail: format!(
+                    "{}: the region's descriptor was closed, and it cannot be opened again",
+                    self.path.display()
+                ),
+                errno: error.raw_os_error().unwrap_or(0),
+            }
+        })?;
+        if life::file_key(&anew)? != self.key {
+            return Err(Error::NotARegion {
+                path: self.path.clone(),
+                detail: "the file was replaced while it was attached: attach again".to_owned(),
+            });
+        }
+        work(&anew)
+    }
+
+    /// The path by which it was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An 8-byte word at an 8-aligned offset.
+    #[inline]
+    pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Damage> {
+        if at >= self.bytes || at & 7 != 0 {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: `at` is inside the mapping, and its length is a multiple of the page.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: mapped, aligned, and only ever accessed as an atomic or, before publication, by
+        // its one owner.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
+    /// `N` words from an 8-aligned offset.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Damage> {
+        let room = self.bytes - 8 * N as u64;
+        if at > room || at & 7 != 0 {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the N words lie inside the mapping.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
+    /// Bytes of a published cell, which nobody changes while the caller's pin holds.
+    #[inline]
+    pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Damage> {
+        if at > self.bytes || bytes > self.bytes - at {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: inside the mapping.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: mapped; published cells are immutable and the caller's pin keeps this one from
+        // reuse (spec/region.md, sections 5 and 6).
+        Ok(unsafe { std::slice::from_raw_parts(address.as_ptr(), bytes as usize) })
+    }
+
+    /// Fills bytes of a cell that only this member knows.
+    #[inline]
+    pub(crate) fn write(&self, at: u64, source: &[u8]) -> Result<(), Damage> {
+        if at > self.bytes || source.len() as u64 > self.bytes - at {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: inside the mapping.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: both ranges are valid for the length; the target is an unpublished cell of this
+        // member, so nobody reads or writes it, and `source` cannot overlap it.
+        unsafe { std::ptr::copy(source.as_ptr(), address.as_ptr(), source.len()) };
+        Ok(())
+    }
+
+    /// Asks the processor to fetch the line at an offset; nothing happens for a wrong one.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: u64) {
+        if at < self.bytes {
+            #[cfg(target_arch = "x86_64")]
+            {
+                // SAFETY: inside the mapping.
+                let address = unsafe { self.base.add(at as usize) };
+                // SAFETY: a prefetch is a hint: it cannot fault.
+                unsafe {
+                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                        address.as_ptr().cast(),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Gives a range of the file real pages and maps them.
+    pub(crate) fn commit(&self, from: u64, bytes: u64) -> Result<()> {
+        if from > self.bytes || bytes > self.bytes - from {
+            return Err(Error::from(OUTSIDE));
+        }
+        self.with_file(|file| system::commit(file.as_fd(), from, bytes))?;
+        system::prefault(self.base, from, bytes);
+        Ok(())
+    }
+
+    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it did.
+    pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {
+        system::collapse(self.base, from, to.min(self.bytes))
+    }
+
+    /// Applies a NUMA policy to the whole mapping.
+    pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
+        system::bind_memory(self.base, self.bytes, interleave, nodes)
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: views borrow the region that owns this map, so none is left.
+        unsafe { system::unmap(self.base, self.bytes) };
+        // SAFETY: the guard page is ours alone.
+        unsafe { system::unmap(self.fork.cast(), system::GUARD_BYTES) };
+    }
+}

@@ -1,0 +1,330 @@
+//! A member: one attached session. It owns a pin, an arena and a note, and is what other processes
+//! see of a thread that uses the region.
+
+use std::cell::Cell as Private;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nearstate_model::limits::MEMBERS_MAX;
+use nearstate_model::{Error, Holder, Result};
+
+use crate::arena::{Arena, note};
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
+use crate::layout::{
+    ARENA_BYTES, Damage, MEMBER_ANCHOR, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
+    MEMBER_SINCE, MEMBER_STATE, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
+};
+use crate::life::{is_anchored, now_ms};
+use crate::lock;
+use crate::map::Map;
+use crate::pin;
+use crate::region::{Region, Shared};
+use crate::roster::{identity_of, members_high, state};
+use crate::system::barrier_everywhere;
+
+/// How long a writer waits for a lock of a living process before it names it in `Stalled`. A lock is
+/// held for less than a microsecond of running, so a second means that its holder is not running.
+pub const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How often a waiting writer asks whether the holder of a lock still lives (a probe costs less than
+/// a microsecond): a death is noticed within this time, well below the 10 ms that are promised.
+const PROBE_EVERY: Duration = Duration::from_micros(200);
+
+/// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's hold.
+const SPINS: u32 = 64;
+
+/// One session's place in the region. Not `Sync`: a thread has its own.
+#[derive(Debug)]
+pub struct Member {
+    shared: Arc<Shared>,
+    index: u32,
+    pins: Private<u32>,
+    /// Cells retired before this epoch may be used again, as far as this member knows.
+    pub(crate) safe: Private<u64>,
+    /// Cells retired, or asked for in vain, since this member last moved the epoch on.
+    pub(crate) pressure: Private<u64>,
+}
+
+/// Keeps what the member reads from reuse until dropped.
+#[derive(Debug)]
+pub struct Pin<'m> {
+    member: &'m Member,
+}
+
+impl Drop for Pin<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let pins = self.member.pins.get() - 1;
+        self.member.pins.set(pins);
+        if pins == 0
+            && let Ok(word) = self.member.map().word(member_at(self.member.index) + MEMBER_PIN)
+        {
+            pin::unpin(word);
+        }
+    }
+}
+
+impl Region {
+    /// Opens a session. Dead members that it finds are recovered.
+    ///
+    /// # Errors
+    /// `Full` above [`MEMBERS_MAX`] sessions, `Damaged`, `System`.
+    pub fn member(&self) -> Result<Member> {
+        if self.shared.map.is_forked() {
+            return Err(Error::Forked);
+        }
+        let lock = self.shared.lock_attach()?;
+        let claimed = claim(&self.shared);
+        drop(lock);
+        let member = claimed?;
+        member.recover_the_dead()?;
+        Ok(member)
+    }
+}
+
+/// Takes the lowest free slot. Under the attach lock.
+fn claim(shared: &Arc<Shared>) -> Result<Member> {
+    let map = &shared.map;
+    let high = members_high(map)?;
+    let hint = u32::try_from(shared.hint.load(Ordering::Relaxed)).unwrap_or(0);
+    let is_free = |index: &u32| {
+        map.word(member_at(*index) + MEMBER_STATE)
+            .is_ok_and(|word| state::of(word.load(Ordering::Acquire)) == state::FREE)
+    };
+    if let Some(index) = (hint..high).chain(0..hint.min(high)).find(is_free) {
+        shared.hint.store(u64::from(index) + 1, Ordering::Relaxed);
+        return Ok(claim_slot(shared, index)?);
+    }
+    if (high as usize) < MEMBERS_MAX {
+        map.commit(member_at(high), MEMBER_BYTES)?;
+        map.commit(arena_at(high), ARENA_BYTES)?;
+        map.word(SUPER_MEMBERS)?.store(seal(u64::from(high) + 1), Ordering::Release);
+        shared.hint.store(u64::from(high) + 1, Ordering::Relaxed);
+        return Ok(claim_slot(shared, high)?);
+    }
+    Err(Error::Full { detail: format!("{MEMBERS_MAX} sessions are attached: let some detach") })
+}
+
+/// Makes a free slot ours. Under the attach lock.
+pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Damage> {
+    let map = &shared.map;
+    let at = member_at(index);
+    let me = &shared.identity;
+    let set = |which: u64, value: u64| -> Result<(), Damage> {
+        map.word(at + which)?.store(value, Ordering::Relaxed);
+        Ok(())
+    };
+    set(MEMBER_PIN, 0)?;
+    set(MEMBER_PID, u64::from(me.pid))?;
+    set(MEMBER_ANCHOR, shared.anchor.number())?;
+    for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
+        let word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        set(MEMBER_NAME + 8 * half, word)?;
+    }
+    set(MEMBER_SINCE, now_ms())?;
+    crash_point!("attach.identity");
+    let word = map.word(at + MEMBER_STATE)?;
+    let incarnation = state::incarnation(word.load(Ordering::Acquire)) + 1;
+    word.store(state::make(state::ALIVE, 0, incarnation), Ordering::Release);
+    crash_point!("attach.alive");
+    Ok(Member {
+        shared: Arc::clone(shared),
+        index,
+        pins: Private::new(0),
+        safe: Private::new(0),
+        pressure: Private::new(0),
+    })
+}
+
+impl Member {
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    #[inline]
+    pub(crate) fn map(&self) -> &Map {
+        &self.shared.map
+    }
+
+    /// The seed of the region's key hash.
+    #[inline]
+    pub fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+
+    /// Number of this member in the region's table.
+    #[inline]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The owner that this member writes into lock words.
+    #[inline]
+    pub(crate) const fn me(&self) -> u64 {
+        self.index as u64 + 1
+    }
+
+    #[inline]
+    pub(crate) fn arena(&self) -> Result<Arena<'_>, Damage> {
+        Arena::new(&self.shared.map, self.index, self.shared.is_fenced)
+    }
+
+    #[inline]
+    pub(crate) fn epoch(&self) -> Result<&AtomicU64, Damage> {
+        self.map().word(SUPER_EPOCH)
+    }
+
+    /// Refuses a forked child and a region whose file lost pages.
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`.
+    #[inline]
+    pub fn usable(&self) -> Result<()> {
+        if self.map().is_forked() || self.map().is_damaged() {
+            return Err(self.unusable());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn unusable(&self) -> Error {
+        if self.map().is_forked() {
+            return Error::Forked;
+        }
+        Error::Damaged { detail: "its file was truncated while it was attached".to_owned() }
+    }
+
+    /// Pins: nothing that is read from now on is used again before the pin is dropped. Pins nest.
+    ///
+    /// Cost: one load and one store of the member's own line; no fence (`spec/region.md`, section 6).
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`.
+    #[inline]
+    pub fn pin(&self) -> Result<Pin<'_>> {
+        self.usable()?;
+        let pins = self.pins.get();
+        if pins == 0 {
+            let word = self.map().word(member_at(self.index) + MEMBER_PIN)?;
+            pin::pin(self.epoch()?, word, self.shared.is_fenced);
+        }
+        self.pins.set(pins + 1);
+        Ok(Pin { member: self })
+    }
+
+    /// Moves the epoch on and learns what is safe. Cost: one `membarrier(2)` (1 to 5 us) and a line
+    /// for each member.
+    pub(crate) fn advance(&self) -> Result<()> {
+        let map = self.map();
+        let is_fenced = self.shared.is_fenced;
+        let now = pin::advance(self.epoch()?, || {
+            if is_fenced {
+                crate::atomic::fence(Ordering::SeqCst);
+                return true;
+            }
+            barrier_everywhere()
+        })?;
+        let high = members_high(map)?;
+        let pins = (0..high).filter_map(|index| map.word(member_at(index) + MEMBER_PIN).ok());
+        self.safe.set(pin::safe(now, pins));
+        self.pressure.set(0);
+        Ok(())
+    }
+
+    /// Takes a lock word and notes it in slot `slot` of the note. Returns the payload.
+    #[inline]
+    pub(crate) fn take(&self, at: u64, slot: usize) -> Result<u64> {
+        let arena = self.arena()?;
+        let word = self.map().word(at)?;
+        arena.set(note::LOCKS + slot, at);
+        crash_point!("lock.noted");
+        match lock::try_take(word, self.me()) {
+            Ok(payload) => {
+                crash_point!("lock.taken");
+                Ok(payload)
+            }
+            Err(_) => self.wait_for(word, slot),
+        }
+    }
+
+    /// Gives back a lock that [`Member::take`] took.
+    #[inline]
+    pub(crate) fn give_back(&self, at: u64, slot: usize, payload: u64) -> Result<(), Damage> {
+        lock::release(self.map().word(at)?, payload);
+        crash_point!("lock.released");
+        self.arena()?.set(note::LOCKS + slot, 0);
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_for(&self, word: &AtomicU64, slot: usize) -> Result<u64> {
+        let since = Instant::now();
+        let mut probed = since;
+        let mut spins = 0;
+        loop {
+            let owner = match lock::try_take(word, self.me()) {
+                Ok(payload) => return Ok(payload),
+                Err(owner) => owner,
+            };
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::yield_now();
+            let now = Instant::now();
+            if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
+                continue;
+            }
+            probed = now;
+            let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
+            if self.recover_if_dead(index)? {
+                continue;
+            }
+            if now.duration_since(since) > WAIT_MAX {
+                self.arena()?.set(note::LOCKS + slot, 0);
+                return Err(Error::Stalled { holder: self.holder(index)? });
+            }
+        }
+    }
+
+    /// Who a member is, for people.
+    pub(crate) fn holder(&self, index: u32) -> Result<Holder, Damage> {
+        let identity = identity_of(self.map(), index)?;
+        Ok(Holder { pid: identity.pid, name: identity.text() })
+    }
+}
+
+/// True if the process of a member has ended: the kernel has let its anchor go
+/// (`spec/region.md`, section 7).
+pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
+    let anchor = shared.map.word(member_at(index) + MEMBER_ANCHOR)?.load(Ordering::Acquire);
+    if anchor == shared.anchor.number() {
+        return Ok(false);
+    }
+    shared.map.with_file(|file| Ok(!is_anchored(file, anchor)?))
+}
+
+impl Drop for Member {
+    /// Detaches: free cells go to the pools, the slot becomes free.
+    fn drop(&mut self) {
+        if self.map().is_forked() {
+            return;
+        }
+        if !self.map().is_damaged() {
+            // What cannot be given stays in the arena, for the next member in this slot.
+            let _ = self.give_all();
+        }
+        let at = member_at(self.index);
+        if let (Ok(word), Ok(pin)) =
+            (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
+        {
+            pin.store(0, Ordering::Release);
+            let incarnation = state::incarnation(word.load(Ordering::Acquire));
+            word.store(state::make(state::FREE, 0, incarnation), Ordering::Release);
+            self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
+        }
+    }
+}

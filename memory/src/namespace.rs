@@ -1,0 +1,159 @@
+//! Namespaces: the catalog in the region.
+
+use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
+use nearstate_model::{Error, Result};
+
+use crate::atomic::Ordering;
+use crate::bucket::{DEPTH_FIRST, WORDS, control};
+use crate::crash::crash_point;
+use crate::layout::{
+    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_KIND, CATALOG_NAME,
+    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Damage, LINE, NAMESPACE_LIVE,
+    SUPER_NAMESPACES, catalog_at, seal, unseal,
+};
+use crate::map::Map;
+use crate::member::Member;
+use crate::table::{BUCKETS_FIRST, Table, segment_slot};
+
+/// A namespace as the catalog has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceEntry {
+    /// Number in the catalog.
+    pub index: u32,
+    /// Name.
+    pub name: Vec<u8>,
+    /// What `store` said the records are.
+    pub kind: u64,
+    /// Buckets of its index.
+    pub buckets: u64,
+}
+
+/// All namespaces of a region.
+///
+/// # Errors
+/// Damage: a flipped bit in a count or a name that is too long.
+pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Damage> {
+    let used = used(map)?;
+    let mut all = Vec::new();
+    for index in 0..used {
+        let at = catalog_at(index);
+        if map.word(at + CATALOG_STATE)?.load(Ordering::Acquire) != NAMESPACE_LIVE {
+            continue;
+        }
+        let bytes = map.word(at + CATALOG_NAME_BYTES)?.load(Ordering::Relaxed);
+        if bytes > NAMESPACE_NAME_BYTES_MAX as u64 {
+            return Err(Damage("a namespace's name is too long"));
+        }
+        let buckets = map.word(at + CATALOG_BUCKETS)?.load(Ordering::Acquire);
+        all.push(NamespaceEntry {
+            index,
+            name: map.bytes(at + CATALOG_NAME, bytes)?.to_vec(),
+            kind: map.word(at + CATALOG_KIND)?.load(Ordering::Relaxed),
+            buckets: unseal(buckets, "a namespace's bucket count has a flipped bit")?,
+        });
+    }
+    Ok(all)
+}
+
+fn used(map: &Map) -> Result<u32, Damage> {
+    let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
+    let used = unseal(word, "the count of namespaces has a flipped bit")?;
+    match u32::try_from(used) {
+        Ok(used) if used as usize <= NAMESPACES_MAX => Ok(used),
+        _ => Err(Damage("more namespaces than a region can have")),
+    }
+}
+
+impl Member {
+    /// Finds a namespace by name, or creates it with this kind. A second creator finds the first's.
+    ///
+    /// Complexity: linear in the number of namespaces; meant to be called once, at start.
+    ///
+    /// # Errors
+    /// `BadName`, `Full` (catalog, heap), `Damaged`, `System`.
+    pub fn namespace(&self, name: &[u8], kind: u64) -> Result<&Table> {
+        if name.is_empty() || name.len() > NAMESPACE_NAME_BYTES_MAX || name.contains(&0) {
+            return Err(Error::BadName { bytes: name.len() });
+        }
+        self.usable()?;
+        let map = self.map();
+        if let Some(found) = list(map)?.into_iter().find(|entry| entry.name == name) {
+            return self.table(found.index);
+        }
+        let lock = self.shared().lock_attach()?;
+        let created = self.create_namespace(name, kind);
+        drop(lock);
+        self.table(created?)
+    }
+
+    /// What this process remembers of the namespace with this number.
+    ///
+    /// # Errors
+    /// `Damaged`; `BadArgument` for a number that is not in use.
+    #[inline]
+    pub fn table(&self, index: u32) -> Result<&Table> {
+        match self.shared().tables.get(index as usize).and_then(|slot| slot.get()) {
+            Some(table) => Ok(table),
+            None => self.load_table(index),
+        }
+    }
+
+    #[cold]
+    fn load_table(&self, index: u32) -> Result<&Table> {
+        let unknown = || Error::BadArgument { detail: format!("no namespace {index}: open it") };
+        if index >= used(self.map())? {
+            return Err(unknown());
+        }
+        let slot = self.shared().tables.get(index as usize).ok_or_else(unknown)?;
+        let table = Box::new(Table::new(self.map(), index)?);
+        Ok(slot.get_or_init(|| table))
+    }
+
+    /// Under the attach lock.
+    fn create_namespace(&self, name: &[u8], kind: u64) -> Result<u32> {
+        let map = self.map();
+        let all = list(map)?;
+        if let Some(found) = all.iter().find(|entry| entry.name == name) {
+            return Ok(found.index);
+        }
+        // A creator that was killed left an entry that is not live: it is the first one taken.
+        let used = used(map)?;
+        let free = (0..used).find(|index| all.iter().all(|entry| entry.index != *index));
+        let index = free.unwrap_or(used);
+        if index as usize >= NAMESPACES_MAX {
+            return Err(Error::Full {
+                detail: format!("the region has {NAMESPACES_MAX} namespaces already: reuse one"),
+            });
+        }
+        let at = catalog_at(index);
+        map.commit(at, CATALOG_BYTES)?;
+        let set = |which: u64, value: u64| -> Result<(), Damage> {
+            map.word(at + which)?.store(value, Ordering::Release);
+            Ok(())
+        };
+        set(CATALOG_KIND, kind)?;
+        set(CATALOG_SPLIT, 0)?;
+        set(CATALOG_NAME_BYTES, name.len() as u64)?;
+        map.write(at + CATALOG_NAME, name)?;
+        if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
+            self.add_segment(index, 0)?;
+        }
+        let first = map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) + LINE;
+        map.commit(first, BUCKETS_FIRST * LINE)?;
+        for bucket in 0..BUCKETS_FIRST {
+            let line = map.words::<WORDS>(first + bucket * LINE)?;
+            for (word, value) in line.iter().zip([control(DEPTH_FIRST, 0), 0, 0, 0, 0, 0, 0, 0]) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+        set(CATALOG_COMMITTED, BUCKETS_FIRST)?;
+        set(CATALOG_BUCKETS, seal(BUCKETS_FIRST))?;
+        crash_point!("namespace.filled");
+        set(CATALOG_STATE, NAMESPACE_LIVE)?;
+        crash_point!("namespace.live");
+        if index == used {
+            map.word(SUPER_NAMESPACES)?.store(seal(u64::from(index) + 1), Ordering::Release);
+        }
+        Ok(index)
+    }
+}

@@ -1,0 +1,349 @@
+//! The system calls of a region, and nothing else. Each returns what the kernel said, in words.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::AtomicU64;
+
+/// `membarrier(2)` commands: the libc crate does not name them.
+const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
+const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+
+/// The last error of this thread, with what was being done.
+#[cold]
+pub(crate) fn failure(detail: impl Into<String>) -> Error {
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    Error::System { detail: detail.into(), errno }
+}
+
+/// Alignment of a mapping, so that the kernel may back it with huge pages.
+const HUGE: usize = 2 << 20;
+
+/// Maps the whole file, shared, readable and writable, at an address where huge pages fit.
+pub(crate) fn map_shared(fd: BorrowedFd<'_>, bytes: u64) -> Result<NonNull<u8>> {
+    let too_large = || Error::BadArgument { detail: "a region larger than memory".to_owned() };
+    let length = usize::try_from(bytes).map_err(|_| too_large())?;
+    let reserved = length.checked_add(HUGE).ok_or_else(too_large)?;
+    let refused = || {
+        failure(format!(
+            "cannot map {bytes} bytes: raise the address-space limit (ulimit -v) or create a \
+             smaller region"
+        ))
+    };
+    // SAFETY: a new mapping without access, at an address of the kernel's choice.
+    let room = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            reserved,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if room == libc::MAP_FAILED {
+        return Err(refused());
+    }
+    let before = (room as usize).next_multiple_of(HUGE) - room as usize;
+    // SAFETY: `before` is less than HUGE, so the address lies in the room.
+    let base = unsafe { room.cast::<u8>().add(before) };
+    // SAFETY: replaces a part of the room that was reserved just now.
+    let mapped = unsafe {
+        libc::mmap(
+            base.cast(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
+            fd.as_raw_fd(),
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        let error = refused();
+        // SAFETY: the room is ours and nobody uses it.
+        unsafe { libc::munmap(room, reserved) };
+        return Err(error);
+    }
+    trim(room.cast(), before);
+    // SAFETY: the room is HUGE longer than the mapping, so its end lies in it.
+    trim(unsafe { base.add(length) }, HUGE - before);
+    NonNull::new(base).ok_or_else(refused)
+}
+
+/// Gives back the part of the room beside the mapping.
+fn trim(from: *mut u8, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the range is a rest of the room that `map_shared` reserved; nobody uses it.
+        unsafe { libc::munmap(from.cast::<c_void>(), bytes) };
+    }
+}
+
+/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux 6.1,
+/// `MADV_COLLAPSE`). Returns the bytes for which it did.
+pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
+    const MADV_COLLAPSE: i32 = 25;
+    let huge = HUGE as u64;
+    let mut done = 0;
+    let mut at = from.next_multiple_of(huge);
+    while at + huge <= to {
+        // SAFETY: the caller's range lies in the mapping.
+        let address = unsafe { base.as_ptr().add(at as usize) };
+        // SAFETY: the kernel copies the pages without changing a byte that anybody can see.
+        let refused = unsafe { libc::madvise(address.cast::<c_void>(), HUGE, MADV_COLLAPSE) };
+        done += if refused == 0 { huge } else { 0 };
+        at += huge;
+    }
+    done
+}
+
+/// Unmaps what [`map_shared`] or [`fork_guard`] mapped.
+///
+/// # Safety
+/// Nothing may refer to the range any more.
+pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: u64) {
+    // SAFETY: the caller promises that the range is one that we mapped and that nobody uses it.
+    unsafe { libc::munmap(base.as_ptr().cast::<c_void>(), bytes as usize) };
+}
+
+/// A private page that the kernel zeroes in a forked child.
+pub(crate) fn fork_guard() -> Result<NonNull<AtomicU64>> {
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            GUARD_BYTES as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(failure("cannot map a page that tells a forked child"));
+    }
+    // SAFETY: the page was mapped just now and is ours.
+    if unsafe { libc::madvise(page, GUARD_BYTES as usize, libc::MADV_WIPEONFORK) } != 0 {
+        return Err(failure("madvise(MADV_WIPEONFORK) needs Linux 4.14"));
+    }
+    NonNull::new(page.cast()).ok_or_else(|| failure("the kernel mapped address zero"))
+}
+
+/// Bytes of the page of [`fork_guard`].
+pub(crate) const GUARD_BYTES: u64 = 4096;
+
+/// Gives the range real pages. Where the file system has no `fallocate`, writes zeros instead; the
+/// range must not hold anything yet.
+///
+/// Goes in pieces: on tmpfs a signal makes the kernel undo the piece that it is at.
+pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
+    let mut at = from;
+    while at < from + bytes {
+        let piece = (from + bytes - at).min(COMMIT_PIECE);
+        commit_piece(fd, at, piece)?;
+        at += piece;
+    }
+    Ok(())
+}
+
+/// Bytes of one `fallocate`: under a millisecond of zeroing.
+const COMMIT_PIECE: u64 = 2 << 20;
+
+fn commit_piece(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
+    loop {
+        // SAFETY: no memory is touched; the descriptor is open.
+        let done = unsafe {
+            libc::fallocate(
+                fd.as_raw_fd(),
+                libc::FALLOC_FL_KEEP_SIZE,
+                from.cast_signed(),
+                bytes.cast_signed(),
+            )
+        };
+        if done == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => {
+                return Err(Error::Full {
+                    detail: format!(
+                        "the file system of the region has no room for {bytes} more bytes: enlarge \
+                         it (tmpfs: mount -o remount,size=..., hugetlbfs: vm.nr_hugepages) or \
+                         delete records"
+                    ),
+                });
+            }
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return write_zeros(fd, from, bytes),
+            _ => return Err(failure("cannot reserve space for the region")),
+        }
+    }
+}
+
+fn write_zeros(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
+    let zeros = [0_u8; 4096];
+    let mut at = from;
+    while at < from + bytes {
+        let piece = (from + bytes - at).min(zeros.len() as u64);
+        // SAFETY: `zeros` outlives the call and is at least `piece` long.
+        let written = unsafe {
+            libc::pwrite(
+                fd.as_raw_fd(),
+                zeros.as_ptr().cast::<c_void>(),
+                piece as usize,
+                at.cast_signed(),
+            )
+        };
+        if written <= 0 {
+            return Err(failure("cannot write zeros into the region's file"));
+        }
+        at += written.unsigned_abs() as u64;
+    }
+    Ok(())
+}
+
+/// Maps the pages of a range in one go instead of one fault each. Only a hint: errors are ignored.
+pub(crate) fn prefault(base: NonNull<u8>, from: u64, bytes: u64) {
+    let page = 4096;
+    let start = from & !(page - 1);
+    let end = (from + bytes).next_multiple_of(page);
+    // SAFETY: the caller's range lies in the mapping, so the address is in bounds.
+    let address = unsafe { base.as_ptr().add(start as usize) };
+    // SAFETY: populating pages changes no byte of them.
+    unsafe {
+        libc::madvise(address.cast::<c_void>(), (end - start) as usize, libc::MADV_POPULATE_WRITE)
+    };
+}
+
+/// How a byte range of the file is locked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lock {
+    /// Wait until it is ours.
+    Wait,
+    /// Take it or fail.
+    Try,
+    /// Give it back.
+    Release,
+}
+
+/// An open-file-description lock on one byte of the file: the kernel gives it back when the last
+/// descriptor of this open file is closed, at the latest with the process.
+///
+/// Returns false if [`Lock::Try`] found it taken.
+pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, how: Lock) -> Result<bool> {
+    let mut range = flock(byte);
+    let command = match how {
+        Lock::Wait => libc::F_OFD_SETLKW,
+        Lock::Try => libc::F_OFD_SETLK,
+        Lock::Release => {
+            range.l_type = libc::F_UNLCK as i16;
+            libc::F_OFD_SETLK
+        }
+    };
+    loop {
+        // SAFETY: `range` is a whole `flock` that lives through the call.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut range) } == 0 {
+            return Ok(true);
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
+            _ => return Err(failure("cannot lock the region's file (fcntl F_OFD_SETLK)")),
+        }
+    }
+}
+
+/// True if another open file description holds the byte.
+pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
+    let mut range = flock(byte);
+    // SAFETY: `range` is a whole `flock` that lives through the call.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } != 0 {
+        return Err(failure("cannot ask for a lock of the region's file (fcntl F_OFD_GETLK)"));
+    }
+    Ok(range.l_type != libc::F_UNLCK as i16)
+}
+
+/// Maps the first page of the file and keeps it from forked children: the mapping holds the open file
+/// description, and with it its locks, for exactly as long as this process's memory exists.
+pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
+    let base = map_shared(fd, page)?;
+    // SAFETY: the page was mapped just now and is ours.
+    let done = unsafe {
+        libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)
+    };
+    if done != 0 {
+        return Err(failure("madvise(MADV_DONTFORK)"));
+    }
+    Ok(base)
+}
+
+/// Leaves the region out of core dumps: they would hold subscribers' keys, and a dying process would
+/// keep its locks while it writes them.
+pub(crate) fn keep_out_of_dumps(base: NonNull<u8>, bytes: u64) {
+    // SAFETY: advice about our own mapping; no byte changes.
+    unsafe { libc::madvise(base.as_ptr().cast::<c_void>(), bytes as usize, libc::MADV_DONTDUMP) };
+}
+
+fn flock(byte: u64) -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: byte.cast_signed(),
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Registers this process for [`barrier_everywhere`]. False where the kernel has no such barrier.
+pub(crate) fn register_barrier() -> bool {
+    membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED)
+}
+
+/// A full memory barrier on every processor that runs a thread of a registered process.
+pub(crate) fn barrier_everywhere() -> bool {
+    membarrier(MEMBARRIER_GLOBAL_EXPEDITED)
+}
+
+fn membarrier(command: i32) -> bool {
+    // SAFETY: membarrier takes three integers and touches no memory of the caller.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Applies a NUMA policy to the mapping (`mbind`); on one node the kernel accepts and ignores it.
+pub(crate) fn bind_memory(
+    base: NonNull<u8>,
+    bytes: u64,
+    interleave: bool,
+    nodes: &[u32],
+) -> Result<()> {
+    const MPOL_BIND: i32 = 2;
+    const MPOL_INTERLEAVE: i32 = 3;
+    let mut mask = [0_u64; 16];
+    for &node in nodes {
+        let word = mask.get_mut(node as usize / 64).ok_or_else(|| Error::BadArgument {
+            detail: format!("NUMA node {node}: nodes are numbered 0 to 1023"),
+        })?;
+        *word |= 1 << (node % 64);
+    }
+    let mode = if interleave { MPOL_INTERLEAVE } else { MPOL_BIND };
+    // SAFETY: the mask outlives the call and has 1024 bits; a policy changes no byte of the range.
+    let done = unsafe {
+        libc::syscall(libc::SYS_mbind, base.as_ptr(), bytes, mode, mask.as_ptr(), 1025_u64, 0)
+    };
+    if done != 0 {
+        return Err(failure(format!(
+            "cannot place the region on NUMA nodes {nodes:?}: `numactl --hardware` lists the nodes"
+        )));
+    }
+    Ok(())
+}
+
+/// Ends this process as an operator's `kill -9` would.
+#[cfg(feature = "crash-points")]
+pub(crate) fn kill_self() {
+    // SAFETY: a signal to ourselves; nothing after it runs.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}

@@ -1,0 +1,159 @@
+//! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
+
+use nearstate_memory::{self as memory, Cell, Head, Verdict};
+use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
+use nearstate_model::{Error, Result};
+
+use crate::record::{BLOCK_INLINE_MAX, Block, Kind, Place, Table, encode};
+use crate::session::{Namespace, Session, check_key};
+use crate::write::{Condition, Outcome};
+
+/// A change of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockChange<'a> {
+    /// Name, 1 to 255 bytes.
+    pub name: &'a str,
+    /// The new bytes, or `None` to take the block away.
+    pub bytes: Option<&'a [u8]>,
+}
+
+impl Session {
+    /// Changes some blocks of a record, all of them in one step; the others stay as they are. Creates the
+    /// record if there is none and the condition allows it.
+    ///
+    /// Cost: blocks above 512 bytes are copied only if they change; smaller ones are copied along.
+    ///
+    /// # Errors
+    /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`, `ValueTooLarge`,
+    /// `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
+    pub fn patch(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        changes: &[BlockChange<'_>],
+        condition: Condition<'_>,
+    ) -> Result<Outcome> {
+        check_patch(namespace, key, changes, condition)?;
+        let table = self.table(namespace)?;
+        let hash = self.hash(key);
+        loop {
+            // The pin keeps the blocks that we read, and the old cell's place, from reuse.
+            let _held = self.member.pin()?;
+            let seen = self.member.find(table, hash, key)?;
+            if !condition.holds(seen)? {
+                return Ok(Outcome::Refused { current: seen.map(|c| c.version()).transpose()? });
+            }
+            let draft = match self.patched(table, hash, key, seen, changes) {
+                Ok(draft) => draft,
+                Err(error) => {
+                    self.member.give_up()?;
+                    return Err(error);
+                }
+            };
+            let seen_at = seen.map(|cell| cell.at());
+            let mut is_stale = false;
+            let changed = self.member.change(table, hash, key, Some(draft), |record| {
+                is_stale = record.map(|cell| cell.at()) != seen_at;
+                Ok(if is_stale { Verdict::Leave } else { Verdict::Publish })
+            })?;
+            if !is_stale {
+                return Ok(Outcome::of(&changed));
+            }
+            // Somebody else changed the record meanwhile, so that one went forward.
+        }
+    }
+
+    /// The record with the changes made, as a draft.
+    fn patched(
+        &self,
+        table: &memory::Table,
+        hash: u64,
+        key: &[u8],
+        old: Option<Cell<'_>>,
+        changes: &[BlockChange<'_>],
+    ) -> Result<nearstate_memory::Draft> {
+        let value = old.map_or(Ok(&[][..]), |cell| cell.value())?;
+        let mut old_blocks = Table::new(value)?;
+        let mut blocks = Vec::new();
+        let mut children = Vec::new();
+        while let Some(block) = old_blocks.next()? {
+            if changes.iter().any(|change| change.name == block.name) {
+                continue;
+            }
+            blocks.push(match (block.place, old) {
+                (Place::Child(child), Some(cell)) => {
+                    let kept = Block { place: Place::Child(children.len() as u64 / 8), ..block };
+                    children.extend_from_slice(&cell.child(child)?.to_le_bytes());
+                    kept
+                }
+                _ => block,
+            });
+        }
+        for change in changes {
+            let Some(bytes) = change.bytes else { continue };
+            let place = if bytes.len() <= BLOCK_INLINE_MAX {
+                Place::Inline(bytes)
+            } else {
+                let at = self.block_cell(bytes)?;
+                children.extend_from_slice(&at.to_le_bytes());
+                Place::Child(children.len() as u64 / 8 - 1)
+            };
+            let bytes = u32::try_from(bytes.len())
+                .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
+            blocks.push(Block { name: change.name, place, bytes });
+        }
+        if blocks.len() > BLOCKS_MAX {
+            return Err(Error::TooManyBlocks { blocks: blocks.len() });
+        }
+        self.draft(table, hash, key, &children, &encode(&blocks))
+    }
+
+    fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
+        let head = Head {
+            kind: nearstate_memory::Kind::Block,
+            flags: 0,
+            body: u32::try_from(bytes.len())
+                .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?,
+            key: 0,
+            children: 0,
+            hash: 0,
+        };
+        let at = self.member.draft(&head)?;
+        self.member.write(at, 0, bytes)?;
+        self.member.seal_block(at, crc32fast::hash(bytes))?;
+        Ok(at)
+    }
+}
+
+fn check_patch(
+    namespace: Namespace,
+    key: &[u8],
+    changes: &[BlockChange<'_>],
+    condition: Condition<'_>,
+) -> Result<()> {
+    check_key(key)?;
+    if namespace.kind != Kind::Blocks {
+        return Err(Error::WrongKind {
+            detail: "records of this namespace have one unnamed block: put it".to_owned(),
+        });
+    }
+    if matches!(condition, Condition::Value(_)) {
+        return Err(crate::write::wrong_kind("compare a value", "compare its version"));
+    }
+    if changes.len() > BLOCKS_MAX {
+        return Err(Error::TooManyBlocks { blocks: changes.len() });
+    }
+    for (index, change) in changes.iter().enumerate() {
+        let bytes = change.name.len();
+        let is_twice = changes.iter().take(index).any(|other| other.name == change.name);
+        if bytes == 0 || bytes > BLOCK_NAME_BYTES_MAX || change.name.contains('\0') || is_twice {
+            return Err(Error::BadName { bytes });
+        }
+        if let Some(block) = change.bytes
+            && block.len() > VALUE_BYTES_MAX
+        {
+            return Err(Error::ValueTooLarge { bytes: block.len() });
+        }
+    }
+    Ok(())
+}

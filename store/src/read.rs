@@ -1,0 +1,84 @@
+//! The shortest path in the house: reading a record.
+
+use nearstate_model::Result;
+
+use crate::session::{Namespace, Session};
+use crate::view::View;
+
+/// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
+const BATCH: usize = 16;
+
+/// Lines of a record that a batch asks for: the header with a short key, and the start of the value.
+const BATCH_LINES: u64 = 2;
+
+impl Session {
+    /// The record of a key as a zero-copy view, or `None`.
+    ///
+    /// No lock, no system call, no store to a line that another member reads or writes (but this one's
+    /// pin, which others only read when they reclaim). Linearizable: the answer held at one moment
+    /// of the call. Cost: two dependent cache misses at worst.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`. A key that is too long is simply not there.
+    #[inline]
+    pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
+        let table = self.table(namespace)?;
+        let pin = self.member.pin()?;
+        match self.member.find(table, self.hash(key), key)? {
+            Some(cell) => Ok(Some(View::new(pin, cell, namespace.kind)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Copies the value of a key into `out` (cleared first) and returns its version, or `None`.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline]
+    pub fn get_copy(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<u64>> {
+        out.clear();
+        Ok(self.get(namespace, key)?.map(|view| {
+            out.extend_from_slice(view.bytes());
+            view.version()
+        }))
+    }
+
+    /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of the key
+    /// and its record.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline]
+    pub fn get_batch(
+        &self,
+        namespace: Namespace,
+        keys: &[&[u8]],
+        mut each: impl FnMut(usize, Option<View<'_>>),
+    ) -> Result<()> {
+        let table = self.table(namespace)?;
+        let _held = self.member.pin()?;
+        for (round, keys) in keys.chunks(BATCH).enumerate() {
+            let mut hashes = [0_u64; BATCH];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = self.hash(key);
+                self.member.prefetch_bucket(table, *hash);
+            }
+            for hash in hashes.iter().take(keys.len()) {
+                self.member.prefetch_record(table, *hash, BATCH_LINES);
+            }
+            for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
+                let view = match self.member.find(table, hash, key)? {
+                    Some(cell) => Some(View::new(self.member.pin()?, cell, namespace.kind)?),
+                    None => None,
+                };
+                each(round * BATCH + index, view);
+            }
+        }
+        Ok(())
+    }
+}

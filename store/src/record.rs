@@ -1,0 +1,173 @@
+//! What a record's value looks like in its cell.
+//!
+//! A namespace of kind *value*: the value is one unnamed block, the bytes as given.
+//!
+//! A namespace of kind *blocks*: a table of named blocks, so that a procedure changes a few of them and
+//! the others are neither copied nor touched. Small blocks stand in the record's cell; a larger one has a
+//! cell of its own, which the next versions of the record share until it changes.
+//!
+//! ```text
+//! count u32 | count x { name bytes u8, place u8, child u16, bytes u32 } | names | inline blocks
+//! ```
+
+use nearstate_memory::layout::Damage;
+
+/// Blocks up to this size stand in the record's cell. Copying 512 bytes costs less than the miss of
+/// another cell; a larger block costs more to copy with every change of another.
+pub(crate) const BLOCK_INLINE_MAX: usize = 512;
+
+const ENTRY: usize = 8;
+const CUT: Damage = Damage("a record's block table is cut short");
+
+/// What the records of a namespace are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// One unnamed block: a value (SDL, RESP strings).
+    #[default]
+    Value,
+    /// Named blocks (TS 29.598, RESP hashes, UE contexts).
+    Blocks,
+}
+
+impl Kind {
+    pub(crate) const fn code(self) -> u64 {
+        match self {
+            Self::Value => 1,
+            Self::Blocks => 2,
+        }
+    }
+
+    pub(crate) const fn of(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Value),
+            2 => Some(Self::Blocks),
+            _ => None,
+        }
+    }
+}
+
+/// Where a block's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// In the record's cell.
+    Inline(&'a [u8]),
+    /// In the record's child with this number.
+    Child(u64),
+}
+
+/// A block as a record has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) place: Place<'a>,
+    pub(crate) bytes: u32,
+}
+
+/// Walks a block table. Total: any bytes give blocks or damage.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<'a> {
+    entries: &'a [u8],
+    names: &'a [u8],
+    inline: &'a [u8],
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn new(value: &'a [u8]) -> Result<Self, Damage> {
+        if value.is_empty() {
+            return Ok(Self { entries: &[], names: &[], inline: &[] });
+        }
+        let (count, rest) = value.split_first_chunk::<4>().ok_or(CUT)?;
+        let count = u32::from_le_bytes(*count) as usize;
+        let (entries, rest) =
+            rest.split_at_checked(count.checked_mul(ENTRY).ok_or(CUT)?).ok_or(CUT)?;
+        let names_bytes =
+            entries.chunks_exact(ENTRY).filter_map(|e| e.first()).map(|b| usize::from(*b)).sum();
+        let (names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
+        Ok(Self { entries, names, inline })
+    }
+
+    /// The next block, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Option<Block<'a>>, Damage> {
+        let Some((entry, entries)) = self.entries.split_first_chunk::<ENTRY>() else {
+            return Ok(None);
+        };
+        let [name_bytes, place, c0, c1, b0, b1, b2, b3] = *entry;
+        let bytes = u32::from_le_bytes([b0, b1, b2, b3]);
+        let (name, names) = self.names.split_at_checked(usize::from(name_bytes)).ok_or(CUT)?;
+        let name = str::from_utf8(name).map_err(|_| Damage("a block's name is not UTF-8"))?;
+        let place = match place {
+            0 => {
+                let (inline, rest) = self.inline.split_at_checked(bytes as usize).ok_or(CUT)?;
+                self.inline = rest;
+                Place::Inline(inline)
+            }
+            1 => Place::Child(u64::from(u16::from_le_bytes([c0, c1]))),
+            _ => return Err(Damage("a block stands in a place that does not exist")),
+        };
+        (self.entries, self.names) = (entries, names);
+        Ok(Some(Block { name, place, bytes }))
+    }
+}
+
+/// Writes a block table.
+pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4 + blocks.len() * 24);
+    out.extend_from_slice(&u32::try_from(blocks.len()).unwrap_or(u32::MAX).to_le_bytes());
+    for block in blocks {
+        let (place, child) = match block.place {
+            Place::Inline(_) => (0, 0),
+            Place::Child(child) => (1, u16::try_from(child).unwrap_or(u16::MAX)),
+        };
+        out.push(u8::try_from(block.name.len()).unwrap_or(u8::MAX));
+        out.push(place);
+        out.extend_from_slice(&child.to_le_bytes());
+        out.extend_from_slice(&block.bytes.to_le_bytes());
+    }
+    for block in blocks {
+        out.extend_from_slice(block.name.as_bytes());
+    }
+    for block in blocks {
+        if let Place::Inline(bytes) = block.place {
+            out.extend_from_slice(bytes);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_block_table_reads_back_as_it_was_written(
+            parts in prop::collection::vec(("[a-z]{1,20}", prop::collection::vec(any::<u8>(), 0..40)), 0..20)
+        ) {
+            let blocks: Vec<Block<'_>> = parts
+                .iter()
+                .map(|(name, bytes)| Block {
+                    name,
+                    place: Place::Inline(bytes),
+                    bytes: u32::try_from(bytes.len()).unwrap(),
+                })
+                .collect();
+            let bytes = encode(&blocks);
+            let mut table = Table::new(&bytes).unwrap();
+            for block in &blocks {
+                prop_assert_eq!(table.next().unwrap(), Some(*block));
+            }
+            prop_assert_eq!(table.next().unwrap(), None);
+        }
+
+        #[test]
+        fn any_bytes_are_blocks_or_damage_and_never_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200)
+        ) {
+            if let Ok(mut table) = Table::new(&bytes) {
+                while let Ok(Some(_)) = table.next() {}
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Walking a namespace: record by record in slot order, keys by prefix or glob, and counting.
+
+use nearstate_model::Result;
+
+use crate::glob;
+use crate::session::{Namespace, Session};
+use crate::view::View;
+
+/// Which keys a listing gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern<'a> {
+    /// All.
+    All,
+    /// Those that begin with these bytes, taken literally.
+    Prefix(&'a [u8]),
+    /// Those that match this glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
+    Glob(&'a [u8]),
+}
+
+impl Pattern<'_> {
+    fn matches(&self, key: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::Prefix(prefix) => key.starts_with(prefix),
+            Self::Glob(pattern) => glob::matches(pattern, key),
+        }
+    }
+}
+
+/// A walk over the records of a namespace, in the order of their slots in the index.
+///
+/// A record that is there from the beginning to the end of the walk is met exactly once; one that is
+/// put or deleted meanwhile is met at most once. Writers are never blocked. Each bucket is
+/// pinned on its own, so a long walk holds nothing back for long.
+#[derive(Debug)]
+pub struct Scan<'s> {
+    session: &'s Session,
+    namespace: Namespace,
+    buckets: u64,
+    bucket: u64,
+    cells: Vec<u64>,
+    /// The present record is `cells[next - 1]`.
+    next: usize,
+    pin: Option<nearstate_memory::Pin<'s>>,
+}
+
+impl Scan<'_> {
+    /// Steps to the next record without touching it. False at the end.
+    ///
+    /// Cost: a line of the index for every three or four records.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    #[inline]
+    pub fn step(&mut self) -> Result<bool> {
+        if self.next < self.cells.len() {
+            self.next += 1;
+            return Ok(true);
+        }
+        self.fill()
+    }
+
+    /// The record that the walk has stepped to; `None` before the first step and after the last. The
+    /// view borrows the walk.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    #[inline]
+    pub fn view(&self) -> Result<Option<View<'_>>> {
+        match self.next.checked_sub(1).and_then(|present| self.cells.get(present)) {
+            Some(at) => {
+                let pin = self.session.member.pin()?;
+                let cell = self.session.member.cell(*at)?;
+                Ok(Some(View::new(pin, cell, self.namespace.kind)?))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Steps, and views the record: `None` at the end.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    #[expect(clippy::should_implement_trait, reason = "it lends: a view ends before the next step")]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<View<'_>>> {
+        if self.step()? { self.view() } else { Ok(None) }
+    }
+
+    /// Collects the records of the next bucket that has any, under a fresh pin.
+    fn fill(&mut self) -> Result<bool> {
+        self.cells.clear();
+        self.next = 0;
+        let table = self.session.table(self.namespace)?;
+        while self.bucket < self.buckets {
+            self.pin = None;
+            self.pin = Some(self.session.member.pin()?);
+            self.session.member.collect(table, self.bucket, self.buckets, &mut self.cells)?;
+            self.bucket += 1;
+            if !self.cells.is_empty() {
+                self.next = 1;
+                return Ok(true);
+            }
+        }
+        self.pin = None;
+        Ok(false)
+    }
+}
+
+impl Session {
+    /// A walk over all records of a namespace.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn scan(&self, namespace: Namespace) -> Result<Scan<'_>> {
+        self.member.usable()?;
+        let buckets = self.member.bucket_count(self.table(namespace)?)?;
+        let (cells, next, pin) = (Vec::new(), 0, None);
+        Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, pin })
+    }
+
+    /// Calls `each` with every key that matches. Complexity: linear in the namespace.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn list(
+        &self,
+        namespace: Namespace,
+        pattern: Pattern<'_>,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut scan = self.scan(namespace)?;
+        while let Some(view) = scan.next()? {
+            if pattern.matches(view.key()) {
+                each(view.key());
+            }
+        }
+        Ok(())
+    }
+
+    /// How many records a namespace has. Walks the index, not the records: 10 million records take
+    /// about 20 ms.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn count(&self, namespace: Namespace) -> Result<u64> {
+        let table = self.table(namespace)?;
+        let buckets = self.member.bucket_count(table)?;
+        let mut cells = Vec::new();
+        let mut count = 0;
+        for bucket in 0..buckets {
+            let _held = self.member.pin()?;
+            self.member.collect(table, bucket, buckets, &mut cells)?;
+            count += cells.len() as u64;
+            cells.clear();
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,144 @@
+//! Regions, sessions and namespaces, as an application meets them.
+
+use std::path::Path;
+
+use nearstate_memory::{CreateOptions, Inspection, Member, Table};
+use nearstate_model::limits::KEY_BYTES_MAX;
+use nearstate_model::{Error, Result};
+
+use crate::record::Kind;
+
+/// An attached region: a file of shared memory that any number of processes read and write at once.
+/// Cheap to clone, may be shared by threads; each thread opens a [`Session`] of its own.
+#[derive(Clone, Debug)]
+pub struct Region {
+    memory: nearstate_memory::Region,
+}
+
+impl Region {
+    /// Creates a region and attaches to it.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `BadArgument` (size, page size, nodes), `Full` (file system), `System`.
+    pub fn create(path: &Path, options: &CreateOptions) -> Result<Self> {
+        Ok(Self { memory: nearstate_memory::Region::create(path, options)? })
+    }
+
+    /// Attaches to a region. Members whose process died are recovered with the first session.
+    ///
+    /// # Errors
+    /// `NotARegion` (another file, a newer format, truncated, damaged), `System`.
+    pub fn attach(path: &Path) -> Result<Self> {
+        Ok(Self { memory: nearstate_memory::Region::attach(path)? })
+    }
+
+    /// Attaches to a region, and creates it first if there is none.
+    ///
+    /// # Errors
+    /// As [`Region::create`] and [`Region::attach`].
+    pub fn attach_or_create(path: &Path, options: &CreateOptions) -> Result<Self> {
+        Ok(Self { memory: nearstate_memory::Region::attach_or_create(path, options)? })
+    }
+
+    /// Drops a region: its file and all records are gone.
+    ///
+    /// # Errors
+    /// `InUse` while a living process is attached, `NotARegion`, `System`.
+    pub fn remove(path: &Path) -> Result<()> {
+        nearstate_memory::Region::remove(path)
+    }
+
+    /// Opens a session for one thread. Cost: some microseconds.
+    ///
+    /// # Errors
+    /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
+    pub fn session(&self) -> Result<Session> {
+        Ok(Session { member: self.memory.member()? })
+    }
+
+    /// Backs what was written so far with 2 MiB pages where the kernel agrees: fewer page walks for
+    /// every read. Worth it once after a bulk load. Returns the bytes that have huge pages now.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn collapse(&self) -> Result<u64> {
+        self.memory.collapse()
+    }
+
+    /// What an operator wants to know of the region: sizes, namespaces, members.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn inspect(&self) -> Result<Inspection> {
+        self.memory.inspect()
+    }
+}
+
+/// One thread's way into a region. `Send`, not `Sync`.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) member: Member,
+}
+
+/// What the records of a namespace are; decided when it is created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schema {
+    /// One unnamed block, or named ones.
+    pub kind: Kind,
+}
+
+/// A namespace of a region: keys are unique within it (paper 1, section 4.2.1: a data type each).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    pub(crate) index: u32,
+    pub(crate) kind: Kind,
+}
+
+impl Namespace {
+    /// What its records are.
+    pub const fn kind(self) -> Kind {
+        self.kind
+    }
+}
+
+impl Session {
+    /// Opens a namespace, and creates it first if there is none of this name.
+    ///
+    /// Complexity: linear in the number of namespaces; call it once and keep the answer.
+    ///
+    /// # Errors
+    /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`.
+    pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+        let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
+        match Kind::of(table.kind()) {
+            Some(kind) if kind == schema.kind => Ok(Namespace { index: table.index(), kind }),
+            Some(kind) => Err(Error::WrongKind {
+                detail: format!(
+                    "namespace {name:?} has records of kind {kind:?}, not {:?}: open it with that \
+                     schema, or take another name",
+                    schema.kind
+                ),
+            }),
+            None => Err(Error::Damaged { detail: format!("namespace {name:?} has no known kind") }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn table(&self, namespace: Namespace) -> Result<&Table> {
+        self.member.table(namespace.index)
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        nearstate_memory::hash(self.member.seed(), key)
+    }
+}
+
+/// Refuses keys that no record can have.
+#[inline]
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLarge { bytes: key.len() });
+    }
+    Ok(())
+}

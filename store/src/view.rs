@@ -1,0 +1,79 @@
+//! A record as a reader sees it: the bytes in the region themselves, kept from reuse by a pin.
+
+use nearstate_memory::{Cell, Pin};
+use nearstate_model::Result;
+
+use crate::record::{Kind, Place, Table};
+
+/// A version of a record, zero-copy. It stays as it is however often the record is changed or
+/// deleted meanwhile; while it lives, memory that is retired in the region is not used again, so do not
+/// keep it for longer than the work at hand.
+#[derive(Debug)]
+pub struct View<'s> {
+    cell: Cell<'s>,
+    value: &'s [u8],
+    version: u64,
+    kind: Kind,
+    _pin: Pin<'s>,
+}
+
+impl<'s> View<'s> {
+    #[inline]
+    pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, kind: Kind) -> Result<Self> {
+        Ok(Self { cell, value: cell.value()?, version: cell.version()?, kind, _pin: pin })
+    }
+
+    /// The value of a record that has one unnamed block; empty in a namespace of named blocks.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match self.kind {
+            Kind::Value => self.value,
+            Kind::Blocks => &[],
+        }
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        self.cell.key().unwrap_or_default()
+    }
+
+    /// How the record has changed: greater with every change, also across delete and re-creation.
+    #[inline]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The bytes of a named block. Linear in the number of blocks.
+    pub fn block(&self, name: &str) -> Option<&[u8]> {
+        self.blocks().find(|(found, _)| *found == name).map(|(_, bytes)| bytes)
+    }
+
+    /// All named blocks, in the order in which they were first written.
+    pub fn blocks(&self) -> Blocks<'_> {
+        let table = match self.kind {
+            Kind::Value => Table::new(&[]),
+            Kind::Blocks => Table::new(self.value),
+        };
+        Blocks { cell: self.cell, table: table.ok() }
+    }
+}
+
+/// The blocks of a view. A damaged table ends early; the offline check names it.
+#[derive(Clone, Debug)]
+pub struct Blocks<'v> {
+    cell: Cell<'v>,
+    table: Option<Table<'v>>,
+}
+
+impl<'v> Iterator for Blocks<'v> {
+    type Item = (&'v str, &'v [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let block = self.table.as_mut()?.next().ok()??;
+        match block.place {
+            Place::Inline(bytes) => Some((block.name, bytes)),
+            Place::Child(child) => Some((block.name, self.cell.block(child).ok()?)),
+        }
+    }
+}

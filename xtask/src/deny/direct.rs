@@ -1,0 +1,169 @@
+//! Who in the house may ask for what: `xtask/dependencies.toml`, and the three lines of each.
+
+use super::read_table;
+use crate::finding::{Finding, line_where};
+use crate::workspace::{Dependency, Member};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use toml::{Table, Value};
+
+const LIST: &str = "xtask/dependencies.toml";
+const REASONS: &str = "docs/decisions/dependencies.md";
+const KINDS: &[&str] = &["normal", "build", "dev"];
+
+/// Every dependency that is not on the list, not argued for, or on the list and not there.
+pub(crate) fn check(root: &Path, members: &[Member]) -> Result<Vec<Finding>, String> {
+    let list = read_table(root, LIST)?;
+    let list_text = fs::read_to_string(root.join(LIST)).unwrap_or_default();
+    let reasons = fs::read_to_string(root.join(REASONS)).unwrap_or_default();
+    let headings: Vec<&str> = reasons.lines().filter(|line| line.starts_with('#')).collect();
+    let mut findings = Vec::new();
+    for member in members {
+        for dependency in member.dependencies.iter().filter(|dependency| !dependency.is_ours) {
+            let line = line_in(root, member, &dependency.name);
+            for (what, advice) in complaints(&list, &headings, member, dependency) {
+                findings.push(Finding::new(member.manifest(), line, what, advice));
+            }
+        }
+    }
+    findings.extend(left_over(&list, &list_text, members));
+    Ok(findings)
+}
+
+fn complaints(
+    list: &Table,
+    headings: &[&str],
+    member: &Member,
+    dependency: &Dependency,
+) -> Vec<(String, String)> {
+    let (name, kind) = (&dependency.name, &dependency.kind);
+    let mut found = Vec::new();
+    if !listed(list, &member.name, kind).any(|other| other == name) {
+        let advice = format!(
+            "do without it, or add it to `{kind}` of [{}] in {LIST}, and its three lines to \
+             {REASONS}",
+            member.name
+        );
+        found.push((format!("`{name}` is not on the list of {}", member.name), advice));
+    }
+    if !headings.iter().any(|heading| has_word(heading, name)) {
+        let advice = format!(
+            "add a heading with its name to {REASONS}: what for, what it drags in, why not \
+             ourselves"
+        );
+        found.push((format!("nobody said why `{name}` is here"), advice));
+    }
+    if dependency.versions == "*" {
+        let advice = "name the smallest version that will do".to_owned();
+        found.push((format!("`{name}` is asked for in any version"), advice));
+    }
+    found
+}
+
+/// The names that a crate may ask for in this way.
+fn listed<'a>(list: &'a Table, crate_name: &str, kind: &str) -> impl Iterator<Item = &'a str> {
+    let names = list.get(crate_name).and_then(|entry| entry.get(kind)).and_then(Value::as_array);
+    names.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Is `name` one of the words of a heading?
+fn has_word(heading: &str, name: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    heading.split(|c| !is_part(c)).any(|word| word == name)
+}
+
+/// Lines of the list that no manifest needs.
+fn left_over(list: &Table, list_text: &str, members: &[Member]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for crate_name in list.keys() {
+        let line = line_where(list_text, |line| line.trim() == format!("[{crate_name}]"));
+        let mut say = |what: String| {
+            findings.push(Finding::new(LIST, line, what, "delete it"));
+        };
+        let Some(member) = members.iter().find(|member| member.name == *crate_name) else {
+            say(format!("there is no crate `{crate_name}`"));
+            continue;
+        };
+        for kind in KINDS {
+            let asked: BTreeSet<&str> = member
+                .dependencies
+                .iter()
+                .filter(|dependency| dependency.kind == *kind)
+                .map(|dependency| dependency.name.as_str())
+                .collect();
+            for name in listed(list, crate_name, kind).filter(|name| !asked.contains(name)) {
+                say(format!("{crate_name} does not ask for `{name}` ({kind})"));
+            }
+        }
+    }
+    findings
+}
+
+/// The line of a manifest that asks for a package, under its own or another name.
+fn line_in(root: &Path, member: &Member, name: &str) -> usize {
+    let text = fs::read_to_string(root.join(member.manifest())).unwrap_or_default();
+    let asks = |line: &str| {
+        let key = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        key == name || line.contains(&format!("package = \"{name}\""))
+    };
+    line_where(&text, asks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planted::Planted;
+    use crate::workspace;
+
+    const WITH_LOOM: &str = "[package]\nname = \"memory\"\nversion = \"0.1.0\"\n\
+                             edition = \"2024\"\n\n[dev-dependencies]\nloom = \"0.7\"\n";
+
+    fn found(manifest: &str, list: &str, reasons: &str) -> Vec<String> {
+        let planted = Planted::house(&[("memory", &[])]);
+        planted.file("memory/Cargo.toml", manifest);
+        planted.file(LIST, list);
+        planted.file(REASONS, reasons);
+        let members = workspace::members(planted.root()).unwrap();
+        let findings = check(planted.root(), &members).unwrap();
+        findings.iter().map(|f| format!("{}:{}: {}", f.file, f.line, f.what)).collect()
+    }
+
+    #[test]
+    fn a_listed_and_argued_dependency_is_quiet() {
+        let list = "[memory]\ndev = [\"loom\"]\n";
+        assert_eq!(found(WITH_LOOM, list, "## `loom`\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_unlisted_dependency_is_found_at_its_line() {
+        let found = found(WITH_LOOM, "[memory]\nnormal = []\n", "## loom\n");
+        assert_eq!(found, ["memory/Cargo.toml:7: `loom` is not on the list of memory"]);
+    }
+
+    #[test]
+    fn a_dependency_without_reasons_is_found() {
+        let found =
+            found(WITH_LOOM, "[memory]\ndev = [\"loom\"]\n", "## bloom, loom-extra\nloom\n");
+        assert_eq!(found, ["memory/Cargo.toml:7: nobody said why `loom` is here"]);
+    }
+
+    #[test]
+    fn a_listed_dependency_that_is_gone_is_found() {
+        let list = "[memory]\nnormal = [\"loom\"]\ndev = [\"loom\"]\n[attic]\n";
+        let found = found(WITH_LOOM, list, "# loom\n");
+        let expected = [
+            "xtask/dependencies.toml:4: there is no crate `attic`",
+            "xtask/dependencies.toml:1: memory does not ask for `loom` (normal)",
+        ];
+        assert!(expected.iter().all(|line| found.contains(&(*line).to_owned())), "{found:?}");
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn any_version_is_found() {
+        let any = WITH_LOOM.replace("0.7", "*");
+        let found = found(&any, "[memory]\ndev = [\"loom\"]\n", "# loom\n");
+        assert_eq!(found, ["memory/Cargo.toml:7: `loom` is asked for in any version"]);
+    }
+}

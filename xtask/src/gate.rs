@@ -1,0 +1,151 @@
+//! The gate: every check that a change must pass, each runnable alone, with a table at the end.
+
+use crate::finding::Finding;
+use crate::{deny, floors, header, run, tidy};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What a check found, and in a few words what it looked at. The error is a check that failed as a
+/// whole, such as a program that has already printed its own complaints.
+type Verdict = Result<(Vec<Finding>, String), String>;
+
+/// One line of the gate.
+pub(crate) struct Check {
+    /// The word after `cargo xtask`.
+    pub name: &'static str,
+    /// What it holds.
+    pub what: &'static str,
+    run: fn(&Path) -> Verdict,
+}
+
+/// Every check, the quick ones first.
+pub(crate) const CHECKS: &[Check] = &[
+    Check { name: "fmt", what: "the sources are formatted (rustfmt.toml)", run: fmt },
+    Check {
+        name: "floors",
+        what: "crates use crates below them, modules use modules below them",
+        run: floors::check,
+    },
+    Check {
+        name: "tidy",
+        what: "openings, sizes, leftovers, modes, places of unsafe",
+        run: tidy::check,
+    },
+    Check {
+        name: "deny",
+        what: "licences, sources and owners of everything from outside",
+        run: deny::check,
+    },
+    Check { name: "header", what: "the C header says what the code says", run: header::check },
+    Check { name: "lints", what: "clippy, with the lint set of Cargo.toml", run: lints },
+    Check { name: "docs", what: "the documentation builds and its links hold", run: docs },
+];
+
+struct Line {
+    name: &'static str,
+    took: Duration,
+    result: String,
+    is_good: bool,
+}
+
+/// Runs every check, even after one has failed. Returns whether all passed.
+pub(crate) fn all(root: &Path) -> bool {
+    let lines: Vec<Line> = CHECKS.iter().map(|check| run_one(root, check)).collect();
+    let total: Duration = lines.iter().map(|line| line.took).sum();
+    println!("\n{:<8} {:>8}  result", "check", "seconds");
+    for line in &lines {
+        println!("{:<8} {:>8.1}  {}", line.name, line.took.as_secs_f64(), line.result);
+    }
+    let bad = lines.iter().filter(|line| !line.is_good).count();
+    println!(
+        "{:<8} {:>8.1}  {} passed, {bad} failed",
+        "gate",
+        total.as_secs_f64(),
+        lines.len() - bad
+    );
+    bad == 0
+}
+
+/// Runs the check with this name.
+pub(crate) fn one(root: &Path, name: &str) -> Result<bool, String> {
+    let check = CHECKS
+        .iter()
+        .find(|check| check.name == name)
+        .ok_or("no such task: `cargo xtask help` lists them all")?;
+    let line = run_one(root, check);
+    println!("{}: {} ({:.1} s)", line.name, line.result, line.took.as_secs_f64());
+    Ok(line.is_good)
+}
+
+fn run_one(root: &Path, check: &Check) -> Line {
+    println!("── {}: {}", check.name, check.what);
+    let begun = Instant::now();
+    let verdict = (check.run)(root);
+    let took = begun.elapsed();
+    let (result, is_good) = match verdict {
+        Ok((findings, seen)) if findings.is_empty() => (format!("ok    {seen}"), true),
+        Ok((findings, seen)) => {
+            for finding in &findings {
+                println!("{finding}");
+            }
+            (format!("FAIL  {} to mend, in {seen}", findings.len()), false)
+        }
+        Err(why) => {
+            println!("{why}");
+            let first = why.lines().next().unwrap_or_default();
+            (format!("FAIL  {first}"), false)
+        }
+    };
+    Line { name: check.name, took, result, is_good }
+}
+
+fn fmt(root: &Path) -> Verdict {
+    run::show(run::cargo().args(["fmt", "--all", "--check"]).current_dir(root))
+        .map_err(|why| format!("{why}: run `cargo fmt --all`"))?;
+    Ok((Vec::new(), "every file".to_owned()))
+}
+
+fn lints(root: &Path) -> Verdict {
+    let words = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    run::show(run::cargo().args(words).current_dir(root))
+        .map_err(|why| format!("{why}: mend what is named above, at the lines it gives"))?;
+    Ok((Vec::new(), "every target".to_owned()))
+}
+
+fn docs(root: &Path) -> Verdict {
+    let words = ["doc", "--no-deps", "--workspace", "--document-private-items"];
+    let mut command = run::cargo();
+    command.args(words).env("RUSTDOCFLAGS", "-D warnings").current_dir(root);
+    run::show(&mut command)
+        .map_err(|why| format!("{why}: mend what is named above, at the lines it gives"))?;
+    Ok((Vec::new(), "every item, private ones too".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAD: Check = Check {
+        name: "bad",
+        what: "always finds something",
+        run: |_| Ok((vec![Finding::new("a", 1, "wrong", "mend it")], "one file".to_owned())),
+    };
+    const BROKEN: Check =
+        Check { name: "broken", what: "cannot run", run: |_| Err("no tool\nmore".to_owned()) };
+    const GOOD: Check =
+        Check { name: "good", what: "is quiet", run: |_| Ok((Vec::new(), "two".to_owned())) };
+
+    #[test]
+    fn a_check_passes_only_if_it_ran_and_found_nothing() {
+        let root = Path::new(".");
+        assert!(run_one(root, &GOOD).is_good);
+        assert!(!run_one(root, &BAD).is_good);
+        let broken = run_one(root, &BROKEN);
+        assert_eq!((broken.is_good, broken.result.as_str()), (false, "FAIL  no tool"));
+    }
+
+    #[test]
+    fn an_unknown_check_is_refused() {
+        assert!(one(Path::new("."), "nonsense").is_err());
+    }
+}

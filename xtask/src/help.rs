@@ -1,0 +1,34 @@
+//! `cargo xtask help`: what there is, and where to begin.
+
+use crate::gate::CHECKS;
+
+/// Prints every task with what it does.
+pub(crate) fn print() {
+    println!(
+        "\
+The house's own tasks. New here? Run `cargo xtask demo`, then `cargo xtask test`.
+
+  cargo xtask demo [--scale S]     the thesis's six experiments on this machine, beside Redis and
+                                   WhiteDB; writes report/demo.html; two minutes after the build
+  cargo xtask test [SUITE ..]      installs what the tests lack, runs all suites or only these;
+                                   closes with `N passed, N failed`
+  cargo xtask gate                 every check below, and a table with their times
+  cargo xtask packages             installs the system packages that are missing (apt-get); starts
+                                   no service
+
+The gate's checks, each runnable alone:
+"
+    );
+    for check in CHECKS {
+        println!("  cargo xtask {:<20} {}", check.name, check.what);
+    }
+    println!(
+        "
+  cargo xtask header --write       writes the C header anew after a change of edge/capi
+
+A check that fails prints file:line, what is wrong, and what to do. Where the house's bounds must
+give way, the reason goes into xtask/exceptions.txt; a new dependency goes into
+xtask/dependencies.toml and docs/decisions/dependencies.md. Why the gate is as it is:
+docs/decisions/001-gate.md."
+    );
+}

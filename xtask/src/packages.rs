@@ -1,0 +1,176 @@
+//! System packages that a fresh machine lacks, and how they come there without starting anything.
+
+use crate::run;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A Debian package that something in the house cannot do without.
+pub(crate) struct Package {
+    name: &'static str,
+    /// What is there once it is installed.
+    there: There,
+    why: &'static str,
+}
+
+enum There {
+    Program(&'static str),
+    File(&'static str),
+}
+
+/// Everything that the tests, the gate and the demo need.
+pub(crate) const ALL: &[Package] = &[
+    Package { name: "gcc", there: There::Program("gcc"), why: "links us; compiles the C examples" },
+    Package { name: "g++", there: There::Program("g++"), why: "compiles the C++ example" },
+    Package {
+        name: "libc6-dev",
+        there: There::File("/usr/include/stdio.h"),
+        why: "the C headers that gcc needs",
+    },
+    Package {
+        name: "pkg-config",
+        there: There::Program("pkg-config"),
+        why: "finds libwgdb; the C example is built with our own .pc file",
+    },
+    Package {
+        name: "git",
+        there: There::Program("git"),
+        why: "the gate checks the files that git tracks",
+    },
+    Package {
+        name: "redis-server",
+        there: There::Program("redis-server"),
+        why: "the peer of every benchmark, and a back-end of sdl that the tests start themselves",
+    },
+    Package {
+        name: "whitedb",
+        there: There::Program("wgdb"),
+        why: "frees the segments of the WhiteDB target",
+    },
+    Package {
+        name: "libwgdb-dev",
+        there: There::File("/usr/include/whitedb/dbapi.h"),
+        why: "the WhiteDB target of the benchmarks (a C program of its own)",
+    },
+];
+
+/// Debian asks this program whether a package may start its service.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+impl Package {
+    fn is_there(&self) -> bool {
+        match self.there {
+            There::Program(name) => run::is_program(name),
+            There::File(name) => Path::new(name).is_file(),
+        }
+    }
+}
+
+/// Installs those packages that are missing, and says so. Quiet if none is.
+pub(crate) fn install_missing(packages: &[Package]) -> Result<(), String> {
+    let missing: Vec<&Package> = packages.iter().filter(|package| !package.is_there()).collect();
+    if missing.is_empty() {
+        println!("system packages: all {} are there", packages.len());
+        return Ok(());
+    }
+    println!("system packages that are missing:");
+    for package in &missing {
+        println!("  {:<14} {}", package.name, package.why);
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    let by_hand = format!("install by hand what brings: {}", names.join(" "));
+    if !run::is_program("apt-get") {
+        return Err(format!("this machine has no apt-get: {by_hand}"));
+    }
+    let rights =
+        rights().ok_or_else(|| format!("neither root nor sudo without password: {by_hand}"))?;
+    let guard = NoServices::begin(&rights)?;
+    let installed = apt(&rights, &["update"]).and_then(|()| {
+        let mut words = vec!["install", "--yes", "--no-install-recommends"];
+        words.extend(&names);
+        apt(&rights, &words)
+    });
+    drop(guard);
+    installed.map_err(|why| format!("{why}: {by_hand}"))?;
+    match missing.iter().find(|package| !package.is_there()) {
+        Some(package) => Err(format!("{} is installed and still not found", package.name)),
+        None => Ok(()),
+    }
+}
+
+/// The words before a command that changes the machine: none for root, else sudo.
+fn rights() -> Option<Vec<&'static str>> {
+    let user = run::read(Command::new("id").arg("-u")).ok()?;
+    if user.trim() == "0" {
+        return Some(Vec::new());
+    }
+    let sudo = ["sudo", "--non-interactive"];
+    run::read(Command::new("sudo").args(["--non-interactive", "true"])).ok().map(|_| sudo.to_vec())
+}
+
+fn privileged(rights: &[&str], words: &[&str]) -> Command {
+    let mut all = rights.iter().chain(words);
+    let mut command = Command::new(all.next().unwrap_or(&"true"));
+    command.args(all);
+    command
+}
+
+fn apt(rights: &[&str], words: &[&str]) -> Result<(), String> {
+    let begin = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"];
+    // Another installation may hold Debian's lock: wait for it, two minutes at most.
+    let begin = begin.iter().chain(&["-o", "DPkg::Lock::Timeout=120"]);
+    let all: Vec<&str> = begin.chain(words).copied().collect();
+    run::show(&mut privileged(rights, &all))
+}
+
+/// While it lives, Debian starts no service of a package it installs. A policy that the machine
+/// already has is left alone.
+struct NoServices<'a> {
+    rights: &'a [&'static str],
+    is_ours: bool,
+}
+
+impl<'a> NoServices<'a> {
+    fn begin(rights: &'a [&'static str]) -> Result<Self, String> {
+        if Path::new(POLICY).exists() {
+            return Ok(Self { rights, is_ours: false });
+        }
+        let draft = std::env::temp_dir().join(format!("policy-rc.d.{}", std::process::id()));
+        let text = "#!/bin/sh\n# nothing is started while xtask installs packages\nexit 101\n";
+        fs::write(&draft, text).map_err(|error| format!("{}: {error}", draft.display()))?;
+        let from = draft.to_string_lossy();
+        let placed = run::read(&mut privileged(rights, &["install", "-m", "755", &from, POLICY]));
+        fs::remove_file(&draft).unwrap_or_default();
+        placed.map(|_| Self { rights, is_ours: true })
+    }
+}
+
+impl Drop for NoServices<'_> {
+    fn drop(&mut self) {
+        if self.is_ours
+            && let Err(why) = run::read(&mut privileged(self.rights, &["rm", "-f", POLICY]))
+        {
+            println!("{POLICY} stays behind: remove it by hand ({why})");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_not_installed() {
+        let there = Package { name: "none", there: There::Program("sh"), why: "always there" };
+        assert!(there.is_there());
+        assert_eq!(install_missing(&[there]), Ok(()));
+    }
+
+    #[test]
+    fn what_is_missing_is_seen() {
+        let program = There::Program("a-program-that-nobody-has");
+        assert!(!Package { name: "none", there: program, why: "never there" }.is_there());
+        let file = There::File("/a/file/that/nobody/has");
+        assert!(!Package { name: "none", there: file, why: "never there" }.is_there());
+    }
+}
