@@ -120,7 +120,7 @@ pub(crate) fn load(word: &AtomicU64) -> u64 {
 /// The bucket of a hash among `n` buckets (linear hashing, n >= 8).
 #[inline]
 pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
-    let level = 63 - n.leading_zeros();
+    let level = (n | 1).ilog2();
     let wide = hash & ((2 << level) - 1);
     if wide < n { wide } else { hash & ((1 << level) - 1) }
 }

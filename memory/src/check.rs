@@ -161,7 +161,7 @@ impl Walk<'_> {
         let unit = at.wrapping_sub(HEAP) / LINE;
         let (word, bit) = ((unit / 64) as usize, unit % 64);
         match self.marks.get_mut(word) {
-            Some(marks) if at >= HEAP && at % LINE == 0 => {
+            Some(marks) if at >= HEAP && at.is_multiple_of(LINE) => {
                 if *marks >> bit & 1 == 1 {
                     self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
                     return false;
@@ -201,7 +201,7 @@ impl Walk<'_> {
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
-        let level = 63 - n.leading_zeros();
+        let level = n.ilog2();
         let is_split = bucket < n - (1 << level) || bucket >= 1 << level;
         if depth_of(control) != level + u32::from(is_split) {
             self.report.fault(format!("bucket {bucket}: depth {}", depth_of(control)));

@@ -108,8 +108,10 @@ fn install() -> Result<()> {
 }
 
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo whose address is set for SIGBUS.
-    let address = unsafe { (*info).si_addr() } as u64;
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo that lives through the handler.
+    let Some(info_ref) = (unsafe { info.as_ref() }) else { return };
+    // SAFETY: the address is set for SIGBUS.
+    let address = unsafe { info_ref.si_addr() } as u64;
     for entry in &GUARDED {
         let base = entry.base.load(Ordering::Acquire);
         let bytes = entry.bytes.load(Ordering::Acquire);

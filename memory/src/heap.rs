@@ -114,7 +114,7 @@ impl Member {
             }
         }
         match self.alloc_fresh(class) {
-            Err(Error::Full { detail }) => self.alloc_desperately(arena, class, detail),
+            Err(Error::Full { detail }) => self.alloc_desperately(arena, class, &detail),
             other => other,
         }
     }
@@ -203,6 +203,9 @@ impl Member {
     }
 
     /// Gives every pending cell back: nothing that held them was published.
+    ///
+    /// # Errors
+    /// `Damaged`.
     pub fn give_up(&self) -> Result<()> {
         Ok(self.arena()?.roll_back()?)
     }
@@ -297,7 +300,7 @@ impl Member {
 
     /// The heap is full: look for a cell in everything that was left behind.
     #[cold]
-    fn alloc_desperately(&self, arena: &Arena<'_>, class: u8, detail: String) -> Result<u64> {
+    fn alloc_desperately(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
         self.recover_the_dead()?;
         self.empty_free_arenas()?;
         self.advance()?;
@@ -363,7 +366,7 @@ impl Member {
     }
 
     /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one does.
-    fn why_full(&self, detail: String) -> Result<String> {
+    fn why_full(&self, detail: &str) -> Result<String> {
         let epoch = unseal(self.epoch()?.load(Ordering::Acquire), "the epoch")?;
         let mut oldest = None;
         for index in 0..members_high(self.map())? {

@@ -215,7 +215,7 @@ impl Member {
         out: &mut Vec<u64>,
     ) -> Result<()> {
         // The depth that the bucket had among `buckets`.
-        let level = 63 - buckets.leading_zeros();
+        let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };
         let at = table.bucket_at(self.map(), bucket)?;

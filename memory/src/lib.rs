@@ -4,6 +4,13 @@
 //!
 //! Modules stand in the order of floors: each uses only those below it.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "fields are cut out of 64-bit words by casts, and usize has 64 bits (asserted below)"
+)]
+
+const _: () = assert!(usize::BITS == 64, "a region is mapped whole: a 64-bit machine is needed");
+
 #[cfg(not(loom))]
 pub mod check;
 #[cfg(not(loom))]

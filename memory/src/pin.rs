@@ -26,11 +26,18 @@ pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {
     let now = epoch.load(Ordering::Acquire) >> 16;
     pin.store(now, Ordering::Relaxed);
     if is_fenced && !mutant("pin-no-fence") {
-        fence(Ordering::SeqCst);
+        full_fence();
     } else {
         #[cfg(not(loom))]
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
+}
+
+/// Out of line, so that the usual read path holds no locked instruction.
+#[cold]
+#[inline(never)]
+fn full_fence() {
+    fence(Ordering::SeqCst);
 }
 
 /// Ends a pin: whatever was read through it is not used any more.

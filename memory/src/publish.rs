@@ -114,7 +114,7 @@ impl Member {
                 return Err(error);
             }
         };
-        let done = self.change_locked(bucket_at, payload, hash, key, draft, decide);
+        let done = self.change_locked((bucket_at, payload), hash, key, draft, decide);
         // The stamp may have been raised: the lock word says what it is now.
         let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena()?;
@@ -162,8 +162,7 @@ impl Member {
     #[inline]
     fn change_locked(
         &self,
-        bucket_at: u64,
-        payload: u64,
+        (bucket_at, payload): (u64, u64),
         hash: u64,
         key: &[u8],
         draft: Option<Draft>,
@@ -199,7 +198,7 @@ impl Member {
                 crash_point!("remove.stamped");
                 done.1 = self.publish_entry(&place, 0)?;
             }
-            (Verdict::Publish | Verdict::Remove, _, _) | (Verdict::Leave, _, _) => {
+            (Verdict::Publish | Verdict::Remove | Verdict::Leave, _, _) => {
                 done.0.verdict = Verdict::Leave;
             }
         }

@@ -45,8 +45,7 @@ pub enum Decision {
 /// word is the bucket's depth.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
-        (op::NONE, _) => Decision::RollBack,
-        (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
+        (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
         (op::RECORD, Fact::IsNew) => Decision::RollForwardRecord,
         (op::WORD, Fact::IsNew) => Decision::RollForwardWord,
         (op::SPLIT, Fact::IsNew) => Decision::RollForwardSplit,
@@ -163,9 +162,8 @@ fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     let noted = noted_op(arena)?;
     let (old, new) = (arena.get(note::OLD), arena.get(note::NEW));
     let fact = match noted {
-        op::NONE => Fact::IsOld,
         op::SPLIT if split::is_committed(arena)? => Fact::IsNew,
-        op::SPLIT => Fact::IsOld,
+        op::NONE | op::SPLIT => Fact::IsOld,
         _ => match arena.map.word(arena.get(note::SLOT))?.load(Ordering::Acquire) {
             value if value == new => Fact::IsNew,
             value if value == old => Fact::IsOld,
@@ -223,7 +221,7 @@ mod tests {
             ("unknown", 9),
         ] {
             for fact in [Fact::IsOld, Fact::IsNew, Fact::IsNeither] {
-                text += &format!("{name} {fact:?} {:?}\n", decide(noted, fact));
+                text.extend([name, " ", &format!("{fact:?} {:?}\n", decide(noted, fact))]);
             }
         }
         assert_eq!(

@@ -387,7 +387,7 @@ pub fn judge_superblock(page: &[u8]) -> std::result::Result<Superblock, String> 
         && word(SUPER_HEAP) == HEAP
         && page_bytes.is_power_of_two()
         && (4096..=1 << 30).contains(&page_bytes)
-        && length % 4096 == 0
+        && length.is_multiple_of(4096)
         && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
     if !is_sound {
         return Err("the superblock says what no build writes: restore the file".to_owned());
@@ -439,4 +439,8 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
-const _: () = assert!(CATALOG % (2 << 20) == 0 && ARENAS % (2 << 20) == 0 && HEAP % (2 << 20) == 0);
+const _: () = assert!(
+    CATALOG.is_multiple_of(2 << 20)
+        && ARENAS.is_multiple_of(2 << 20)
+        && HEAP.is_multiple_of(2 << 20)
+);

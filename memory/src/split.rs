@@ -65,7 +65,7 @@ impl Member {
 
     fn split_under_lock(&self, table: &Table) -> Result<()> {
         let n = table.refresh(self.map())?;
-        let level = 63 - n.leading_zeros();
+        let level = n.ilog2();
         let (p, q) = (n - (1 << level), n);
         if segment_of(q) >= SEGMENTS || level >= 32 {
             return Ok(()); // Four thousand million buckets: chains grow from here on.
@@ -181,7 +181,8 @@ impl Member {
                 *word = *entry;
             }
             if next != 0 {
-                words[LINE_WORDS as usize - 1] = next;
+                let [.., last] = &mut words;
+                *last = next;
             }
             next = link(self.new_line(&words)?);
             rest = before;

@@ -128,10 +128,24 @@ impl Session {
         self.member.table(namespace.index)
     }
 
+    /// What an operation on a key needs.
+    #[inline]
+    pub(crate) fn spot<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<Spot<'a>> {
+        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key })
+    }
+
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
         nearstate_memory::hash(self.member.seed(), key)
     }
+}
+
+/// A key, its hash, and the index in which it is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
 }
 
 /// Refuses keys that no record can have.

@@ -12,6 +12,7 @@ use crate::protocol::{BATCH_KEYS, Kind, Mode, Plan, Said, Touch, monotonic_ns};
 use crate::stat::Latencies;
 use crate::targets::Connection;
 use crate::targets::redis::RedisConnection;
+use crate::targets::region::RegionConnection;
 use nearstate_model::{Error, Result};
 use std::hint::black_box;
 use std::io::{BufRead, Write};
@@ -43,6 +44,10 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     input.read_line(&mut line).map_err(|e| lost(&e))?;
     let plan = Plan::parse(&line)?;
     match plan.target.as_str() {
+        "region" => {
+            let connection = RegionConnection::open(&plan.address)?;
+            Node::new(plan, connection).run(input, output)
+        }
         "redis" | "redis-unix" => {
             let connection = RedisConnection::open(&plan.address)?;
             Node::new(plan, connection).run(input, output)
@@ -80,8 +85,9 @@ impl<C: Connection> Node<C> {
         let is_write = self.plan.kind.mode() == Mode::Write;
         let stamps_at_once = is_write || C::IS_SLOW;
         if !is_write {
+            // The proof alone warms a connection; memory has to be mapped page by page.
             self.prove()?;
-            if self.plan.warm_up {
+            if self.plan.warm_up && !C::IS_SLOW {
                 self.pass(output)?;
             }
         }

@@ -116,6 +116,7 @@ pub fn ratio_text(ratio: f64) -> String {
 
 fn three_digits(amount: f64) -> String {
     match amount {
+        a if a > 0.0 && a < 0.0995 => format!("{a:.4}"),
         a if a < 9.995 => format!("{a:.2}"),
         a if a < 99.95 => format!("{a:.1}"),
         a => format!("{a:.0}"),
@@ -147,6 +148,7 @@ mod tests {
         assert_eq!(latency_text(2_032_000.0), "2.03 ms");
         assert_eq!(rate_text(165_000.0), "165 k");
         assert_eq!(ratio_text(9.999), "10.0 x");
+        assert_eq!(ratio_text(0.003_21), "0.0032 x");
         assert_eq!(ratio_text(f64::NAN), "-");
     }
 }

@@ -1,6 +1,7 @@
 //! The stores that are measured, behind two small traits: what the orchestrator asks of a target,
 //! and what a simulator node asks of its connection to it.
 
+pub mod region;
 pub mod redis;
 pub mod whitedb;
 
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Names of all targets, the one that ratios are relative to first.
-pub const NAMES: [&str; 3] = ["redis", "redis-unix", "whitedb"];
+pub const NAMES: [&str; 4] = ["region", "redis", "redis-unix", "whitedb"];
 
 /// What a database must hold when an experiment begins, and where it is to lie.
 #[derive(Clone, Debug)]
@@ -119,6 +120,7 @@ pub trait Connection {
 /// [`Error::BadArgument`] with the names that exist.
 pub fn target(name: &str, url: Option<&str>) -> Result<Box<dyn Target>> {
     match name {
+        "region" => Ok(Box::new(region::RegionTarget)),
         "redis" => Ok(Box::new(redis::Redis::tcp(url))),
         "redis-unix" => Ok(Box::new(redis::Redis::unix())),
         "whitedb" => Ok(Box::new(whitedb::WhiteDb)),

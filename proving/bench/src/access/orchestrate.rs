@@ -12,12 +12,17 @@ use crate::targets::{Database, Need, Target};
 use nearstate_model::{Error, Result};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Time for all nodes to hear when to begin: so much for a start, and so much for each of them.
 const GO_NS: u64 = 20_000_000;
 const GO_NS_NODE: u64 = 200_000;
+
+/// Nodes tell about every few hundred slow operations. When all are silent for so long, the target
+/// is stuck, and waiting longer would tell nobody anything.
+const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// One experiment and what each target did in it.
 #[derive(Clone, Debug)]
@@ -350,7 +355,16 @@ impl Gathering {
 }
 
 fn next(heard: &Receiver<Heard>) -> Result<Heard> {
-    heard.recv().map_err(|_| Error::Backend { detail: "all simulator nodes are gone".to_owned() })
+    heard.recv_timeout(SILENCE_MAX).map_err(|e| Error::Backend {
+        detail: match e {
+            RecvTimeoutError::Disconnected => "all simulator nodes are gone".to_owned(),
+            RecvTimeoutError::Timeout => format!(
+                "no simulator node has said anything for {} s: give a smaller --scale or fewer \
+                 --num-procs",
+                SILENCE_MAX.as_secs()
+            ),
+        },
+    })
 }
 
 fn failed(node: u64, detail: &str) -> Error {

@@ -117,7 +117,10 @@ pub fn table_4(findings: &Findings) -> Option<Table> {
         vec![("#", Align::Left), ("mode", Align::Left), ("thesis Redis", Align::Right)];
     columns.push(("thesis WhiteDB", Align::Right));
     columns.extend(ours.iter().map(|n| (n.as_str(), Align::Right)));
-    columns.push(("keyed view, region here", Align::Right));
+    let has_region = names.contains(&"region");
+    if has_region {
+        columns.push(("region here, keyed view", Align::Right));
+    }
     let mut table = Table::new(&columns);
     for experiment in &findings.experiments {
         let Some(row) = thesis::row(&experiment.setting.name) else { continue };
@@ -136,7 +139,9 @@ pub fn table_4(findings: &Findings) -> Option<Table> {
         cells.push(spread_text(row.redis));
         cells.push(spread_text(row.whitedb));
         cells.extend(names.iter().map(|n| of(n, counterpart(n, mode))));
-        cells.push(of("region", Kind::View));
+        if has_region && mode == Mode::Read {
+            cells.push(of("region", Kind::View));
+        }
         table.row(cells);
     }
     (!table.rows.is_empty()).then_some(table)

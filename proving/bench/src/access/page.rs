@@ -284,8 +284,8 @@ fn standing_caveats(findings: &Findings) -> Vec<String> {
     ];
     if is_there(Mode::Read) {
         out.push(
-            "Readers run one sequence before they are measured, so that pages are mapped (unless \
-             --cold was given). A batch counts as sixteen operations of a sixteenth of its time."
+            "Readers from memory run one sequence before they are measured, so that pages are \
+             mapped (unless --cold was given). A batch counts as sixteen operations of a sixteenth of its time."
                 .to_owned(),
         );
     }

@@ -49,8 +49,8 @@ pub fn histogram((_, colour, samples): &Series) -> String {
         let highest = bins.percent.iter().copied().fold(1.0, f64::max) * 1.08;
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .x_label_area_size(38)
-            .y_label_area_size(46)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
             .build_cartesian_2d(bins.least..bins.most, 0.0..highest)
             .ok()?;
         let format = |x: &f64| tick(*x, bins.width);
@@ -79,8 +79,8 @@ pub fn ecdf(description: &str, series: &[Series]) -> String {
     picture(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .x_label_area_size(38)
-            .y_label_area_size(46)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
             .build_cartesian_2d(
                 (least..most).log_scale().with_key_points(decades(least, most)),
                 0.0..100.0,
@@ -98,7 +98,7 @@ pub fn ecdf(description: &str, series: &[Series]) -> String {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::LowerRight)
-            .label_font(font(12))
+            .label_font(font(14))
             .draw()
             .ok()?;
         Some(())
@@ -142,13 +142,13 @@ where
         .bold_line_style(GRID)
         .light_line_style(GRID.mix(0.0))
         .axis_style(GRID)
-        .x_labels(6)
+        .x_labels(5)
         .y_labels(6)
         .x_label_formatter(format)
         .y_label_formatter(&|percent| format!("{percent:.0} %"))
         .x_desc(description)
-        .label_style(font(12))
-        .axis_desc_style(font(12))
+        .label_style(font(14))
+        .axis_desc_style(font(14))
         .draw()
         .ok()
 }
