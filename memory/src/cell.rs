@@ -1,5 +1,5 @@
-//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills it
-//! before anybody else knows it.
+//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills
+//! it before anybody else knows it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -60,6 +60,7 @@ pub struct Head {
 pub struct Cell<'m> {
     map: &'m Map,
     at: u64,
+    version: u64,
     sizes: u64,
     key: u64,
 }
@@ -67,9 +68,14 @@ pub struct Cell<'m> {
 impl<'m> Cell<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Damage> {
-        let sizes = map.word(at + WORD_SIZES)?.load(Ordering::Relaxed);
-        let key = map.word(at + WORD_KEY)?.load(Ordering::Relaxed);
-        Ok(Self { map, at, sizes, key })
+        let [version, sizes, key] = map.words(at.saturating_add(WORD_VERSION))?;
+        Ok(Self {
+            map,
+            at,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
     }
 
     /// Offset in the region: its identity for as long as it is pinned.
@@ -147,12 +153,9 @@ impl<'m> Cell<'m> {
     }
 
     /// The version of the record.
-    ///
-    /// # Errors
-    /// Damage: outside the region.
     #[inline]
-    pub fn version(&self) -> Result<u64, Damage> {
-        Ok(self.map.word(self.at + WORD_VERSION)?.load(Ordering::Relaxed))
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     #[inline]
@@ -251,7 +254,8 @@ fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Damage> {
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Damage> {
-    map.word(at + which)
+    // An offset out of a damaged word must not wrap round to the superblock.
+    map.word(at.saturating_add(which))
 }
 
 /// The class in a header.
@@ -267,7 +271,7 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Damage> {
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Damage> {
     let class = class_at(map, at)?;
     let bytes = if class == CLASS_EXTENT {
-        map.word(at + WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
+        word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
     } else {
         class::bytes_of(class)
     };

@@ -1,5 +1,5 @@
-//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys whose
-//! next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
+//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys
+//! whose next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
 
 use nearstate_model::{Error, Result};
 
@@ -193,7 +193,8 @@ impl Member {
 
 /// True if the record of this entry goes to the new bucket.
 fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Damage> {
-    Ok(Cell::new(map, at_of(entry))?.hash_low() >> level & 1 == 1)
+    let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
+    Ok(bit.ok_or(Damage("a noted split has a level that no bucket has"))? & 1 == 1)
 }
 
 /// True if the noted split is committed.
@@ -225,7 +226,8 @@ pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it fits.
+/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it
+/// fits.
 fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Damage> {
     let map = arena.map;
     walk_chain(map, p_at, |at, entry| {

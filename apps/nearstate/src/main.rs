@@ -1,8 +1,9 @@
-//! nearstate: the state layer for 5G network functions. One binary, one module for each sub-command.
+//! nearstate: the state layer for 5G network functions. One binary, one module a sub-command.
 
 #![forbid(unsafe_code)]
 
 mod bench;
+mod region;
 
 use clap::{Parser, Subcommand};
 use std::io::Write as _;
@@ -21,11 +22,15 @@ enum Command {
     /// Measure this machine: the thesis's experiments beside Redis and WhiteDB
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Create, inspect, check and drop regions
+    #[command(subcommand)]
+    Region(region::Command),
 }
 
 fn main() -> ExitCode {
     let outcome = match Line::parse().command {
         Command::Bench(command) => bench::run(command),
+        Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

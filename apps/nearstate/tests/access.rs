@@ -89,6 +89,58 @@ fn a_run_against_a_real_redis_measures_every_kind_and_leaves_nothing() {
 }
 
 #[test]
+fn a_run_against_our_region_measures_every_kind_and_leaves_nothing() {
+    let dir = folder("region");
+    let read = &["step", "view", "copy", "batch", "chain"][..];
+    for (mode, kinds) in [("read", read), ("write", &["put"][..])] {
+        let csv = dir.join("samples.csv").display().to_string();
+        let output = small("region", mode, &dir, &["--disjoint", "--json", "--csv", &csv]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        check_samples(&std::fs::read_to_string(&csv).unwrap(), "region", kinds);
+        // Two timed sequences and a stamped one, of three nodes.
+        let json = text(&output.stdout);
+        assert!(json.contains("\"values_verified\": 1800") || mode == "write", "{json}");
+        std::fs::remove_file(&csv).unwrap();
+    }
+    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn nothing_is_left_of_a_run_that_was_killed() {
+    if !is_installed("redis-server") {
+        return skipped("redis-server is not installed");
+    }
+    let dir = std::env::temp_dir().join(format!("ns-killed-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut run = Command::new(NEARSTATE)
+        .args(["bench", "access", "--target", "redis", "--num-ops", "10000000", "--dir"])
+        .arg(&dir)
+        .args(["--access-mode", "write", "--num-procs", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_empty = || std::fs::read_dir(&dir).unwrap().next().is_none();
+    let wait_until = |reached: &dyn Fn() -> bool| {
+        while !reached() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let socket = || {
+        let kept = std::fs::read_dir(&dir).unwrap().flatten().next();
+        kept.is_some_and(|k| k.path().join("redis.sock").exists())
+    };
+    wait_until(&socket);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // The keeper stops the server and then removes the folder, however long that takes.
+    wait_until(&is_empty);
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
 fn a_run_against_whitedb_measures_every_kind() {
     if !Path::new("/usr/include/whitedb/dbapi.h").exists() {
         return skipped("libwgdb-dev is not installed");

@@ -5,6 +5,7 @@ pub mod page;
 pub mod output;
 pub mod orchestrate;
 pub mod display;
+pub mod setting;
 pub mod options;
 pub mod preset;
 pub mod thesis;
@@ -16,6 +17,7 @@ use options::Options;
 use orchestrate::Experiment;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// Everything that was measured in one call, and what it was measured on.
 #[derive(Debug)]
@@ -39,9 +41,10 @@ pub struct Findings {
 /// The first thing that went wrong, in words that say what would help.
 pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()> {
     let machine = Machine::look();
+    check_numa(options, &machine)?;
     let (targets, versions, missing) = choose(options)?;
     let settings =
-        preset::settings(options, &machine, targets.iter().any(|t| t.name() == "whitedb"))?;
+        setting::settings(options, &machine, targets.iter().any(|t| t.name() == "whitedb"))?;
     let mut caveats = caveats(options, &settings, &machine);
     caveats.extend(missing);
     let names: Vec<&str> = targets.iter().map(|t| t.name()).collect();
@@ -59,6 +62,23 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
     let findings =
         Findings { command: command.to_owned(), machine, versions, caveats, experiments };
     deliver(&findings, options, out)
+}
+
+fn check_numa(options: &Options, machine: &Machine) -> Result<()> {
+    let Some(node) = options.numa_node.filter(|_| machine.numa_nodes > 1) else { return Ok(()) };
+    if usize::try_from(node).is_ok_and(|n| n >= machine.numa_nodes) {
+        let last = machine.numa_nodes - 1;
+        return Err(Error::BadArgument {
+            detail: format!("--numa-node {node}: this machine has nodes 0 to {last}"),
+        });
+    }
+    let is_there = Command::new("numactl").arg("--show").output().is_ok();
+    if is_there {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: "--numa-node needs numactl to place processes: apt-get install -y numactl".into(),
+    })
 }
 
 fn deliver(findings: &Findings, options: &Options, out: &mut impl Write) -> Result<()> {
@@ -116,8 +136,8 @@ fn choose(options: &Options) -> Result<Chosen> {
     Ok((targets, versions, missing))
 }
 
-fn caveats(options: &Options, settings: &[preset::Setting], machine: &Machine) -> Vec<String> {
-    let mut out: Vec<String> = settings.iter().filter_map(preset::Setting::scale_note).collect();
+fn caveats(options: &Options, settings: &[setting::Setting], machine: &Machine) -> Vec<String> {
+    let mut out: Vec<String> = settings.iter().filter_map(setting::Setting::scale_note).collect();
     let nodes = settings.iter().map(|s| s.nodes).max().unwrap_or(1);
     if nodes > machine.cores as u64 {
         out.push(format!(

@@ -1,10 +1,10 @@
-//! The values that are written and read: random bytes without a NUL, each of which certifies itself.
+//! The values that are written and read: random bytes without a NUL, each certifying itself.
 //!
-//! Paper 1 §4.2.2 found that WhiteDB stores equal strings once, so no two values may be equal. The
+//! Paper 1 §4.2.2 found that WhiteDB stores equal strings once, so no two values are equal. The
 //! first three words of a value are its own; the rest comes from a small set of random bodies, so
 //! that making a value costs the writer a few nanoseconds. The sum of all words of a value is a
-//! function of its first word: a reader that adds up what it reads has touched every byte, and knows
-//! that it read one whole value and not parts of two.
+//! function of its first word: a reader that adds up what it reads has touched every byte, and
+//! knows that it read one whole value and not parts of two.
 
 /// The smallest value, in bytes: three words of its own and one that is not.
 pub const RECORD_BYTES_MIN: usize = 32;

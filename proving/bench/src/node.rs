@@ -1,11 +1,11 @@
 //! A simulator node: one process that runs sequences of accesses and measures them. Paper 1's
 //! simulation application (§4.2.2).
 //!
-//! A sequence is timed as a whole, which gives the paper's sequence average. Where one access takes
-//! longer than reading the clock by far (every write, every access to a server), each one is stamped
-//! in the same pass. Reads from memory are too fast for that: their sequences run without a clock
-//! inside, and one further sequence is stamped for the percentiles. What a stamp itself costs is
-//! measured first and subtracted.
+//! A sequence is timed as a whole, which gives the paper's sequence average. Where one access
+//! takes longer than reading the clock by far (every write, every access to a server), each one is
+//! stamped in the same pass. Reads from memory are too fast for that: their sequences run without
+//! a clock inside, and one further sequence is stamped for the percentiles. What a stamp itself
+//! costs is measured first and subtracted.
 
 use crate::content::{KEY_BYTES, Source, belongs_to, certified, first_word, key, mix};
 use crate::protocol::{BATCH_KEYS, Kind, Mode, Plan, Said, Touch, monotonic_ns};

@@ -1,5 +1,5 @@
-//! One page of HTML that opens without a network: text, tables, and charts as inline SVG. What is on
-//! it is the caller's; how it looks is decided here, for a light and a dark screen.
+//! One page of HTML that opens without a network: text, tables, and charts as inline SVG. What is
+//! on it is the caller's; how it looks is decided here, for a light and a dark screen.
 
 pub mod chart;
 
@@ -51,6 +51,8 @@ pub struct Chart {
     pub caption: String,
     /// The picture; see [`chart`].
     pub svg: String,
+    /// What each colour stands for, where there are several.
+    pub legend: Vec<(String, chart::Colour)>,
 }
 
 /// Bars that belong together.
@@ -93,8 +95,8 @@ impl Page {
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <meta name=\"color-scheme\" content=\"light dark\">\
-             <title>{title}</title><style>\n{STYLE}</style></head>\n<body><main>\n{body}</main></body>\
-             </html>\n"
+             <title>{title}</title><style>\n{STYLE}</style></head>\n<body><main>\n{body}</main>\
+             </body></html>\n"
         )
     }
 
@@ -141,7 +143,17 @@ impl Block {
             Self::Charts(charts) => {
                 let chart = |c: &Chart| {
                     let caption = escaped(&c.caption);
-                    format!("<figure>{}<figcaption>{caption}</figcaption></figure>", c.svg)
+                    let legend = joined(&c.legend, |(name, colour)| {
+                        let colour = chart::css(*colour);
+                        format!("<s style=\"background:{colour}\"></s>{} ", escaped(name))
+                    });
+                    // A chart of several takes the room of two.
+                    let class = if c.legend.is_empty() { "" } else { " class=\"wide\"" };
+                    format!(
+                        "<figure{class}>{}<figcaption><span>{legend}</span>{caption}</figcaption>\
+                         </figure>",
+                        c.svg
+                    )
                 };
                 format!("<div class=\"charts\">{}</div>\n", joined(charts, chart))
             }
@@ -193,8 +205,8 @@ fn bars_html(groups: &[BarGroup]) -> String {
                 (bar.amount.max(f64::MIN_POSITIVE).log10() - least) / (most - least).max(0.1);
             let _ = write!(
                 out,
-                "<div class=\"bar{}\"><span>{}</span><i><b style=\"width:{:.1}%;background:{}\"></b>\
-                 </i><em>{}</em></div>",
+                "<div class=\"bar{}\"><span>{}</span><i>\
+                 <b style=\"width:{:.1}%;background:{}\"></b></i><em>{}</em></div>",
                 if bar.is_foreign { " foreign" } else { "" },
                 escaped(&bar.label),
                 3.0 + 97.0 * share.clamp(0.0, 1.0),
@@ -244,7 +256,7 @@ mod tests {
                     bars: vec![bar(1.0), bar(1e3)],
                 }]),
                 Block::Details("more".to_owned(), vec![Block::Text("inside".to_owned())]),
-                Block::Charts(vec![Chart { caption: "c".to_owned(), svg }]),
+                Block::Charts(vec![Chart { caption: "c".to_owned(), svg, legend: Vec::new() }]),
             ],
         }
     }

@@ -5,7 +5,7 @@
  * This program is free software: you can redistribute it and/or modify it under the terms of the
  * GNU General Public License as published by the Free Software Foundation, either version 3 of the
  * License, or (at your option) any later version. It is distributed in the hope that it will be
- * useful, but WITHOUT ANY WARRANTY; see COPYING in this folder.
+ * useful, but WITHOUT ANY WARRANTY; see COPYING.md in this folder.
  *
  * It links WhiteDB (GPL-3.0), so it is a program of its own and shares no code with the rest of the
  * repository. It talks with the orchestrator in lines of text:
@@ -39,7 +39,7 @@
 
 enum { KEY_BYTES = 20, KEY_COLUMN = 0, VALUE_COLUMN = 1, COLUMNS = 2, BODIES_MAX = 64 };
 
-/* ---- talking ---------------------------------------------------------------------------------- */
+/* ---- talking -------------------------------------------------------------------------------- */
 
 static FILE *talk; /* the orchestrator; WhiteDB prints to stdout, which therefore goes to stderr */
 
@@ -69,7 +69,7 @@ static void sleep_until(uint64_t at_ns) {
   }
 }
 
-/* ---- content: random bytes without NUL, every value certifies itself --------------------------- */
+/* ---- content: random bytes without NUL, every value certifies itself ------------------------ */
 
 static uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
@@ -159,7 +159,7 @@ static void key_of(char *key, uint64_t record) {
   key[KEY_BYTES] = 0;
 }
 
-/* ---- the plan --------------------------------------------------------------------------------- */
+/* ---- the plan ------------------------------------------------------------------------------- */
 
 struct plan {
   char address[64], kind[16], touch[8];
@@ -203,7 +203,7 @@ static void plan_read(struct plan *p) {
   p->warm_up = number(line, "warm_up");
 }
 
-/* ---- one run ---------------------------------------------------------------------------------- */
+/* ---- one run -------------------------------------------------------------------------------- */
 
 struct run {
   void *db;
@@ -259,7 +259,8 @@ static void put_one(struct run *r, uint64_t at) {
   if (!record) fail("the database is full: give a larger --db-size");
   wg_int key = wg_encode_str(r->db, r->keys_sorted + (at % r->plan.count) * (KEY_BYTES + 1), NULL);
   wg_int encoded = wg_encode_str(r->db, value, NULL);
-  if (key == WG_ILLEGAL || encoded == WG_ILLEGAL) fail("the database is full: give a larger --db-size");
+  if (key == WG_ILLEGAL || encoded == WG_ILLEGAL)
+    fail("the database is full: give a larger --db-size");
   if (wg_set_new_field(r->db, record, KEY_COLUMN, key) < 0) fail("a key could not be set");
   if (wg_set_new_field(r->db, record, VALUE_COLUMN, encoded) < 0) fail("a value could not be set");
 }
@@ -439,7 +440,7 @@ static int node_main(void) {
   return 0;
 }
 
-/* ---- the keeper ------------------------------------------------------------------------------- */
+/* ---- the keeper ----------------------------------------------------------------------------- */
 
 static void *kept;
 static char kept_key[64];
@@ -494,7 +495,8 @@ static int keep_main(void) {
     if (sscanf(line, "create %63s %" SCNu64, key, &bytes) == 2) {
       db = keeper_create(key, bytes);
       say("ready");
-    } else if (db && sscanf(line, "load %" SCNu64 " %" SCNu64 " %" SCNu64, &count, &bytes, &seed) == 3) {
+    } else if (db && sscanf(line, "load %" SCNu64 " %" SCNu64 " %" SCNu64, &count, &bytes,
+                            &seed) == 3) {
       keeper_load(db, count, bytes, seed);
       say("done");
     } else if (db && !strncmp(line, "index", 5)) {

@@ -1,6 +1,8 @@
 //! The command line, named as in paper 1's Table 1.
 
+use super::preset;
 use crate::protocol::{Kind, Mode, Touch};
+use crate::targets;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -13,8 +15,8 @@ use std::path::PathBuf;
   nearstate bench access --num-procs 4 --num-ops 50000 --access-mode write --csv samples.csv
   nearstate bench access --target redis --url redis://10.0.0.7:6379 --num-procs 4")]
 pub struct Options {
-    /// Rows of the thesis's Tables 2 and 3: thesis-1 to -6, thesis-numa-1 to -5, all (the six), numa
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(super::preset::NAMES))]
+    /// Rows of the thesis's Table 2 (all of them: all) and Table 3 (numa)
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(preset::NAMES))]
     pub preset: Vec<String>,
 
     /// Operations in a sequence [default: 10000, or the preset's]
@@ -37,7 +39,7 @@ pub struct Options {
     #[arg(long, value_parser = bytes)]
     pub record_size: Option<u64>,
 
-    /// Simulator nodes: processes that read or write at the same time [default: 10, or the preset's]
+    /// Simulator nodes: processes that access at the same time [default: 10, or the preset's]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub num_procs: Option<u64>,
 
@@ -46,7 +48,7 @@ pub struct Options {
     pub access_mode: Option<AccessMode>,
 
     /// What to measure; ratios are relative to the first [default: all that are installed]
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(crate::targets::NAMES))]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(targets::NAMES))]
     pub target: Vec<String>,
 
     /// Ways to access a record [default: all that a target has]

@@ -3,15 +3,16 @@
 
 use super::display::{Display, Step};
 use super::options::Options;
-use super::preset::Setting;
+use super::setting::Setting;
 use crate::keeper::system;
+use crate::machine::Machine;
 use crate::protocol::{Kind, Mode, Plan, Said, monotonic_ns};
 use crate::stat::{Latencies, Summary, sequence_average};
 use crate::table::latency_text;
 use crate::targets::{Database, Need, Target};
 use nearstate_model::{Error, Result};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -131,16 +132,30 @@ impl Desk<'_> {
             record_bytes: usize::try_from(self.setting.record_bytes).unwrap_or(usize::MAX),
             db_bytes: self.setting.db_bytes,
             seed: self.options.seed,
-            numa_node: self
-                .options
-                .numa_node
-                .filter(|_| crate::machine::Machine::look().numa_nodes > 1),
+            numa_node: self.numa_node(),
             folder: self.options.dir.clone(),
         };
         let step = self.display.begin(format!("{}, loading", self.target.name()), records);
         let database = self.target.open(&need, &mut |loaded| step.done(loaded));
         step.finish();
         database
+    }
+
+    /// The NUMA node that was asked for, where it makes a difference.
+    fn numa_node(&self) -> Option<u32> {
+        self.options.numa_node.filter(|_| Machine::look().numa_nodes > 1)
+    }
+
+    /// A simulator node's program. When the database's memory is placed, the nodes are too: on NUMA
+    /// node 0, the thesis's compute node (§5.2).
+    fn node_program(&self, database: &dyn Database) -> Result<Command> {
+        let program = database.node_program()?;
+        if self.numa_node().is_none() {
+            return Ok(program);
+        }
+        let mut placed = Command::new("numactl");
+        placed.args(["--cpunodebind=0", "--"]).arg(program.get_program()).args(program.get_args());
+        Ok(placed)
     }
 
     fn run(&self, database: &dyn Database, kind: Kind) -> Result<Run> {
@@ -151,7 +166,7 @@ impl Desk<'_> {
         step.phase("starting nodes");
         let mut nodes = Nodes::default();
         for node in 0..self.setting.nodes {
-            nodes.start(database, &self.plan(database, kind, node), &tell)?;
+            nodes.start(self.node_program(database)?, &self.plan(database, kind, node), &tell)?;
         }
         drop(tell);
         let mut gathering = Gathering::new(self, kind);
@@ -207,8 +222,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn start(&mut self, database: &dyn Database, plan: &Plan, tell: &Sender<Heard>) -> Result<()> {
-        let mut command = database.node_program()?;
+    fn start(&mut self, mut command: Command, plan: &Plan, tell: &Sender<Heard>) -> Result<()> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|e| system("starting a simulator node", &e))?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
@@ -314,7 +328,7 @@ impl Gathering {
     fn until_done(&mut self, heard: &Receiver<Heard>, step: &Step<'_>) -> Result<()> {
         let mut done = 0;
         let nodes = usize::try_from(self.nodes).unwrap_or(usize::MAX);
-        // Slow nodes tell about parts of a sequence; what they told is not counted again at its end.
+        // Slow nodes tell about parts of a sequence; those are not counted again at its end.
         let mut told = vec![0; nodes];
         while done < self.nodes {
             let (node, said) = next(heard)?;

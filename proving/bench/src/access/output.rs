@@ -119,7 +119,7 @@ pub fn table_4(findings: &Findings) -> Option<Table> {
     columns.extend(ours.iter().map(|n| (n.as_str(), Align::Right)));
     let has_region = names.contains(&"region");
     if has_region {
-        columns.push(("region here, keyed view", Align::Right));
+        columns.push(("region, by key", Align::Right));
     }
     let mut table = Table::new(&columns);
     for experiment in &findings.experiments {

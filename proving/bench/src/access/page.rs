@@ -17,8 +17,8 @@ const QUANTILES: u32 = 400;
 pub fn html(findings: &Findings) -> String {
     let mut blocks = vec![Block::Heading("At a glance".to_owned())];
     blocks.push(Block::Text(
-        "Mean latency of one access, on one logarithmic scale: a short bar is fast. Pale bars are the \
-         thesis's own figures from its machine (an HPE Superdome Flex), for orientation only."
+        "Mean latency of one access, on one logarithmic scale: a short bar is fast. Pale bars \
+         are the thesis's own figures from its machine (an HPE Superdome Flex), for orientation."
             .to_owned(),
     ));
     blocks.push(Block::Bars(findings.experiments.iter().map(glance).collect()));
@@ -187,6 +187,7 @@ fn histograms(runs: &[&Run], experiment: &str) -> Vec<Chart> {
                 if count == 1 { "" } else { "s" }
             ),
             svg: chart::histogram(&averages(run)),
+            legend: Vec::new(),
         }
     };
     runs.iter().map(chart).collect()
@@ -199,14 +200,17 @@ fn averages(run: &Run) -> Series {
 fn distributions(runs: &[&Run], experiment: &str, what: &str) -> Vec<Chart> {
     let sequences: Vec<Series> = runs.iter().map(|r| averages(r)).collect();
     let single: Vec<Series> = runs.iter().map(|r| quantiles(r)).collect();
+    let legend: Vec<_> = runs.iter().map(|r| (r.target.clone(), colour(&r.target))).collect();
     vec![
         Chart {
             caption: format!("ECDF of sequence averages, {what} ({experiment})"),
             svg: chart::ecdf("sequence average, at most", &sequences),
+            legend: legend.clone(),
         },
         Chart {
             caption: format!("ECDF of single operations, {what} ({experiment})"),
             svg: chart::ecdf("latency of one operation, at most", &single),
+            legend,
         },
     ]
 }
@@ -285,7 +289,8 @@ fn standing_caveats(findings: &Findings) -> Vec<String> {
     if is_there(Mode::Read) {
         out.push(
             "Readers from memory run one sequence before they are measured, so that pages are \
-             mapped (unless --cold was given). A batch counts as sixteen operations of a sixteenth of its time."
+             mapped (unless --cold was given). A batch counts as sixteen \
+             operations of a sixteenth of its time."
                 .to_owned(),
         );
     }
@@ -298,10 +303,10 @@ fn standing_caveats(findings: &Findings) -> Vec<String> {
     }
     if has("whitedb") {
         out.push(
-            "WhiteDB is written under its database-level lock. \"put\" takes it for each record and \
-             counts the wait; \"put, sequence lock\" holds it over a whole sequence and does not count \
-             the wait, which is the thesis's way. Its index is built after loading, so that \
-             writes do not pay for it. Its reads take no lock."
+            "WhiteDB is written under its database-level lock. \"put\" takes it for each record \
+             and counts the wait; \"put, sequence lock\" holds it over a whole sequence and does \
+             not count the wait, which is the thesis's way. Its index is built after loading, so \
+             that writes do not pay for it. Its reads take no lock."
                 .to_owned(),
         );
     }

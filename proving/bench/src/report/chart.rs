@@ -7,8 +7,8 @@
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::drawing::DrawingArea;
 use plotters::prelude::{
-    BindKeyPoints, ChartBuilder, IntoDrawingArea, IntoFont, IntoLogRange, LineSeries, PathElement,
-    RGBColor, Rectangle, SVGBackend, SeriesLabelPosition, ShapeStyle, TextStyle,
+    BindKeyPoints, ChartBuilder, IntoDrawingArea, IntoFont, IntoLogRange, LineSeries, RGBColor,
+    Rectangle, SVGBackend, ShapeStyle, TextStyle,
 };
 use plotters::style::{Color as _, FontTransform};
 
@@ -20,7 +20,8 @@ pub type Series = (String, Colour, Vec<f64>);
 
 const INK: RGBColor = RGBColor(0x12, 0x34, 0x56);
 const GRID: RGBColor = RGBColor(0x65, 0x43, 0x21);
-const SIZE: (u32, u32) = (460, 300);
+const SIZE: (u32, u32) = (300, 220);
+const SIZE_WIDE: (u32, u32) = (560, 220);
 const BINS: usize = 24;
 
 /// The colour of a target, the same in all charts.
@@ -45,10 +46,10 @@ pub fn css(colour: Colour) -> String {
 /// rest into one column.
 pub fn histogram((_, colour, samples): &Series) -> String {
     let Some(bins) = Bins::of(samples) else { return String::new() };
-    picture(|area| {
+    picture(SIZE, |area| {
         let highest = bins.percent.iter().copied().fold(1.0, f64::max) * 1.08;
         let mut chart = ChartBuilder::on(area)
-            .margin(8)
+            .margin(10)
             .x_label_area_size(44)
             .y_label_area_size(52)
             .build_cartesian_2d(bins.least..bins.most, 0.0..highest)
@@ -76,9 +77,9 @@ pub fn ecdf(description: &str, series: &[Series]) -> String {
     if !least.is_finite() || most <= least {
         return String::new();
     }
-    picture(|area| {
+    picture(SIZE_WIDE, |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin(8)
+            .margin(10)
             .x_label_area_size(44)
             .y_label_area_size(52)
             .build_cartesian_2d(
@@ -87,20 +88,10 @@ pub fn ecdf(description: &str, series: &[Series]) -> String {
             )
             .ok()?;
         mesh(&mut chart, description, &|ns: &f64| short(*ns))?;
-        for (name, colour, samples) in series {
+        for (_, colour, samples) in series {
             let line = ShapeStyle { color: colour.to_rgba(), filled: false, stroke_width: 2 };
-            chart
-                .draw_series(LineSeries::new(steps(samples, most), line))
-                .ok()?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], line));
+            chart.draw_series(LineSeries::new(steps(samples, most), line)).ok()?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .label_font(font(14))
-            .draw()
-            .ok()?;
         Some(())
     })
 }
@@ -113,17 +104,17 @@ type Context<'a, 'b, X> = plotters::chart::ChartContext<
 >;
 
 /// Draws into a fresh picture; an empty string if it cannot be drawn.
-fn picture(draw: impl FnOnce(&Area<'_>) -> Option<()>) -> String {
+fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Option<()>) -> String {
     let mut svg = String::new();
     let drawn = {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         draw(&area).and_then(|()| area.present().ok())
     };
     if drawn.is_none() {
         return String::new();
     }
     // Inside a page an SVG needs no name space, and with a view box alone it scales.
-    let (width, height) = SIZE;
+    let (width, height) = size;
     svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
         .replace(&format!("width=\"{width}\" height=\"{height}\" viewBox"), "viewBox")
 }
@@ -147,8 +138,8 @@ where
         .x_label_formatter(format)
         .y_label_formatter(&|percent| format!("{percent:.0} %"))
         .x_desc(description)
-        .label_style(font(14))
-        .axis_desc_style(font(14))
+        .label_style(font(13))
+        .axis_desc_style(font(13))
         .draw()
         .ok()
 }
@@ -243,7 +234,8 @@ fn short(ns: f64) -> String {
         n if n < 999.5e6 => (n / 1e6, "ms"),
         n => (n / 1e9, "s"),
     };
-    format!("{} {unit}", tick(amount, amount / 50.0))
+    let digits = usize::from(amount < 9.95 && (amount - amount.round()).abs() > 0.05);
+    format!("{amount:.digits$} {unit}")
 }
 
 /// As many digits as neighbours need to differ.

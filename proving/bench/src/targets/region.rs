@@ -84,7 +84,9 @@ impl RegionConnection {
     /// # Errors
     /// What the region said.
     pub fn open(path: &str) -> Result<Self> {
-        let session = Region::attach(Path::new(path))?.session()?;
+        let region = Region::attach(Path::new(path))?;
+        region.populate()?;
+        let session = region.session()?;
         let namespace = session.namespace(NAMESPACE, &Schema::default())?;
         Ok(Self { session, namespace })
     }

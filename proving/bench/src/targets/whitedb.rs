@@ -1,6 +1,6 @@
-//! `WhiteDB`, the surrogate of paper 1. Its library is GPL-3.0, so nothing of it is linked here: its
-//! nodes are a separate C program (`proving/peers/whitedb`) that is compiled when it is first needed,
-//! where the library is installed, and that speaks the same protocol.
+//! WhiteDB, the surrogate of paper 1. Its library is GPL-3.0, so nothing of it is linked here: its
+//! nodes are a separate C program (`proving/peers/whitedb`) that is compiled when it is first
+//! needed, where the library is installed, and that speaks the same protocol.
 
 use super::{Database, Need, Target, placed};
 use crate::keeper::{own_program, system};
@@ -21,7 +21,7 @@ const HEADERS: [&str; 2] = ["/usr/include/whitedb/dbapi.h", "/usr/local/include/
 const SOURCE_VARIABLE: &str = "NEARSTATE_PEERS";
 const SOURCE: &str = "proving/peers/whitedb/node.c";
 
-/// `WhiteDB` as a target.
+/// WhiteDB as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct WhiteDb;
 
