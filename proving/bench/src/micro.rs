@@ -22,7 +22,7 @@ use crate::machine::{Machine, bytes_text};
 use findings::Findings;
 use measure::Desk;
 use nearstate_model::{Error, Result};
-use options::{Group, Options};
+use options::{Clock, Group, Options};
 use peers::{NAMES, version};
 use place::Places;
 use std::io::Write;
@@ -39,7 +39,7 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
     })?;
     let (targets, versions, mut caveats) = choose(options)?;
     check_room(options, &machine, targets.len() as u64)?;
-    caveats.extend(remarks(&targets, places));
+    caveats.extend(remarks(options, &targets, places));
     let display = Display::new(measure::steps(options));
     let rows = Vec::new();
     let mut desk = Desk { options, targets: &targets, places, display: &display, rows, caveats };
@@ -111,7 +111,7 @@ fn check_room(options: &Options, machine: &Machine, targets: u64) -> Result<()> 
 }
 
 /// What has to be known to judge the figures.
-fn remarks(targets: &[String], places: Places) -> Vec<String> {
+fn remarks(options: &Options, targets: &[String], places: Places) -> Vec<String> {
     let mut out = vec![
         "every value that is read is touched: its first and its last byte are summed; the step to \
          the next record touches neither key nor value"
@@ -122,6 +122,13 @@ fn remarks(targets: &[String], places: Places) -> Vec<String> {
             places.measuring, places.companion
         ),
     ];
+    if options.clock == Clock::Thread {
+        out.push(
+            "only time in which the measuring thread ran is counted (--clock thread), but for \
+             redis, whitedb and the ten writers"
+                .to_owned(),
+        );
+    }
     let has = |name: &str| targets.iter().any(|t| t == name);
     if has("lmdb") {
         out.push(

@@ -8,7 +8,6 @@ use super::work::{Material, key_of};
 use crate::access::display::Display;
 use crate::content::Source;
 use crate::keeper::Keeper;
-use crate::protocol::monotonic_ns;
 use crate::stat::{median, sequence_average};
 use nearstate_model::Result;
 use nearstate_store::{CreateOptions, Region};
@@ -53,14 +52,14 @@ fn grow(
     let value_bytes = usize::try_from(options.growth_value_bytes).unwrap_or(usize::MAX);
     let mut source = Source::new(options.seed, records.start, value_bytes);
     let count = records.end - records.start;
-    let start_ns = monotonic_ns();
+    let start_ns = options.clock.now_ns();
     for record in records {
         store.put(&key_of(record), source.value(record))?;
         if record % 65_536 == 65_535 {
             done(65_536);
         }
     }
-    Ok(sequence_average(monotonic_ns() - start_ns, count))
+    Ok(sequence_average(options.clock.now_ns() - start_ns, count))
 }
 
 fn read_and_write(store: &mut RegionStore, options: &Options, size: u64) -> Result<(f64, f64)> {
@@ -70,7 +69,7 @@ fn read_and_write(store: &mut RegionStore, options: &Options, size: u64) -> Resu
     let (mut views, mut puts) = (Vec::new(), Vec::new());
     // One round to warm up.
     for round in 0..=options.rounds() {
-        let work = material.work(round * ops % size, ops);
+        let work = material.work(round * ops % size, ops, options.clock);
         let view_ns = loops::run(store, Job::View, &work)?;
         let put_ns = loops::run(store, Job::Put, &work)?;
         if round > 0 {

@@ -2,7 +2,6 @@
 //! the clock and the operation; each counts what it found, and finding too little is an error.
 
 use super::work::{BATCH, Work, touch};
-use crate::protocol::monotonic_ns;
 use nearstate_model::{Error, Result};
 use std::hint::black_box;
 
@@ -63,7 +62,7 @@ pub trait Store {
 /// # Errors
 /// What the store said, and [`Error::Backend`] if records were missing.
 pub fn run<S: Store>(store: &mut S, job: Job, work: &Work<'_>) -> Result<f64> {
-    let start_ns = monotonic_ns();
+    let start_ns = work.clock.now_ns();
     let (found, expected) = match job {
         Job::View => (views(store, work)?, work.ops),
         Job::Copy => (copies(store, work)?, work.ops),
@@ -73,7 +72,7 @@ pub fn run<S: Store>(store: &mut S, job: Job, work: &Work<'_>) -> Result<f64> {
         Job::Put => (puts(store, work)?, work.ops),
         Job::Step => (store.steps()?, work.keys.len() as u64),
     };
-    let ns = monotonic_ns() - start_ns;
+    let ns = work.clock.now_ns() - start_ns;
     if found != expected {
         return Err(Error::Backend {
             detail: format!("{found} records were met where {expected} should be"),

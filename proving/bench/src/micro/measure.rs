@@ -6,7 +6,7 @@ use super::companion::{Companion, Terms, writers};
 use super::findings::{Goal, OURS, Row, Unit};
 use super::listing;
 use super::loops::Job;
-use super::options::{Group, Options};
+use super::options::{Clock, Group, Options};
 use super::peers::region::{Loaded as RegionLoaded, RegionStore, room};
 use super::peers::{Need, Subject, open};
 use super::place::{Places, pin};
@@ -216,13 +216,15 @@ impl Desk<'_> {
     /// One turn, warmed up.
     fn sample(&self, subject: &mut dyn Subject, turn: Turn<'_>) -> Result<f64> {
         let Turn { job, material, round, records } = turn;
+        // A server's work is not this thread's.
+        let clock = if subject.is_server() { Clock::Wall } else { self.options.clock };
         let start = round * self.options.ops() % records;
         let ops = self.options.ops().min(subject.ops_max());
         if job != Job::Step {
             let warm_up = WARM_UP.min(records).min(ops);
-            subject.run(job, &material.work((start + ops) % records, warm_up))?;
+            subject.run(job, &material.work((start + ops) % records, warm_up, clock))?;
         }
-        subject.run(job, &material.work(start, ops))
+        subject.run(job, &material.work(start, ops, clock))
     }
 
     fn bytes(&mut self, subjects: &mut [Box<dyn Subject>], records: u64) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The command line of `nearstate bench micro`.
 
+use crate::protocol::monotonic_ns;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -48,6 +49,10 @@ pub struct Options {
     #[arg(long)]
     pub quick: bool,
 
+    /// What is counted: all time, or only that in which the measuring thread ran (a busy machine)
+    #[arg(long, value_enum, default_value = "wall")]
+    pub clock: Clock,
+
     /// Leave the region's memory on 4 KiB pages after loading
     #[arg(long)]
     pub no_collapse: bool,
@@ -90,6 +95,30 @@ pub enum Group {
     Listing,
     /// Cost against the number of records
     Growth,
+}
+
+/// Which time is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Clock {
+    /// All of it.
+    Wall,
+    /// Only that in which the measuring thread ran. Says nothing of a server in another process,
+    /// which is always measured by the wall.
+    Thread,
+}
+
+impl Clock {
+    /// Nanoseconds of it.
+    pub fn now_ns(self) -> u64 {
+        match self {
+            Self::Wall => monotonic_ns(),
+            Self::Thread => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+                seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+            }
+        }
+    }
 }
 
 impl Options {

@@ -43,6 +43,11 @@ pub trait Subject {
         u64::MAX
     }
 
+    /// Whether another process does the work.
+    fn is_server(&self) -> bool {
+        false
+    }
+
     /// Runs one turn; nanoseconds for each operation.
     ///
     /// # Errors

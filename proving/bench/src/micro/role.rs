@@ -2,6 +2,7 @@
 //! measurement, one of ten writers, or the reader whose system calls are counted.
 
 use super::loops::{self, Job, Store};
+use super::options::Clock;
 use super::peers::lmdb::LmdbFile;
 use super::peers::region::RegionStore;
 use super::place;
@@ -96,7 +97,7 @@ fn with_region(options: &Options) -> Result<()> {
     let mut store = RegionStore::attach(&options.path)?;
     if options.role == Role::Count {
         let material = Material::new(options.records, 64, options.seed);
-        let work = material.work(0, options.ops);
+        let work = material.work(0, options.ops, Clock::Wall);
         let seen = probe::all(&store, &work)?;
         return say(&format!("read {seen}"));
     }
@@ -137,11 +138,11 @@ fn until_told<S: Store>(options: &Options, store: &mut S, job: Job) -> Result<()
     let material = Material::new(options.records, value_bytes, options.seed);
     let is_over = is_over();
     let mut at = 0;
-    loops::run(store, job, &material.work(at, STRETCH))?;
+    loops::run(store, job, &material.work(at, STRETCH, Clock::Wall))?;
     say("ready")?;
     while !is_over.load(Ordering::Relaxed) {
         at += STRETCH;
-        loops::run(store, job, &material.work(at % options.records.max(1), STRETCH))?;
+        loops::run(store, job, &material.work(at % options.records.max(1), STRETCH, Clock::Wall))?;
     }
     say(&format!("done {at}"))
 }
@@ -158,7 +159,7 @@ fn elsewhere(options: &Options) -> Result<()> {
     let mut state = options.seed;
     let mut done = 0;
     while !is_over.load(Ordering::Relaxed) {
-        for value in material.work(0, STRETCH).values {
+        for value in material.work(0, STRETCH, Clock::Wall).values {
             state = crate::content::mix(state);
             let at = usize::try_from(state % options.records.max(1)).unwrap_or(0) * value_bytes;
             if let Some(to) = own.get_mut(at..at + value_bytes) {

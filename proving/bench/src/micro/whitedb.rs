@@ -5,7 +5,7 @@ use super::options::Options;
 use crate::access::display::Display;
 use crate::access::options::Options as AccessOptions;
 use crate::access::orchestrate::{Run, experiment};
-use crate::access::preset::Setting;
+use crate::access::setting::Setting;
 use crate::keeper::system;
 use crate::protocol::Mode;
 use crate::targets::target;

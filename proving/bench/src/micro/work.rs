@@ -1,6 +1,7 @@
 //! What one turn of a target consists of: which keys in which order, which values, how many
 //! operations. It is the same for every target.
 
+use super::options::Clock;
 use crate::content::{KEY_BYTES, Source, key, mix};
 
 /// A key of a record.
@@ -37,7 +38,7 @@ impl Material {
     }
 
     /// `ops` operations from key `start` of the random order on, over the end to its beginning.
-    pub fn work(&self, start: u64, ops: u64) -> Work<'_> {
+    pub fn work(&self, start: u64, ops: u64, clock: Clock) -> Work<'_> {
         let count = self.keys.len().max(1);
         let mut at = usize::try_from(start).unwrap_or(0) % count;
         let mut rest = usize::try_from(ops).unwrap_or(usize::MAX);
@@ -49,7 +50,8 @@ impl Material {
             runs.push(run);
             at = 0;
         }
-        Work { runs, values: &self.values, keys: &self.keys, ops, zero: std::hint::black_box(0) }
+        let zero = std::hint::black_box(0);
+        Work { runs, values: &self.values, keys: &self.keys, ops, zero, clock }
     }
 }
 
@@ -73,6 +75,8 @@ pub struct Work<'a> {
     pub ops: u64,
     /// Zero, which the compiler does not know: what is multiplied with it is still waited for.
     pub zero: u64,
+    /// Which time is counted.
+    pub clock: Clock,
 }
 
 /// Looks at a value: its first and its last byte.
@@ -100,7 +104,7 @@ mod tests {
     #[test]
     fn a_turn_goes_on_where_it_is_told_and_over_the_end() {
         let material = Material::new(10, 64, 7);
-        let turn = material.work(8, 25);
+        let turn = material.work(8, 25, Clock::Wall);
         let flat: Vec<Key> = turn.runs.concat();
         assert_eq!(flat.len(), 25);
         for (at, key) in flat.iter().enumerate() {

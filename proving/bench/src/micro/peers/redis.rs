@@ -108,6 +108,10 @@ impl Subject for Loaded {
         matches!(job, Job::Copy | Job::BatchCopy | Job::Chain | Job::Put)
     }
 
+    fn is_server(&self) -> bool {
+        true
+    }
+
     fn ops_max(&self) -> u64 {
         OPS_MAX
     }
