@@ -51,7 +51,8 @@ pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u
 }
 
 /// The record of an entry, if its key is this one.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
 fn of_key<'m>(map: &'m Map, at: u64, hash: u64, key: &[u8]) -> Result<Option<Cell<'m>>, Damage> {
     let cell = Cell::new(map, at)?;
     let is_it = cell.hash_low() == hash as u32 && is_equal(cell.key()?, key);
@@ -102,8 +103,25 @@ fn search<'m>(
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
 }
 
+/// The first entry of a bucket line with this tag, or 0; and the line's last word.
+///
+/// Without a branch on where it stands: that place is random, and a processor that guesses it wrong
+/// waits for the line before it goes on to the next record.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
+fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+    let words = entries.each_ref().map(load);
+    let mut picked = 0;
+    for word in words.into_iter().rev() {
+        picked = if tag_in(word) == tag { word } else { picked };
+    }
+    let [.., last] = words;
+    (picked, last)
+}
+
 /// The record of a key. The caller has a pin, or the bucket's lock.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "its answer would travel through memory")]
 pub(crate) fn find<'m>(
     map: &'m Map,
     table: &Table,
@@ -114,16 +132,20 @@ pub(crate) fn find<'m>(
     let [first, entries @ ..] = map.words::<WORDS>(table.bucket_at(map, bucket)?)?;
     let control = begin(first);
     if step(hash, bucket, depth_of(control)).is_none() {
-        match search(map, entries, hash, key)? {
-            Ok(cell) => return Ok(Some(cell)),
-            Err(0) if is_unmoved(first, control) => return Ok(None),
-            Err(_) => {}
+        let (entry, last) = pick(entries, tag_of(hash));
+        if entry != 0 {
+            if let Some(cell) = of_key(map, at_of(entry), hash, key)? {
+                return Ok(Some(cell));
+            }
+        } else if !is_link(last) && is_unmoved(first, control) {
+            return Ok(None);
         }
     }
     find_slowly(map, table, hash, key)
 }
 
-/// As [`find`], where the bucket was split, has overflow lines, or is being changed.
+/// As [`find`], where the bucket was split, has overflow lines, is being changed, or has two entries
+/// with one tag.
 #[inline(never)]
 fn find_slowly<'m>(
     map: &'m Map,
@@ -194,7 +216,8 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
     pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
         match find(self.map(), table, hash, key)? {
             // A page that is gone reads as zeros: nothing is found there.
@@ -215,15 +238,12 @@ impl Member {
     /// how many lines of each: one for a view, more for a copy.
     #[inline]
     pub fn prefetch_record(&self, table: &Table, hash: u64, lines: u64) {
-        let tag = tag_of(hash);
         let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
-        let Ok(line) = self.map().words::<WORDS>(at) else { return };
-        for word in line.iter().skip(1) {
-            let entry = load(word);
-            if tag_in(entry) == tag {
-                for index in 0..lines {
-                    self.map().prefetch(at_of(entry) + 64 * index);
-                }
+        let Ok([_, entries @ ..]) = self.map().words::<WORDS>(at) else { return };
+        let (entry, _) = pick(entries, tag_of(hash));
+        if entry != 0 {
+            for index in 0..lines {
+                self.map().prefetch(at_of(entry) + 64 * index);
             }
         }
     }

@@ -21,7 +21,11 @@ impl Session {
     ///
     /// # Errors
     /// `Damaged`, `Forked`. A key that is too long is simply not there.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
@@ -35,7 +39,11 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::get`].
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub fn get_copy(
         &self,
         namespace: Namespace,

@@ -18,7 +18,11 @@ pub struct View<'s> {
 }
 
 impl<'s> View<'s> {
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, kind: Kind) -> Result<Self> {
         Ok(Self { cell, value: cell.value()?, version: cell.version(), kind, _pin: pin })
     }
