@@ -34,6 +34,10 @@ pub const WAIT_MAX: Duration = Duration::from_secs(1);
 /// promised.
 const PROBE_EVERY: Duration = Duration::from_micros(200);
 
+/// A pin that is this many epochs old is asked about: its process may be dead. A view that is used
+/// as meant is over long before.
+const EPOCHS_HELD: u64 = 8;
+
 /// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
 /// hold.
 const SPINS: u32 = 64;
@@ -257,6 +261,21 @@ impl Member {
         let pins = (0..high).filter_map(|index| map.word(member_at(index) + MEMBER_PIN).ok());
         self.safe.set(pin::safe(now, pins));
         self.pressure.set(0);
+        if self.safe.get().saturating_add(EPOCHS_HELD) < now {
+            self.recover_dead_readers(now)?;
+        }
+        Ok(())
+    }
+
+    /// A reader that was killed with a view must not hold memory back for ever.
+    #[cold]
+    fn recover_dead_readers(&self, now: u64) -> Result<()> {
+        for index in 0..members_high(self.map())? {
+            let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
+            if pin != 0 && pin.saturating_add(EPOCHS_HELD) < now {
+                self.recover_if_dead(index)?;
+            }
+        }
         Ok(())
     }
 
