@@ -30,7 +30,7 @@ impl Session {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         match self.member.find(table, self.hash(key), key)? {
-            Some(cell) => Ok(Some(View::new(pin, cell, namespace.kind)?)),
+            Some((cell, value)) => Ok(Some(View::new(pin, cell, value, namespace.kind))),
             None => Ok(None),
         }
     }
@@ -83,7 +83,9 @@ impl Session {
             }
             for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 let view = match self.member.find(table, hash, key)? {
-                    Some(cell) => Some(View::new(self.member.pin()?, cell, namespace.kind)?),
+                    Some((cell, value)) => {
+                        Some(View::new(self.member.pin()?, cell, value, namespace.kind))
+                    }
                     None => None,
                 };
                 each(round * BATCH + index, view);

@@ -47,12 +47,17 @@ impl Store for RegionStore {
         self.session.put(self.namespace, key, value).map(|_version| ())
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a network function calls get itself, not through this"
+    )]
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         Ok(self.session.get(self.namespace, key)?.map(|view| look(view.bytes())))
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     fn copy(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.session.get_copy(self.namespace, key, out).map(|version| version.is_some())
     }
