@@ -69,10 +69,8 @@ impl Member {
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
-            self.prefetch_cell(head, bytes);
             arena.pop(queue, head)?;
-            // The next one's header, for the next call.
-            self.map().prefetch(queue.head.load(Ordering::Relaxed));
+            self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
             crash_point!("alloc.done");
             return Ok(head);
         }
@@ -81,10 +79,11 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of a cell that is about to be filled: they were last used long ago.
+    /// Asks for the lines of the cell that the next call will give: they were last used long ago, and
+    /// all the work until then hides their misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = LINE;
+        let mut line = 0;
         while line < bytes.min(PREFETCH_BYTES) {
             self.map().prefetch(at + line);
             line += LINE;
