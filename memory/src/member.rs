@@ -53,6 +53,8 @@ pub struct Member {
     /// The words that every pin touches, found once.
     pin: NonNull<AtomicU64>,
     epoch: NonNull<AtomicU64>,
+    /// The last line of the record that was found last: the next one probably ends there, too.
+    pub(crate) lines: Private<u64>,
     /// Cells retired before this epoch may be used again, as far as this member knows.
     pub(crate) safe: Private<u64>,
     /// Cells retired, or asked for in vain, since this member last moved the epoch on.
@@ -147,6 +149,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
         shared: Arc::clone(shared),
         index,
         pins: Private::new(0),
+        lines: Private::new(1),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         safe: Private::new(0),
