@@ -81,8 +81,8 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of the cell that the next call will give: they were last used long ago, and
-    /// all the work until then hides their misses.
+    /// Asks for the lines of the cell that the next call will give: they were last used long ago,
+    /// and all the work until then hides their misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
         let mut line = 0;
@@ -236,8 +236,8 @@ impl Member {
         Ok(())
     }
 
-    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If `wait` is
-    /// zero and the pool is locked, it stays.
+    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
+    /// `wait` is zero and the pool is locked, it stays.
     fn give_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;

@@ -264,7 +264,8 @@ struct Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any more.
+        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // more.
         unsafe { system::unmap(self.base, self.bytes) };
     }
 }

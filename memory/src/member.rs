@@ -41,7 +41,8 @@ const EPOCHS_HELD: u64 = 8;
 /// How long a writer waits for a living holder of a lock that it can do without: ten probes.
 pub(crate) const WAIT_SHORT: Duration = Duration::from_millis(2);
 
-/// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's hold.
+/// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
+/// hold.
 const SPINS: u32 = 64;
 
 /// One session's place in the region. Not `Sync`: a thread has its own.
@@ -307,8 +308,8 @@ impl Member {
         }
     }
 
-    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder is
-    /// recovered. Returns the payload.
+    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder
+    /// is recovered. Returns the payload.
     pub(crate) fn take_if_free(&self, at: u64, slot: usize) -> Result<Option<u64>> {
         let arena = self.arena()?;
         let word = self.map().word(at)?;

@@ -289,7 +289,8 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     };
     if done != 0 {
         let error = failure("madvise(MADV_DONTFORK)");
-        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living process.
+        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living
+        // process.
         unsafe { unmap(base, page) };
         return Err(error);
     }
