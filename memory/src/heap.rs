@@ -69,10 +69,8 @@ impl Member {
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
-            self.prefetch_cell(head, bytes);
             arena.pop(queue, head)?;
-            // The next one's header, for the next call.
-            self.map().prefetch(queue.head.load(Ordering::Relaxed));
+            self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
             crash_point!("alloc.done");
             return Ok(head);
         }
@@ -81,10 +79,11 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of a cell that is about to be filled: they were last used long ago.
+    /// Asks for the lines of the cell that the next call will give: they were last used long ago, and
+    /// all the work until then hides their misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = LINE;
+        let mut line = 0;
         while line < bytes.min(PREFETCH_BYTES) {
             self.map().prefetch(at + line);
             line += LINE;
@@ -150,15 +149,25 @@ impl Member {
         Ok(())
     }
 
+    /// Works under a leaf's lock, and gives it back also after an error: others would wait for it.
+    fn under_leaf(&self, at: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.take(at, slot::LEAF)?;
+        let done = work();
+        self.give_back(at, slot::LEAF, 0)?;
+        done
+    }
+
     /// Takes `[frontier, frontier + bytes)` as an empty bump range's content.
     fn take_chunk(&self, which: Bump, bytes: u64) -> Result<()> {
+        self.under_leaf(SUPER_FRONTIER_LOCK, || self.take_chunk_locked(which, bytes))
+    }
+
+    fn take_chunk_locked(&self, which: Bump, bytes: u64) -> Result<()> {
         let arena = self.arena()?;
-        self.take(SUPER_FRONTIER_LOCK, slot::LEAF)?;
         let word = self.map().word(SUPER_FRONTIER)?;
         let at = unseal(word.load(Ordering::Acquire), FRONTIER)? * LINE;
         let to = at.saturating_add(bytes);
         if to > self.map().len() {
-            self.give_back(SUPER_FRONTIER_LOCK, slot::LEAF, 0)?;
             return Err(Error::Full {
                 detail: "the region has reached the size it was created with".to_owned(),
             });
@@ -172,7 +181,6 @@ impl Member {
         crash_point!("chunk.bumped");
         arena.set(note::CHUNK_TO, 0);
         crash_point!("chunk.done");
-        self.give_back(SUPER_FRONTIER_LOCK, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -231,15 +239,19 @@ impl Member {
             return Ok(());
         }
         let last = queue.tail.load(Ordering::Relaxed);
-        let pool = pool_at(class);
-        self.take(pool, slot::LEAF)?;
+        self.under_leaf(pool_at(class), || self.give_batch(class, first, last))
+    }
+
+    fn give_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
+        let arena = self.arena()?;
+        let queue = arena.queue(class)?;
         arena.set(note::BATCH_FIRST, first);
         arena.set(note::BATCH_LAST, last);
         arena.set(note::BATCH_WAY, way::TO_POOL);
         crash_point!("give.noted");
         queue.head.store(0, Ordering::Release);
         crash_point!("give.cut");
-        let head = self.map().word(pool + POOL_HEAD)?;
+        let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let next = cell::word(self.map(), last, WORD_NEXT)?;
         next.store(head.load(Ordering::Acquire), Ordering::Release);
         crash_point!("give.linked");
@@ -248,7 +260,6 @@ impl Member {
         queue.count.store(0, Ordering::Relaxed);
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("give.done");
-        self.give_back(pool, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -258,10 +269,13 @@ impl Member {
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        let pool = pool_at(class);
+        self.under_leaf(pool_at(class), || self.take_batch(class))
+    }
+
+    fn take_batch(&self, class: u8) -> Result<()> {
+        let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
-        self.take(pool, slot::LEAF)?;
         let first = head.load(Ordering::Acquire);
         let (mut last, mut next, mut count) = (0, first, 0);
         while next != 0 && count < POOL_BATCH {
@@ -279,11 +293,10 @@ impl Member {
             link_batch(&arena, class, first, last)?;
             crash_point!("take.linked");
             let before = queue.count.load(Ordering::Relaxed);
-            queue.count.store(before + count, Ordering::Relaxed);
+            queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         }
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("take.done");
-        self.give_back(pool, slot::LEAF, 0)?;
         Ok(())
     }
 

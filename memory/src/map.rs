@@ -22,8 +22,11 @@ pub(crate) struct Map {
     bytes: u64,
     /// `bytes / 8`.
     words: u64,
+    // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
     guard: Guard,
+    _mapped: Span,
     fork: NonNull<AtomicU64>,
+    _fork_mapped: Span,
     file: File,
     key: (u64, u64),
     path: PathBuf,
@@ -40,18 +43,25 @@ impl Map {
     pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
         let key = life::file_key(&file)?;
         let base = system::map_shared(file.as_fd(), bytes)?;
+        // From here on an error unmaps: a mapping left behind would keep the open file, and with it
+        // the attach lock, for as long as this process lives.
+        let mapped = Span { base, bytes };
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
-        let guard = match Guard::new(base, bytes, page, fork) {
-            Ok(guard) => guard,
-            Err(error) => {
-                // SAFETY: mapped just now, and nobody has seen it.
-                unsafe { system::unmap(base, bytes) };
-                return Err(error);
-            }
+        let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
+        let guard = Guard::new(base, bytes, page, fork)?;
+        let map = Self {
+            base,
+            bytes,
+            words: bytes / 8,
+            guard,
+            _mapped: mapped,
+            fork,
+            _fork_mapped: fork_mapped,
+            file,
+            key,
+            path: path.to_owned(),
         };
-        let map =
-            Self { base, bytes, words: bytes / 8, guard, fork, file, key, path: path.to_owned() };
         map.fork_word().store(1, Ordering::Relaxed);
         Ok(map)
     }
@@ -230,12 +240,16 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+/// A mapping of our own, unmapped with its owner.
+#[derive(Debug)]
+struct Span {
+    base: NonNull<u8>,
+    bytes: u64,
+}
+
+impl Drop for Span {
     fn drop(&mut self) {
-        self.guard.release(); // The handler must not reach what is unmapped next.
-        // SAFETY: views borrow the region that owns this map, so none is left.
+        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any more.
         unsafe { system::unmap(self.base, self.bytes) };
-        // SAFETY: the guard page is ours alone.
-        unsafe { system::unmap(self.fork.cast(), system::GUARD_BYTES) };
     }
 }

@@ -143,10 +143,9 @@ impl Member {
         lock::hold_with(map.word(p_at)?, self.me(), committed);
         crash_point!("split.committed");
         arena.set(note::PENDING, 0);
-        finish(&arena, self.me())?;
-        table.refresh(map)?;
+        let finished = finish(&arena, self.me()).and_then(|()| table.refresh(map));
         self.give_back(q_at, slot::BUCKET_NEW, committed)?;
-        Ok(())
+        finished.map(drop).map_err(Error::from)
     }
 
     /// Fills a bucket that nobody can find yet, locked by us.

@@ -288,7 +288,10 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
         libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)
     };
     if done != 0 {
-        return Err(failure("madvise(MADV_DONTFORK)"));
+        let error = failure("madvise(MADV_DONTFORK)");
+        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living process.
+        unsafe { unmap(base, page) };
+        return Err(error);
     }
     Ok(base)
 }
