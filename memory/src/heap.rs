@@ -111,7 +111,9 @@ impl Member {
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
-            if self.pressure.get() >= pressure_of(class) {
+            // A new member knows of nothing that is safe: without asking once, each short life would
+            // take fresh memory beside full pools.
+            if self.safe.get() == 0 || self.pressure.get() >= pressure_of(class) {
                 self.advance()?;
             }
             if self.is_reusable(head)? {
@@ -256,6 +258,7 @@ impl Member {
         head.store(first, Ordering::Release);
         crash_point!("give.pooled");
         queue.count.store(0, Ordering::Relaxed);
+        crash_point!("give.counted");
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("give.done");
         self.give_back(pool, slot::LEAF, 0)?;
@@ -399,8 +402,10 @@ impl Member {
 fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Damage> {
     let queue = arena.queue(class)?;
     cell::word(arena.map, last, WORD_NEXT)?.store(0, Ordering::Release);
+    crash_point!("take.cleared");
     if queue.head.load(Ordering::Relaxed) == 0 {
         queue.tail.store(last, Ordering::Release);
+        crash_point!("take.tail");
         queue.head.store(first, Ordering::Release);
     } else {
         let tail = queue.tail.load(Ordering::Relaxed);

@@ -103,6 +103,7 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         map.commit(member_at(high), MEMBER_BYTES)?;
         map.commit(arena_at(high), ARENA_BYTES)?;
         map.word(SUPER_MEMBERS)?.store(seal(u64::from(high) + 1), Ordering::Release);
+        crash_point!("attach.raised");
         shared.hint.store(u64::from(high) + 1, Ordering::Relaxed);
         return Ok(claim_slot(shared, high)?);
     }
@@ -119,6 +120,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
         Ok(())
     };
     set(MEMBER_PIN, 0)?;
+    crash_point!("attach.unpinned");
     set(MEMBER_PID, u64::from(me.pid))?;
     set(MEMBER_ANCHOR, shared.anchor.number())?;
     for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
@@ -353,8 +355,10 @@ impl Drop for Member {
             (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
         {
             pin.store(0, Ordering::Release);
+            crash_point!("detach.unpinned");
             let incarnation = state::incarnation(word.load(Ordering::Acquire));
             word.store(state::make(state::FREE, 0, incarnation), Ordering::Release);
+            crash_point!("detach.free");
             self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
         }
     }

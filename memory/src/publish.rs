@@ -8,7 +8,7 @@ use crate::bucket::{
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
-use crate::index::{find_bucket, walk_chain};
+use crate::index::{CHAIN_MAX, find_bucket, walk_chain};
 use crate::layout::Damage;
 use crate::lock;
 use crate::map::Map;
@@ -233,6 +233,12 @@ impl Member {
     /// the new one.
     #[cold]
     fn publish_in_new_line(&self, arena: &Arena<'_>, place: &Place, new: u64) -> Result<()> {
+        if place.entries >= ENTRIES_MAX {
+            return Err(Error::Full {
+                detail: "the index has no room to grow: delete records, or create a larger region"
+                    .to_owned(),
+            });
+        }
         let line = self.new_line(&[place.last, new])?;
         note_word(arena, place.last_at, place.last, link(line), op::WORD);
         crash_point!("publish.noted");
@@ -258,6 +264,9 @@ impl Member {
         Ok(at)
     }
 }
+
+/// The most entries of a bucket: its chain must stay shorter than what every walk allows.
+const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
 const CROWD: u32 = 6;

@@ -105,6 +105,7 @@ impl Member {
             word.store(seen, Ordering::Release);
             return Err(error);
         }
+        crash_point!("recover.unpinned");
         word.store(state::make(state::FREE, 0, state::incarnation(seen)), Ordering::Release);
         Ok(true)
     }

@@ -74,6 +74,8 @@ pub(crate) struct Writer {
     buffer: Vec<u8>,
     /// A full region is an answer, not a failure.
     pub(crate) is_full_fine: bool,
+    /// Stops itself right before and right after the call: for whoever steps through it.
+    pub(crate) is_stepped: bool,
 }
 
 /// What is to be done with a record.
@@ -94,7 +96,7 @@ impl Writer {
         journal.attached(now_ns())?;
         let spaces = Spaces::open(&session, round)?;
         let buffer = Vec::new();
-        Ok(Self { session, spaces, journal, last, me, buffer, is_full_fine: false })
+        Ok(Self { session, spaces, journal, last, me, buffer, is_full_fine: false, is_stepped: false })
     }
 
     /// Reads and verifies a record.
@@ -155,7 +157,9 @@ impl Writer {
             at_ns: now_ns(),
         };
         self.journal.intend(&intent)?;
+        self.stop_if_stepped();
         let done = self.call(&intent, seen);
+        self.stop_if_stepped();
         let version = match done {
             Ok(version) => version,
             // A reader that is kept from running holds back what was deleted since: an answer, not
@@ -176,6 +180,12 @@ impl Writer {
             return Err(format!("{intent:?}: done with a version that is not there"));
         }
         Ok(())
+    }
+
+    fn stop_if_stepped(&self) {
+        if self.is_stepped {
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+        }
     }
 
     /// Calls the store. The new version, the version that was deleted, or 0 for "no".
