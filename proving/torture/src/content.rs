@@ -59,8 +59,11 @@ impl Key {
         let mut parts = text.split('-');
         let name = parts.next()?;
         let space = Space::ALL.into_iter().find(|s| LETTERS.get(*s as usize) == Some(&name))?;
-        let key =
-            Self { space, writer: parts.next()?.parse().ok()?, number: parts.next()?.parse().ok()? };
+        let key = Self {
+            space,
+            writer: parts.next()?.parse().ok()?,
+            number: parts.next()?.parse().ok()?,
+        };
         (key.bytes() == bytes).then_some(key)
     }
 }
@@ -162,13 +165,16 @@ pub fn verify(key: Key, block: u8, bytes: &[u8]) -> Result<(u64, Option<Stamp>),
         let zero = short_bytes(place, bytes.len(), 0).next().unwrap_or(0);
         let first = bytes.first().map_or(0, |byte| byte ^ zero);
         if !short_bytes(place, bytes.len(), first).eq(bytes.iter().copied()) {
-            return Err(format!("{key:?}.{block}: {} short bytes are torn: {bytes:x?}", bytes.len()));
+            return Err(format!(
+                "{key:?}.{block}: {} short bytes are torn: {bytes:x?}",
+                bytes.len()
+            ));
         }
         return Ok((short_print(bytes.len(), first), None));
     }
-    let mut words = bytes.chunks_exact(8).map(|chunk| {
-        chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
-    });
+    let mut words = bytes
+        .chunks_exact(8)
+        .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
     let mut word = || words.next().unwrap_or(0);
     let head = [word(), word(), word(), word(), word()];
     let [magic, place_there, writer, seq, len] = head;

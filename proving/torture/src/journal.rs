@@ -105,9 +105,9 @@ impl Entry {
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut words = bytes.chunks_exact(8).map(|chunk| {
-            chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
-        });
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
         let mut word = || words.next();
         let (kind, number, seq, sizes) = (word()?, word()?, word()?, word()?);
         let [tag, op, space, _, low, high, ..] = kind.to_le_bytes();

@@ -26,7 +26,8 @@ pub(crate) fn counted(path: &Path) -> (u64, u64) {
     let mut bytes = [0; 16];
     let _ = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
     let (views, attached) = bytes.split_at(8);
-    let word = |half: &[u8]| half.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+    let word =
+        |half: &[u8]| half.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
     (word(views), word(attached))
 }
 
@@ -168,8 +169,7 @@ impl Reader {
     fn walk(&mut self, session: &Session, dice: &mut Dice) -> Result<(), String> {
         let spaces = [Space::Blocks, Space::Hot, Space::Count, Space::Own];
         let space = spaces.get(dice.pick(4) as usize).copied().unwrap_or(Space::Hot);
-        let mut scan =
-            session.scan(self.spaces.of(space)).map_err(|e| format!("scan: {e}"))?;
+        let mut scan = session.scan(self.spaces.of(space)).map_err(|e| format!("scan: {e}"))?;
         let mut left = dice.below(400);
         while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
             let key = Key::parse(view.key())

@@ -76,7 +76,8 @@ pub fn run(
     tick: &mut dyn FnMut(&Report),
 ) -> Result<Report, String> {
     let begun = Instant::now();
-    fs::create_dir_all(&options.folder).map_err(|e| format!("{}: {e}", options.folder.display()))?;
+    fs::create_dir_all(&options.folder)
+        .map_err(|e| format!("{}: {e}", options.folder.display()))?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
     let mut run = Run {
         options,

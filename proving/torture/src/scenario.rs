@@ -239,8 +239,7 @@ pub fn child(
 ) -> Result<End, String> {
     let [role, scenario] = words;
     let errors = folder.join("errors");
-    let words =
-        [role, &folder.display().to_string(), "0", "0", "0", scenario].map(str::to_owned);
+    let words = [role, &folder.display().to_string(), "0", "0", "0", scenario].map(str::to_owned);
     let settings: Vec<(&str, &str)> =
         crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
     let mut child = starter.start(&words, &settings, &errors)?;

@@ -4,6 +4,7 @@
 //! The child asks to be traced and stops itself right before and right after the call; what lies
 //! between is stepped with `PTRACE_SINGLESTEP`.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Child;
 
@@ -109,16 +110,14 @@ pub enum Stop {
 pub fn table(rows: &[Row]) -> String {
     let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
     for row in rows {
-        text.push_str(&format!("{:<12} {:>14} {:>8}\n", row.name, row.instructions, row.kills));
+        let _ = writeln!(text, "{:<12} {:>14} {:>8}", row.name, row.instructions, row.kills);
     }
     text
 }
 
 /// For programs.
 pub fn json(rows: &[Row]) -> Value {
-    let row = |row: &Row| {
-        json!({ "operation": row.name, "instructions": row.instructions, "kills": row.kills })
-    };
+    let row = |row: &Row| json!({ "operation": row.name, "instructions": row.instructions, "kills": row.kills });
     Value::Array(rows.iter().map(row).collect())
 }
 
@@ -227,24 +226,32 @@ fn one(
 /// Steps a child from its first stop to its second, at most `limit` times.
 fn trace(child: &Child, limit: u64) -> Result<u64, String> {
     let pid = Pid::from_raw(child.id().cast_signed());
-    wait_for(pid, Signal::SIGSTOP)?;
+    if wait_for_stop(pid)? != Signal::SIGSTOP {
+        return Err("a traced child did not stop itself first".to_owned());
+    }
     ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)
         .map_err(|e| format!("ptrace: {e}"))?;
     for done in 0..limit {
         ptrace::step(pid, None).map_err(|e| format!("ptrace: {e}"))?;
-        match waitpid(pid, None).map_err(|e| format!("wait: {e}"))? {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => return Ok(done),
-            other => return Err(format!("a stepped child: {other:?}")),
+        if wait_for_stop(pid)? == Signal::SIGSTOP {
+            return Ok(done);
         }
     }
     Ok(limit)
 }
 
-fn wait_for(pid: Pid, signal: Signal) -> Result<(), String> {
-    match waitpid(pid, None).map_err(|e| format!("wait: {e}"))? {
-        WaitStatus::Stopped(_, seen) if seen == signal => Ok(()),
-        other => Err(format!("a child that should stop: {other:?}")),
+/// Waits until a traced child stops, and says by which signal.
+fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
+    let status = waitpid(pid, None).map_err(|e| format!("wait: {e}"))?;
+    match status {
+        WaitStatus::Stopped(_, signal @ (Signal::SIGTRAP | Signal::SIGSTOP)) => Ok(signal),
+        WaitStatus::Exited(..)
+        | WaitStatus::Signaled(..)
+        | WaitStatus::Stopped(..)
+        | WaitStatus::PtraceEvent(..)
+        | WaitStatus::PtraceSyscall(_)
+        | WaitStatus::Continued(_)
+        | WaitStatus::StillAlive => Err(format!("a traced child: {status:?}")),
     }
 }
 

@@ -96,7 +96,16 @@ impl Writer {
         journal.attached(now_ns())?;
         let spaces = Spaces::open(&session, round)?;
         let buffer = Vec::new();
-        Ok(Self { session, spaces, journal, last, me, buffer, is_full_fine: false, is_stepped: false })
+        Ok(Self {
+            session,
+            spaces,
+            journal,
+            last,
+            me,
+            buffer,
+            is_full_fine: false,
+            is_stepped: false,
+        })
     }
 
     /// Reads and verifies a record.
@@ -135,16 +144,16 @@ impl Writer {
     fn random_on(&mut self, key: Key, dice: &mut Dice) -> Result<(), String> {
         let seen = self.see(key)?;
         let order = choose(key, seen.is_some(), dice);
-        self.carry_out(order, seen)
+        self.carry_out(order, seen.as_ref())
     }
 
     /// Reads a record and changes it.
     pub(crate) fn order(&mut self, order: Order) -> Result<(), String> {
         let seen = self.see(order.key)?;
-        self.carry_out(order, seen)
+        self.carry_out(order, seen.as_ref())
     }
 
-    fn carry_out(&mut self, order: Order, seen: Option<Found>) -> Result<(), String> {
+    fn carry_out(&mut self, order: Order, seen: Option<&Found>) -> Result<(), String> {
         let intent = Entry {
             tag: Tag::Intent,
             op: order.op,
@@ -152,8 +161,8 @@ impl Writer {
             seq: self.journal.next_seq(),
             len: order.len,
             mask: order.mask,
-            old: seen.as_ref().map_or(0, |found| found.content.print()),
-            version: seen.as_ref().map_or(0, |found| found.version),
+            old: seen.map_or(0, |found| found.content.print()),
+            version: seen.map_or(0, |found| found.version),
             at_ns: now_ns(),
         };
         self.journal.intend(&intent)?;
@@ -189,7 +198,7 @@ impl Writer {
     }
 
     /// Calls the store. The new version, the version that was deleted, or 0 for "no".
-    fn call(&mut self, intent: &Entry, seen: Option<Found>) -> Result<u64, Error> {
+    fn call(&mut self, intent: &Entry, seen: Option<&Found>) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
         let version = intent.version;
@@ -199,11 +208,15 @@ impl Writer {
         stamp.fill(&mut value);
         let session = &self.session;
         let outcome = match intent.op {
-            Op::Put => session.put(namespace, &key, &value).map(|version| Outcome::Done { version }),
+            Op::Put => {
+                session.put(namespace, &key, &value).map(|version| Outcome::Done { version })
+            }
             Op::PutAbsent => session.put_if(namespace, &key, &value, Condition::Absent),
             Op::PutPresent => session.put_if(namespace, &key, &value, Condition::Present),
             Op::PutVersion => session.put_if(namespace, &key, &value, Condition::Version(version)),
-            Op::PutStale => session.put_if(namespace, &key, &value, Condition::Version(version + 1)),
+            Op::PutStale => {
+                session.put_if(namespace, &key, &value, Condition::Version(version + 1))
+            }
             Op::PutValue => {
                 let mut there = Vec::new();
                 session.get_copy(namespace, &key, &mut there)?;
@@ -217,8 +230,8 @@ impl Writer {
             Op::DeleteVersion => session.delete_if(namespace, &key, Condition::Version(version)),
             Op::Patch => patch(session, namespace, &key, intent, self.me),
             Op::Raise => {
-                let count = seen.as_ref().map_or(0, |found| found.count) + 1;
-                let condition = match &seen {
+                let count = seen.map_or(0, |found| found.count) + 1;
+                let condition = match seen {
                     None => Condition::Absent,
                     Some(found) => Condition::Version(found.version),
                 };

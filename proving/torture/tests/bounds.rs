@@ -1,6 +1,7 @@
 //! How long the dead and the stopped may keep the living: a dead holder of a lock for less than 10 ms,
 //! a stopped one only from what it holds, and it is named.
 #![cfg(feature = "crash-points")]
+#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -64,7 +65,8 @@ fn a_writer_that_meets_a_dead_holder_of_its_lock_goes_on_within_ten_milliseconds
     for round in 0..60 {
         // A bucket's lock is held from lock.taken to publish.cleared; the first lock that a put
         // takes may be the frontier's.
-        let point = ["lock.taken:1", "lock.taken:2", "publish.noted:1", "publish.committed:1"][round % 4];
+        let point =
+            ["lock.taken:1", "lock.taken:2", "publish.noted:1", "publish.committed:1"][round % 4];
         let mut child = start(&folder, "put", 5, "", point);
         let was_cut = was_killed(child.wait().unwrap());
         let begun = Instant::now();
@@ -197,7 +199,9 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
             break;
         }
     }
-    println!("others beside a stopped holder: longest {longest:?}, {refused} in its bucket refused");
+    println!(
+        "others beside a stopped holder: longest {longest:?}, {refused} in its bucket refused"
+    );
     assert!(longest < Duration::from_millis(500));
     let begun = Instant::now();
     let error = session.put(own, &key(5), b"wants the same").unwrap_err();

@@ -1,4 +1,5 @@
 //! Kills after single instructions of every kind of write.
+#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use nearstate_torture::spawn::Starter;
 use nearstate_torture::step::{OPERATIONS, Stop, Stride, sweep, table};
