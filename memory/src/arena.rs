@@ -1,5 +1,6 @@
-//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is written by
-//! one member only, or by the one that recovers it; every step can be cut short by a kill.
+//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is
+//! written by one member only, or by the one that recovers it; every step can be cut short by a
+//! kill.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
@@ -66,8 +67,8 @@ pub(crate) enum Bump {
 /// The largest cell that is cut from a chunk.
 pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
 
-/// Cells that one operation has pending at the most: the blocks of a patch, its record and a line, or
-/// the lines of a split. A longer list is a circle that damage made.
+/// Cells that one operation has pending at the most: the blocks of a patch, its record and a line,
+/// or the lines of a split. A longer list is a circle that damage made.
 const PENDING_MAX: usize = 8192;
 
 const QUEUE_FIRST: usize = 32;

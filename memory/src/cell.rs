@@ -1,5 +1,5 @@
-//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills it
-//! before anybody else knows it.
+//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills
+//! it before anybody else knows it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -60,6 +60,7 @@ pub struct Head {
 pub struct Cell<'m> {
     map: &'m Map,
     at: u64,
+    version: u64,
     sizes: u64,
     key: u64,
 }
@@ -67,9 +68,14 @@ pub struct Cell<'m> {
 impl<'m> Cell<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Damage> {
-        let sizes = word(map, at, WORD_SIZES)?.load(Ordering::Relaxed);
-        let key = word(map, at, WORD_KEY)?.load(Ordering::Relaxed);
-        Ok(Self { map, at, sizes, key })
+        let [version, sizes, key] = map.words(at.saturating_add(WORD_VERSION))?;
+        Ok(Self {
+            map,
+            at,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
     }
 
     /// Offset in the region: its identity for as long as it is pinned.
@@ -147,12 +153,9 @@ impl<'m> Cell<'m> {
     }
 
     /// The version of the record.
-    ///
-    /// # Errors
-    /// Damage: outside the region.
     #[inline]
-    pub fn version(&self) -> Result<u64, Damage> {
-        Ok(self.map.word(self.at + WORD_VERSION)?.load(Ordering::Relaxed))
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     #[inline]

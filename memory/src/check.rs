@@ -1,8 +1,9 @@
 //! The offline verifier: walks every byte of a region that nobody is attached to, and reports
-//! whatever contradicts `spec/region.md`. Dead members are recovered first; nothing else is changed.
+//! whatever contradicts `spec/region.md`. Dead members are recovered first; nothing else is
+//! changed.
 //!
-//! Each cell of the heap must be reached exactly once: from an index, from the record that owns
-//! it, from a queue or from a pool. A cell that nothing reaches is a leak, one that two things reach is
+//! Each cell of the heap must be reached exactly once: from an index, from the record that owns it,
+//! from a queue or from a pool. A cell that nothing reaches is a leak, one that two things reach is
 //! damage. Together with the bump ranges the cells tile the heap.
 
 use std::path::Path;
@@ -65,12 +66,12 @@ impl CheckReport {
     }
 }
 
-/// Verifies a region. `judge` sees each record and the kind of its namespace, and says what is wrong
-/// with the record's format.
+/// Verifies a region. `judge` sees each record and the kind of its namespace, and says what is
+/// wrong with the record's format.
 ///
 /// # Errors
-/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in the
-/// report.
+/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in
+/// the report.
 pub fn check(
     path: &Path,
     judge: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
@@ -278,8 +279,8 @@ impl Walk<'_> {
         if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
             return Err(Damage("its key has another hash than its entry"));
         }
-        // A record stood on its member's list of pending cells behind its newest block, if it has any:
-        // nobody reads the link any more, but it tells a flipped bit.
+        // A record stood on its member's list of pending cells behind its newest block, if it has
+        // any: nobody reads the link any more, but it tells a flipped bit.
         let next = cell::word(self.map, record.at(), WORD_NEXT)?.load(Ordering::Acquire);
         let mut is_link_sound = next == 0;
         for index in 0..record.children() {

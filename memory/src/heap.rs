@@ -22,19 +22,19 @@ use crate::roster::{members_high, state};
 /// (every 240 records of 1 KiB), small enough that 10,000 sessions hold 2.5 GiB at most.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// Bytes of retired cells of one class that a member lets come together before it moves the epoch on:
-/// the barrier costs some microseconds, and what waits should stay in the second-level cache.
+/// Bytes of retired cells of one class that a member lets come together before it moves the epoch
+/// on: the barrier costs some microseconds, and what waits should stay in the second-level cache.
 const PRESSURE_BYTES: u64 = 256 << 10;
 
-/// A queue that is this many times longer than the pressure has more than its member needs: all of it
-/// goes to the pool. So what one process deletes another can insert.
+/// A queue that is this many times longer than the pressure has more than its member needs: all of
+/// it goes to the pool. So what one process deletes another can insert.
 const QUEUE_EXCESS: u64 = 6;
 
 /// Cells taken from a pool at once: their headers are misses, and the pool is locked meanwhile.
 const POOL_BATCH: u64 = 32;
 
-/// Bytes of a new cell that are asked for ahead of the copy: what a core can have in flight. The rest
-/// comes by the processor's own prefetch of a sequence.
+/// Bytes of a new cell that are asked for ahead of the copy: what a core can have in flight. The
+/// rest comes by the processor's own prefetch of a sequence.
 const PREFETCH_BYTES: u64 = 2048;
 
 const FRONTIER: &str = "the heap's frontier has a flipped bit";
@@ -379,9 +379,10 @@ impl Member {
         Ok(())
     }
 
-    /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one does.
+    /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one
+    /// does.
     fn why_full(&self, detail: &str) -> Result<String> {
-        let epoch = unseal(self.epoch()?.load(Ordering::Acquire), "the epoch")?;
+        let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
         let mut oldest = None;
         for index in 0..members_high(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);

@@ -6,9 +6,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bucket::{
-    LAST, WORDS, at_of, begin, bucket_of, depth_of, is_link, is_unmoved, load, step, tag_in, tag_of,
+    LAST, WORDS, at_of, begin, depth_of, is_link, is_unmoved, load, step, tag_in, tag_of,
 };
-use crate::cell::{Cell, LINE_FIRST, LINE_WORDS, WORD_KEY, WORD_SIZES};
+use crate::cell::{Cell, LINE_FIRST, LINE_WORDS};
 use crate::layout::{Damage, SUPER_SEED};
 use crate::map::Map;
 use crate::member::Member;
@@ -25,8 +25,8 @@ pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Damage> {
     Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
 }
 
-/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a longer
-/// chain is a circle that damage made.
+/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a
+/// longer chain is a circle that damage made.
 pub(crate) const CHAIN_MAX: u32 = 1024;
 
 const CHAIN: Damage = Damage("a bucket's chain has no end");
@@ -35,7 +35,7 @@ const CHAIN: Damage = Damage("a bucket's chain has no end");
 /// the bucket, the offset of its line and its control word at that moment.
 #[inline]
 pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u64, u64), Damage> {
-    let mut bucket = bucket_of(hash, table.buckets());
+    let mut bucket = table.bucket_of(hash);
     loop {
         let at = table.bucket_at(map, bucket)?;
         let control = begin(map.word(at)?);
@@ -50,79 +50,114 @@ pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u
     }
 }
 
-/// True if the cell's key is this one.
+/// The record of an entry, if its key is this one.
 #[inline]
-fn is_key(map: &Map, at: u64, hash: u64, key: &[u8]) -> Result<bool, Damage> {
-    let sizes = map.word(at + WORD_SIZES)?.load(Ordering::Relaxed);
-    if sizes as u32 != hash as u32 {
-        return Ok(false);
-    }
-    let word = map.word(at + WORD_KEY)?.load(Ordering::Relaxed);
-    let (bytes, children) = (word & 0xffff, word >> 16 & 0xffff);
-    if bytes != key.len() as u64 {
-        return Ok(false);
-    }
-    Ok(map.bytes(at + crate::cell::HEADER + 8 * children, bytes)? == key)
+fn of_key<'m>(map: &'m Map, at: u64, hash: u64, key: &[u8]) -> Result<Option<Cell<'m>>, Damage> {
+    let cell = Cell::new(map, at)?;
+    let is_it = cell.hash_low() == hash as u32 && is_equal(cell.key()?, key);
+    Ok(is_it.then_some(cell))
 }
 
-/// Searches some words of a chain for the key. Returns the cell, or what the last word links to.
+/// Equality of two keys.
 #[inline]
-fn search(
-    map: &Map,
+pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && is_same(one, other)
+}
+
+/// Equality of two slices of the same length. Keys are short: two loads that overlap compare up to
+/// 32 bytes, where a call of `memcmp` would cost as much as the rest of a read.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        16..=32 => {
+            one.first_chunk::<16>() == other.first_chunk::<16>()
+                && one.last_chunk::<16>() == other.last_chunk::<16>()
+        }
+        8..=15 => {
+            one.first_chunk::<8>() == other.first_chunk::<8>()
+                && one.last_chunk::<8>() == other.last_chunk::<8>()
+        }
+        _ => one == other,
+    }
+}
+
+/// Searches some words of a chain for the key. Returns the record, or what the last word links to.
+#[inline]
+fn search<'m>(
+    map: &'m Map,
     words: &[AtomicU64],
     hash: u64,
     key: &[u8],
-) -> Result<std::result::Result<u64, u64>, Damage> {
+) -> Result<std::result::Result<Cell<'m>, u64>, Damage> {
     let tag = tag_of(hash);
     let mut last = 0;
     for word in words {
         last = load(word);
-        if tag_in(last) == tag && is_key(map, at_of(last), hash, key)? {
-            return Ok(Ok(at_of(last)));
+        if tag_in(last) == tag
+            && let Some(cell) = of_key(map, at_of(last), hash, key)?
+        {
+            return Ok(Ok(cell));
         }
     }
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
 }
 
-/// The cell of a key, or 0. The caller has a pin, or the bucket's lock.
+/// The record of a key. The caller has a pin, or the bucket's lock.
 #[inline]
-pub(crate) fn find(map: &Map, table: &Table, hash: u64, key: &[u8]) -> Result<u64, Damage> {
+pub(crate) fn find<'m>(
+    map: &'m Map,
+    table: &Table,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<Cell<'m>>, Damage> {
+    let bucket = table.bucket_of(hash);
+    let [first, entries @ ..] = map.words::<WORDS>(table.bucket_at(map, bucket)?)?;
+    let control = begin(first);
+    if step(hash, bucket, depth_of(control)).is_none() {
+        match search(map, entries, hash, key)? {
+            Ok(cell) => return Ok(Some(cell)),
+            Err(0) if is_unmoved(first, control) => return Ok(None),
+            Err(_) => {}
+        }
+    }
+    find_slowly(map, table, hash, key)
+}
+
+/// As [`find`], where the bucket was split, has overflow lines, or is being changed.
+#[inline(never)]
+fn find_slowly<'m>(
+    map: &'m Map,
+    table: &Table,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<Cell<'m>>, Damage> {
     loop {
         let (_, at, control) = find_bucket(map, table, hash)?;
-        let line = map.words::<WORDS>(at)?;
-        let [first, entries @ ..] = line;
-        match search(map, entries, hash, key)? {
-            Ok(cell) => return Ok(cell),
-            Err(0) => {}
-            Err(next) => {
-                let cell = find_in_chain(map, next, hash, key)?;
-                if cell != 0 {
-                    return Ok(cell);
-                }
+        let [first, entries @ ..] = map.words::<WORDS>(at)?;
+        let mut next = match search(map, entries, hash, key)? {
+            Ok(cell) => return Ok(Some(cell)),
+            Err(next) => next,
+        };
+        let mut lines = 0;
+        while next != 0 {
+            let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
+            next = match search(map, words, hash, key)? {
+                Ok(cell) => return Ok(Some(cell)),
+                Err(next) => next,
+            };
+            lines += 1;
+            if lines > CHAIN_MAX {
+                return Err(CHAIN);
             }
         }
         if is_unmoved(first, control) {
-            return Ok(0);
+            return Ok(None);
         }
     }
 }
 
-#[cold]
-fn find_in_chain(map: &Map, line: u64, hash: u64, key: &[u8]) -> Result<u64, Damage> {
-    let mut next = line;
-    for _ in 0..CHAIN_MAX {
-        let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
-        match search(map, words, hash, key)? {
-            Ok(cell) => return Ok(cell),
-            Err(0) => return Ok(0),
-            Err(more) => next = more,
-        }
-    }
-    Err(CHAIN)
-}
-
-/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its value,
-/// in order; a link is followed, not given. Stops when `each` returns false.
+/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its
+/// value, in order; a link is followed, not given. Stops when `each` returns false.
 pub(crate) fn walk_chain(
     map: &Map,
     bucket_at: u64,
@@ -163,15 +198,15 @@ impl Member {
     pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
         match find(self.map(), table, hash, key)? {
             // A page that is gone reads as zeros: nothing is found there.
-            0 => self.whole().map(|()| None),
-            at => Ok(Some(Cell::new(self.map(), at)?)),
+            None => self.whole().map(|()| None),
+            found => Ok(found),
         }
     }
 
     /// Asks for the bucket of a hash: the first half of a batch read.
     #[inline]
     pub fn prefetch_bucket(&self, table: &Table, hash: u64) {
-        if let Ok(at) = table.bucket_at(self.map(), bucket_of(hash, table.buckets())) {
+        if let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) {
             self.map().prefetch(at);
         }
     }
@@ -181,7 +216,7 @@ impl Member {
     #[inline]
     pub fn prefetch_record(&self, table: &Table, hash: u64, lines: u64) {
         let tag = tag_of(hash);
-        let Ok(at) = table.bucket_at(self.map(), bucket_of(hash, table.buckets())) else { return };
+        let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
         let Ok(line) = self.map().words::<WORDS>(at) else { return };
         for word in line.iter().skip(1) {
             let entry = load(word);
@@ -294,6 +329,14 @@ impl Member {
             }
         }
         Ok(is_unmoved(word, control))
+    }
+
+    /// Asks for the first lines of a record's cell.
+    #[inline]
+    pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
+        for line in 0..lines {
+            self.map().prefetch(at + 64 * line);
+        }
     }
 
     /// The cell at an offset that [`Member::collect`] gave under the same pin.

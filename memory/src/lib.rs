@@ -50,9 +50,9 @@ mod life;
 #[cfg(not(loom))]
 mod fault;
 #[cfg(not(loom))]
-mod system;
-#[cfg(not(loom))]
 pub mod crash;
+#[cfg(not(loom))]
+mod system;
 pub mod bucket;
 mod state;
 mod pin;

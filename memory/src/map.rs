@@ -20,6 +20,8 @@ const OUTSIDE: Damage = Damage("an offset points outside the region");
 pub(crate) struct Map {
     base: NonNull<u8>,
     bytes: u64,
+    /// `bytes / 8`.
+    words: u64,
     // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
     guard: Guard,
     _mapped: Span,
@@ -45,12 +47,13 @@ impl Map {
         // the attach lock, for as long as this process lives.
         let mapped = Span { base, bytes };
         system::keep_out_of_dumps(base, bytes);
-        let guard = Guard::new(base, bytes, page)?;
         let fork = system::fork_guard()?;
         let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
+        let guard = Guard::new(base, bytes, page, fork)?;
         let map = Self {
             base,
             bytes,
+            words: bytes / 8,
             guard,
             _mapped: mapped,
             fork,
@@ -69,10 +72,15 @@ impl Map {
         unsafe { self.fork.as_ref() }
     }
 
-    /// True in a child that was forked after the mapping was made.
+    /// False in a child that was forked after the mapping was made, and once a page was found gone.
     #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.fork_word().load(Ordering::Relaxed) != 0
+    }
+
+    /// True in a child that was forked after the mapping was made.
     pub(crate) fn is_forked(&self) -> bool {
-        self.fork_word().load(Ordering::Relaxed) == 0
+        !self.is_usable() && !self.is_damaged()
     }
 
     /// True once a page was found gone (the file was truncated).
@@ -88,7 +96,8 @@ impl Map {
     }
 
     /// Calls `work` with the region's file. A daemon that closes every descriptor may have closed
-    /// ours too, and the number may be another file's by now: then the file is opened anew by its path.
+    /// ours too, and the number may be another file's by now: then the file is opened anew by its
+    /// path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         if life::file_key(&self.file).is_ok_and(|key| key == self.key) {
             return work(&self.file);
@@ -119,7 +128,8 @@ impl Map {
     /// An 8-byte word at an 8-aligned offset.
     #[inline]
     pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Damage> {
-        if at >= self.bytes || at & 7 != 0 {
+        // One comparison for both: the low bits of a misaligned offset become high ones.
+        if at.rotate_right(3) >= self.words {
             return Err(OUTSIDE);
         }
         // SAFETY: `at` is inside the mapping, and its length is a multiple of the page.
@@ -129,11 +139,15 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// The address of a word, for a caller that keeps it no longer than this map.
+    pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Damage> {
+        Ok(NonNull::from(self.word(at)?))
+    }
+
     /// `N` words from an 8-aligned offset.
     #[inline]
     pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Damage> {
-        let room = self.bytes - 8 * N as u64;
-        if at > room || at & 7 != 0 {
+        if at.rotate_right(3) > self.words - N as u64 {
             return Err(OUTSIDE);
         }
         // SAFETY: the N words lie inside the mapping.
@@ -197,7 +211,25 @@ impl Map {
         Ok(())
     }
 
-    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it did.
+    /// Maps every page between two offsets that the file has, so that no access faults later.
+    /// Returns the bytes mapped.
+    pub(crate) fn populate(&self, from: u64, to: u64) -> Result<u64> {
+        self.with_file(|file| {
+            let (mut at, mut done) = (from, 0);
+            while let Some((start, end)) = system::next_data(file.as_fd(), at)
+                && start < to
+            {
+                let bytes = end.min(to) - start;
+                system::prefault(self.base, start, bytes);
+                done += bytes;
+                at = end;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it
+    /// did.
     pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {
         system::collapse(self.base, from, to.min(self.bytes))
     }

@@ -59,8 +59,8 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Starts a thread of a model that works on what the model shares. The model's own thread only waits:
-/// loom looks less closely at what the thread does that started the others.
+/// Starts a thread of a model that works on what the model shares. The model's own thread only
+/// waits: loom looks less closely at what the thread does that started the others.
 fn start<T: 'static>(shared: &Arc<T>, work: impl FnOnce(&T) + 'static) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || work(&shared))

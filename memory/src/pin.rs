@@ -12,8 +12,8 @@
 //!                                     A5  reuse the cell if r + 2 <= safe
 //! ```
 //!
-//! The heavy barrier is `membarrier(2)` and the light one only keeps the compiler from moving P4 before
-//! P2; in a fenced region both are full fences.
+//! The heavy barrier is `membarrier(2)` and the light one only keeps the compiler from moving P4
+//! before P2; in a fenced region both are full fences.
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::{Damage, seal, unseal};

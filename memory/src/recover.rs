@@ -41,8 +41,8 @@ pub enum Decision {
     Refuse,
 }
 
-/// The recovery table: the noted operation and the fact about its word give the decision. For a split the
-/// word is the bucket's depth.
+/// The recovery table: the noted operation and the fact about its word give the decision. For a
+/// split the word is the bucket's depth.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
         (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
@@ -80,8 +80,8 @@ impl Member {
     pub(crate) fn recover_if_dead(&self, index: u32) -> Result<bool> {
         let first = index;
         let mut index = index;
-        // If its recoverer is dead too, recovering that one takes this one along. Each step leads to
-        // another member: more steps than members are a circle.
+        // If its recoverer is dead too, recovering that one takes this one along. Each step leads
+        // to another member: more steps than members are a circle.
         for step in 0..=members_high(self.map())? {
             if index == self.index() {
                 return Ok(false);

@@ -74,8 +74,8 @@ pub enum PinMode {
 /// How a region is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken as
-    /// it is needed, unless `populate` is set.
+    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken
+    /// as it is needed, unless `populate` is set.
     pub bytes_max: u64,
     /// Page size.
     pub page: PageSize,
@@ -446,7 +446,7 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or(0);
     let what = match errno {
         libc::EACCES | libc::EPERM | libc::EROFS => {
-            "no permission (a region is read and written by all who attach: see its mode, chmod, chown)"
+            "no permission (who attaches reads and writes: see its mode, chmod, chown)"
         }
         libc::ENOENT => "there is no such file (create the region first)",
         libc::EMFILE | libc::ENFILE => {

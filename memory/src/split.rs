@@ -1,5 +1,5 @@
-//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys whose
-//! next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
+//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys
+//! whose next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
 
 use nearstate_model::{Error, Result};
 
@@ -225,7 +225,8 @@ pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it fits.
+/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it
+/// fits.
 fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Damage> {
     let map = arena.map;
     walk_chain(map, p_at, |at, entry| {

@@ -33,8 +33,8 @@ pub(crate) const fn incarnation(word: u64) -> u64 {
     word & 0xff_ffff_ffff
 }
 
-/// W1: true if recovering the member that was found in state `seen` is up to `me` alone. Acquire, so
-/// that the winner sees what a recoverer that died before it has done.
+/// W1: true if recovering the member that was found in state `seen` is up to `me` alone. Acquire,
+/// so that the winner sees what a recoverer that died before it has done.
 pub(crate) fn win(word: &AtomicU64, seen: u64, me: u64) -> bool {
     let mine = make(RECOVERING, me, incarnation(seen));
     if mutant("win-without-swap") {

@@ -18,14 +18,14 @@ pub struct BlockChange<'a> {
 }
 
 impl Session {
-    /// Changes some blocks of a record, all of them in one step; the others stay as they are. Creates the
-    /// record if there is none and the condition allows it.
+    /// Changes some blocks of a record, all of them in one step; the others stay as they are.
+    /// Creates the record if there is none and the condition allows it.
     ///
     /// Cost: blocks above 512 bytes are copied only if they change; smaller ones are copied along.
     ///
     /// # Errors
-    /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`, `ValueTooLarge`,
-    /// `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
+    /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
+    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
     pub fn patch(
         &self,
         namespace: Namespace,
@@ -40,7 +40,7 @@ impl Session {
             let _held = self.member.pin()?;
             let seen = self.member.find(spot.table, spot.hash, key)?;
             if !condition.holds(seen)? {
-                return Ok(Outcome::Refused { current: seen.map(|c| c.version()).transpose()? });
+                return Ok(Outcome::Refused { current: seen.map(|cell| cell.version()) });
             }
             let draft = match self.patched(spot, seen, changes) {
                 Ok(draft) => draft,

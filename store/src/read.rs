@@ -6,17 +6,18 @@ use crate::session::{Namespace, Session};
 use crate::view::View;
 
 /// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
-/// Lines of a record that a batch asks for: the header with a short key, and the start of the value.
-const BATCH_LINES: u64 = 2;
+/// Lines of a record that a batch asks for: the header with a short key, and the start of the
+/// value.
+pub(crate) const BATCH_LINES: u64 = 2;
 
 impl Session {
     /// The record of a key as a zero-copy view, or `None`.
     ///
-    /// No lock, no system call, no store to a line that another member reads or writes (but this one's
-    /// pin, which others only read when they reclaim). Linearizable: the answer held at one moment
-    /// of the call. Cost: two dependent cache misses at worst.
+    /// No lock, no system call, no store to a line that another member reads or writes (but this
+    /// one's pin, which others only read when they reclaim). Linearizable: the answer held at one
+    /// moment of the call. Cost: two dependent cache misses at worst.
     ///
     /// # Errors
     /// `Damaged`, `Forked`. A key that is too long is simply not there.
@@ -49,8 +50,8 @@ impl Session {
         Ok(Some(view.version()))
     }
 
-    /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of the key
-    /// and its record.
+    /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of
+    /// the key and its record.
     ///
     /// # Errors
     /// As [`Session::get`].

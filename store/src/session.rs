@@ -56,6 +56,15 @@ impl Region {
         Ok(Session { member: self.memory.member()? })
     }
 
+    /// Maps what was written so far into this process, so that its first reads do not fault page by
+    /// page. Worth it once after attaching. Returns the bytes mapped.
+    ///
+    /// # Errors
+    /// `Damaged`, `System`.
+    pub fn populate(&self) -> Result<u64> {
+        self.memory.populate()
+    }
+
     /// Backs what was written so far with 2 MiB pages where the kernel agrees: fewer page walks for
     /// every read. Worth it once after a bulk load. Returns the bytes that have huge pages now.
     ///

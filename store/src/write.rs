@@ -46,7 +46,7 @@ impl Condition<'_> {
             }
             (Condition::Absent, Some(_))
             | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
-            (Condition::Version(version), Some(cell)) => cell.version()? == *version,
+            (Condition::Version(version), Some(cell)) => cell.version() == *version,
             (Condition::Value(bytes), Some(cell)) => cell.value()? == *bytes,
         })
     }
@@ -64,12 +64,12 @@ impl Outcome {
 impl Session {
     /// Puts a record: its version. Every process sees it from the one store that publishes it on.
     ///
-    /// Cost: a copy of the value and its checksum outside any lock; then the lock of the key's bucket
-    /// for about 50 ns.
+    /// Cost: a copy of the value and its checksum outside any lock; then the lock of the key's
+    /// bucket for about 50 ns.
     ///
     /// # Errors
-    /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was
-    /// changed then.
+    /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
+    /// was changed then.
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
         let changed = self.put_with(namespace, key, value, Condition::Always)?;

@@ -295,7 +295,8 @@ proptest! {
                 }
                 _ => {
                     let view = session.get(ns, &key).unwrap();
-                    prop_assert_eq!(view.as_ref().map(View::bytes), model.get(&key).map(Vec::as_slice));
+                    let expected = model.get(&key).map(Vec::as_slice);
+                    prop_assert_eq!(view.as_ref().map(View::bytes), expected);
                 }
             }
         }

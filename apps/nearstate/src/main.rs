@@ -1,4 +1,42 @@
-//! nearstate: see ARCHITECTURE.md.
+//! nearstate: the state layer for 5G network functions. One binary, one module a sub-command.
 
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod bench;
+mod region;
+
+use clap::{Parser, Subcommand};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// The state layer for 5G network functions.
+#[derive(Debug, Parser)]
+#[command(name = "nearstate", version, propagate_version = true)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure this machine: the thesis's experiments beside Redis and WhiteDB
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Create, inspect, check and drop regions
+    #[command(subcommand)]
+    Region(region::Command),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Line::parse().command {
+        Command::Bench(command) => bench::run(command),
+        Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = writeln!(std::io::stderr(), "nearstate: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
