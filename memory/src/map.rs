@@ -97,8 +97,14 @@ impl Map {
     /// ours too, and the number may be another file's by now: then the file is opened anew by its
     /// path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        work(self.lend()?.file())
+    }
+
+    /// The region's file, as [`Map::with_file`] finds it. Locks of an open file go with it: whoever
+    /// takes one keeps what was lent.
+    pub(crate) fn lend(&self) -> Result<Lent<'_>> {
         if let Some(file) = self.open.ours() {
-            return work(file);
+            return Ok(Lent::Ours(file));
         }
         let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
             Error::System {
@@ -115,7 +121,7 @@ impl Map {
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
             });
         }
-        work(&anew)
+        Ok(Lent::Anew(anew))
     }
 
     /// The path by which it was opened.
@@ -235,6 +241,24 @@ impl Map {
     /// Applies a NUMA policy to the whole mapping.
     pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
         system::bind_memory(self.base, self.bytes, interleave, nodes)
+    }
+}
+
+/// The region's file for some work.
+#[derive(Debug)]
+pub(crate) enum Lent<'m> {
+    /// As it was opened.
+    Ours(&'m File),
+    /// Opened again.
+    Anew(File),
+}
+
+impl Lent<'_> {
+    pub(crate) const fn file(&self) -> &File {
+        match self {
+            Self::Ours(file) => file,
+            Self::Anew(file) => file,
+        }
     }
 }
 

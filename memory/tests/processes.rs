@@ -20,6 +20,10 @@ mod tests {
     /// Runs `work` in a forked child that ends without running anything of the parent's; its exit
     /// status as `waitpid(2)` has it.
     fn forked(work: impl FnOnce() -> bool) -> i32 {
+        ended(started(work))
+    }
+
+    fn started(work: impl FnOnce() -> bool) -> i32 {
         // SAFETY: no other thread of this test holds a lock that the child needs: the harness waits.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "cannot fork");
@@ -29,6 +33,10 @@ mod tests {
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(code) };
         }
+        child
+    }
+
+    fn ended(child: i32) -> i32 {
         let mut status = -1;
         // SAFETY: `status` outlives the call.
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
@@ -92,8 +100,7 @@ mod tests {
         let status = forked(|| {
             let region = Region::attach(path).unwrap();
             let member = region.member().unwrap();
-            // SAFETY: closes descriptors that this child has of its parent, and the region's own.
-            unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+            close_all();
             // The numbers are other files' by now: none may be taken for the region's.
             let others: Vec<File> = (0..8).map(|_| File::open("/dev/null").unwrap()).collect();
             assert!(others.iter().any(|file| file.as_raw_fd() <= 5));
@@ -114,6 +121,46 @@ mod tests {
             status == 0 && has(&region, &4999_u32.to_le_bytes()).unwrap()
         });
         assert_eq!(status, 0, "the daemon");
+    }
+
+    /// Closes every descriptor but the standard ones.
+    fn close_all() {
+        // SAFETY: what the parent uses is the parent's; this process uses none of them.
+        unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    }
+
+    /// Daemons whose descriptors are closed still exclude each other where they attach: no two get one
+    /// slot.
+    fn daemons_do_not_share_slots(path: &Path) {
+        const DAEMONS: u32 = 3;
+        const SESSIONS: usize = 400;
+        // Bounded, because one that died never comes.
+        let all_are = |region: &Region, what: &str| {
+            let is_there = |n| has(region, format!("{what} {n}").as_bytes()).unwrap();
+            (0..1_000_000).any(|_| {
+                std::thread::yield_now();
+                (0..DAEMONS).all(is_there)
+            })
+        };
+        let daemon = |number: u32| {
+            let region = Region::attach(path).unwrap();
+            close_all();
+            put(&region, format!("ready {number}").as_bytes()).unwrap();
+            let is_begun = all_are(&region, "ready");
+            let members: Vec<_> = (0..SESSIONS).map(|_| region.member().unwrap()).collect();
+            let mut is_alone = true;
+            for member in &members {
+                let key = format!("slot {}", member.index());
+                is_alone &= !has(&region, key.as_bytes()).unwrap();
+                put(&region, key.as_bytes()).unwrap();
+            }
+            // All stay until all are there: a slot that is free again may be another's.
+            put(&region, format!("done {number}").as_bytes()).unwrap();
+            is_begun && all_are(&region, "done") && is_alone
+        };
+        let children: Vec<i32> = (0..DAEMONS).map(|n| started(|| daemon(n))).collect();
+        let status: Vec<i32> = children.into_iter().map(ended).collect();
+        assert_eq!(status, [0; DAEMONS as usize], "two sessions in one slot");
     }
 
     /// A fault at an address of others ends the process as it would without us.
@@ -157,6 +204,10 @@ mod tests {
         let path = place("processes");
         a_forked_child_attaches_anew(&path);
         a_daemon_that_closes_all_descriptors_goes_on(&path);
+        let slots = place("slots");
+        drop(Region::create(&slots, &CreateOptions::default()).unwrap());
+        daemons_do_not_share_slots(&slots);
+        std::fs::remove_file(&slots).unwrap();
         a_foreign_sigbus_is_not_swallowed(&path);
         let report = check::check(&path, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");
