@@ -1,5 +1,6 @@
-//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is written by
-//! one member only, or by the one that recovers it; every step can be cut short by a kill.
+//! A member's arena: its note, its bump ranges and its queues of retired cells. All of it is
+//! written by one member only, or by the one that recovers it; every step can be cut short by a
+//! kill.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
@@ -65,6 +66,10 @@ pub(crate) enum Bump {
 
 /// The largest cell that is cut from a chunk.
 pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
+
+/// Cells that one operation has pending at the most: the blocks of a patch, its record and a line,
+/// or the lines of a split. A longer list is a circle that damage made.
+const PENDING_MAX: usize = 8192;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
@@ -233,7 +238,7 @@ impl<'m> Arena<'m> {
 
     /// Every pending cell goes to the queue of its class.
     pub(crate) fn roll_back(&self) -> Result<(), Damage> {
-        loop {
+        for _ in 0..PENDING_MAX {
             let cell = self.get(note::PENDING);
             if cell == 0 {
                 return Ok(());
@@ -245,6 +250,7 @@ impl<'m> Arena<'m> {
             self.link(cell)?;
             self.set(note::POP, 0);
         }
+        Err(Damage("a member's list of pending cells has no end"))
     }
 
     /// Retires a cell that was unlinked, unless it is retired already.

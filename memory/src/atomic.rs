@@ -10,7 +10,9 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// variable `NEARSTATE_MUTANT` names one: each must make a model fail.
 #[cfg(loom)]
 pub(crate) fn mutant(name: &str) -> bool {
-    std::env::var("NEARSTATE_MUTANT").is_ok_and(|planted| planted == name)
+    static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let planted = PLANTED.get_or_init(|| std::env::var("NEARSTATE_MUTANT").ok());
+    planted.as_deref() == Some(name)
 }
 
 /// See the other half of this pair.

@@ -11,8 +11,9 @@
 //!                                           S6  cut the overflow lines off
 //! ```
 //!
-//! A reader that misses an entry because of S3 has seen a store that follows S2, so R4 sees S2 or later
-//! and starts anew, now at q. The same for S6 and S5. So a hit needs no check and a miss never lies.
+//! A reader that misses an entry because of S3 has seen a store that follows S2, so R4 sees S2 or
+//! later and starts anew, now at q. The same for S6 and S5. So a hit needs no check and a miss
+//! never lies.
 
 use crate::atomic::{AtomicU64, Ordering, mutant};
 use crate::lock::PAYLOAD;
@@ -32,8 +33,8 @@ const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
 /// The depth of the first buckets of a namespace: there are eight.
 pub(crate) const DEPTH_FIRST: u32 = 3;
 
-/// The greatest stamp, and so the greatest version of a record: at a million changes a second of one
-/// record it lasts 50 days; the change after it is refused.
+/// The greatest stamp, and so the greatest version of a record: at a million changes a second of
+/// one record it lasts 50 days; the change after it is refused.
 pub const VERSION_MAX: u64 = STAMP - (1 << 20);
 
 /// The tag of a hash: its top 16 bits, never 0, so that an empty word matches none.
@@ -94,7 +95,8 @@ pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
 /// R1: the control word, without its owner.
 #[inline]
 pub(crate) fn begin(control: &AtomicU64) -> u64 {
-    control.load(Ordering::Acquire) & PAYLOAD
+    let order = if mutant("begin-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    control.load(order) & PAYLOAD
 }
 
 /// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan were acquire
@@ -114,39 +116,57 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
 /// Loads an entry (R2).
 #[inline]
 pub(crate) fn load(word: &AtomicU64) -> u64 {
-    word.load(Ordering::Acquire)
+    let order = if mutant("load-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    word.load(order)
 }
 
-/// The bucket of a hash among `n` buckets (linear hashing, n >= 8).
+/// The mask of all hash bits that `n` buckets tell apart (linear hashing, n >= 8).
 #[inline]
-pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
-    let level = 63 - n.leading_zeros();
-    let wide = hash & ((2 << level) - 1);
-    if wide < n { wide } else { hash & ((1 << level) - 1) }
+pub(crate) const fn wide_mask(n: u64) -> u64 {
+    (2 << (n | 1).ilog2()) - 1
 }
 
-/// Where to look next when bucket `b` of depth `depth` does not hold this hash: the split of `b` that
-/// took it, or `None` if `b` is right.
+/// The bucket of a hash among `n` buckets, with the mask of `n`. A mask of another count (both are
+/// read without a lock) leads to a bucket that exists, and its depth leads on.
+#[inline]
+pub(crate) const fn bucket_among(hash: u64, n: u64, wide: u64) -> u64 {
+    let bucket = hash & wide;
+    if bucket < n { bucket } else { bucket & (wide >> 1) }
+}
+
+/// The bucket of a hash among `n` buckets.
+pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
+    bucket_among(hash, n, wide_mask(n))
+}
+
+/// Where to look next when bucket `b` of depth `depth` does not hold this hash: the split of `b`
+/// that took it, or `None` if `b` is right.
 #[inline]
 pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
     if hash & mask(depth) == b {
         return None;
     }
-    // Bucket b was made with the bits below `known`; the lowest set bit above them took the key away.
+    Some(step_on(hash, b))
+}
+
+#[cold]
+const fn step_on(hash: u64, b: u64) -> u64 {
+    // Bucket b was made with the bits below `known`; the lowest set bit above them took the key
+    // away.
     let bits = 64 - b.leading_zeros();
     let known = if bits < DEPTH_FIRST { DEPTH_FIRST } else { bits };
     let rest = hash >> known;
     if rest == 0 {
-        return Some(b);
+        return b;
     }
     let bit = known + rest.trailing_zeros();
-    Some(hash & mask(bit + 1))
+    hash & mask(bit + 1)
 }
 
 /// The low `depth` bits.
 #[inline]
 pub(crate) const fn mask(depth: u32) -> u64 {
-    if depth >= 63 { u64::MAX } else { (1 << depth) - 1 }
+    (1 << (depth & 63)) - 1
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,5 +1,5 @@
-//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills it
-//! before anybody else knows it.
+//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills
+//! it before anybody else knows it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -55,11 +55,14 @@ pub struct Head {
     pub hash: u64,
 }
 
+const SHORT: Damage = Damage("a record's body is shorter than its key");
+
 /// A cell that stays as it is while the pin or the lock under which it was found holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell<'m> {
     map: &'m Map,
     at: u64,
+    version: u64,
     sizes: u64,
     key: u64,
 }
@@ -67,9 +70,33 @@ pub struct Cell<'m> {
 impl<'m> Cell<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Damage> {
-        let sizes = map.word(at + WORD_SIZES)?.load(Ordering::Relaxed);
-        let key = map.word(at + WORD_KEY)?.load(Ordering::Relaxed);
-        Ok(Self { map, at, sizes, key })
+        let [version, sizes, key] = map.words(at.saturating_add(WORD_VERSION))?;
+        Ok(Self {
+            map,
+            at,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The cell that begins at a line.
+    #[inline]
+    pub(crate) fn at_units(map: &'m Map, units: u64) -> Result<Self, Damage> {
+        let [_, _, _, version, sizes, key, ..] = map.line(units)?;
+        Ok(Self {
+            map,
+            at: units * LINE,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Its last line, counted from its first.
+    #[inline]
+    pub(crate) const fn last_line(&self) -> u64 {
+        (HEADER + self.body_bytes()) / LINE
     }
 
     /// Offset in the region: its identity for as long as it is pinned.
@@ -119,6 +146,15 @@ impl<'m> Cell<'m> {
         self.map.bytes(self.at + HEADER + 8 * self.children(), self.key_bytes())
     }
 
+    /// The key, and what follows it: as [`Cell::key`] and [`Cell::value`], with half of the checks.
+    #[inline]
+    pub(crate) fn key_and_value(&self) -> Result<(&'m [u8], &'m [u8]), Damage> {
+        let children = 8 * self.children();
+        let rest = self.body_bytes().checked_sub(children).ok_or(SHORT)?;
+        let bytes = self.map.bytes(self.at + HEADER + children, rest)?;
+        bytes.split_at_checked(self.key_bytes() as usize).ok_or(SHORT)
+    }
+
     /// What follows the key: the value or the block table.
     ///
     /// # Errors
@@ -126,10 +162,7 @@ impl<'m> Cell<'m> {
     #[inline]
     pub fn value(&self) -> Result<&'m [u8], Damage> {
         let before = 8 * self.children() + self.key_bytes();
-        let bytes = self
-            .body_bytes()
-            .checked_sub(before)
-            .ok_or(Damage("a record's body is shorter than its key"))?;
+        let bytes = self.body_bytes().checked_sub(before).ok_or(SHORT)?;
         self.map.bytes(self.at + HEADER + before, bytes)
     }
 
@@ -147,12 +180,9 @@ impl<'m> Cell<'m> {
     }
 
     /// The version of the record.
-    ///
-    /// # Errors
-    /// Damage: outside the region.
     #[inline]
-    pub fn version(&self) -> Result<u64, Damage> {
-        Ok(self.map.word(self.at + WORD_VERSION)?.load(Ordering::Relaxed))
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     #[inline]
@@ -251,7 +281,8 @@ fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Damage> {
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Damage> {
-    map.word(at + which)
+    // An offset out of a damaged word must not wrap round to the superblock.
+    map.word(at.saturating_add(which))
 }
 
 /// The class in a header.
@@ -267,7 +298,7 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Damage> {
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Damage> {
     let class = class_at(map, at)?;
     let bytes = if class == CLASS_EXTENT {
-        map.word(at + WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
+        word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
     } else {
         class::bytes_of(class)
     };

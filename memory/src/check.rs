@@ -1,8 +1,9 @@
 //! The offline verifier: walks every byte of a region that nobody is attached to, and reports
-//! whatever contradicts `spec/region.md`. Dead members are recovered first; nothing else is changed.
+//! whatever contradicts `spec/region.md`. Dead members are recovered first; nothing else is
+//! changed.
 //!
-//! Each cell of the heap must be reached exactly once: from an index, from the record that owns
-//! it, from a queue or from a pool. A cell that nothing reaches is a leak, one that two things reach is
+//! Each cell of the heap must be reached exactly once: from an index, from the record that owns it,
+//! from a queue or from a pool. A cell that nothing reaches is a leak, one that two things reach is
 //! damage. Together with the bump ranges the cells tile the heap.
 
 use std::path::Path;
@@ -65,21 +66,27 @@ impl CheckReport {
     }
 }
 
-/// Verifies a region. `judge` sees each record and the kind of its namespace, and says what is wrong
-/// with the record's format.
+/// Verifies a region. `judge` sees each record and the kind of its namespace, and says what is
+/// wrong with the record's format.
 ///
 /// # Errors
-/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in the
-/// report.
+/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in
+/// the report.
 pub fn check(
     path: &Path,
     judge: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
 ) -> Result<CheckReport> {
     let region = Region::attach(path)?;
-    if let Some(member) = region.members()?.into_iter().find(|member| member.is_alive) {
-        return Err(Error::InUse { holder: member.process });
-    }
     let mut report = CheckReport::default();
+    match region.members() {
+        Ok(members) => {
+            if let Some(member) = members.into_iter().find(|member| member.is_alive) {
+                return Err(Error::InUse { holder: member.process });
+            }
+        }
+        Err(error @ Error::Damaged { .. }) => report.fault(format!("members: {error}")),
+        Err(error) => return Err(error),
+    }
     // A session's only task here is to recover the dead.
     match region.member() {
         Ok(member) => drop(member),
@@ -164,7 +171,7 @@ impl Walk<'_> {
         let unit = at.wrapping_sub(HEAP) / LINE;
         let (word, bit) = ((unit / 64) as usize, unit % 64);
         match self.marks.get_mut(word) {
-            Some(marks) if at >= HEAP && at % LINE == 0 => {
+            Some(marks) if at >= HEAP && at.is_multiple_of(LINE) => {
                 if *marks >> bit & 1 == 1 {
                     self.report.fault(format!("cell {at:#x}: reached twice, now by {by}"));
                     return false;
@@ -210,7 +217,7 @@ impl Walk<'_> {
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
-        let level = 63 - n.leading_zeros();
+        let level = n.ilog2();
         let is_split = bucket < n - (1 << level) || bucket >= 1 << level;
         if depth_of(control) != level + u32::from(is_split) {
             self.report.fault(format!("bucket {bucket}: depth {}", depth_of(control)));
@@ -280,6 +287,16 @@ impl Walk<'_> {
         let hash = hash_of(self.map, key)?;
         if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
             return Err(Damage("its key has another hash than its entry"));
+        }
+        // A record stood on its member's list of pending cells behind its newest block, if it has
+        // any: nobody reads the link any more, but it tells a flipped bit.
+        let next = cell::word(self.map, record.at(), WORD_NEXT)?.load(Ordering::Acquire);
+        let mut is_link_sound = next == 0;
+        for index in 0..record.children() {
+            is_link_sound |= record.child(index)? == next;
+        }
+        if !is_link_sound {
+            self.report.fault(format!("record {:#x}: its link leads nowhere", record.at()));
         }
         for index in 0..record.children() {
             let child = Cell::new(self.map, record.child(index)?)?;
@@ -361,7 +378,7 @@ impl Walk<'_> {
         let mut ranges = ranges.iter().peekable();
         while at < frontier {
             if let Some((_, end)) = ranges.next_if(|(cur, _)| *cur == at) {
-                self.report.bytes_free += end - at;
+                self.report.bytes_free = self.report.bytes_free.saturating_add(end - at);
                 at = *end;
                 continue;
             }

@@ -1,9 +1,10 @@
 //! A page of a region that is gone (a file that somebody truncated) must not end the process.
 //!
 //! A store or load on such a page raises `SIGBUS`. The handler looks the address up in a fixed list
-//! of our mappings; if it is ours, it puts a private page of zeros there, marks the region as damaged
-//! and returns, and the interrupted instruction goes on. Every offset is checked on use, so zeros
-//! lead to an error and never further. Any other address goes to the handler that was there before.
+//! of our mappings; if it is ours, it puts a private page of zeros there, marks the region as
+//! damaged and returns, and the interrupted instruction goes on. Every offset is checked on use, so
+//! zeros lead to an error and never further. Any other address goes to the handler that was there
+//! before.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -23,6 +24,8 @@ struct Guarded {
     base: AtomicU64,
     bytes: AtomicU64,
     page: AtomicU64,
+    /// Address of the word that says that the mapping is usable.
+    usable: AtomicU64,
     is_damaged: AtomicBool,
 }
 
@@ -31,6 +34,7 @@ static GUARDED: [Guarded; GUARDED_MAX] = [const {
         base: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         page: AtomicU64::new(4096),
+        usable: AtomicU64::new(0),
         is_damaged: AtomicBool::new(false),
     }
 }; GUARDED_MAX];
@@ -45,21 +49,28 @@ unsafe impl Send for Previous {}
 // SAFETY: as above; it is only read afterwards.
 unsafe impl Sync for Previous {}
 
-/// Keeps a mapping in the handler's list until dropped.
+/// A mapping's entry in the handler's list, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     entry: &'static Guarded,
 }
 
 impl Guard {
-    /// Guards `bytes` from `base`, which is a mapping with pages of `page` bytes.
-    pub(crate) fn new(base: NonNull<u8>, bytes: u64, page: u64) -> Result<Self> {
+    /// Guards `bytes` from `base`, which is a mapping with pages of `page` bytes. `usable` is set
+    /// to 0 when a page is found gone.
+    pub(crate) fn new(
+        base: NonNull<u8>,
+        bytes: u64,
+        page: u64,
+        usable: NonNull<AtomicU64>,
+    ) -> Result<Self> {
         install()?;
         for entry in &GUARDED {
             let mine = base.as_ptr() as u64;
             if entry.base.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 entry.is_damaged.store(false, Ordering::Relaxed);
                 entry.page.store(page, Ordering::Relaxed);
+                entry.usable.store(usable.as_ptr() as u64, Ordering::Relaxed);
                 entry.bytes.store(bytes, Ordering::Release);
                 return Ok(Self { entry });
             }
@@ -108,14 +119,21 @@ fn install() -> Result<()> {
 }
 
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo whose address is set for SIGBUS.
-    let address = unsafe { (*info).si_addr() } as u64;
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo that lives through the handler.
+    let Some(info_ref) = (unsafe { info.as_ref() }) else { return };
+    // SAFETY: the address is set for SIGBUS.
+    let address = unsafe { info_ref.si_addr() } as u64;
     for entry in &GUARDED {
         let base = entry.base.load(Ordering::Acquire);
         let bytes = entry.bytes.load(Ordering::Acquire);
         if base != 0 && address.wrapping_sub(base) < bytes {
             let page = entry.page.load(Ordering::Relaxed);
             entry.is_damaged.store(true, Ordering::Relaxed);
+            let usable = entry.usable.load(Ordering::Relaxed) as *const AtomicU64;
+            // SAFETY: the word lives as long as the entry; `Map` drops the guard first.
+            if let Some(usable) = unsafe { usable.as_ref() } {
+                usable.store(0, Ordering::Relaxed);
+            }
             // SAFETY: the page lies in a mapping of ours and has no file behind it any more; zeros
             // in its place break no promise, because its bytes could not be read at all.
             let mapped = unsafe {
@@ -154,6 +172,7 @@ fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
             return;
         }
     }
-    // SAFETY: restores the default action; returning repeats the access, which then ends the process.
+    // SAFETY: restores the default action; returning repeats the access, which then ends the
+    // process.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }

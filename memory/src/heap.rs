@@ -24,19 +24,19 @@ use crate::roster::{members_high, state};
 /// (every 240 records of 1 KiB), small enough that 10,000 sessions hold 2.5 GiB at most.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// Bytes of retired cells of one class that a member lets come together before it moves the epoch on:
-/// the barrier costs some microseconds, and what waits should stay in the second-level cache.
+/// Bytes of retired cells of one class that a member lets come together before it moves the epoch
+/// on: the barrier costs some microseconds, and what waits should stay in the second-level cache.
 const PRESSURE_BYTES: u64 = 256 << 10;
 
-/// A queue that is this many times longer than the pressure has more than its member needs: all of it
-/// goes to the pool. So what one process deletes another can insert.
+/// A queue that is this many times longer than the pressure has more than its member needs: all of
+/// it goes to the pool. So what one process deletes another can insert.
 const QUEUE_EXCESS: u64 = 6;
 
 /// Cells taken from a pool at once: their headers are misses, and the pool is locked meanwhile.
 const POOL_BATCH: u64 = 32;
 
-/// Bytes of a new cell that are asked for ahead of the copy: what a core can have in flight. The rest
-/// comes by the processor's own prefetch of a sequence.
+/// Bytes of a new cell that are asked for ahead of the copy: what a core can have in flight. The
+/// rest comes by the processor's own prefetch of a sequence.
 const PREFETCH_BYTES: u64 = 2048;
 
 const FRONTIER: &str = "the heap's frontier has a flipped bit";
@@ -71,10 +71,8 @@ impl Member {
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
-            self.prefetch_cell(head, bytes);
             arena.pop(queue, head)?;
-            // The next one's header, for the next call.
-            self.map().prefetch(queue.head.load(Ordering::Relaxed));
+            self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
             crash_point!("alloc.done");
             return Ok(head);
         }
@@ -83,10 +81,11 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of a cell that is about to be filled: they were last used long ago.
+    /// Asks for the lines of the cell that the next call will give: they were last used long ago,
+    /// and all the work until then hides their misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = LINE;
+        let mut line = 0;
         while line < bytes.min(PREFETCH_BYTES) {
             self.map().prefetch(at + line);
             line += LINE;
@@ -122,7 +121,7 @@ impl Member {
             }
         }
         match self.alloc_fresh(class) {
-            Err(Error::Full { detail }) => self.alloc_desperately(arena, class, detail),
+            Err(Error::Full { detail }) => self.alloc_desperately(arena, class, &detail),
             other => other,
         }
     }
@@ -168,15 +167,25 @@ impl Member {
         Ok(())
     }
 
+    /// Works under a leaf's lock, and gives it back also after an error: others would wait for it.
+    fn under_leaf(&self, at: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.take(at, slot::LEAF)?;
+        let done = work();
+        self.give_back(at, slot::LEAF, 0)?;
+        done
+    }
+
     /// Takes `[frontier, frontier + bytes)` as an empty bump range's content.
     fn take_chunk(&self, which: Bump, bytes: u64) -> Result<()> {
+        self.under_leaf(SUPER_FRONTIER_LOCK, || self.take_chunk_locked(which, bytes))
+    }
+
+    fn take_chunk_locked(&self, which: Bump, bytes: u64) -> Result<()> {
         let arena = self.arena()?;
-        self.take(SUPER_FRONTIER_LOCK, slot::LEAF)?;
         let word = self.map().word(SUPER_FRONTIER)?;
         let at = unseal(word.load(Ordering::Acquire), FRONTIER)? * LINE;
         let to = at.saturating_add(bytes);
         if to > self.map().len() {
-            self.give_back(SUPER_FRONTIER_LOCK, slot::LEAF, 0)?;
             return Err(Error::Full {
                 detail: "the region has reached the size it was created with".to_owned(),
             });
@@ -190,7 +199,6 @@ impl Member {
         crash_point!("chunk.bumped");
         arena.set(note::CHUNK_TO, 0);
         crash_point!("chunk.done");
-        self.give_back(SUPER_FRONTIER_LOCK, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -221,6 +229,9 @@ impl Member {
     }
 
     /// Gives every pending cell back: nothing that held them was published.
+    ///
+    /// # Errors
+    /// `Damaged`.
     pub fn give_up(&self) -> Result<()> {
         Ok(self.arena()?.roll_back()?)
     }
@@ -237,8 +248,8 @@ impl Member {
         Ok(())
     }
 
-    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If `wait` is
-    /// zero and the pool is locked, it stays.
+    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
+    /// `wait` is zero and the pool is locked, it stays.
     fn give_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
@@ -255,13 +266,21 @@ impl Member {
         } else {
             self.take_within(pool, slot::LEAF, wait)?;
         }
+        let done = self.give_batch(class, first, last);
+        self.give_back(pool, slot::LEAF, 0)?;
+        done
+    }
+
+    fn give_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
+        let arena = self.arena()?;
+        let queue = arena.queue(class)?;
         arena.set(note::BATCH_FIRST, first);
         arena.set(note::BATCH_LAST, last);
         arena.set(note::BATCH_WAY, way::TO_POOL);
         crash_point!("give.noted");
         queue.head.store(0, Ordering::Release);
         crash_point!("give.cut");
-        let head = self.map().word(pool + POOL_HEAD)?;
+        let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let next = cell::word(self.map(), last, WORD_NEXT)?;
         next.store(head.load(Ordering::Acquire), Ordering::Release);
         crash_point!("give.linked");
@@ -271,7 +290,6 @@ impl Member {
         crash_point!("give.counted");
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("give.done");
-        self.give_back(pool, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -282,9 +300,16 @@ impl Member {
             return Ok(());
         }
         let pool = pool_at(class);
+        self.take_within(pool, slot::LEAF, wait)?;
+        let done = self.take_batch(class);
+        self.give_back(pool, slot::LEAF, 0)?;
+        done
+    }
+
+    fn take_batch(&self, class: u8) -> Result<()> {
+        let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
-        self.take_within(pool, slot::LEAF, wait)?;
         let first = head.load(Ordering::Acquire);
         let (mut last, mut next, mut count) = (0, first, 0);
         while next != 0 && count < POOL_BATCH {
@@ -302,11 +327,10 @@ impl Member {
             link_batch(&arena, class, first, last)?;
             crash_point!("take.linked");
             let before = queue.count.load(Ordering::Relaxed);
-            queue.count.store(before + count, Ordering::Relaxed);
+            queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         }
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("take.done");
-        self.give_back(pool, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -323,7 +347,7 @@ impl Member {
 
     /// The heap is full: look for a cell in everything that was left behind.
     #[cold]
-    fn alloc_desperately(&self, arena: &Arena<'_>, class: u8, detail: String) -> Result<u64> {
+    fn alloc_desperately(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
         self.recover_the_dead()?;
         self.empty_free_arenas()?;
         self.advance()?;
@@ -388,13 +412,17 @@ impl Member {
         Ok(())
     }
 
-    /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one does.
-    fn why_full(&self, detail: String) -> Result<String> {
-        let epoch = unseal(self.epoch()?.load(Ordering::Acquire), "the epoch")?;
+    /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one
+    /// does.
+    fn why_full(&self, detail: &str) -> Result<String> {
+        let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
         let mut oldest = None;
         for index in 0..members_high(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if pin != 0 && pin + 2 < epoch && oldest.is_none_or(|(least, _)| pin < least) {
+            if pin != 0
+                && pin.saturating_add(2) < epoch
+                && oldest.is_none_or(|(least, _)| pin < least)
+            {
                 oldest = Some((pin, index));
             }
         }

@@ -6,10 +6,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bucket::{
-    LAST, WORDS, at_of, begin, bucket_of, depth_of, is_link, is_unmoved, load, step, tag_in, tag_of,
+    LAST, WORDS, at_of, begin, depth_of, entry, is_link, is_unmoved, load, step, tag_in, tag_of,
 };
-use crate::cell::{Cell, LINE_FIRST, LINE_WORDS, WORD_KEY, WORD_SIZES};
-use crate::layout::{Damage, SUPER_SEED};
+use crate::cell::{Cell, LINE_FIRST, LINE_WORDS};
+use crate::layout::{Damage, LINE, SUPER_SEED};
 use crate::map::Map;
 use crate::member::Member;
 use crate::table::Table;
@@ -25,8 +25,8 @@ pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Damage> {
     Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
 }
 
-/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a longer
-/// chain is a circle that damage made.
+/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a
+/// longer chain is a circle that damage made.
 pub(crate) const CHAIN_MAX: u32 = 1024;
 
 const CHAIN: Damage = Damage("a bucket's chain has no end");
@@ -35,7 +35,7 @@ const CHAIN: Damage = Damage("a bucket's chain has no end");
 /// the bucket, the offset of its line and its control word at that moment.
 #[inline]
 pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u64, u64), Damage> {
-    let mut bucket = bucket_of(hash, table.buckets());
+    let mut bucket = table.bucket_of(hash);
     loop {
         let at = table.bucket_at(map, bucket)?;
         let control = begin(map.word(at)?);
@@ -50,79 +50,152 @@ pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u
     }
 }
 
-/// True if the cell's key is this one.
-#[inline]
-fn is_key(map: &Map, at: u64, hash: u64, key: &[u8]) -> Result<bool, Damage> {
-    let sizes = map.word(at + WORD_SIZES)?.load(Ordering::Relaxed);
-    if sizes as u32 != hash as u32 {
-        return Ok(false);
+/// A record that was found, and its value.
+pub(crate) type Found<'m> = (Cell<'m>, &'m [u8]);
+
+/// The record of an entry, if its key is this one.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn of_key<'m>(cell: Cell<'m>, hash: u64, key: &[u8]) -> Result<Option<Found<'m>>, Damage> {
+    if cell.hash_low() != hash as u32 {
+        return Ok(None);
     }
-    let word = map.word(at + WORD_KEY)?.load(Ordering::Relaxed);
-    let (bytes, children) = (word & 0xffff, word >> 16 & 0xffff);
-    if bytes != key.len() as u64 {
-        return Ok(false);
-    }
-    Ok(map.bytes(at + crate::cell::HEADER + 8 * children, bytes)? == key)
+    let (its_key, value) = cell.key_and_value()?;
+    Ok(is_equal(its_key, key).then_some((cell, value)))
 }
 
-/// Searches some words of a chain for the key. Returns the cell, or what the last word links to.
+/// Equality of two keys.
 #[inline]
-fn search(
-    map: &Map,
+pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && is_same(one, other)
+}
+
+/// Equality of two slices of the same length. Keys are short: two loads that overlap compare up to
+/// 32 bytes, where a call of `memcmp` would cost as much as the rest of a read.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        16..=32 => {
+            one.first_chunk::<16>() == other.first_chunk::<16>()
+                && one.last_chunk::<16>() == other.last_chunk::<16>()
+        }
+        8..=15 => {
+            one.first_chunk::<8>() == other.first_chunk::<8>()
+                && one.last_chunk::<8>() == other.last_chunk::<8>()
+        }
+        _ => one == other,
+    }
+}
+
+/// Searches some words of a chain for the key. Returns the record, or what the last word links to.
+#[inline]
+fn search<'m>(
+    map: &'m Map,
     words: &[AtomicU64],
     hash: u64,
     key: &[u8],
-) -> Result<std::result::Result<u64, u64>, Damage> {
+) -> Result<std::result::Result<Found<'m>, u64>, Damage> {
     let tag = tag_of(hash);
     let mut last = 0;
     for word in words {
         last = load(word);
-        if tag_in(last) == tag && is_key(map, at_of(last), hash, key)? {
-            return Ok(Ok(at_of(last)));
+        if tag_in(last) == tag
+            && let Some(found) = of_key(Cell::new(map, at_of(last))?, hash, key)?
+        {
+            return Ok(Ok(found));
         }
     }
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
 }
 
-/// The cell of a key, or 0. The caller has a pin, or the bucket's lock.
-#[inline]
-pub(crate) fn find(map: &Map, table: &Table, hash: u64, key: &[u8]) -> Result<u64, Damage> {
+/// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last
+/// word.
+///
+/// Without a branch on where it stands: that place is random, and a processor that guesses it wrong
+/// waits for the line before it goes on to the next record.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
+fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+    let words = entries.each_ref().map(load);
+    let whole = entry(tag, 0);
+    let mut picked = NONE;
+    for word in words.into_iter().rev() {
+        // An entry with this tag loses it and is small then.
+        let units = word ^ whole;
+        picked = if tag_in(units) == 0 { units } else { picked };
+    }
+    let [.., last] = words;
+    (picked, last)
+}
+
+/// What [`pick`] says where no entry has the tag.
+const NONE: u64 = u64::MAX;
+
+/// The record of a key. The caller has a pin, or the bucket's lock. `lines` is where the record
+/// probably ends, in lines from its beginning.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+pub(crate) fn find<'m>(
+    map: &'m Map,
+    table: &Table,
+    hash: u64,
+    key: &[u8],
+    lines: u64,
+) -> Result<Option<Found<'m>>, Damage> {
+    let bucket = table.bucket_of(hash);
+    let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
+    let control = begin(first);
+    if step(hash, bucket, depth_of(control)).is_none() {
+        let (units, last) = pick(entries, tag_of(hash));
+        if units != NONE {
+            // Where the record ends stands in its header: asked for before that is there.
+            map.prefetch(LINE * (units + lines));
+            if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
+                return Ok(Some(found));
+            }
+        } else if !is_link(last) && is_unmoved(first, control) {
+            return Ok(None);
+        }
+    }
+    find_slowly(map, table, hash, key)
+}
+
+/// As [`find`], where the bucket was split, has overflow lines, is being changed, or has two
+/// entries with one tag.
+#[inline(never)]
+fn find_slowly<'m>(
+    map: &'m Map,
+    table: &Table,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<Found<'m>>, Damage> {
     loop {
         let (_, at, control) = find_bucket(map, table, hash)?;
-        let line = map.words::<WORDS>(at)?;
-        let [first, entries @ ..] = line;
-        match search(map, entries, hash, key)? {
-            Ok(cell) => return Ok(cell),
-            Err(0) => {}
-            Err(next) => {
-                let cell = find_in_chain(map, next, hash, key)?;
-                if cell != 0 {
-                    return Ok(cell);
-                }
+        let [first, entries @ ..] = map.words::<WORDS>(at)?;
+        let mut next = match search(map, entries, hash, key)? {
+            Ok(found) => return Ok(Some(found)),
+            Err(next) => next,
+        };
+        let mut lines = 0;
+        while next != 0 {
+            let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
+            next = match search(map, words, hash, key)? {
+                Ok(found) => return Ok(Some(found)),
+                Err(next) => next,
+            };
+            lines += 1;
+            if lines > CHAIN_MAX {
+                return Err(CHAIN);
             }
         }
         if is_unmoved(first, control) {
-            return Ok(0);
+            return Ok(None);
         }
     }
 }
 
-#[cold]
-fn find_in_chain(map: &Map, line: u64, hash: u64, key: &[u8]) -> Result<u64, Damage> {
-    let mut next = line;
-    for _ in 0..CHAIN_MAX {
-        let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
-        match search(map, words, hash, key)? {
-            Ok(cell) => return Ok(cell),
-            Err(0) => return Ok(0),
-            Err(more) => next = more,
-        }
-    }
-    Err(CHAIN)
-}
-
-/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its value,
-/// in order; a link is followed, not given. Stops when `each` returns false.
+/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its
+/// value, in order; a link is followed, not given. Stops when `each` returns false.
 pub(crate) fn walk_chain(
     map: &Map,
     bucket_at: u64,
@@ -159,35 +232,37 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    #[inline]
-    pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
-        match find(self.map(), table, hash, key)? {
-            0 => Ok(None),
-            at => Ok(Some(Cell::new(self.map(), at)?)),
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<(Cell<'_>, &[u8])>> {
+        match find(self.map(), table, hash, key, self.lines.get())? {
+            // A page that is gone reads as zeros: nothing is found there.
+            None => self.whole().map(|()| None),
+            Some((cell, value)) => {
+                self.lines.set(cell.last_line());
+                Ok(Some((cell, value)))
+            }
         }
     }
 
     /// Asks for the bucket of a hash: the first half of a batch read.
     #[inline]
     pub fn prefetch_bucket(&self, table: &Table, hash: u64) {
-        if let Ok(at) = table.bucket_at(self.map(), bucket_of(hash, table.buckets())) {
+        if let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) {
             self.map().prefetch(at);
         }
     }
 
-    /// Asks for the first lines of the records that a hash may have: the second half. `lines` is
-    /// how many lines of each: one for a view, more for a copy.
+    /// Asks for the first lines of the record that a hash may have, and for the one in which it
+    /// probably ends: the second half.
     #[inline]
     pub fn prefetch_record(&self, table: &Table, hash: u64, lines: u64) {
-        let tag = tag_of(hash);
-        let Ok(at) = table.bucket_at(self.map(), bucket_of(hash, table.buckets())) else { return };
-        let Ok(line) = self.map().words::<WORDS>(at) else { return };
-        for word in line.iter().skip(1) {
-            let entry = load(word);
-            if tag_in(entry) == tag {
-                for index in 0..lines {
-                    self.map().prefetch(at_of(entry) + 64 * index);
-                }
+        let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
+        let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
+        let (units, _) = pick(entries, tag_of(hash));
+        if units != NONE {
+            for index in (0..lines).chain([self.lines.get()]) {
+                self.map().prefetch(LINE * (units + index));
             }
         }
     }
@@ -215,7 +290,7 @@ impl Member {
         out: &mut Vec<u64>,
     ) -> Result<()> {
         // The depth that the bucket had among `buckets`.
-        let level = 63 - buckets.leading_zeros();
+        let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };
         let at = table.bucket_at(self.map(), bucket)?;
@@ -232,7 +307,7 @@ impl Member {
                 }
             }
             if !is_link(last) && is_unmoved(word, control) {
-                return Ok(());
+                return self.whole();
             }
             out.truncate(before);
         }
@@ -258,7 +333,7 @@ impl Member {
                     tail.dedup();
                     out.append(&mut tail);
                 }
-                return Ok(());
+                return self.whole();
             }
             out.truncate(before);
         }
@@ -293,6 +368,14 @@ impl Member {
             }
         }
         Ok(is_unmoved(word, control))
+    }
+
+    /// Asks for the first lines of a record's cell.
+    #[inline]
+    pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
+        for line in 0..lines {
+            self.map().prefetch(at + 64 * line);
+        }
     }
 
     /// The cell at an offset that [`Member::collect`] gave under the same pin.

@@ -4,6 +4,17 @@
 //!
 //! Modules stand in the order of floors: each uses only those below it.
 
+#![cfg_attr(loom, expect(dead_code, reason = "models use the small lock-free parts only"))]
+#![cfg_attr(
+    not(loom),
+    expect(
+        clippy::cast_possible_truncation,
+        reason = "fields are cut out of 64-bit words by casts, and usize has 64 bits (asserted below)"
+    )
+)]
+
+const _: () = assert!(usize::BITS == 64, "a region is mapped whole: a 64-bit machine is needed");
+
 #[cfg(not(loom))]
 pub mod check;
 #[cfg(not(loom))]
@@ -39,10 +50,11 @@ mod life;
 #[cfg(not(loom))]
 mod fault;
 #[cfg(not(loom))]
-mod system;
-#[cfg(not(loom))]
 pub mod crash;
+#[cfg(not(loom))]
+mod system;
 pub mod bucket;
+mod state;
 mod pin;
 mod lock;
 #[cfg(not(loom))]
@@ -50,7 +62,8 @@ pub mod class;
 pub mod layout;
 mod atomic;
 
-#[cfg(all(test, loom))]
+#[cfg(loom)]
+#[cfg(test)]
 mod models;
 
 #[cfg(not(loom))]

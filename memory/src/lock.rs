@@ -32,7 +32,8 @@ pub(crate) fn try_take(word: &AtomicU64, me: u64) -> Result<u64, u64> {
 /// Changes the payload of a lock that `me` owns, and keeps it.
 #[inline]
 pub(crate) fn hold_with(word: &AtomicU64, me: u64, payload: u64) {
-    word.store(me << OWNER_SHIFT | payload & PAYLOAD, Ordering::Release);
+    let order = if mutant("hold-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    word.store(me << OWNER_SHIFT | payload & PAYLOAD, order);
 }
 
 /// Gives a lock back with this payload.

@@ -9,7 +9,7 @@ use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::fault::Guard;
-use crate::layout::Damage;
+use crate::layout::{Damage, LINE};
 use crate::life;
 use crate::system;
 
@@ -20,8 +20,15 @@ const OUTSIDE: Damage = Damage("an offset points outside the region");
 pub(crate) struct Map {
     base: NonNull<u8>,
     bytes: u64,
+    /// `bytes / 8`.
+    words: u64,
+    /// `bytes / 64`.
+    lines: u64,
+    // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
     guard: Guard,
+    _mapped: Span,
     fork: NonNull<AtomicU64>,
+    _fork_mapped: Span,
     file: File,
     key: (u64, u64),
     path: PathBuf,
@@ -38,10 +45,26 @@ impl Map {
     pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
         let key = life::file_key(&file)?;
         let base = system::map_shared(file.as_fd(), bytes)?;
+        // From here on an error unmaps: a mapping left behind would keep the open file, and with it
+        // the attach lock, for as long as this process lives.
+        let mapped = Span { base, bytes };
         system::keep_out_of_dumps(base, bytes);
-        let guard = Guard::new(base, bytes, page)?;
         let fork = system::fork_guard()?;
-        let map = Self { base, bytes, guard, fork, file, key, path: path.to_owned() };
+        let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
+        let guard = Guard::new(base, bytes, page, fork)?;
+        let map = Self {
+            base,
+            bytes,
+            words: bytes / 8,
+            lines: bytes / LINE,
+            guard,
+            _mapped: mapped,
+            fork,
+            _fork_mapped: fork_mapped,
+            file,
+            key,
+            path: path.to_owned(),
+        };
         map.fork_word().store(1, Ordering::Relaxed);
         Ok(map)
     }
@@ -52,10 +75,15 @@ impl Map {
         unsafe { self.fork.as_ref() }
     }
 
-    /// True in a child that was forked after the mapping was made.
+    /// False in a child that was forked after the mapping was made, and once a page was found gone.
     #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.fork_word().load(Ordering::Relaxed) != 0
+    }
+
+    /// True in a child that was forked after the mapping was made.
     pub(crate) fn is_forked(&self) -> bool {
-        self.fork_word().load(Ordering::Relaxed) == 0
+        !self.is_usable() && !self.is_damaged()
     }
 
     /// True once a page was found gone (the file was truncated).
@@ -71,7 +99,8 @@ impl Map {
     }
 
     /// Calls `work` with the region's file. A daemon that closes every descriptor may have closed
-    /// ours too, and the number may be another file's by now: then the file is opened anew by its path.
+    /// ours too, and the number may be another file's by now: then the file is opened anew by its
+    /// path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         if life::file_key(&self.file).is_ok_and(|key| key == self.key) {
             return work(&self.file);
@@ -102,7 +131,8 @@ impl Map {
     /// An 8-byte word at an 8-aligned offset.
     #[inline]
     pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Damage> {
-        if at >= self.bytes || at & 7 != 0 {
+        // One comparison for both: the low bits of a misaligned offset become high ones.
+        if at.rotate_right(3) >= self.words {
             return Err(OUTSIDE);
         }
         // SAFETY: `at` is inside the mapping, and its length is a multiple of the page.
@@ -112,11 +142,15 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// The address of a word, for a caller that keeps it no longer than this map.
+    pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Damage> {
+        Ok(NonNull::from(self.word(at)?))
+    }
+
     /// `N` words from an 8-aligned offset.
     #[inline]
     pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Damage> {
-        let room = self.bytes - 8 * N as u64;
-        if at > room || at & 7 != 0 {
+        if at.rotate_right(3) > self.words - N as u64 {
             return Err(OUTSIDE);
         }
         // SAFETY: the N words lie inside the mapping.
@@ -125,10 +159,22 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// The words of a line.
+    #[inline]
+    pub(crate) fn line(&self, units: u64) -> Result<&[AtomicU64; 8], Damage> {
+        if units >= self.lines {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the line lies inside the mapping, whose length is a multiple of the page.
+        let address = unsafe { self.base.add((units * LINE) as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
     /// Bytes of a published cell, which nobody changes while the caller's pin holds.
     #[inline]
     pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Damage> {
-        if at > self.bytes || bytes > self.bytes - at {
+        if self.bytes.checked_sub(at).is_none_or(|room| bytes > room) {
             return Err(OUTSIDE);
         }
         // SAFETY: inside the mapping.
@@ -180,7 +226,25 @@ impl Map {
         Ok(())
     }
 
-    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it did.
+    /// Maps every page between two offsets that the file has, so that no access faults later.
+    /// Returns the bytes mapped.
+    pub(crate) fn populate(&self, from: u64, to: u64) -> Result<u64> {
+        self.with_file(|file| {
+            let (mut at, mut done) = (from, 0);
+            while let Some((start, end)) = system::next_data(file.as_fd(), at)
+                && start < to
+            {
+                let bytes = end.min(to) - start;
+                system::prefault(self.base, start, bytes);
+                done += bytes;
+                at = end;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it
+    /// did.
     pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {
         system::collapse(self.base, from, to.min(self.bytes))
     }
@@ -191,11 +255,17 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+/// A mapping of our own, unmapped with its owner.
+#[derive(Debug)]
+struct Span {
+    base: NonNull<u8>,
+    bytes: u64,
+}
+
+impl Drop for Span {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region that owns this map, so none is left.
+        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // more.
         unsafe { system::unmap(self.base, self.bytes) };
-        // SAFETY: the guard page is ours alone.
-        unsafe { system::unmap(self.fork.cast(), system::GUARD_BYTES) };
     }
 }

@@ -2,6 +2,7 @@
 //! see of a thread that uses the region.
 
 use std::cell::Cell as Private;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,18 +24,25 @@ use crate::region::{Region, Shared};
 use crate::roster::{identity_of, members_high, state};
 use crate::system::barrier_everywhere;
 
-/// How long a writer waits for a lock of a living process before it names it in `Stalled`. A lock is
-/// held for less than a microsecond of running, so a second means that its holder is not running.
+/// How long a writer waits for a lock of a living process before it names it in `Stalled`. A lock
+/// is held for less than a microsecond of running, so a second means that its holder is not
+/// running.
 pub const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How often a waiting writer asks whether the holder of a lock still lives (a probe costs less than
-/// a microsecond): a death is noticed within this time, well below the 10 ms that are promised.
+/// How often a waiting writer asks whether the holder of a lock still lives (a probe costs less
+/// than a microsecond): a death is noticed within this time, well below the 10 ms that are
+/// promised.
 const PROBE_EVERY: Duration = Duration::from_micros(200);
+
+/// A pin that is this many epochs old is asked about: its process may be dead. A view that is used
+/// as meant is over long before.
+const EPOCHS_HELD: u64 = 8;
 
 /// How long a writer waits for a living holder of a lock that it can do without: ten probes.
 pub(crate) const WAIT_SHORT: Duration = Duration::from_millis(2);
 
-/// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's hold.
+/// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
+/// hold.
 const SPINS: u32 = 64;
 
 /// One session's place in the region. Not `Sync`: a thread has its own.
@@ -43,11 +51,20 @@ pub struct Member {
     shared: Arc<Shared>,
     index: u32,
     pins: Private<u32>,
+    /// The words that every pin touches, found once.
+    pin: NonNull<AtomicU64>,
+    epoch: NonNull<AtomicU64>,
+    /// The last line of the record that was found last: the next one probably ends there, too.
+    pub(crate) lines: Private<u64>,
     /// Cells retired before this epoch may be used again, as far as this member knows.
     pub(crate) safe: Private<u64>,
     /// Cells retired, or asked for in vain, since this member last moved the epoch on.
     pub(crate) pressure: Private<u64>,
 }
+
+// SAFETY: the two words are shared memory, reached through atomics only, and `shared` keeps them
+// mapped.
+unsafe impl Send for Member {}
 
 /// Keeps what the member reads from reuse until dropped.
 #[derive(Debug)]
@@ -60,10 +77,8 @@ impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let pins = self.member.pins.get() - 1;
         self.member.pins.set(pins);
-        if pins == 0
-            && let Ok(word) = self.member.map().word(member_at(self.member.index) + MEMBER_PIN)
-        {
-            pin::unpin(word);
+        if pins == 0 {
+            pin::unpin(self.member.pin_word());
         }
     }
 }
@@ -137,6 +152,9 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
         shared: Arc::clone(shared),
         index,
         pins: Private::new(0),
+        lines: Private::new(1),
+        pin: map.address(at + MEMBER_PIN)?,
+        epoch: map.address(SUPER_EPOCH)?,
         safe: Private::new(0),
         pressure: Private::new(0),
     })
@@ -177,8 +195,15 @@ impl Member {
     }
 
     #[inline]
-    pub(crate) fn epoch(&self) -> Result<&AtomicU64, Damage> {
-        self.map().word(SUPER_EPOCH)
+    pub(crate) fn epoch(&self) -> &AtomicU64 {
+        // SAFETY: a word of the map, which `shared` keeps for as long as this member lives.
+        unsafe { self.epoch.as_ref() }
+    }
+
+    #[inline]
+    fn pin_word(&self) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { self.pin.as_ref() }
     }
 
     /// Refuses a forked child and a region whose file lost pages.
@@ -187,7 +212,16 @@ impl Member {
     /// `Forked`, `Damaged`.
     #[inline]
     pub fn usable(&self) -> Result<()> {
-        if self.map().is_forked() || self.map().is_damaged() {
+        if self.map().is_usable() { Ok(()) } else { Err(self.unusable()) }
+    }
+
+    /// Refuses what was read or written while the file lost pages.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn whole(&self) -> Result<()> {
+        if self.map().is_damaged() {
             return Err(self.unusable());
         }
         Ok(())
@@ -203,7 +237,8 @@ impl Member {
 
     /// Pins: nothing that is read from now on is used again before the pin is dropped. Pins nest.
     ///
-    /// Cost: one load and one store of the member's own line; no fence (`spec/region.md`, section 6).
+    /// Cost: one load and one store of the member's own line; no fence (`spec/region.md`, section
+    /// 6).
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -212,8 +247,7 @@ impl Member {
         self.usable()?;
         let pins = self.pins.get();
         if pins == 0 {
-            let word = self.map().word(member_at(self.index) + MEMBER_PIN)?;
-            pin::pin(self.epoch()?, word, self.shared.is_fenced);
+            pin::pin(self.epoch(), self.pin_word(), self.shared.is_fenced);
         }
         self.pins.set(pins + 1);
         Ok(Pin { member: self })
@@ -224,7 +258,7 @@ impl Member {
     pub(crate) fn advance(&self) -> Result<()> {
         let map = self.map();
         let is_fenced = self.shared.is_fenced;
-        let now = pin::advance(self.epoch()?, || {
+        let now = pin::advance(self.epoch(), || {
             if is_fenced {
                 crate::atomic::fence(Ordering::SeqCst);
                 return true;
@@ -235,6 +269,21 @@ impl Member {
         let pins = (0..high).filter_map(|index| map.word(member_at(index) + MEMBER_PIN).ok());
         self.safe.set(pin::safe(now, pins));
         self.pressure.set(0);
+        if self.safe.get().saturating_add(EPOCHS_HELD) < now {
+            self.recover_dead_readers(now)?;
+        }
+        Ok(())
+    }
+
+    /// A reader that was killed with a view must not hold memory back for ever.
+    #[cold]
+    fn recover_dead_readers(&self, now: u64) -> Result<()> {
+        for index in 0..members_high(self.map())? {
+            let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
+            if pin != 0 && pin.saturating_add(EPOCHS_HELD) < now {
+                self.recover_if_dead(index)?;
+            }
+        }
         Ok(())
     }
 
@@ -261,8 +310,8 @@ impl Member {
         }
     }
 
-    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder is
-    /// recovered. Returns the payload.
+    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder
+    /// is recovered. Returns the payload.
     pub(crate) fn take_if_free(&self, at: u64, slot: usize) -> Result<Option<u64>> {
         let arena = self.arena()?;
         let word = self.map().word(at)?;
@@ -311,9 +360,13 @@ impl Member {
             if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
                 continue;
             }
+            if owner == self.me() {
+                return Err(Error::from(Damage("a lock is held by the member that waits for it")));
+            }
             probed = now;
             let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
             if self.recover_if_dead(index)? {
+                self.refuse_nobodys_lock(word, owner)?;
                 continue;
             }
             if now.duration_since(since) > bound {
@@ -321,6 +374,20 @@ impl Member {
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }
+    }
+
+    /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to
+    /// after it: a slot becomes free only after its locks are. Without this a waiter would wait for
+    /// ever.
+    fn refuse_nobodys_lock(&self, word: &AtomicU64, owner: u64) -> Result<(), Damage> {
+        let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
+        let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
+        let before = slot.load(Ordering::Acquire);
+        let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
+        if state::of(before) == state::FREE && is_owned && slot.load(Ordering::Acquire) == before {
+            return Err(Damage("a lock is held by a member that there is not"));
+        }
+        Ok(())
     }
 
     /// Who a member is, for people.
@@ -334,6 +401,9 @@ impl Member {
 /// (`spec/region.md`, section 7).
 pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
     let anchor = shared.map.word(member_at(index) + MEMBER_ANCHOR)?.load(Ordering::Acquire);
+    if !(1..=MEMBERS_MAX as u64).contains(&anchor) {
+        return Err(Error::from(Damage("a member's anchor is one that no process has")));
+    }
     if anchor == shared.anchor.number() {
         return Ok(false);
     }
@@ -356,8 +426,7 @@ impl Drop for Member {
         {
             pin.store(0, Ordering::Release);
             crash_point!("detach.unpinned");
-            let incarnation = state::incarnation(word.load(Ordering::Acquire));
-            word.store(state::make(state::FREE, 0, incarnation), Ordering::Release);
+            state::free(word, word.load(Ordering::Acquire));
             crash_point!("detach.free");
             self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
         }

@@ -1,1 +1,405 @@
-//! Model-checked protocols.
+//! The small lock-free parts, model-checked: loom runs each model under every interleaving of its
+//! threads (with at most [`PREEMPTIONS`] forced switches) and every value that a load may return.
+//!
+//! A model that nothing can fail proves nothing: `NEARSTATE_MUTANT` plants one of [`MUTANTS`] in
+//! the code that the models run, and the last test here holds that each makes its model fail.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p nearstate-memory --lib` runs them; cells are loom's
+//! `UnsafeCell`s, which report every access that nothing orders.
+
+use std::process::Command;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::bucket::{
+    at_of, begin, control, depth_of, entry, is_link, is_unmoved, link, load, publish, stamp_of,
+    step, tag_in,
+};
+use crate::layout::{HEAP, seal};
+use crate::{lock, pin, state};
+
+/// Forced switches in one run: the known errors of such protocols need two.
+const PREEMPTIONS: usize = 3;
+
+/// What can be planted, and the model that must fail then.
+const MUTANTS: &[(&str, &str)] = &[
+    ("lock-relaxed", LOCK),
+    ("unlock-relaxed", LOCK),
+    ("publish-relaxed", PUBLISH),
+    ("publish-relaxed", SPLIT),
+    ("load-relaxed", PUBLISH),
+    ("pin-no-fence", REUSE),
+    ("pin-no-fence", HANDED_ON),
+    ("advance-no-barrier", HANDED_ON),
+    ("reuse-early", HANDED_ON),
+    ("retire-no-fence", HANDED_ON),
+    ("unpin-relaxed", REUSE),
+    ("scan-relaxed", REUSE),
+    ("miss-unchecked", SPLIT),
+    ("hold-relaxed", SPLIT),
+    ("begin-relaxed", SPLIT),
+    ("win-without-swap", RECOVERY),
+    ("free-relaxed", RECOVERY),
+];
+
+const LOCK: &str = "a_lock_excludes_and_what_was_written_under_it_is_seen";
+const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_the_whole_cell";
+const REUSE: &str = "a_pinned_cell_is_not_used_again";
+const HANDED_ON: &str = "a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to";
+const SPLIT: &str = "a_split_hides_no_key";
+const RECOVERY: &str = "one_of_two_recoverers_wins";
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// Starts a thread of a model that works on what the model shares. The model's own thread only
+/// waits: loom looks less closely at what the thread does that started the others.
+fn start<T: 'static>(shared: &Arc<T>, work: impl FnOnce(&T) + 'static) -> thread::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || work(&shared))
+}
+
+fn wait_for<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// Reads what a cell holds; loom objects if a write is not ordered with it.
+fn read(cell: &UnsafeCell<u64>) -> u64 {
+    // SAFETY: the protocol under test orders all writes with this read, or loom ends the run.
+    cell.with(|bytes| unsafe { *bytes })
+}
+
+/// Writes what a cell holds; loom objects if another access is not ordered with it.
+fn write(cell: &UnsafeCell<u64>, value: u64) {
+    // SAFETY: the protocol under test orders all accesses with this one, or loom ends the run.
+    cell.with_mut(|bytes| unsafe { *bytes = value });
+}
+
+/// Takes a lock, letting others run while it is held.
+fn take(word: &AtomicU64, me: u64) -> u64 {
+    loop {
+        match lock::try_take(word, me) {
+            Ok(payload) => return payload,
+            Err(owner) => {
+                assert_ne!(owner, me, "a lock that was not taken has its taker as owner");
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lock_excludes_and_what_was_written_under_it_is_seen() {
+    const KEPT: u64 = 7 << 40;
+    check(|| {
+        let shared = Arc::new((AtomicU64::new(KEPT), UnsafeCell::new(0)));
+        let work = |shared: &(AtomicU64, UnsafeCell<u64>), me| {
+            let payload = take(&shared.0, me);
+            let seen = read(&shared.1);
+            assert_eq!(payload, KEPT + seen, "payload and data were written under one lock");
+            write(&shared.1, seen + 1);
+            // The payload changes while the lock is held, and stays when it is released.
+            lock::hold_with(&shared.0, me, payload + 1);
+            assert_eq!(lock::owner_of(shared.0.load(Ordering::Relaxed)), me);
+            lock::release(&shared.0, payload + 1);
+        };
+        wait_for([1, 2].map(|me| start(&shared, move |shared| work(shared, me))));
+        assert_eq!(take(&shared.0, 3), KEPT + 2);
+        assert_eq!(read(&shared.1), 2);
+    });
+}
+
+const AT: u64 = HEAP + 640;
+const TAG: u64 = 0x1234;
+
+#[test]
+fn a_reader_that_sees_an_entry_sees_the_whole_cell() {
+    check(|| {
+        let shared = Arc::new((AtomicU64::new(0), [UnsafeCell::new(0), UnsafeCell::new(0)]));
+        let writing = start(&shared, |(word, cell)| {
+            write(&cell[0], 11);
+            write(&cell[1], 22);
+            publish(word, entry(TAG, AT));
+        });
+        let reading = start(&shared, |(word, cell)| {
+            let seen = load(word);
+            if seen != 0 {
+                assert_eq!((tag_in(seen), at_of(seen)), (TAG, AT));
+                assert_eq!((read(&cell[0]), read(&cell[1])), (11, 22));
+            }
+        });
+        wait_for([writing, reading]);
+    });
+}
+
+/// What readers and reclaimers share: the epoch, an entry, its cell, and the reader's pin.
+struct Heap {
+    epoch: AtomicU64,
+    word: AtomicU64,
+    cell: UnsafeCell<u64>,
+    pin: AtomicU64,
+    /// The pool through which a retired cell goes to another member: its epoch, sealed.
+    pool: AtomicU64,
+}
+
+const LIVE: u64 = 77;
+const REUSED: u64 = 99;
+
+fn heap() -> Arc<Heap> {
+    Arc::new(Heap {
+        epoch: AtomicU64::new(seal(2)),
+        word: AtomicU64::new(entry(TAG, AT)),
+        cell: UnsafeCell::new(LIVE),
+        pin: AtomicU64::new(0),
+        pool: AtomicU64::new(0),
+    })
+}
+
+impl Heap {
+    fn look(&self) {
+        pin::pin(&self.epoch, &self.pin, true);
+        if load(&self.word) != 0 {
+            assert_eq!(read(&self.cell), LIVE, "a cell was used again under a pin");
+        }
+        pin::unpin(&self.pin);
+    }
+
+    fn unlink(&self) -> u64 {
+        publish(&self.word, 0);
+        pin::retire_epoch(&self.epoch, true)
+    }
+
+    fn advance(&self) -> u64 {
+        let heavy = || {
+            fence(Ordering::SeqCst);
+            true
+        };
+        let now = pin::advance(&self.epoch, heavy).unwrap();
+        pin::safe(now, std::iter::once(&self.pin))
+    }
+
+    fn advance_twice(&self) -> u64 {
+        self.advance();
+        self.advance()
+    }
+}
+
+#[test]
+fn a_pinned_cell_is_not_used_again() {
+    check(|| {
+        let shared = heap();
+        let reading = start(&shared, Heap::look);
+        let reclaiming = start(&shared, |heap| {
+            let retired = heap.unlink();
+            let safe = heap.advance_twice();
+            if pin::is_reusable(retired, safe) {
+                write(&heap.cell, REUSED);
+            }
+        });
+        wait_for([reading, reclaiming]);
+        // Without a pin two advances are enough: what is retired comes back.
+        assert!(pin::is_reusable(2, shared.advance()));
+    });
+}
+
+#[test]
+fn a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to() {
+    check(|| {
+        let shared = heap();
+        let reading = start(&shared, Heap::look);
+        let giving = start(&shared, |heap| {
+            let retired = heap.unlink();
+            heap.pool.store(retired, Ordering::Release);
+        });
+        let taking = start(&shared, |heap| {
+            // This member learns what is safe before it gets the cell.
+            let safe = heap.advance_twice();
+            let retired = heap.pool.load(Ordering::Acquire);
+            if retired != 0 && pin::is_reusable(retired, safe) {
+                write(&heap.cell, REUSED);
+            }
+        });
+        wait_for([reading, giving, taking]);
+    });
+}
+
+/// Two buckets and an overflow line, as small as the protocol allows: `p` has its control word, one
+/// entry and its last word, which links to a line of one entry.
+struct Pair {
+    p: [AtomicU64; 3],
+    line: AtomicU64,
+    q: [AtomicU64; 2],
+}
+
+const DEPTH: u32 = 3;
+/// Hashes of bucket 0 at depth 3; at depth 4 the first moves to bucket 8.
+const MOVES: u64 = TAG << 48 | 8;
+const STAYS: u64 = (TAG + 1) << 48;
+const MOVES_AT: u64 = HEAP + 64;
+const STAYS_AT: u64 = HEAP + 128;
+const LINE_AT: u64 = HEAP + 192;
+const SPLITTER: u64 = 5;
+
+fn pair() -> Arc<Pair> {
+    Arc::new(Pair {
+        p: [
+            AtomicU64::new(control(DEPTH, 0)),
+            AtomicU64::new(entry(TAG, MOVES_AT)),
+            AtomicU64::new(link(LINE_AT)),
+        ],
+        line: AtomicU64::new(entry(TAG + 1, STAYS_AT)),
+        q: [AtomicU64::new(0), AtomicU64::new(0)],
+    })
+}
+
+impl Pair {
+    /// S1 to S6 in the order of `split.rs`.
+    fn split(&self) {
+        let payload = lock::try_take(&self.p[0], SPLITTER).unwrap();
+        let deeper = control(DEPTH + 1, stamp_of(payload));
+        lock::hold_with(&self.q[0], SPLITTER, deeper);
+        self.q[1].store(load(&self.p[1]), Ordering::Relaxed);
+        lock::hold_with(&self.p[0], SPLITTER, deeper);
+        publish(&self.p[1], 0);
+        publish(&self.p[1], load(&self.line));
+        let stamped = control(DEPTH + 1, stamp_of(deeper) + 1);
+        lock::hold_with(&self.p[0], SPLITTER, stamped);
+        publish(&self.p[2], 0);
+        lock::release(&self.q[0], deeper);
+        lock::release(&self.p[0], stamped);
+    }
+
+    /// What `index.rs` does: the offset of the key's cell, or 0.
+    fn find(&self, hash: u64) -> u64 {
+        loop {
+            let mut bucket = 0;
+            let (before, word) = loop {
+                let word = if bucket == 0 { &self.p[0] } else { &self.q[0] };
+                let seen = begin(word);
+                match step(hash, bucket, depth_of(seen)) {
+                    None => break (seen, word),
+                    Some(next) => {
+                        assert!(bucket == 0 && next == 8, "sent from {bucket} to {next}");
+                        bucket = next;
+                    }
+                }
+            };
+            let words = if bucket == 0 { &self.p[1..] } else { &self.q[1..] };
+            for word in words {
+                let mut found = load(word);
+                if is_link(found) {
+                    found = load(&self.line);
+                }
+                if tag_in(found) == hash >> 48 {
+                    return at_of(found);
+                }
+            }
+            if is_unmoved(word, before) {
+                return 0;
+            }
+        }
+    }
+}
+
+fn split_against_a_reader_of(hash: u64, at: u64) {
+    check(move || {
+        let shared = pair();
+        let splitting = start(&shared, Pair::split);
+        let reading = start(&shared, move |pair| {
+            assert_eq!(pair.find(hash), at, "a reader missed a key that is there");
+        });
+        wait_for([splitting, reading]);
+        assert_eq!(shared.find(hash), at);
+        let payload = lock::try_take(&shared.p[0], 1);
+        assert_eq!(payload, Ok(control(DEPTH + 1, 1)));
+    });
+}
+
+#[test]
+fn a_split_hides_no_key() {
+    split_against_a_reader_of(MOVES, MOVES_AT);
+    split_against_a_reader_of(STAYS, STAYS_AT);
+}
+
+#[test]
+fn one_of_two_recoverers_wins() {
+    check(|| {
+        let dead = state::make(state::ALIVE, 0, 3);
+        let shared = Arc::new(Slot {
+            word: AtomicU64::new(dead),
+            left: UnsafeCell::new(0),
+            winners: AtomicU64::new(0),
+        });
+        let recovering = [1, 2].map(|me| start(&shared, move |slot| slot.recover(dead, me)));
+        let claiming = start(&shared, |slot| {
+            // The next owner of the slot sees all that the recoverer wrote.
+            let seen = slot.word.load(Ordering::Acquire);
+            if state::of(seen) == state::FREE {
+                assert_eq!(state::incarnation(seen), 3);
+                assert_ne!(read(&slot.left), 0);
+            }
+        });
+        wait_for(recovering);
+        wait_for([claiming]);
+        assert_eq!(shared.winners.load(Ordering::Relaxed), 1);
+        assert_eq!(state::of(shared.word.load(Ordering::Relaxed)), state::FREE);
+    });
+}
+
+/// A member's slot, and what recovery writes: two that do it at once are a race.
+struct Slot {
+    word: AtomicU64,
+    left: UnsafeCell<u64>,
+    winners: AtomicU64,
+}
+
+impl Slot {
+    /// Both recoverers have found the same dead member.
+    fn recover(&self, seen: u64, me: u64) {
+        if !state::win(&self.word, seen, me) {
+            return;
+        }
+        let word = self.word.load(Ordering::Relaxed);
+        assert_eq!((state::of(word), state::recoverer(word)), (state::RECOVERING, me));
+        self.winners.fetch_add(1, Ordering::Relaxed);
+        write(&self.left, me);
+        state::free(&self.word, seen);
+    }
+}
+
+/// Runs one model of this program with a mutant planted, or none. True if the model held.
+fn holds(model: &str, mutant: &str) -> bool {
+    let this = std::env::current_exe().unwrap();
+    let name = format!("models::{model}");
+    let output = Command::new(this)
+        .args(["--exact", &name, "--test-threads=1"])
+        .env("NEARSTATE_MUTANT", mutant)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("running 1 test"), "no model is called {model}: {text}");
+    output.status.success()
+}
+
+#[test]
+fn every_mutant_makes_its_model_fail() {
+    if std::env::var_os("NEARSTATE_MUTANT").is_some() {
+        return; // Planted from outside, to look at one failure.
+    }
+    let survivors: Vec<_> = MUTANTS
+        .iter()
+        .filter(|(mutant, model)| holds(model, mutant))
+        .map(|(mutant, model)| format!("{mutant} in {model}"))
+        .collect();
+    assert!(survivors.is_empty(), "these changes of the code went unnoticed: {survivors:#?}");
+    assert!(holds(LOCK, "none"), "a model fails without a mutant");
+}

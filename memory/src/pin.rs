@@ -12,8 +12,8 @@
 //!                                     A5  reuse the cell if r + 2 <= safe
 //! ```
 //!
-//! The heavy barrier is `membarrier(2)` and the light one only keeps the compiler from moving P4 before
-//! P2; in a fenced region both are full fences.
+//! The heavy barrier is `membarrier(2)` and the light one only keeps the compiler from moving P4
+//! before P2; in a fenced region both are full fences.
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 #[cfg(not(loom))]
@@ -28,23 +28,31 @@ pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {
     let now = epoch.load(Ordering::Acquire) >> 16;
     pin.store(now, Ordering::Relaxed);
     if is_fenced && !mutant("pin-no-fence") {
-        fence(Ordering::SeqCst);
+        full_fence();
     } else {
         #[cfg(not(loom))]
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
 }
 
+/// Out of line, so that the usual read path holds no locked instruction.
+#[cold]
+#[inline(never)]
+fn full_fence() {
+    fence(Ordering::SeqCst);
+}
+
 /// Ends a pin: whatever was read through it is not used any more.
 #[inline]
 pub(crate) fn unpin(pin: &AtomicU64) {
-    pin.store(0, Ordering::Release);
+    let order = if mutant("unpin-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    pin.store(0, order);
 }
 
 /// The epoch that a cell which was unlinked just now carries.
 #[inline]
 pub(crate) fn retire_epoch(epoch: &AtomicU64, is_fenced: bool) -> u64 {
-    if is_fenced {
+    if is_fenced && !mutant("retire-no-fence") {
         fence(Ordering::SeqCst);
     } else {
         // U1 is before U2 in the program; the barrier A2 of others does the rest.
@@ -77,12 +85,13 @@ pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64
 
 /// What is safe after an advance to `now`: the least of it and all pins.
 pub(crate) fn safe<'a>(now: u64, pins: impl Iterator<Item = &'a AtomicU64>) -> u64 {
-    pins.map(|pin| pin.load(Ordering::Acquire)).filter(|pin| *pin != 0).fold(now, u64::min)
+    let order = if mutant("scan-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    pins.map(|pin| pin.load(order)).filter(|pin| *pin != 0).fold(now, u64::min)
 }
 
 /// True if a cell that was retired in epoch `retired` may be used again.
 #[inline]
 pub(crate) fn is_reusable(retired: u64, safe: u64) -> bool {
-    let distance = if mutant("reuse-early") { 0 } else { 2 };
-    retired + distance <= safe
+    let distance = if mutant("reuse-early") { 1 } else { 2 };
+    retired.saturating_add(distance) <= safe
 }

@@ -1,4 +1,5 @@
-//! Changing the record of a key: the steps of `spec/region.md`, section 3, from the bucket's lock on.
+//! Changing the record of a key: the steps of `spec/region.md`, section 3, from the bucket's lock
+//! on.
 
 use nearstate_model::{Error, Result};
 
@@ -8,7 +9,7 @@ use crate::bucket::{
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
-use crate::index::{CHAIN_MAX, find_bucket, walk_chain};
+use crate::index::{CHAIN_MAX, find_bucket, is_equal, walk_chain};
 use crate::layout::Damage;
 use crate::lock;
 use crate::map::Map;
@@ -89,11 +90,12 @@ impl Member {
         Ok(cell::seal(self.map(), at, 0, body_crc)?)
     }
 
-    /// Changes the record of a key. Under the bucket's lock `decide` sees the record that is there and
-    /// says what to do; `draft` is published if it says so. Whatever stays pending is given up.
+    /// Changes the record of a key. Under the bucket's lock `decide` sees the record that is there
+    /// and says what to do; `draft` is published if it says so. Whatever stays pending is given up.
     ///
-    /// The commit is one store (`spec/region.md`, section 2). Cost: an uncontended compare-and-swap,
-    /// the line of the bucket, the header of the old record, and lines of this member.
+    /// The commit is one store (`spec/region.md`, section 2). Cost: an uncontended
+    /// compare-and-swap, the line of the bucket, the header of the old record, and lines of this
+    /// member.
     ///
     /// # Errors
     /// `Stalled`, `Full`, `Damaged`, and what `decide` returns. Nothing was changed then.
@@ -114,7 +116,7 @@ impl Member {
                 return Err(error);
             }
         };
-        let done = self.change_locked(bucket_at, payload, hash, key, draft, decide);
+        let done = self.change_locked((bucket_at, payload), hash, key, draft, decide);
         // The stamp may have been raised: the lock word says what it is now.
         let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena()?;
@@ -134,14 +136,20 @@ impl Member {
         match changed.verdict {
             Verdict::Leave => self.give_up()?,
             Verdict::Publish | Verdict::Remove => {
-                if let Some(class) = retired {
-                    self.relieve(&arena, class)?;
-                }
+                let mut tidied = retired.map_or(Ok(()), |class| self.relieve(&arena, class));
                 if crowd >= CROWD {
-                    self.split_some(table, crowd)?;
+                    tidied = tidied.and_then(|()| self.split_some(table, crowd));
+                }
+                match tidied {
+                    // The change is made: that somebody else holds a lock of the pool or of the
+                    // next bucket, or that there is no room to grow, is not this caller's failure.
+                    Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }
+        // A page that went away meanwhile may have taken the change with it.
+        self.whole()?;
         Ok(changed)
     }
 
@@ -162,8 +170,7 @@ impl Member {
     #[inline]
     fn change_locked(
         &self,
-        bucket_at: u64,
-        payload: u64,
+        (bucket_at, payload): (u64, u64),
         hash: u64,
         key: &[u8],
         draft: Option<Draft>,
@@ -175,12 +182,12 @@ impl Member {
             0 => None,
             _ => Some(Cell::new(map, at_of(place.found))?),
         };
-        let before = old.map(|cell| cell.version()).transpose()?;
+        let before = old.map(|cell| cell.version());
         let verdict = decide(old)?;
         let mut done = (Changed { verdict, before, after: None }, None, 0);
         match (verdict, old, draft) {
             (Verdict::Publish, _, Some(draft)) => {
-                let version = before.unwrap_or_else(|| stamp_of(payload)) + 1;
+                let version = before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
@@ -199,7 +206,7 @@ impl Member {
                 crash_point!("remove.stamped");
                 done.1 = self.publish_entry(&place, 0)?;
             }
-            (Verdict::Publish | Verdict::Remove, _, _) | (Verdict::Leave, _, _) => {
+            (Verdict::Publish | Verdict::Remove | Verdict::Leave, _, _) => {
                 done.0.verdict = Verdict::Leave;
             }
         }
@@ -288,7 +295,7 @@ fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Dam
         place.entries += 1;
         if tag_in(value) == tag {
             let cell = Cell::new(map, at_of(value))?;
-            if cell.hash_low() == hash as u32 && cell.key()? == key {
+            if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
                 place.found_at = at;
                 place.found = value;
                 return Ok(false);

@@ -1,11 +1,11 @@
 //! Putting a dead member's work in order: `spec/region.md`, section 4, row by row. Every step is
 //! idempotent, takes no lock, and clears its part of the note, so that a recoverer may die as well.
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use crate::arena::settle_word;
 use crate::arena::{Arena, note, op};
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::{noted_op, settle_batch, settle_chunk};
 use crate::layout::{Damage, MEMBER_ANCHOR, MEMBER_PIN, MEMBER_STATE, member_at};
@@ -41,12 +41,11 @@ pub enum Decision {
     Refuse,
 }
 
-/// The recovery table: the noted operation and the fact about its word give the decision. For a split the
-/// word is the bucket's depth.
+/// The recovery table: the noted operation and the fact about its word give the decision. For a
+/// split the word is the bucket's depth.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
-        (op::NONE, _) => Decision::RollBack,
-        (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
+        (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
         (op::RECORD, Fact::IsNew) => Decision::RollForwardRecord,
         (op::WORD, Fact::IsNew) => Decision::RollForwardWord,
         (op::SPLIT, Fact::IsNew) => Decision::RollForwardSplit,
@@ -79,24 +78,51 @@ impl Member {
 
     /// Recovers a member if its process has ended. True if its locks are free now.
     pub(crate) fn recover_if_dead(&self, index: u32) -> Result<bool> {
-        if index == self.index() {
-            return Ok(false);
-        }
-        let word = self.map().word(member_at(index) + MEMBER_STATE)?;
-        let seen = word.load(Ordering::Acquire);
-        match state::of(seen) {
-            state::FREE => return Ok(true),
-            state::RECOVERING if state::recoverer(seen) != self.me() => {
-                let other = u32::try_from(state::recoverer(seen).wrapping_sub(1))
-                    .map_err(|_| Damage("a member is recovered by nobody"))?;
-                // If its recoverer is dead too, recovering that one takes this one along.
-                return self.recover_if_dead(other);
+        let first = index;
+        let mut index = index;
+        // If its recoverer is dead too, recovering that one takes this one along. Each step leads
+        // to another member: more steps than members are a circle.
+        for step in 0..=members_high(self.map())? {
+            if index == self.index() {
+                return Ok(false);
             }
-            _ if !is_dead(self.shared(), index)? => return Ok(false),
-            _ => {}
+            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let seen = word.load(Ordering::Acquire);
+            match state::of(seen) {
+                state::FREE if step == 0 => return Ok(true),
+                // A recoverer's slot is free only when nobody is recovered by it any more.
+                state::FREE => return self.is_free(first),
+                state::RECOVERING if state::recoverer(seen) != self.me() => {
+                    index = u32::try_from(state::recoverer(seen).wrapping_sub(1))
+                        .map_err(|_| Damage("a member is recovered by nobody"))?;
+                }
+                _ if !is_dead(self.shared(), index)? => return Ok(false),
+                _ => return self.recover(index, word, seen),
+            }
         }
-        let mine = state::make(state::RECOVERING, self.me(), state::incarnation(seen));
-        if word.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        Err(Error::from(Damage("members recover each other in a circle")))
+    }
+
+    /// True if a slot is free; damage if it waits for a recoverer that there is not.
+    fn is_free(&self, index: u32) -> Result<bool> {
+        let word = self.map().word(member_at(index) + MEMBER_STATE)?.load(Ordering::Acquire);
+        let at = state::recoverer(word).checked_sub(1).map(|other| member_at(other as u32));
+        match (state::of(word), at) {
+            (state::RECOVERING, Some(at)) => {
+                let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+                let again = self.map().word(member_at(index) + MEMBER_STATE)?;
+                if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
+                    return Err(Error::from(Damage("a member is recovered by nobody")));
+                }
+                Ok(false)
+            }
+            (now, _) => Ok(now == state::FREE),
+        }
+    }
+
+    /// Recovers a member that was found dead in state `seen`. False if another one does.
+    fn recover(&self, index: u32, word: &AtomicU64, seen: u64) -> Result<bool> {
+        if !state::win(word, seen, self.me()) {
             return Ok(false);
         }
         crash_point!("recover.won");
@@ -106,7 +132,7 @@ impl Member {
             return Err(error);
         }
         crash_point!("recover.unpinned");
-        word.store(state::make(state::FREE, 0, state::incarnation(seen)), Ordering::Release);
+        state::free(word, seen);
         Ok(true)
     }
 
@@ -133,15 +159,15 @@ impl Member {
         for index in 0..members_high(self.map())? {
             let word = self.map().word(member_at(index) + MEMBER_STATE)?;
             let seen = word.load(Ordering::Acquire);
-            if state::of(seen) != state::RECOVERING || state::recoverer(seen) != owner {
+            let is_left = state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner;
+            if !is_left || index == self.index() || !state::win(word, seen, self.me()) {
                 continue;
             }
-            let mine = state::make(state::RECOVERING, self.me(), state::incarnation(seen));
-            if word.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                self.settle(index)?;
-                let free = state::make(state::FREE, 0, state::incarnation(seen));
-                word.store(free, Ordering::Release);
+            if let Err(error) = self.settle(index) {
+                word.store(seen, Ordering::Release);
+                return Err(error);
             }
+            state::free(word, seen);
         }
         Ok(())
     }
@@ -164,9 +190,8 @@ fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     let noted = noted_op(arena)?;
     let (old, new) = (arena.get(note::OLD), arena.get(note::NEW));
     let fact = match noted {
-        op::NONE => Fact::IsOld,
         op::SPLIT if split::is_committed(arena)? => Fact::IsNew,
-        op::SPLIT => Fact::IsOld,
+        op::NONE | op::SPLIT => Fact::IsOld,
         _ => match arena.map.word(arena.get(note::SLOT))?.load(Ordering::Acquire) {
             value if value == new => Fact::IsNew,
             value if value == old => Fact::IsOld,
@@ -224,7 +249,7 @@ mod tests {
             ("unknown", 9),
         ] {
             for fact in [Fact::IsOld, Fact::IsNew, Fact::IsNeither] {
-                text += &format!("{name} {fact:?} {:?}\n", decide(noted, fact));
+                text.extend([name, " ", &format!("{fact:?} {:?}\n", decide(noted, fact))]);
             }
         }
         assert_eq!(

@@ -18,7 +18,7 @@ use crate::layout::{
     ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_ANCHOR, MEMBER_STATE, MEMBERS,
     SUPER_BYTES, SUPER_CHECK, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP,
     SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
-    member_at, seal,
+    SUPER_WORDS, member_at, seal,
 };
 use crate::life::{Anchor, Identity, now_ms};
 use crate::map::Map;
@@ -74,8 +74,8 @@ pub enum PinMode {
 /// How a region is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken as
-    /// it is needed, unless `populate` is set.
+    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken
+    /// as it is needed, unless `populate` is set.
     pub bytes_max: u64,
     /// Page size.
     pub page: PageSize,
@@ -191,12 +191,8 @@ impl Region {
             .open(path)
             .map_err(|error| open_failure(path, &error))?;
         lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait)?;
-        let mut magic = [0; 8];
         let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
-        let is_new = length == 0
-            || length >= SUPER_BYTES
-                && file.read_exact_at(&mut magic, 0).is_ok()
-                && magic == [0; 8];
+        let is_new = length == 0 || is_half_made(&file).map_err(|e| open_failure(path, &e))?;
         let opened = match (is_new, create) {
             (true, Some(options)) => Self::initialise(file, path, options).map(|r| (r, true)),
             (true, None) => Err(Error::NotARegion {
@@ -247,12 +243,14 @@ impl Region {
             NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
+        map.commit(0, page.max(MEMBERS))?;
+        fill_superblock(&map, length, page, is_fenced)?;
         if options.populate {
+            // The superblock is whole but for its magic: `is_half_made` knows it by that.
             map.commit(0, length)?;
             map.collapse(HEAP, length);
         }
-        map.commit(0, page.max(MEMBERS))?;
-        fill_superblock(&map, length, page, is_fenced)?;
+        map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
         Self::share(map, is_fenced)
     }
 
@@ -338,8 +336,28 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     if let Some(first) = page.get_mut(0..8) {
         first.copy_from_slice(&MAGIC.to_le_bytes());
     }
-    set(SUPER_CHECK, xxh3_64(&page))?;
-    set(SUPER_MAGIC, MAGIC)
+    set(SUPER_CHECK, xxh3_64(&page))
+}
+
+/// True for what a creator leaves that is killed before its commit point, and for nothing else: a
+/// file of another program may begin with zeros, and must not be made a region of.
+fn is_half_made(file: &File) -> std::io::Result<bool> {
+    let data = file.metadata()?;
+    let mut page = vec![0; SUPER_BYTES as usize];
+    if data.len() < SUPER_BYTES {
+        return Ok(false);
+    }
+    file.read_exact_at(&mut page, 0)?;
+    let is_ours = (0..)
+        .step_by(8)
+        .zip(page.chunks_exact(8))
+        .all(|(at, word)| word == [0; 8] || at != SUPER_MAGIC && SUPER_WORDS.contains(&at));
+    let has_superblock_only =
+        data.len() >= HEAP + REGION_BYTES_MIN && data.blocks() * 512 <= data.blksize().max(MEMBERS);
+    if let Some(first) = page.get_mut(0..8) {
+        first.copy_from_slice(&MAGIC.to_le_bytes());
+    }
+    Ok(is_ours && (has_superblock_only || judge_superblock(&page).is_ok()))
 }
 
 /// What the superblock of a region says of it.
@@ -387,7 +405,7 @@ pub fn judge_superblock(page: &[u8]) -> std::result::Result<Superblock, String> 
         && word(SUPER_HEAP) == HEAP
         && page_bytes.is_power_of_two()
         && (4096..=1 << 30).contains(&page_bytes)
-        && length % 4096 == 0
+        && length.is_multiple_of(4096)
         && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
     if !is_sound {
         return Err("the superblock says what no build writes: restore the file".to_owned());
@@ -428,9 +446,12 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or(0);
     let what = match errno {
         libc::EACCES | libc::EPERM | libc::EROFS => {
-            "no permission (a region is read and written by all who attach: see its mode, chmod, chown)"
+            "no permission (who attaches reads and writes: see its mode, chmod, chown)"
         }
         libc::ENOENT => "there is no such file (create the region first)",
+        libc::EMFILE | libc::ENFILE => {
+            "no more files can be open (detach from some regions, or raise ulimit -n)"
+        }
         libc::ENOTDIR | libc::EISDIR => "not a file's path",
         libc::ENOSPC => "the file system has no room",
         libc::EFBIG => "larger than the file system's largest file",
@@ -439,4 +460,8 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
     Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
-const _: () = assert!(CATALOG % (2 << 20) == 0 && ARENAS % (2 << 20) == 0 && HEAP % (2 << 20) == 0);
+const _: () = assert!(
+    CATALOG.is_multiple_of(2 << 20)
+        && ARENAS.is_multiple_of(2 << 20)
+        && HEAP.is_multiple_of(2 << 20)
+);

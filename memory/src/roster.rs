@@ -7,31 +7,7 @@ use crate::layout::{Damage, MEMBER_NAME, MEMBER_PID, SUPER_MEMBERS, member_at, u
 use crate::life::Identity;
 use crate::map::Map;
 
-/// States of a member: `state:8 | recoverer:16 | incarnation:40`.
-pub(crate) mod state {
-    /// Nobody has it. An arena with free cells may wait in it.
-    pub(crate) const FREE: u64 = 0;
-    /// A session has it.
-    pub(crate) const ALIVE: u64 = 1;
-    /// Its process is dead and another member is putting its work in order.
-    pub(crate) const RECOVERING: u64 = 2;
-
-    pub(crate) const fn of(word: u64) -> u64 {
-        word >> 56
-    }
-
-    pub(crate) const fn recoverer(word: u64) -> u64 {
-        word >> 40 & 0xffff
-    }
-
-    pub(crate) const fn make(state: u64, recoverer: u64, incarnation: u64) -> u64 {
-        state << 56 | recoverer << 40 | incarnation & 0xff_ffff_ffff
-    }
-
-    pub(crate) const fn incarnation(word: u64) -> u64 {
-        word & 0xff_ffff_ffff
-    }
-}
+pub(crate) use crate::state;
 
 /// How many member slots were ever used.
 pub(crate) fn members_high(map: &Map) -> Result<u32, Damage> {

@@ -1,5 +1,5 @@
-//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys whose
-//! next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
+//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys
+//! whose next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
 
 use nearstate_model::{Error, Result};
 
@@ -66,7 +66,7 @@ impl Member {
 
     fn split_under_lock(&self, table: &Table) -> Result<()> {
         let n = table.refresh(self.map())?;
-        let level = 63 - n.leading_zeros();
+        let level = n.ilog2();
         let (p, q) = (n - (1 << level), n);
         if segment_of(q) >= SEGMENTS || level >= 32 {
             return Ok(()); // Four thousand million buckets: chains grow from here on.
@@ -146,10 +146,9 @@ impl Member {
         lock::hold_with(map.word(p_at)?, self.me(), committed);
         crash_point!("split.committed");
         arena.set(note::PENDING, 0);
-        finish(&arena, self.me())?;
-        table.refresh(map)?;
+        let finished = finish(&arena, self.me()).and_then(|()| table.refresh(map));
         self.give_back(q_at, slot::BUCKET_NEW, committed)?;
-        Ok(())
+        finished.map(drop).map_err(Error::from)
     }
 
     /// Fills a bucket that nobody can find yet, locked by us.
@@ -185,7 +184,8 @@ impl Member {
                 *word = *entry;
             }
             if next != 0 {
-                words[LINE_WORDS as usize - 1] = next;
+                let [.., last] = &mut words;
+                *last = next;
             }
             next = link(self.new_line(&words)?);
             rest = before;
@@ -196,7 +196,8 @@ impl Member {
 
 /// True if the record of this entry goes to the new bucket.
 fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Damage> {
-    Ok(Cell::new(map, at_of(entry))?.hash_low() >> level & 1 == 1)
+    let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
+    Ok(bit.ok_or(Damage("a noted split has a level that no bucket has"))? & 1 == 1)
 }
 
 /// True if the noted split is committed.
@@ -228,7 +229,8 @@ pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it fits.
+/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it
+/// fits.
 fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Damage> {
     let map = arena.map;
     walk_chain(map, p_at, |at, entry| {

@@ -82,8 +82,8 @@ fn trim(from: *mut u8, bytes: usize) {
     }
 }
 
-/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux 6.1,
-/// `MADV_COLLAPSE`). Returns the bytes for which it did.
+/// Asks the kernel to back a committed range with 2 MiB pages, whatever its general policy (Linux
+/// 6.1, `MADV_COLLAPSE`). Returns the bytes for which it did.
 pub(crate) fn collapse(base: NonNull<u8>, from: u64, to: u64) -> u64 {
     const MADV_COLLAPSE: i32 = 25;
     let huge = HUGE as u64;
@@ -218,6 +218,19 @@ pub(crate) fn prefault(base: NonNull<u8>, from: u64, bytes: u64) {
     };
 }
 
+/// The first range of bytes at or after `from` that the file really has; `None` behind the last. A
+/// file system without holes has one range.
+pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<(u64, u64)> {
+    // SAFETY: moves the offset of a descriptor that nobody reads through.
+    let start = unsafe { libc::lseek(fd.as_raw_fd(), from.cast_signed(), libc::SEEK_DATA) };
+    if start < 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    let end = unsafe { libc::lseek(fd.as_raw_fd(), start, libc::SEEK_HOLE) };
+    (end > start).then(|| (start.unsigned_abs(), end.unsigned_abs()))
+}
+
 /// How a byte range of the file is locked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lock {
@@ -266,8 +279,8 @@ pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
     Ok(range.l_type != libc::F_UNLCK as i16)
 }
 
-/// Maps the first page of the file and keeps it from forked children: the mapping holds the open file
-/// description, and with it its locks, for exactly as long as this process's memory exists.
+/// Maps the first page of the file and keeps it from forked children: the mapping holds the open
+/// file description, and with it its locks, for exactly as long as this process's memory exists.
 pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     let base = map_shared(fd, page)?;
     // SAFETY: the page was mapped just now and is ours.
@@ -275,13 +288,17 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
         libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)
     };
     if done != 0 {
-        return Err(failure("madvise(MADV_DONTFORK)"));
+        let error = failure("madvise(MADV_DONTFORK)");
+        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living
+        // process.
+        unsafe { unmap(base, page) };
+        return Err(error);
     }
     Ok(base)
 }
 
-/// Leaves the region out of core dumps: they would hold subscribers' keys, and a dying process would
-/// keep its locks while it writes them.
+/// Leaves the region out of core dumps: they would hold subscribers' keys, and a dying process
+/// would keep its locks while it writes them.
 pub(crate) fn keep_out_of_dumps(base: NonNull<u8>, bytes: u64) {
     // SAFETY: advice about our own mapping; no byte changes.
     unsafe { libc::madvise(base.as_ptr().cast::<c_void>(), bytes as usize, libc::MADV_DONTDUMP) };

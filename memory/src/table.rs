@@ -1,7 +1,7 @@
 //! What a process remembers of a namespace's index: where its buckets are.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::DEPTH_FIRST;
+use crate::bucket::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_KIND, CATALOG_SEGMENTS, Damage, LINE, SEGMENTS, catalog_at, unseal,
 };
@@ -16,6 +16,8 @@ pub struct Table {
     index: u32,
     kind: u64,
     buckets: AtomicU64,
+    /// `bucket::wide_mask` of it.
+    wide: AtomicU64,
     /// Offset of each segment less that of its first bucket's line, so that adding a bucket's
     /// number times a line gives its offset; 0 = not known yet.
     bases: [AtomicU64; SEGMENTS],
@@ -28,6 +30,7 @@ impl Table {
             index,
             kind,
             buckets: AtomicU64::new(BUCKETS_FIRST),
+            wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
             bases: [const { AtomicU64::new(0) }; SEGMENTS],
         };
         table.refresh(map)?;
@@ -51,6 +54,13 @@ impl Table {
         self.buckets.load(Ordering::Relaxed)
     }
 
+    /// The bucket of a hash, as far as this process knows.
+    #[inline]
+    pub(crate) fn bucket_of(&self, hash: u64) -> u64 {
+        let (n, wide) = (self.buckets(), self.wide.load(Ordering::Relaxed));
+        bucket_among(hash, n, wide)
+    }
+
     /// Reads the number of buckets anew (O4).
     pub(crate) fn refresh(&self, map: &Map) -> Result<u64, Damage> {
         let word = map.word(catalog_at(self.index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
@@ -59,6 +69,7 @@ impl Table {
             return Err(Damage("a namespace has too few buckets"));
         }
         self.buckets.store(n, Ordering::Relaxed);
+        self.wide.store(wide_mask(n), Ordering::Relaxed);
         Ok(n)
     }
 
@@ -81,7 +92,7 @@ impl Table {
         if at == 0 {
             return Err(none);
         }
-        let base = (at + LINE).wrapping_sub(first_of(segment) * LINE);
+        let base = at.wrapping_add(LINE).wrapping_sub(first_of(segment) * LINE);
         slot.store(base, Ordering::Relaxed);
         Ok(base.wrapping_add(bucket * LINE))
     }

@@ -12,8 +12,8 @@ use crate::record::{Kind, Place, Table};
 /// changed. Complexity: linear in the taken bytes (about 1 GiB/s).
 ///
 /// # Errors
-/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in the
-/// report.
+/// `NotARegion`, `InUse` while a living process has a session, `System`. What is wrong inside is in
+/// the report.
 pub fn check(path: &Path) -> Result<CheckReport> {
     nearstate_memory::check::check(path, &mut |kind, record| {
         let value = record.value().map_err(|damage| damage.0.to_owned())?;

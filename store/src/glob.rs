@@ -3,8 +3,8 @@
 
 /// True if the whole of `text` matches `pattern`.
 ///
-/// Complexity: at most pattern x text steps, however many stars (a backtrack goes back to the last star
-/// only).
+/// Complexity: at most pattern x text steps, however many stars (a backtrack goes back to the last
+/// star only).
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut rest, mut left) = (pattern, text);
     let mut star: Option<(&[u8], &[u8])> = None;
@@ -53,8 +53,8 @@ fn step<'a>(pattern: &'a [u8], text: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     }
 }
 
-/// A class after its bracket: whether the byte is in it, and the pattern after it. A class that is not
-/// closed ends with the pattern, as in Redis.
+/// A class after its bracket: whether the byte is in it, and the pattern after it. A class that is
+/// not closed ends with the pattern, as in Redis.
 fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let (is_negated, mut rest) = match pattern.split_first() {
         Some((b'^', rest)) => (true, rest),

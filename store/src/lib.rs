@@ -1,5 +1,5 @@
-//! Floor 2: records on one host. What a record is, and what an operation on one record does: put, get,
-//! patch, delete, their conditional forms, batches, walks. The bytes are `nearstate-memory`'s.
+//! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
+//! get, patch, delete, their conditional forms, batches, walks. The bytes are `nearstate-memory`'s.
 //!
 //! ```
 //! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};

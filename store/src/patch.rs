@@ -1,11 +1,11 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{self as memory, Cell, Head, Verdict};
+use nearstate_memory::{Cell, Head, Verdict};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
 use crate::record::{BLOCK_INLINE_MAX, Block, Kind, Place, Table, encode};
-use crate::session::{Namespace, Session, check_key};
+use crate::session::{Namespace, Session, Spot, check_key};
 use crate::write::{Condition, Outcome};
 
 /// A change of one block.
@@ -18,14 +18,14 @@ pub struct BlockChange<'a> {
 }
 
 impl Session {
-    /// Changes some blocks of a record, all of them in one step; the others stay as they are. Creates the
-    /// record if there is none and the condition allows it.
+    /// Changes some blocks of a record, all of them in one step; the others stay as they are.
+    /// Creates the record if there is none and the condition allows it.
     ///
     /// Cost: blocks above 512 bytes are copied only if they change; smaller ones are copied along.
     ///
     /// # Errors
-    /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`, `ValueTooLarge`,
-    /// `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
+    /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
+    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
     pub fn patch(
         &self,
         namespace: Namespace,
@@ -34,16 +34,15 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Outcome> {
         check_patch(namespace, key, changes, condition)?;
-        let table = self.table(namespace)?;
-        let hash = self.hash(key);
+        let spot = self.spot(namespace, key)?;
         loop {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let seen = self.member.find(table, hash, key)?;
+            let seen = self.member.find(spot.table, spot.hash, key)?.map(|(cell, _)| cell);
             if !condition.holds(seen)? {
-                return Ok(Outcome::Refused { current: seen.map(|c| c.version()).transpose()? });
+                return Ok(Outcome::Refused { current: seen.map(|cell| cell.version()) });
             }
-            let draft = match self.patched(table, hash, key, seen, changes) {
+            let draft = match self.patched(spot, seen, changes) {
                 Ok(draft) => draft,
                 Err(error) => {
                     self.member.give_up()?;
@@ -52,12 +51,12 @@ impl Session {
             };
             let seen_at = seen.map(|cell| cell.at());
             let mut is_stale = false;
-            let changed = self.member.change(table, hash, key, Some(draft), |record| {
+            let done = self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
                 is_stale = record.map(|cell| cell.at()) != seen_at;
                 Ok(if is_stale { Verdict::Leave } else { Verdict::Publish })
             })?;
             if !is_stale {
-                return Ok(Outcome::of(&changed));
+                return Ok(Outcome::of(&done));
             }
             // Somebody else changed the record meanwhile, so that one went forward.
         }
@@ -66,9 +65,7 @@ impl Session {
     /// The record with the changes made, as a draft.
     fn patched(
         &self,
-        table: &memory::Table,
-        hash: u64,
-        key: &[u8],
+        spot: Spot<'_>,
         old: Option<Cell<'_>>,
         changes: &[BlockChange<'_>],
     ) -> Result<nearstate_memory::Draft> {
@@ -105,7 +102,7 @@ impl Session {
         if blocks.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
-        self.draft(table, hash, key, &children, &encode(&blocks))
+        self.draft(spot, &children, &encode(&blocks))
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {

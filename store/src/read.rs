@@ -6,26 +6,31 @@ use crate::session::{Namespace, Session};
 use crate::view::View;
 
 /// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
-/// Lines of a record that a batch asks for: the header with a short key, and the start of the value.
-const BATCH_LINES: u64 = 2;
+/// Lines of a record that a batch asks for: the header with a short key, and the start of the
+/// value.
+pub(crate) const BATCH_LINES: u64 = 2;
 
 impl Session {
     /// The record of a key as a zero-copy view, or `None`.
     ///
-    /// No lock, no system call, no store to a line that another member reads or writes (but this one's
-    /// pin, which others only read when they reclaim). Linearizable: the answer held at one moment
-    /// of the call. Cost: two dependent cache misses at worst.
+    /// No lock, no system call, no store to a line that another member reads or writes (but this
+    /// one's pin, which others only read when they reclaim). Linearizable: the answer held at one
+    /// moment of the call. Cost: two dependent cache misses at worst.
     ///
     /// # Errors
     /// `Damaged`, `Forked`. A key that is too long is simply not there.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         match self.member.find(table, self.hash(key), key)? {
-            Some(cell) => Ok(Some(View::new(pin, cell, namespace.kind)?)),
+            Some((cell, value)) => Ok(Some(View::new(pin, cell, value, namespace.kind))),
             None => Ok(None),
         }
     }
@@ -34,7 +39,11 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::get`].
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub fn get_copy(
         &self,
         namespace: Namespace,
@@ -42,14 +51,15 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>> {
         out.clear();
-        Ok(self.get(namespace, key)?.map(|view| {
-            out.extend_from_slice(view.bytes());
-            view.version()
-        }))
+        let Some(view) = self.get(namespace, key)? else { return Ok(None) };
+        out.extend_from_slice(view.bytes());
+        // A page that is gone reads as zeros: they are not the value.
+        self.member.whole()?;
+        Ok(Some(view.version()))
     }
 
-    /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of the key
-    /// and its record.
+    /// Reads many keys: the cache misses of 16 keys at a time overlap. `each` gets the number of
+    /// the key and its record.
     ///
     /// # Errors
     /// As [`Session::get`].
@@ -73,7 +83,9 @@ impl Session {
             }
             for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 let view = match self.member.find(table, hash, key)? {
-                    Some(cell) => Some(View::new(self.member.pin()?, cell, namespace.kind)?),
+                    Some((cell, value)) => {
+                        Some(View::new(self.member.pin()?, cell, value, namespace.kind))
+                    }
                     None => None,
                 };
                 each(round * BATCH + index, view);

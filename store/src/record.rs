@@ -2,9 +2,9 @@
 //!
 //! A namespace of kind *value*: the value is one unnamed block, the bytes as given.
 //!
-//! A namespace of kind *blocks*: a table of named blocks, so that a procedure changes a few of them and
-//! the others are neither copied nor touched. Small blocks stand in the record's cell; a larger one has a
-//! cell of its own, which the next versions of the record share until it changes.
+//! A namespace of kind *blocks*: a table of named blocks, so that a procedure changes a few of them
+//! and the others are neither copied nor touched. Small blocks stand in the record's cell; a larger
+//! one has a cell of its own, which the next versions of the record share until it changes.
 //!
 //! ```text
 //! count u32 | count x { name bytes u8, place u8, child u16, bytes u32 } | names | inline blocks
@@ -143,7 +143,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_block_table_reads_back_as_it_was_written(
-            parts in prop::collection::vec(("[a-z]{1,20}", prop::collection::vec(any::<u8>(), 0..40)), 0..20)
+            parts in prop::collection::vec(
+                ("[a-z]{1,20}", prop::collection::vec(any::<u8>(), 0..40)), 0..20)
         ) {
             let blocks: Vec<Block<'_>> = parts
                 .iter()

@@ -3,6 +3,7 @@
 use nearstate_model::Result;
 
 use crate::glob;
+use crate::read::{BATCH, BATCH_LINES};
 use crate::session::{Namespace, Session};
 use crate::view::View;
 
@@ -29,9 +30,9 @@ impl Pattern<'_> {
 
 /// A walk over the records of a namespace, in the order of their slots in the index.
 ///
-/// A record that is there from the beginning to the end of the walk is met exactly once; one that is
-/// put or deleted meanwhile is met at most once. Writers are never blocked. Each bucket is
-/// pinned on its own, so a long walk holds nothing back for long.
+/// A record that is there from the beginning to the end of the walk is met exactly once; one that
+/// is put or deleted meanwhile is met at most once. Writers are never blocked. Some twenty records
+/// are pinned at a time, so a long walk holds nothing back for long.
 #[derive(Debug)]
 pub struct Scan<'s> {
     session: &'s Session,
@@ -57,11 +58,11 @@ impl Scan<'_> {
             self.next += 1;
             return Ok(true);
         }
-        self.fill()
+        self.fill(0)
     }
 
-    /// The record that the walk has stepped to; `None` before the first step and after the last. The
-    /// view borrows the walk.
+    /// The record that the walk has stepped to; `None` before the first step and after the last.
+    /// The view borrows the walk.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -71,7 +72,7 @@ impl Scan<'_> {
             Some(at) => {
                 let pin = self.session.member.pin()?;
                 let cell = self.session.member.cell(*at)?;
-                Ok(Some(View::new(pin, cell, self.namespace.kind)?))
+                Ok(Some(View::new(pin, cell, cell.value()?, self.namespace.kind)))
             }
             None => Ok(None),
         }
@@ -84,26 +85,34 @@ impl Scan<'_> {
     #[expect(clippy::should_implement_trait, reason = "it lends: a view ends before the next step")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<View<'_>>> {
-        if self.step()? { self.view() } else { Ok(None) }
+        if self.next < self.cells.len() {
+            self.next += 1;
+        } else if !self.fill(BATCH_LINES)? {
+            return Ok(None);
+        }
+        self.view()
     }
 
-    /// Collects the records of the next bucket that has any, under a fresh pin.
-    fn fill(&mut self) -> Result<bool> {
+    /// Collects the records of some buckets under a fresh pin, and asks for so many lines of each.
+    fn fill(&mut self, lines: u64) -> Result<bool> {
         self.cells.clear();
         self.next = 0;
         let table = self.session.table(self.namespace)?;
-        while self.bucket < self.buckets {
-            self.pin = None;
-            self.pin = Some(self.session.member.pin()?);
+        self.pin = None;
+        let pin = self.session.member.pin()?;
+        while self.bucket < self.buckets && self.cells.len() < BATCH {
             self.session.member.collect(table, self.bucket, self.buckets, &mut self.cells)?;
             self.bucket += 1;
-            if !self.cells.is_empty() {
-                self.next = 1;
-                return Ok(true);
-            }
         }
-        self.pin = None;
-        Ok(false)
+        if self.cells.is_empty() {
+            return Ok(false);
+        }
+        for at in &self.cells {
+            self.session.member.prefetch_cell_lines(*at, lines);
+        }
+        self.next = 1;
+        self.pin = Some(pin);
+        Ok(true)
     }
 }
 

@@ -56,6 +56,15 @@ impl Region {
         Ok(Session { member: self.memory.member()? })
     }
 
+    /// Maps what was written so far into this process, so that its first reads do not fault page by
+    /// page. Worth it once after attaching. Returns the bytes mapped.
+    ///
+    /// # Errors
+    /// `Damaged`, `System`.
+    pub fn populate(&self) -> Result<u64> {
+        self.memory.populate()
+    }
+
     /// Backs what was written so far with 2 MiB pages where the kernel agrees: fewer page walks for
     /// every read. Worth it once after a bulk load. Returns the bytes that have huge pages now.
     ///
@@ -128,10 +137,24 @@ impl Session {
         self.member.table(namespace.index)
     }
 
+    /// What an operation on a key needs.
+    #[inline]
+    pub(crate) fn spot<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<Spot<'a>> {
+        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key })
+    }
+
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
         nearstate_memory::hash(self.member.seed(), key)
     }
+}
+
+/// A key, its hash, and the index in which it is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
 }
 
 /// Refuses keys that no record can have.

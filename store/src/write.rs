@@ -1,11 +1,11 @@
 //! Putting and deleting records, with and without conditions.
 
-use nearstate_memory::{Cell, Changed, Draft, Head, Table, Verdict};
+use nearstate_memory::{Cell, Changed, Draft, Head, Verdict};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
-use crate::session::{Namespace, Session, check_key};
+use crate::session::{Namespace, Session, Spot, check_key};
 
 /// What must hold of the present record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Condition<'_> {
             }
             (Condition::Absent, Some(_))
             | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
-            (Condition::Version(version), Some(cell)) => cell.version()? == *version,
+            (Condition::Version(version), Some(cell)) => cell.version() == *version,
             (Condition::Value(bytes), Some(cell)) => cell.value()? == *bytes,
         })
     }
@@ -64,12 +64,12 @@ impl Outcome {
 impl Session {
     /// Puts a record: its version. Every process sees it from the one store that publishes it on.
     ///
-    /// Cost: a copy of the value and its checksum outside any lock; then the lock of the key's bucket
-    /// for about 50 ns.
+    /// Cost: a copy of the value and its checksum outside any lock; then the lock of the key's
+    /// bucket for about 50 ns.
     ///
     /// # Errors
-    /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was
-    /// changed then.
+    /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
+    /// was changed then.
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
         let changed = self.put_with(namespace, key, value, Condition::Always)?;
@@ -106,12 +106,11 @@ impl Session {
         if namespace.kind != Kind::Value {
             return Err(wrong_kind("put a value", "patch its blocks"));
         }
-        let table = self.table(namespace)?;
         self.member.usable()?;
-        let hash = self.hash(key);
-        self.member.prefetch_bucket(table, hash);
-        let draft = self.draft(table, hash, key, &[], value)?;
-        self.member.change(table, hash, key, Some(draft), |record| {
+        let spot = self.spot(namespace, key)?;
+        self.member.prefetch_bucket(spot.table, spot.hash);
+        let draft = self.draft(spot, &[], value)?;
+        self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
             Ok(if condition.holds(record)? { Verdict::Publish } else { Verdict::Leave })
         })
     }
@@ -121,9 +120,7 @@ impl Session {
     #[inline]
     pub(crate) fn draft(
         &self,
-        table: &Table,
-        hash: u64,
-        key: &[u8],
+        Spot { table, hash, key }: Spot<'_>,
         children: &[u8],
         value: &[u8],
     ) -> Result<Draft> {

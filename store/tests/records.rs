@@ -1,10 +1,18 @@
 //! What a record's operations promise, against a model and against each other.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a test ends at the first surprise, and its small numbers fit"
+)]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Kind, Outcome, Pattern, Region, Schema, check,
+    BlockChange, Condition, CreateOptions, Error, Kind, Outcome, Pattern, Region, Schema, View,
+    check,
 };
 use proptest::prelude::*;
 
@@ -103,6 +111,10 @@ fn sizes_from_nothing_to_64_mib_and_keys_to_4_kib() {
     clean(&place.path);
 }
 
+fn change<'a>(name: &'a str, bytes: Option<&'a [u8]>) -> BlockChange<'a> {
+    BlockChange { name, bytes }
+}
+
 #[test]
 fn a_patch_carries_only_what_changes() {
     let place = place();
@@ -110,9 +122,6 @@ fn a_patch_carries_only_what_changes() {
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema { kind: Kind::Blocks }).unwrap();
     let big = vec![7_u8; 1 << 20];
-    fn change<'a>(name: &'a str, bytes: Option<&'a [u8]>) -> BlockChange<'a> {
-        BlockChange { name, bytes }
-    }
     let all = [change("nas", Some(&b"small"[..])), change("config", Some(&big[..]))];
     session.patch(ns, b"ue1", &all, Condition::Absent).unwrap();
     let taken = region.inspect().unwrap().bytes_taken;
@@ -286,7 +295,8 @@ proptest! {
                 }
                 _ => {
                     let view = session.get(ns, &key).unwrap();
-                    prop_assert_eq!(view.as_ref().map(|v| v.bytes()), model.get(&key).map(Vec::as_slice));
+                    let expected = model.get(&key).map(Vec::as_slice);
+                    prop_assert_eq!(view.as_ref().map(View::bytes), expected);
                 }
             }
         }

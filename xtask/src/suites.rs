@@ -20,13 +20,29 @@ struct Suite {
 
 /// All of them. `--no-fail-fast`, so that one failure does not hide the next. A suite with flags of
 /// its own (`--cfg loom`) sets them in `settings` as `RUSTFLAGS` and is built apart.
-const SUITES: &[Suite] = &[Suite {
-    name: "workspace",
-    why: "every crate's own tests, the examples in the documentation, the short torture run",
-    words: &["test", "--workspace", "--no-fail-fast"],
-    settings: &[],
-    is_built_apart: false,
-}];
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "workspace",
+        why: "every crate's own tests, the examples in the documentation, the short torture run",
+        words: &["test", "--workspace", "--no-fail-fast"],
+        settings: &[],
+        is_built_apart: false,
+    },
+    Suite {
+        name: "torture",
+        why: "a kill at every named point, after single instructions and at random; bounds of waiting",
+        words: &["test", "-p", "nearstate-torture", "--features", "crash-points", "--no-fail-fast"],
+        settings: &[],
+        is_built_apart: false,
+    },
+    Suite {
+        name: "loom",
+        why: "the small lock-free parts under every interleaving, and mutants that must fail",
+        words: &["test", "-p", "nearstate-memory", "--lib", "--no-fail-fast"],
+        settings: &[("RUSTFLAGS", "--cfg loom")],
+        is_built_apart: true,
+    },
+];
 
 /// How many tests passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

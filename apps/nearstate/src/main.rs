@@ -1,10 +1,13 @@
-//! nearstate: the state layer for 5G network functions. One binary, one module for each sub-command.
+//! nearstate: the state layer for 5G network functions. One binary, one module a sub-command.
 
 #![forbid(unsafe_code)]
 
+mod bench;
+mod region;
 mod torture;
 
 use clap::{Parser, Subcommand};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// The state layer for 5G network functions.
@@ -17,6 +20,12 @@ struct Line {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure this machine: the thesis's experiments beside Redis and WhiteDB
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Create, inspect, check and drop regions
+    #[command(subcommand)]
+    Region(region::Command),
     /// Kill processes that use a region, and verify that nothing acknowledged is lost or torn
     Torture(torture::Torture),
     #[command(name = torture::CHILD, hide = true)]
@@ -24,8 +33,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Line::parse().command {
-        Command::Torture(args) => torture::run(&args),
-        Command::TortureChild(child) => torture::run_child(&child),
+    let outcome = match Line::parse().command {
+        Command::Bench(command) => bench::run(command),
+        Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+        Command::Torture(args) => return torture::run(&args),
+        Command::TortureChild(child) => return torture::run_child(&child),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = writeln!(std::io::stderr(), "nearstate: {e}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -1,0 +1,60 @@
+//! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
+
+use clap::Subcommand;
+use nearstate_bench::{access, keeper, micro, node};
+use nearstate_model::Result;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Reproduce the thesis's data access experiments: region, Redis and WhiteDB side by side
+    Access(Box<access::options::Options>),
+    /// Measure single operations beside the peers that are installed, and judge them by our goals
+    Micro(Box<micro::options::Options>),
+    /// Whoever reads or writes beside `bench micro`
+    #[command(hide = true)]
+    MicroRole(Box<micro::role::Options>),
+    /// One simulator node; `bench access` starts it and talks with it over pipes
+    #[command(hide = true)]
+    AccessNode,
+    /// Owns a folder and a server, and removes both when its standard input ends
+    #[command(hide = true)]
+    AccessKeeper {
+        /// The folder
+        folder: PathBuf,
+        /// The server's program and arguments
+        #[arg(last = true)]
+        server: Vec<OsString>,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Access(options) => {
+            access::run(&options, &command_line(), &mut std::io::stdout().lock())
+        }
+        Command::Micro(options) => {
+            micro::run(&options, &command_line(), &mut std::io::stdout().lock())
+        }
+        Command::MicroRole(options) => micro::role::serve(&options),
+        Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),
+        Command::AccessKeeper { folder, server } => keeper::serve(&folder, &server),
+    }
+}
+
+/// The command as it was given, without the way to the program.
+fn command_line() -> String {
+    let quoted = |word: String| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c);
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let words = std::env::args().skip(1).map(quoted);
+    std::iter::once("nearstate".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}

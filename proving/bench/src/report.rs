@@ -1,0 +1,285 @@
+//! One page of HTML that opens without a network: text, tables, and charts as inline SVG. What is
+//! on it is the caller's; how it looks is decided here, for a light and a dark screen.
+
+pub mod chart;
+
+use crate::table::{Align, Table};
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("report/style.css");
+
+/// A page.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// What the browser shows in its title.
+    pub title: String,
+    /// What it is about, below the title.
+    pub lead: String,
+    /// The content, from the top.
+    pub blocks: Vec<Block>,
+}
+
+/// A part of a page.
+#[derive(Clone, Debug)]
+pub enum Block {
+    /// A heading; the first kind also makes an entry at the top of the page.
+    Heading(String),
+    /// A smaller heading.
+    Subheading(String),
+    /// A paragraph.
+    Text(String),
+    /// Sentences below each other.
+    List(Vec<String>),
+    /// Something that was typed.
+    Code(String),
+    /// Names and their values.
+    Facts(Vec<(String, String)>),
+    /// A table.
+    Table(Table),
+    /// Bars on one logarithmic scale.
+    Bars(Vec<BarGroup>),
+    /// Charts beside each other as far as there is room.
+    Charts(Vec<Chart>),
+    /// Blocks that are shown on demand, below a summary.
+    Details(String, Vec<Block>),
+}
+
+/// A chart with a line about it.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What it shows.
+    pub caption: String,
+    /// The picture; see [`chart`].
+    pub svg: String,
+    /// What each colour stands for, where there are several.
+    pub legend: Vec<(String, chart::Colour)>,
+}
+
+/// Bars that belong together.
+#[derive(Clone, Debug)]
+pub struct BarGroup {
+    /// What they are about.
+    pub title: String,
+    /// The bars.
+    pub bars: Vec<Bar>,
+}
+
+/// One bar.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// What stands before it.
+    pub label: String,
+    /// How long it is, on a logarithmic scale over all bars of the block.
+    pub amount: f64,
+    /// What stands behind it.
+    pub text: String,
+    /// Its colour, from [`chart::colour`].
+    pub colour: chart::Colour,
+    /// Whether it is a figure of others, shown beside ours.
+    pub is_foreign: bool,
+}
+
+impl Page {
+    /// The page as one file.
+    pub fn html(&self) -> String {
+        let mut body = String::new();
+        let title = escaped(&self.title);
+        let _ =
+            write!(body, "<header><h1>{title}</h1><p class=\"lead\">{}</p>", escaped(&self.lead));
+        body.push_str(&self.contents());
+        body.push_str("</header>\n");
+        for block in &self.blocks {
+            body.push_str(&block.html());
+        }
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+             <meta name=\"color-scheme\" content=\"light dark\">\
+             <title>{title}</title><style>\n{STYLE}</style></head>\n<body><main>\n{body}</main>\
+             </body></html>\n"
+        )
+    }
+
+    fn contents(&self) -> String {
+        let entries = self.blocks.iter().filter_map(|b| match b {
+            Block::Heading(text) => {
+                Some(format!("<a href=\"#{}\">{}</a>", anchor(text), escaped(text)))
+            }
+            Block::Subheading(_)
+            | Block::Text(_)
+            | Block::List(_)
+            | Block::Code(_)
+            | Block::Facts(_)
+            | Block::Table(_)
+            | Block::Bars(_)
+            | Block::Charts(_)
+            | Block::Details(..) => None,
+        });
+        format!("<nav>{}</nav>", entries.collect::<String>())
+    }
+}
+
+impl Block {
+    fn html(&self) -> String {
+        match self {
+            Self::Heading(text) => {
+                format!("<h2 id=\"{}\">{}</h2>\n", anchor(text), escaped(text))
+            }
+            Self::Subheading(text) => format!("<h3>{}</h3>\n", escaped(text)),
+            Self::Text(text) => format!("<p>{}</p>\n", escaped(text)),
+            Self::Code(text) => format!("<pre>{}</pre>\n", escaped(text)),
+            Self::List(lines) => {
+                let line = |l: &String| format!("<li>{}</li>", escaped(l));
+                format!("<ul>{}</ul>\n", joined(lines, line))
+            }
+            Self::Facts(facts) => {
+                let fact = |(name, value): &(String, String)| {
+                    format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value))
+                };
+                format!("<dl>{}</dl>\n", joined(facts, fact))
+            }
+            Self::Table(table) => table_html(table),
+            Self::Bars(groups) => bars_html(groups),
+            Self::Charts(charts) => {
+                let chart = |c: &Chart| {
+                    let caption = escaped(&c.caption);
+                    let legend = joined(&c.legend, |(name, colour)| {
+                        let colour = chart::css(*colour);
+                        format!("<s style=\"background:{colour}\"></s>{} ", escaped(name))
+                    });
+                    // A chart of several takes the room of two.
+                    let class = if c.legend.is_empty() { "" } else { " class=\"wide\"" };
+                    format!(
+                        "<figure{class}>{}<figcaption><span>{legend}</span>{caption}</figcaption>\
+                         </figure>",
+                        c.svg
+                    )
+                };
+                format!("<div class=\"charts\">{}</div>\n", joined(charts, chart))
+            }
+            Self::Details(summary, blocks) => {
+                let inside = joined(blocks, Self::html);
+                let summary = escaped(summary);
+                format!("<details><summary>{summary}</summary>{inside}</details>\n")
+            }
+        }
+    }
+}
+
+fn joined<T>(parts: &[T], html: impl Fn(&T) -> String) -> String {
+    parts.iter().map(html).collect::<Vec<_>>().concat()
+}
+
+fn table_html(table: &Table) -> String {
+    let class = |i: usize| match table.columns.get(i) {
+        Some((_, Align::Right)) => " class=\"n\"",
+        Some((_, Align::Left)) | None => "",
+    };
+    let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
+    for (i, (name, _)) in table.columns.iter().enumerate() {
+        let _ = write!(out, "<th{}>{}</th>", class(i), escaped(name));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in table.rows.iter().filter(|r| !r.is_empty()) {
+        // A row that names its group begins a new one.
+        let begins = row.first().is_some_and(|c| !c.is_empty());
+        out.push_str(if begins { "<tr class=\"group\">" } else { "<tr>" });
+        for (i, cell) in row.iter().enumerate() {
+            let _ = write!(out, "<td{}>{}</td>", class(i), escaped(cell));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+fn bars_html(groups: &[BarGroup]) -> String {
+    let amounts = || groups.iter().flat_map(|g| &g.bars).map(|b| b.amount.max(f64::MIN_POSITIVE));
+    let least = amounts().fold(f64::INFINITY, f64::min).log10();
+    let most = amounts().fold(0.0_f64, f64::max).log10();
+    let mut out = String::from("<div class=\"bars\">");
+    for group in groups {
+        let _ = write!(out, "<section><h4>{}</h4>", escaped(&group.title));
+        for bar in &group.bars {
+            let share =
+                (bar.amount.max(f64::MIN_POSITIVE).log10() - least) / (most - least).max(0.1);
+            let _ = write!(
+                out,
+                "<div class=\"bar{}\"><span>{}</span><i>\
+                 <b style=\"width:{:.1}%;background:{}\"></b></i><em>{}</em></div>",
+                if bar.is_foreign { " foreign" } else { "" },
+                escaped(&bar.label),
+                3.0 + 97.0 * share.clamp(0.0, 1.0),
+                chart::css(bar.colour),
+                escaped(&bar.text),
+            );
+        }
+        out.push_str("</section>");
+    }
+    out.push_str("</div>\n");
+    out
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn anchor(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    text.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let mut table = Table::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        table.row(vec!["<region>".to_owned(), "1 & 2".to_owned()]);
+        let samples = vec![("region".to_owned(), chart::colour("region"), vec![1.0, 2.0, 2.0])];
+        let svg = chart::ecdf("time per access", &samples);
+        let bar = |amount| Bar {
+            label: "x".to_owned(),
+            amount,
+            text: "y".to_owned(),
+            colour: chart::colour("redis"),
+            is_foreign: false,
+        };
+        Page {
+            title: "A \"page\"".to_owned(),
+            lead: "Lead".to_owned(),
+            blocks: vec![
+                Block::Heading("One & all".to_owned()),
+                Block::Table(table),
+                Block::Bars(vec![BarGroup {
+                    title: "b".to_owned(),
+                    bars: vec![bar(1.0), bar(1e3)],
+                }]),
+                Block::Details("more".to_owned(), vec![Block::Text("inside".to_owned())]),
+                Block::Charts(vec![Chart { caption: "c".to_owned(), svg, legend: Vec::new() }]),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_page_needs_nothing_from_outside() {
+        let html = page().html();
+        for outside in ["http:", "https:", "//", "src=", "@import", "url(", "<link", "<script"] {
+            assert!(!html.contains(outside), "the page contains {outside}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_cannot_become_markup() {
+        let html = page().html();
+        assert!(html.contains("&lt;region&gt;") && !html.contains("<region>"));
+        assert!(html.contains("<a href=\"#one---all\">One &amp; all</a>"));
+        assert!(html.contains("<h2 id=\"one---all\">"));
+    }
+
+    #[test]
+    fn the_longest_bar_fills_its_row_and_the_shortest_is_seen() {
+        let html = page().html();
+        assert!(html.contains("width:100.0%") && html.contains("width:3.0%"));
+    }
+}

@@ -1,0 +1,285 @@
+//! Charts as SVG: histograms like paper 1's Figures 11 to 16, and empirical cumulative distribution
+//! functions like its Figures 17 and 18. Both show percent on the vertical axis.
+//!
+//! Ink and grid are drawn in two colours that the page's style replaces, so that one picture fits a
+//! light and a dark screen.
+
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::drawing::DrawingArea;
+use plotters::prelude::{
+    BindKeyPoints, ChartBuilder, IntoDrawingArea, IntoFont, IntoLogRange, LineSeries, RGBColor,
+    Rectangle, SVGBackend, ShapeStyle, TextStyle,
+};
+use plotters::style::{Color as _, FontTransform};
+
+/// A colour of a series.
+pub type Colour = RGBColor;
+
+/// Samples of one target: its name, its colour, and latencies in nanoseconds.
+pub type Series = (String, Colour, Vec<f64>);
+
+const INK: RGBColor = RGBColor(0x12, 0x34, 0x56);
+const GRID: RGBColor = RGBColor(0x65, 0x43, 0x21);
+const SIZE: (u32, u32) = (300, 220);
+const SIZE_WIDE: (u32, u32) = (560, 220);
+const BINS: usize = 24;
+
+/// The colour of a target, the same in all charts.
+pub fn colour(target: &str) -> Colour {
+    match target {
+        "region" => RGBColor(0x0F, 0xA3, 0x9B),
+        "redis" => RGBColor(0xE2, 0x57, 0x3D),
+        "redis-unix" => RGBColor(0xEB, 0xA0, 0x3C),
+        "whitedb" => RGBColor(0x6F, 0x7B, 0xE0),
+        "lmdb" => RGBColor(0xB6, 0x5B, 0xC4),
+        _ => RGBColor(0x8A, 0x93, 0x9C),
+    }
+}
+
+/// A colour for a style sheet.
+pub fn css(colour: Colour) -> String {
+    format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
+}
+
+/// How often latencies fell into each of some ranges of equal width, in percent of all. Samples
+/// beyond the 99.5th percentile go into the last range, so that one outlier does not squeeze the
+/// rest into one column.
+pub fn histogram((_, colour, samples): &Series) -> String {
+    let Some(bins) = Bins::of(samples) else { return String::new() };
+    picture(SIZE, |area| {
+        let highest = bins.percent.iter().copied().fold(1.0, f64::max) * 1.08;
+        let mut chart = ChartBuilder::on(area)
+            .margin(10)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
+            .build_cartesian_2d(bins.least..bins.most, 0.0..highest)
+            .ok()?;
+        let format = |x: &f64| tick(*x, bins.width);
+        mesh(&mut chart, &format!("latency, {}", bins.unit), &format)?;
+        let style = ShapeStyle { color: colour.mix(0.9), filled: true, stroke_width: 0 };
+        let columns = bins.percent.iter().enumerate().filter(|(_, p)| **p > 0.0);
+        chart
+            .draw_series(columns.map(|(i, percent)| {
+                let left = bins.least + bins.width * as_f64(i);
+                Rectangle::new([(left, 0.0), (left + bins.width * 0.93, *percent)], style)
+            }))
+            .ok()?;
+        Some(())
+    })
+}
+
+/// For each target, the share of samples that took at most so long; the axis of latencies is
+/// logarithmic, because targets differ by orders of magnitude.
+pub fn ecdf(description: &str, series: &[Series]) -> String {
+    let all = || series.iter().flat_map(|(_, _, s)| s).map(|ns| ns.max(1.0));
+    let least = all().fold(f64::INFINITY, f64::min) * 0.8;
+    let most = all().fold(0.0, f64::max) * 1.25;
+    if !least.is_finite() || most <= least {
+        return String::new();
+    }
+    picture(SIZE_WIDE, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(10)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
+            .build_cartesian_2d(
+                (least..most).log_scale().with_key_points(decades(least, most)),
+                0.0..100.0,
+            )
+            .ok()?;
+        mesh(&mut chart, description, &|ns: &f64| short(*ns))?;
+        for (_, colour, samples) in series {
+            let line = ShapeStyle { color: colour.to_rgba(), filled: false, stroke_width: 2 };
+            chart.draw_series(LineSeries::new(steps(samples, most), line)).ok()?;
+        }
+        Some(())
+    })
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Context<'a, 'b, X> = plotters::chart::ChartContext<
+    'a,
+    SVGBackend<'b>,
+    plotters::prelude::Cartesian2d<X, plotters::coord::types::RangedCoordf64>,
+>;
+
+/// Draws into a fresh picture; an empty string if it cannot be drawn.
+fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Option<()>) -> String {
+    let mut svg = String::new();
+    let drawn = {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        draw(&area).and_then(|()| area.present().ok())
+    };
+    if drawn.is_none() {
+        return String::new();
+    }
+    // Inside a page an SVG needs no name space, and with a view box alone it scales.
+    let (width, height) = size;
+    svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
+        .replace(&format!("width=\"{width}\" height=\"{height}\" viewBox"), "viewBox")
+}
+
+fn mesh<X>(
+    chart: &mut Context<'_, '_, X>,
+    description: &str,
+    format: &dyn Fn(&f64) -> String,
+) -> Option<()>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord,
+{
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(GRID)
+        .light_line_style(GRID.mix(0.0))
+        .axis_style(GRID)
+        .x_labels(5)
+        .y_labels(6)
+        .x_label_formatter(format)
+        .y_label_formatter(&|percent| format!("{percent:.0} %"))
+        .x_desc(description)
+        .label_style(font(13))
+        .axis_desc_style(font(13))
+        .draw()
+        .ok()
+}
+
+fn font(size: u32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().transform(FontTransform::None).color(&INK)
+}
+
+/// Samples counted by range, in the unit that fits them.
+struct Bins {
+    least: f64,
+    most: f64,
+    width: f64,
+    percent: Vec<f64>,
+    unit: &'static str,
+}
+
+impl Bins {
+    fn of(samples: &[f64]) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (shortest, longest) = (*sorted.first()?, *sorted.get((sorted.len() - 1) * 995 / 1000)?);
+        let (unit, scale) = match longest {
+            ns if ns < 2e3 => ("ns", 1.0),
+            ns if ns < 2e6 => ("us", 1e3),
+            _ => ("ms", 1e6),
+        };
+        let spread = (longest - shortest).max(longest * 0.02).max(0.1);
+        let least = ((shortest - spread * 0.04) / scale).max(0.0);
+        let width = (longest + spread * 0.04 - least * scale) / scale / as_f64(BINS);
+        let mut counts = [0_u64; BINS];
+        for ns in &sorted {
+            if let Some(count) = counts.get_mut(bin((ns / scale - least) / width)) {
+                *count += 1;
+            }
+        }
+        let share = 100.0 / as_f64(sorted.len());
+        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+        let percent = counts.iter().map(|c| *c as f64 * share).collect();
+        Some(Self { least, most: least + width * as_f64(BINS), width, percent, unit })
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to the bins there are"
+)]
+fn bin(at: f64) -> usize {
+    at.clamp(0.0, as_f64(BINS - 1)) as usize
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of samples or of bins")]
+fn as_f64(count: usize) -> f64 {
+    count as f64
+}
+
+/// The corners of the distribution's stairs, at most a few hundred of them.
+fn steps(samples: &[f64], most: f64) -> Vec<(f64, f64)> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let every = sorted.len().div_ceil(400).max(1);
+    let share = 100.0 / as_f64(sorted.len().max(1));
+    let mut out = Vec::new();
+    let mut below = 0.0;
+    for (i, ns) in sorted.iter().enumerate() {
+        if i % every == 0 || i + 1 == sorted.len() {
+            let percent = as_f64(i + 1) * share;
+            out.extend([(ns.max(1.0), below), (ns.max(1.0), percent)]);
+            below = percent;
+        }
+    }
+    out.push((most, below));
+    out
+}
+
+fn decades(least: f64, most: f64) -> Vec<f64> {
+    let tens = (0..13).map(|e| 10_f64.powi(e)).filter(|x| (least..=most).contains(x));
+    let tens: Vec<f64> = tens.collect();
+    if tens.len() >= 2 {
+        return tens;
+    }
+    let parts = (0..13).flat_map(|e| [1.0, 2.0, 5.0].map(|f| f * 10_f64.powi(e)));
+    let parts: Vec<f64> = parts.filter(|x| (least..=most).contains(x)).collect();
+    if parts.len() >= 2 { parts } else { vec![least, most] }
+}
+
+fn short(ns: f64) -> String {
+    let (amount, unit) = match ns {
+        n if n < 999.5 => (n, "ns"),
+        n if n < 999.5e3 => (n / 1e3, "us"),
+        n if n < 999.5e6 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    let digits = usize::from(amount < 9.95 && (amount - amount.round()).abs() > 0.05);
+    format!("{amount:.digits$} {unit}")
+}
+
+/// As many digits as neighbours need to differ.
+fn tick(amount: f64, width: f64) -> String {
+    match width {
+        w if w >= 0.25 => format!("{amount:.0}"),
+        w if w >= 0.025 => format!("{amount:.1}"),
+        _ => format!("{amount:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_of_a_histogram_add_up_to_all_samples() {
+        let samples: Vec<f64> = (0..1000).map(|i| 4000.0 + f64::from(i % 37)).collect();
+        let bins = Bins::of(&samples).unwrap();
+        assert!((bins.percent.iter().sum::<f64>() - 100.0).abs() < 1e-9);
+        assert_eq!(bins.unit, "us");
+    }
+
+    #[test]
+    fn an_outlier_does_not_squeeze_the_rest_into_one_column() {
+        let mut samples: Vec<f64> = (0..1000).map(|i| 20.0 + f64::from(i % 10)).collect();
+        samples.push(1e6);
+        let bins = Bins::of(&samples).unwrap();
+        assert!(bins.percent.iter().filter(|p| **p > 1.0).count() >= 8);
+    }
+
+    #[test]
+    fn a_distribution_rises_from_nothing_to_all() {
+        let corners = steps(&[3.0, 1.0, 2.0, 2.0], 9.0);
+        assert_eq!(corners.first(), Some(&(1.0, 0.0)));
+        assert_eq!(corners.last(), Some(&(9.0, 100.0)));
+        assert!(corners.windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1 <= w[1].1));
+    }
+
+    #[test]
+    fn one_sample_or_none_is_no_panic() {
+        let one = ("x".to_owned(), colour("x"), vec![5.0]);
+        assert!(histogram(&one).starts_with("<svg") && ecdf("d", &[one]).starts_with("<svg"));
+        let none = ("x".to_owned(), colour("x"), vec![]);
+        assert!(histogram(&none).is_empty() && ecdf("d", &[none]).is_empty());
+    }
+}

@@ -1,0 +1,154 @@
+//! A table of text for a terminal: columns as wide as they need, numbers to the right.
+
+use std::fmt::Write as _;
+
+/// How a column stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows under one heading.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Name and alignment of each column.
+    pub columns: Vec<(String, Align)>,
+    /// The rows; an empty row is a rule.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns and no rows yet.
+    pub fn new(columns: &[(&str, Align)]) -> Self {
+        Self {
+            columns: columns.iter().map(|(n, a)| ((*n).to_owned(), *a)).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; missing cells at its end stay empty.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Adds a rule between two groups of rows, never two in a row nor one at the top.
+    pub fn rule(&mut self) {
+        if self.rows.last().is_some_and(|r| !r.is_empty()) {
+            self.rows.push(Vec::new());
+        }
+    }
+
+    /// The table as lines of text.
+    pub fn text(&self) -> String {
+        let widths = self.widths();
+        let rule: Vec<String> = widths.iter().map(|w| "─".repeat(*w)).collect();
+        let rule = format!("{}\n", rule.join("─┼─"));
+        let names: Vec<String> = self.columns.iter().map(|(n, _)| n.clone()).collect();
+        let mut out = self.line(&names, &widths);
+        out.push_str(&rule);
+        let last = self.rows.len().saturating_sub(1);
+        for (i, row) in self.rows.iter().enumerate() {
+            match row.is_empty() {
+                true if i == last => {}
+                true => out.push_str(&rule),
+                false => out.push_str(&self.line(row, &widths)),
+            }
+        }
+        out
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let cells = |i: usize| self.rows.iter().filter_map(move |r| r.get(i));
+        self.columns
+            .iter()
+            .enumerate()
+            .map(|(i, (name, _))| {
+                cells(i).map(|c| c.chars().count()).max().unwrap_or(0).max(name.chars().count())
+            })
+            .collect()
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+        let mut out = String::new();
+        for (i, ((_, align), width)) in self.columns.iter().zip(widths).enumerate() {
+            let cell = cells.get(i).map_or("", String::as_str);
+            let gap = " ".repeat(width.saturating_sub(cell.chars().count()));
+            let separator = if i == 0 { "" } else { " │ " };
+            // Writing to a string cannot fail.
+            let _ = match align {
+                Align::Left => write!(out, "{separator}{cell}{gap}"),
+                Align::Right => write!(out, "{separator}{gap}{cell}"),
+            };
+        }
+        format!("{}\n", out.trim_end())
+    }
+}
+
+/// A latency in words: three significant digits and the unit that fits.
+pub fn latency_text(ns: f64) -> String {
+    let (amount, unit) = match ns {
+        n if n < 1e3 => (n, "ns"),
+        n if n < 1e6 => (n / 1e3, "us"),
+        n if n < 1e9 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    format!("{} {unit}", three_digits(amount))
+}
+
+/// Operations per second in words.
+pub fn rate_text(per_s: f64) -> String {
+    let (amount, unit) = match per_s {
+        n if n < 1e3 => (n, ""),
+        n if n < 1e6 => (n / 1e3, " k"),
+        n if n < 1e9 => (n / 1e6, " M"),
+        n => (n / 1e9, " G"),
+    };
+    format!("{}{unit}", three_digits(amount))
+}
+
+/// How many times longer, such as `1.00 x` or `310 x`.
+pub fn ratio_text(ratio: f64) -> String {
+    if ratio.is_finite() { format!("{} x", three_digits(ratio)) } else { "-".to_owned() }
+}
+
+fn three_digits(amount: f64) -> String {
+    match amount {
+        a if a > 0.0 && a < 0.0995 => format!("{a:.4}"),
+        a if a < 9.995 => format!("{a:.2}"),
+        a if a < 99.95 => format!("{a:.1}"),
+        a => format!("{a:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_to_the_right_and_rules_between_groups() {
+        let mut table = Table::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        table.row(vec!["region".to_owned(), "12.0 ns".to_owned()]);
+        table.rule();
+        table.rule();
+        table.row(vec!["redis".to_owned(), "9 us".to_owned()]);
+        table.rule();
+        let expected = "target │    mean\n───────┼────────\nregion │ 12.0 ns\n\
+                        ───────┼────────\nredis  │    9 us\n";
+        assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn latencies_take_the_unit_that_fits() {
+        assert_eq!(latency_text(7.614), "7.61 ns");
+        assert_eq!(latency_text(999.0), "999 ns");
+        assert_eq!(latency_text(36_770.0), "36.8 us");
+        assert_eq!(latency_text(2_032_000.0), "2.03 ms");
+        assert_eq!(rate_text(165_000.0), "165 k");
+        assert_eq!(ratio_text(9.999), "10.0 x");
+        assert_eq!(ratio_text(0.003_21), "0.0032 x");
+        assert_eq!(ratio_text(f64::NAN), "-");
+    }
+}
