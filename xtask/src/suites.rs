@@ -30,7 +30,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "torture",
-        why: "a kill at every named point, after single instructions and at random; bounds of waiting",
+        why: "kills at every named point, after instructions and at random; bounds of waiting",
         words: &["test", "-p", "nearstate-torture", "--features", "crash-points", "--no-fail-fast"],
         settings: &[],
         is_built_apart: false,
