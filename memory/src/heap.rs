@@ -110,8 +110,8 @@ impl Member {
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
-            // A new member knows of nothing that is safe: without asking once, each short life would
-            // take fresh memory beside full pools.
+            // A new member knows of nothing that is safe: without asking once, each short life
+            // would take fresh memory beside full pools.
             if self.safe.get() == 0 || self.pressure.get() >= pressure_of(class) {
                 self.advance()?;
             }
@@ -126,8 +126,9 @@ impl Member {
         }
     }
 
-    /// True if a pool has something and the member's own queue has nothing, or nothing that was retired
-    /// long enough ago. A glance without the lock: it may be wrong, and then costs a little.
+    /// True if a pool has something and the member's own queue has nothing, or nothing that was
+    /// retired long enough ago. A glance without the lock: it may be wrong, and then costs a
+    /// little.
     fn is_pool_better(&self, class: u8, head: u64) -> Result<bool, Damage> {
         let pool = self.map().word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
         if pool == 0 || head == 0 {

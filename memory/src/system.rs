@@ -362,6 +362,6 @@ pub(crate) fn bind_memory(
 #[cfg(feature = "crash-points")]
 pub(crate) fn end_self(is_stop: bool) {
     let signal = if is_stop { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: a signal to ourselves; nothing runs after it, or only when somebody continues us.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    // SAFETY: a signal to this process; nothing runs after it, or only when somebody continues it.
+    unsafe { libc::kill(std::process::id().cast_signed(), signal) };
 }

@@ -1,5 +1,6 @@
-//! Content that describes itself: whoever reads a value can tell by whom it was written, for which key,
-//! with which sequence number and length, and that each of its bytes is the one that was written.
+//! Content that describes itself: whoever reads a value can tell by whom it was written, for which
+//! key, with which sequence number and length, and that each of its bytes is the one that was
+//! written.
 
 use crate::dice::mix;
 

@@ -1,6 +1,6 @@
 //! What a writer is about to do and what was acknowledged to it, in a file of its own that survives
-//! it: the intent is written before the call, the acknowledgement after it. Entries are 64 bytes and
-//! written by one `write(2)` each, which a kill does not tear; a checksum makes sure.
+//! it: the intent is written before the call, the acknowledgement after it. Entries are 64 bytes
+//! and written by one `write(2)` each, which a kill does not tear; a checksum makes sure.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,9 +1,10 @@
 //! The oracle: from the writers' journals it knows which states each record may have.
 //!
-//! A key of one writer: exactly the state of its last acknowledged operation; after one that was cut
-//! short by a kill, that state or the next. Each further intent tells which of them its writer saw.
-//! A key that all write: the acknowledged change with the greatest version, or one that was cut short
-//! and has a greater one. A counter: what was acknowledged, and at most what was cut short on top.
+//! A key of one writer: exactly the state of its last acknowledged operation; after one that was
+//! cut short by a kill, that state or the next. Each further intent tells which of them its writer
+//! saw. A key that all write: the acknowledged change with the greatest version, or one that was
+//! cut short and has a greater one. A counter: what was acknowledged, and at most what was cut
+//! short on top.
 
 use std::collections::BTreeMap;
 
@@ -297,8 +298,8 @@ impl Oracle {
         }
     }
 
-    /// Compares a region's records with what they may be. Each of `found` was met once in a walk over
-    /// all namespaces. Afterwards the oracle knows exactly what is there.
+    /// Compares a region's records with what they may be. Each of `found` was met once in a walk
+    /// over all namespaces. Afterwards the oracle knows exactly what is there.
     ///
     /// # Errors
     /// One sentence: what is lost, torn, old or invented.
@@ -365,7 +366,8 @@ impl Shared {
         if found.is_some() {
             self.last = (order, print);
         } else {
-            // A deletion that was cut short has no known version; what it deleted had at least this.
+            // A deletion that was cut short has no known version; what it deleted had at least
+            // this.
             self.last.1 = 0;
         }
         self.acks.clear();

@@ -1,4 +1,5 @@
-//! Every named crash point of every write path: a child kills itself there, another process verifies.
+//! Every named crash point of every write path: a child kills itself there, another process
+//! verifies.
 
 use std::collections::BTreeMap;
 use std::path::Path;

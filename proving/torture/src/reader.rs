@@ -1,5 +1,5 @@
-//! A reader: it verifies every byte of every record that it sees, that the versions of a key never go
-//! back and name one content each, and that a view stays as it is while it is held.
+//! A reader: it verifies every byte of every record that it sees, that the versions of a key never
+//! go back and name one content each, and that a view stays as it is while it is held.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -20,8 +20,8 @@ use crate::spawn::{Starter, was_killed};
 use crate::verify::{check_clean, compare};
 use crate::writer::Spaces;
 
-/// The most bytes that a run may take from its region, the arenas of dead members and all: the region
-/// is not larger, so that a leak ends in `Full`, which ends the run.
+/// The most bytes that a run may take from its region, the arenas of dead members and all: the
+/// region is not larger, so that a leak ends in `Full`, which ends the run.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// A write counts for a kill if it was in flight then, or began this soon after it.
@@ -103,7 +103,7 @@ pub fn run(
         }
         Err(error) => {
             let text = format!(
-                "{error}\n(after {} kills, round {}, seed {}; region, journals and log are kept in {})",
+                "{error}\n(after {} kills, round {}, seed {}; region, journals and log: {})",
                 run.report.kills,
                 run.round,
                 options.seed,

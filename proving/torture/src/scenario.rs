@@ -1,5 +1,5 @@
-//! Short, fixed pieces of work that reach every path of a write: a child does one of them while it is
-//! killed at a named point or after some instructions.
+//! Short, fixed pieces of work that reach every path of a write: a child does one of them while it
+//! is killed at a named point or after some instructions.
 
 use std::path::Path;
 

@@ -33,8 +33,8 @@ pub struct Operation {
     work: fn(&mut Script, u32),
 }
 
-/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go to a
-/// pool and come from it, a split.
+/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go
+/// to a pool and come from it, a split.
 pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "insert",
@@ -117,8 +117,11 @@ pub fn table(rows: &[Row]) -> String {
 
 /// For programs.
 pub fn json(rows: &[Row]) -> Value {
-    let row = |row: &Row| json!({ "operation": row.name, "instructions": row.instructions, "kills": row.kills });
-    Value::Array(rows.iter().map(row).collect())
+    let rows = rows.iter().map(|row| {
+        let (name, instructions, kills) = (row.name, row.instructions, row.kills);
+        json!({ "operation": name, "instructions": instructions, "kills": kills })
+    });
+    Value::Array(rows.collect())
 }
 
 /// What a child does: its orders, the last of them stepped. `NAME:NUMBER` names the operation.
@@ -255,8 +258,8 @@ fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
     }
 }
 
-/// Fills the growing namespace until an insert of one key splits a bucket, twice over; takes the key
-/// out again and returns its number: the next insert of it will split another.
+/// Fills the growing namespace until an insert of one key splits a bucket, twice over; takes the
+/// key out again and returns its number: the next insert of it will split another.
 fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;

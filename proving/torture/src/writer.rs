@@ -1,5 +1,5 @@
-//! A writer: it reads a record, says in its journal what it saw and what it is about to do, does it,
-//! and says what was acknowledged.
+//! A writer: it reads a record, says in its journal what it saw and what it is about to do, does
+//! it, and says what was acknowledged.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! How long the dead and the stopped may keep the living: a dead holder of a lock for less than 10 ms,
-//! a stopped one only from what it holds, and it is named.
+//! How long the dead and the stopped may keep the living: a dead holder of a lock for less than 10
+//! ms, a stopped one only from what it holds, and it is named.
 #![cfg(feature = "crash-points")]
 #![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
@@ -117,8 +117,8 @@ fn a_writer_that_is_waiting_when_the_holder_dies_goes_on_within_ten_milliseconds
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A child is stopped at a point of a scenario; meanwhile this process inserts and deletes many other
-/// keys. Returns the longest of these and how many were refused because of the child.
+/// A child is stopped at a point of a scenario; meanwhile this process inserts and deletes many
+/// other keys. Returns the longest of these and how many were refused because of the child.
 fn beside_a_stopped(scenario: &str, plan: &str, len: usize) -> (Duration, u32) {
     let folder = folder(&format!("stopped-{}", plan.replace([':', '.'], "-")));
     prepare(&folder, named(scenario).unwrap()).unwrap();

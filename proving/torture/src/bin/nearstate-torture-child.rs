@@ -1,5 +1,7 @@
 //! The child of the tests: what `nearstate torture-child` is to `nearstate torture`.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
