@@ -55,6 +55,8 @@ pub struct Head {
     pub hash: u64,
 }
 
+const SHORT: Damage = Damage("a record's body is shorter than its key");
+
 /// A cell that stays as it is while the pin or the lock under which it was found holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell<'m> {
@@ -76,6 +78,25 @@ impl<'m> Cell<'m> {
             sizes: sizes.load(Ordering::Relaxed),
             key: key.load(Ordering::Relaxed),
         })
+    }
+
+    /// The cell that begins at a line.
+    #[inline]
+    pub(crate) fn at_units(map: &'m Map, units: u64) -> Result<Self, Damage> {
+        let [_, _, _, version, sizes, key, ..] = map.line(units)?;
+        Ok(Self {
+            map,
+            at: units * LINE,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Its last line, counted from its first.
+    #[inline]
+    pub(crate) const fn last_line(&self) -> u64 {
+        (HEADER + self.body_bytes()) / LINE
     }
 
     /// Offset in the region: its identity for as long as it is pinned.
@@ -125,6 +146,15 @@ impl<'m> Cell<'m> {
         self.map.bytes(self.at + HEADER + 8 * self.children(), self.key_bytes())
     }
 
+    /// The key, and what follows it: as [`Cell::key`] and [`Cell::value`], with half of the checks.
+    #[inline]
+    pub(crate) fn key_and_value(&self) -> Result<(&'m [u8], &'m [u8]), Damage> {
+        let children = 8 * self.children();
+        let rest = self.body_bytes().checked_sub(children).ok_or(SHORT)?;
+        let bytes = self.map.bytes(self.at + HEADER + children, rest)?;
+        bytes.split_at_checked(self.key_bytes() as usize).ok_or(SHORT)
+    }
+
     /// What follows the key: the value or the block table.
     ///
     /// # Errors
@@ -132,10 +162,7 @@ impl<'m> Cell<'m> {
     #[inline]
     pub fn value(&self) -> Result<&'m [u8], Damage> {
         let before = 8 * self.children() + self.key_bytes();
-        let bytes = self
-            .body_bytes()
-            .checked_sub(before)
-            .ok_or(Damage("a record's body is shorter than its key"))?;
+        let bytes = self.body_bytes().checked_sub(before).ok_or(SHORT)?;
         self.map.bytes(self.at + HEADER + before, bytes)
     }
 

@@ -71,21 +71,23 @@ pub const POINTS: &[&str] = &[
 ];
 
 /// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and this is the
-/// n-th time it is passed.
+/// n-th time it is passed; stops it with SIGSTOP for `name:n:stop`.
 #[cfg(feature = "crash-points")]
 pub(crate) fn pass(name: &str) {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicI64, Ordering};
-    static PLAN: OnceLock<Option<(String, AtomicI64)>> = OnceLock::new();
+    static PLAN: OnceLock<Option<(String, AtomicI64, bool)>> = OnceLock::new();
     let plan = PLAN.get_or_init(|| {
         let text = std::env::var("NEARSTATE_CRASH_AT").ok()?;
-        let (point, nth) = text.split_once(':')?;
-        Some((point.to_owned(), AtomicI64::new(nth.parse().ok()?)))
+        let mut parts = text.split(':');
+        let (point, nth) = (parts.next()?, parts.next()?);
+        let is_stop = parts.next() == Some("stop");
+        Some((point.to_owned(), AtomicI64::new(nth.parse().ok()?), is_stop))
     });
-    if let Some((point, left)) = plan
+    if let Some((point, left, is_stop)) = plan
         && point == name
         && left.fetch_sub(1, Ordering::Relaxed) == 1
     {
-        crate::system::kill_self();
+        crate::system::end_self(*is_stop);
     }
 }

@@ -49,7 +49,7 @@ unsafe impl Send for Previous {}
 // SAFETY: as above; it is only read afterwards.
 unsafe impl Sync for Previous {}
 
-/// A mapping's entry in the handler's list, until dropped.
+/// A mapping's entry in the handler's list, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     entry: &'static Guarded,
@@ -88,7 +88,6 @@ impl Guard {
 }
 
 impl Drop for Guard {
-    /// Takes the mapping out of the list.
     fn drop(&mut self) {
         self.entry.bytes.store(0, Ordering::Release);
         self.entry.base.store(0, Ordering::Release);

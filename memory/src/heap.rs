@@ -3,6 +3,8 @@
 //!
 //! A cell that was allocated is *pending* until a record that holds it is published or given up.
 
+use std::time::Duration;
+
 use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, note, op, slot, way};
@@ -14,7 +16,7 @@ use crate::layout::{
     CLASS_EXTENT, Damage, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
     SUPER_FRONTIER_LOCK, member_at, pool_at, seal, unseal,
 };
-use crate::member::Member;
+use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
 use crate::pin;
 use crate::roster::{members_high, state};
 
@@ -69,10 +71,8 @@ impl Member {
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 && self.is_reusable(head)? {
-            self.prefetch_cell(head, bytes);
             arena.pop(queue, head)?;
-            // The next one's header, for the next call.
-            self.map().prefetch(queue.head.load(Ordering::Relaxed));
+            self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
             crash_point!("alloc.done");
             return Ok(head);
         }
@@ -81,10 +81,11 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of a cell that is about to be filled: they were last used long ago.
+    /// Asks for the lines of the cell that the next call will give: they were last used long ago,
+    /// and all the work until then hides their misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        let mut line = LINE;
+        let mut line = 0;
         while line < bytes.min(PREFETCH_BYTES) {
             self.map().prefetch(at + line);
             line += LINE;
@@ -100,7 +101,11 @@ impl Member {
     fn alloc_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
         let queue = arena.queue(class)?;
         if queue.head.load(Ordering::Relaxed) == 0 {
-            self.take_from_pool(class)?;
+            match self.take_from_pool(class, WAIT_SHORT) {
+                // A living process keeps the pool: there is fresh memory.
+                Ok(()) | Err(Error::Stalled { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
@@ -226,13 +231,14 @@ impl Member {
         self.pressure.set(self.pressure.get() + 1);
         let count = arena.queue(class)?.count.load(Ordering::Relaxed);
         if count > QUEUE_EXCESS * pressure_of(class) {
-            self.give_to_pool(class)?;
+            self.give_to_pool(class, Duration::ZERO)?;
         }
         Ok(())
     }
 
-    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells.
-    fn give_to_pool(&self, class: u8) -> Result<()> {
+    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
+    /// `wait` is zero and the pool is locked, it stays.
+    fn give_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -240,7 +246,17 @@ impl Member {
             return Ok(());
         }
         let last = queue.tail.load(Ordering::Relaxed);
-        self.under_leaf(pool_at(class), || self.give_batch(class, first, last))
+        let pool = pool_at(class);
+        if wait.is_zero() {
+            if self.take_if_free(pool, slot::LEAF)?.is_none() {
+                return Ok(()); // All stays in our queue, and the next cell of it tries again.
+            }
+        } else {
+            self.take_within(pool, slot::LEAF, wait)?;
+        }
+        let done = self.give_batch(class, first, last);
+        self.give_back(pool, slot::LEAF, 0)?;
+        done
     }
 
     fn give_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
@@ -265,12 +281,16 @@ impl Member {
     }
 
     /// Some cells of a pool come to the (empty or not) queue of their class.
-    fn take_from_pool(&self, class: u8) -> Result<()> {
+    fn take_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        self.under_leaf(pool_at(class), || self.take_batch(class))
+        let pool = pool_at(class);
+        self.take_within(pool, slot::LEAF, wait)?;
+        let done = self.take_batch(class);
+        self.give_back(pool, slot::LEAF, 0)?;
+        done
     }
 
     fn take_batch(&self, class: u8) -> Result<()> {
@@ -306,7 +326,7 @@ impl Member {
         let arena = self.arena()?;
         for class in (0..QUEUES as u8).filter(|class| *class != CLASS_EXTENT) {
             if arena.queue(class)?.head.load(Ordering::Relaxed) != 0 {
-                self.give_to_pool(class)?;
+                self.give_to_pool(class, WAIT_MAX)?;
             }
         }
         Ok(())
@@ -326,7 +346,7 @@ impl Member {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
-            self.take_from_pool(class)?;
+            self.take_from_pool(class, WAIT_MAX)?;
         }
         if let Ok(cell) = self.alloc_fresh(class) {
             return Ok(cell);
@@ -338,7 +358,7 @@ impl Member {
                 if head != 0 && self.is_reusable(head)? {
                     return self.split_cell(arena, wider, head, class);
                 }
-                self.take_from_pool(wider)?;
+                self.take_from_pool(wider, WAIT_MAX)?;
             }
         }
         Err(Error::Full { detail: self.why_full(detail)? })

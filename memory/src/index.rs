@@ -6,10 +6,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bucket::{
-    LAST, WORDS, at_of, begin, depth_of, is_link, is_unmoved, load, step, tag_in, tag_of,
+    LAST, WORDS, at_of, begin, depth_of, entry, is_link, is_unmoved, load, step, tag_in, tag_of,
 };
 use crate::cell::{Cell, LINE_FIRST, LINE_WORDS};
-use crate::layout::{Damage, SUPER_SEED};
+use crate::layout::{Damage, LINE, SUPER_SEED};
 use crate::map::Map;
 use crate::member::Member;
 use crate::table::Table;
@@ -50,12 +50,18 @@ pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u
     }
 }
 
+/// A record that was found, and its value.
+pub(crate) type Found<'m> = (Cell<'m>, &'m [u8]);
+
 /// The record of an entry, if its key is this one.
-#[inline]
-fn of_key<'m>(map: &'m Map, at: u64, hash: u64, key: &[u8]) -> Result<Option<Cell<'m>>, Damage> {
-    let cell = Cell::new(map, at)?;
-    let is_it = cell.hash_low() == hash as u32 && is_equal(cell.key()?, key);
-    Ok(is_it.then_some(cell))
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn of_key<'m>(cell: Cell<'m>, hash: u64, key: &[u8]) -> Result<Option<Found<'m>>, Damage> {
+    if cell.hash_low() != hash as u32 {
+        return Ok(None);
+    }
+    let (its_key, value) = cell.key_and_value()?;
+    Ok(is_equal(its_key, key).then_some((cell, value)))
 }
 
 /// Equality of two keys.
@@ -88,61 +94,93 @@ fn search<'m>(
     words: &[AtomicU64],
     hash: u64,
     key: &[u8],
-) -> Result<std::result::Result<Cell<'m>, u64>, Damage> {
+) -> Result<std::result::Result<Found<'m>, u64>, Damage> {
     let tag = tag_of(hash);
     let mut last = 0;
     for word in words {
         last = load(word);
         if tag_in(last) == tag
-            && let Some(cell) = of_key(map, at_of(last), hash, key)?
+            && let Some(found) = of_key(Cell::new(map, at_of(last))?, hash, key)?
         {
-            return Ok(Ok(cell));
+            return Ok(Ok(found));
         }
     }
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
 }
 
-/// The record of a key. The caller has a pin, or the bucket's lock.
-#[inline]
+/// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last
+/// word.
+///
+/// Without a branch on where it stands: that place is random, and a processor that guesses it wrong
+/// waits for the line before it goes on to the next record.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
+fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+    let words = entries.each_ref().map(load);
+    let whole = entry(tag, 0);
+    let mut picked = NONE;
+    for word in words.into_iter().rev() {
+        // An entry with this tag loses it and is small then.
+        let units = word ^ whole;
+        picked = if tag_in(units) == 0 { units } else { picked };
+    }
+    let [.., last] = words;
+    (picked, last)
+}
+
+/// What [`pick`] says where no entry has the tag.
+const NONE: u64 = u64::MAX;
+
+/// The record of a key. The caller has a pin, or the bucket's lock. `lines` is where the record
+/// probably ends, in lines from its beginning.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "its answer would travel through memory")]
 pub(crate) fn find<'m>(
     map: &'m Map,
     table: &Table,
     hash: u64,
     key: &[u8],
-) -> Result<Option<Cell<'m>>, Damage> {
+    lines: u64,
+) -> Result<Option<Found<'m>>, Damage> {
     let bucket = table.bucket_of(hash);
-    let [first, entries @ ..] = map.words::<WORDS>(table.bucket_at(map, bucket)?)?;
+    let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
     let control = begin(first);
     if step(hash, bucket, depth_of(control)).is_none() {
-        match search(map, entries, hash, key)? {
-            Ok(cell) => return Ok(Some(cell)),
-            Err(0) if is_unmoved(first, control) => return Ok(None),
-            Err(_) => {}
+        let (units, last) = pick(entries, tag_of(hash));
+        if units != NONE {
+            // Where the record ends stands in its header: asked for before that is there.
+            map.prefetch(LINE * (units + lines));
+            if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
+                return Ok(Some(found));
+            }
+        } else if !is_link(last) && is_unmoved(first, control) {
+            return Ok(None);
         }
     }
     find_slowly(map, table, hash, key)
 }
 
-/// As [`find`], where the bucket was split, has overflow lines, or is being changed.
+/// As [`find`], where the bucket was split, has overflow lines, is being changed, or has two
+/// entries with one tag.
 #[inline(never)]
 fn find_slowly<'m>(
     map: &'m Map,
     table: &Table,
     hash: u64,
     key: &[u8],
-) -> Result<Option<Cell<'m>>, Damage> {
+) -> Result<Option<Found<'m>>, Damage> {
     loop {
         let (_, at, control) = find_bucket(map, table, hash)?;
         let [first, entries @ ..] = map.words::<WORDS>(at)?;
         let mut next = match search(map, entries, hash, key)? {
-            Ok(cell) => return Ok(Some(cell)),
+            Ok(found) => return Ok(Some(found)),
             Err(next) => next,
         };
         let mut lines = 0;
         while next != 0 {
             let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
             next = match search(map, words, hash, key)? {
-                Ok(cell) => return Ok(Some(cell)),
+                Ok(found) => return Ok(Some(found)),
                 Err(next) => next,
             };
             lines += 1;
@@ -194,12 +232,16 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    #[inline]
-    pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<Cell<'_>>> {
-        match find(self.map(), table, hash, key)? {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<(Cell<'_>, &[u8])>> {
+        match find(self.map(), table, hash, key, self.lines.get())? {
             // A page that is gone reads as zeros: nothing is found there.
             None => self.whole().map(|()| None),
-            found => Ok(found),
+            Some((cell, value)) => {
+                self.lines.set(cell.last_line());
+                Ok(Some((cell, value)))
+            }
         }
     }
 
@@ -211,19 +253,16 @@ impl Member {
         }
     }
 
-    /// Asks for the first lines of the records that a hash may have: the second half. `lines` is
-    /// how many lines of each: one for a view, more for a copy.
+    /// Asks for the first lines of the record that a hash may have, and for the one in which it
+    /// probably ends: the second half.
     #[inline]
     pub fn prefetch_record(&self, table: &Table, hash: u64, lines: u64) {
-        let tag = tag_of(hash);
         let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
-        let Ok(line) = self.map().words::<WORDS>(at) else { return };
-        for word in line.iter().skip(1) {
-            let entry = load(word);
-            if tag_in(entry) == tag {
-                for index in 0..lines {
-                    self.map().prefetch(at_of(entry) + 64 * index);
-                }
+        let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
+        let (units, _) = pick(entries, tag_of(hash));
+        if units != NONE {
+            for index in (0..lines).chain([self.lines.get()]) {
+                self.map().prefetch(LINE * (units + index));
             }
         }
     }

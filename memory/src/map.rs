@@ -9,7 +9,7 @@ use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::fault::Guard;
-use crate::layout::Damage;
+use crate::layout::{Damage, LINE};
 use crate::life;
 use crate::system;
 
@@ -22,6 +22,8 @@ pub(crate) struct Map {
     bytes: u64,
     /// `bytes / 8`.
     words: u64,
+    /// `bytes / 64`.
+    lines: u64,
     // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
     guard: Guard,
     _mapped: Span,
@@ -53,6 +55,7 @@ impl Map {
             base,
             bytes,
             words: bytes / 8,
+            lines: bytes / LINE,
             guard,
             _mapped: mapped,
             fork,
@@ -160,10 +163,22 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// The words of a line.
+    #[inline]
+    pub(crate) fn line(&self, units: u64) -> Result<&[AtomicU64; 8], Damage> {
+        if units >= self.lines {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the line lies inside the mapping, whose length is a multiple of the page.
+        let address = unsafe { self.base.add((units * LINE) as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
     /// Bytes of a published cell, which nobody changes while the caller's pin holds.
     #[inline]
     pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Damage> {
-        if at > self.bytes || bytes > self.bytes - at {
+        if self.bytes.checked_sub(at).is_none_or(|room| bytes > room) {
             return Err(OUTSIDE);
         }
         // SAFETY: inside the mapping.
@@ -296,7 +311,8 @@ struct Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any more.
+        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // more.
         unsafe { system::unmap(self.base, self.bytes) };
     }
 }

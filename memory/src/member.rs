@@ -38,6 +38,9 @@ const PROBE_EVERY: Duration = Duration::from_micros(200);
 /// as meant is over long before.
 const EPOCHS_HELD: u64 = 8;
 
+/// How long a writer waits for a living holder of a lock that it can do without: ten probes.
+pub(crate) const WAIT_SHORT: Duration = Duration::from_millis(2);
+
 /// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
 /// hold.
 const SPINS: u32 = 64;
@@ -51,6 +54,8 @@ pub struct Member {
     /// The words that every pin touches, found once.
     pin: NonNull<AtomicU64>,
     epoch: NonNull<AtomicU64>,
+    /// The last line of the record that was found last: the next one probably ends there, too.
+    pub(crate) lines: Private<u64>,
     /// Cells retired before this epoch may be used again, as far as this member knows.
     pub(crate) safe: Private<u64>,
     /// Cells retired, or asked for in vain, since this member last moved the epoch on.
@@ -145,6 +150,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
         shared: Arc::clone(shared),
         index,
         pins: Private::new(0),
+        lines: Private::new(1),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         safe: Private::new(0),
@@ -282,6 +288,13 @@ impl Member {
     /// Takes a lock word and notes it in slot `slot` of the note. Returns the payload.
     #[inline]
     pub(crate) fn take(&self, at: u64, slot: usize) -> Result<u64> {
+        self.take_within(at, slot, WAIT_MAX)
+    }
+
+    /// Takes a lock word as [`Member::take`] does, but waits no longer than `bound` for a living
+    /// holder: for work that can be left.
+    #[inline]
+    pub(crate) fn take_within(&self, at: u64, slot: usize, bound: Duration) -> Result<u64> {
         let arena = self.arena()?;
         let word = self.map().word(at)?;
         arena.set(note::LOCKS + slot, at);
@@ -291,8 +304,29 @@ impl Member {
                 crash_point!("lock.taken");
                 Ok(payload)
             }
-            Err(_) => self.wait_for(word, slot),
+            Err(_) => self.wait_for(word, slot, bound),
         }
+    }
+
+    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder
+    /// is recovered. Returns the payload.
+    pub(crate) fn take_if_free(&self, at: u64, slot: usize) -> Result<Option<u64>> {
+        let arena = self.arena()?;
+        let word = self.map().word(at)?;
+        arena.set(note::LOCKS + slot, at);
+        for _ in 0..2 {
+            match lock::try_take(word, self.me()) {
+                Ok(payload) => return Ok(Some(payload)),
+                Err(0) => {}
+                Err(owner) => {
+                    if !self.recover_if_dead(u32::try_from(owner - 1).unwrap_or(u32::MAX))? {
+                        break;
+                    }
+                }
+            }
+        }
+        arena.set(note::LOCKS + slot, 0);
+        Ok(None)
     }
 
     /// Gives back a lock that [`Member::take`] took.
@@ -305,7 +339,7 @@ impl Member {
     }
 
     #[cold]
-    fn wait_for(&self, word: &AtomicU64, slot: usize) -> Result<u64> {
+    fn wait_for(&self, word: &AtomicU64, slot: usize, bound: Duration) -> Result<u64> {
         let since = Instant::now();
         let mut probed = since;
         let mut spins = 0;
@@ -333,7 +367,7 @@ impl Member {
                 self.refuse_nobodys_lock(word, owner)?;
                 continue;
             }
-            if now.duration_since(since) > WAIT_MAX {
+            if now.duration_since(since) > bound {
                 self.arena()?.set(note::LOCKS + slot, 0);
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }

@@ -55,6 +55,15 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Damage> {
     Ok(all)
 }
 
+/// Entries that a creator began and did not finish: the next one takes the first of them, and finds
+/// the segment that is there already.
+pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Damage> {
+    let used = used(map)?;
+    let live: Vec<u32> = list(map)?.into_iter().map(|entry| entry.index).collect();
+    let last = used.min(NAMESPACES_MAX as u32 - 1);
+    Ok((0..=last).filter(|index| *index == used || !live.contains(index)).collect())
+}
+
 fn used(map: &Map) -> Result<u32, Damage> {
     let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
     let used = unseal(word, "the count of namespaces has a flipped bit")?;

@@ -341,8 +341,8 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     set(SUPER_CHECK, xxh3_64(&page))
 }
 
-/// True for what a creator leaves that is killed before its commit point, and for nothing else: a file
-/// of another program may begin with zeros, and must not be made a region of.
+/// True for what a creator leaves that is killed before its commit point, and for nothing else: a
+/// file of another program may begin with zeros, and must not be made a region of.
 fn is_half_made(file: &File) -> std::io::Result<bool> {
     let data = file.metadata()?;
     let mut page = vec![0; SUPER_BYTES as usize];

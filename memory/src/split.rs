@@ -17,14 +17,14 @@ use crate::layout::{
 };
 use crate::lock;
 use crate::map::Map;
-use crate::member::Member;
+use crate::member::{Member, WAIT_SHORT};
 use crate::table::{Table, buckets_of, first_of, segment_of, segment_slot};
 
 /// Lines of a segment that get pages at once: 256 KiB.
 const COMMIT_LINES: u64 = 4096;
 
-/// A chain this long means that splitting has not kept up: wait for the lock instead of leaving it
-/// to whoever has it.
+/// A chain this long means that splitting has not kept up: wait a little for the lock instead of
+/// leaving it to whoever has it.
 const CROWD_WAIT: u32 = 24;
 
 /// Buckets that one insert adds at the most when it finds its own crowded.
@@ -38,7 +38,8 @@ impl Member {
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWD_WAIT) {
                 Ok(()) => {}
-                Err(Error::Full { .. }) => return self.give_up(),
+                // A living process keeps what this needs: later inserts will do it.
+                Err(Error::Full { .. } | Error::Stalled { .. }) => return self.give_up(),
                 Err(error) => return Err(error),
             }
         }
@@ -48,7 +49,7 @@ impl Member {
     fn split_once(&self, table: &Table, is_pressing: bool) -> Result<()> {
         let at = catalog_at(table.index()) + CATALOG_SPLIT;
         if is_pressing {
-            self.take(at, slot::SPLIT)?;
+            self.take_within(at, slot::SPLIT, WAIT_SHORT)?;
         } else {
             let arena = self.arena()?;
             arena.set(note::LOCKS + slot::SPLIT, at);
@@ -72,7 +73,8 @@ impl Member {
         }
         self.commit_bucket(table, q)?;
         let p_at = table.bucket_at(self.map(), p)?;
-        let payload = self.take(p_at, slot::BUCKET)?;
+        // Whoever is stopped in a write to p must not stop inserts into other buckets.
+        let Some(payload) = self.take_if_free(p_at, slot::BUCKET)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
         if done.is_err() && self.arena()?.get(note::OP) == op::NONE {

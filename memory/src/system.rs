@@ -289,7 +289,8 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
     };
     if done != 0 {
         let error = failure("madvise(MADV_DONTFORK)");
-        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living process.
+        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living
+        // process.
         unsafe { unmap(base, page) };
         return Err(error);
     }
@@ -357,9 +358,10 @@ pub(crate) fn bind_memory(
     Ok(())
 }
 
-/// Ends this process as an operator's `kill -9` would.
+/// Ends this process as an operator's `kill -9` would, or stops it as `kill -STOP` would.
 #[cfg(feature = "crash-points")]
-pub(crate) fn kill_self() {
-    // SAFETY: a signal to ourselves; nothing after it runs.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+pub(crate) fn end_self(is_stop: bool) {
+    let signal = if is_stop { libc::SIGSTOP } else { libc::SIGKILL };
+    // SAFETY: a signal to ourselves; nothing runs after it, or only when somebody continues us.
+    unsafe { libc::kill(libc::getpid(), signal) };
 }

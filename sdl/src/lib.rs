@@ -1,3 +1,45 @@
-//! nearstate: see ARCHITECTURE.md.
+//! Floor 3: the public Rust API, the Shared Data Layer of paper 1 (sections 3.2 and 4.2.1): records
+//! by namespace and key, and one set of operations whatever keeps them.
+//!
+//! | URL | what keeps the records |
+//! |---|---|
+//! | `region:/dev/shm/ue?create=1&max=4GiB` | a region of shared memory on this host |
+//! | `redis://host:port`, `redis+unix:///path` | a Redis, with the keys of O-RAN's clients |
+//!
+//! ```
+//! # fn main() -> nearstate_sdl::Result<()> {
+//! # let dir = tempfile::tempdir().expect("a folder");
+//! # let url = format!("region:{}/ue?create=1&max=64MiB", dir.path().display());
+//! use nearstate_sdl::SyncStorage as _;
+//!
+//! // let url = "region:/dev/shm/ue?create=1", or "redis://127.0.0.1:6379"
+//! let mut sdl = nearstate_sdl::open(&url)?;
+//! sdl.set("subscription", &[(b"id1", b"gold")])?;
+//! sdl.set("charging", &[(b"id1", b"17 cents")])?; // the same key, another namespace
+//!
+//! assert!(sdl.set_if("subscription", b"id1", b"gold", b"silver")?);
+//! let records = sdl.get("subscription", &[b"id1", b"id2"])?;
+//! assert_eq!(records.get(&b"id1"[..]).map(Vec::as_slice), Some(&b"silver"[..]));
+//! assert_eq!(records.len(), 1, "keys without a record are left out");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Synchronous: a call returns when its work is done. The crate to use where nanoseconds count is
+//! `nearstate-store`, whose views are not copied; [`SyncStorage::visit`] comes near to it.
 
 #![forbid(unsafe_code)]
+
+mod open;
+pub mod on_redis;
+pub mod on_region;
+mod region_url;
+pub mod storage;
+mod admit;
+pub mod error;
+
+pub use error::{Error, ErrorKind, Result};
+pub use on_redis::RedisStorage;
+pub use on_region::RegionStorage;
+pub use open::open;
+pub use storage::{Keys, Records, SyncStorage};

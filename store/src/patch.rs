@@ -38,7 +38,7 @@ impl Session {
         loop {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let seen = self.member.find(spot.table, spot.hash, key)?;
+            let seen = self.member.find(spot.table, spot.hash, key)?.map(|(cell, _)| cell);
             if !condition.holds(seen)? {
                 return Ok(Outcome::Refused { current: seen.map(|cell| cell.version()) });
             }

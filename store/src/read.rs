@@ -21,12 +21,16 @@ impl Session {
     ///
     /// # Errors
     /// `Damaged`, `Forked`. A key that is too long is simply not there.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         match self.member.find(table, self.hash(key), key)? {
-            Some(cell) => Ok(Some(View::new(pin, cell, namespace.kind)?)),
+            Some((cell, value)) => Ok(Some(View::new(pin, cell, value, namespace.kind))),
             None => Ok(None),
         }
     }
@@ -35,7 +39,11 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::get`].
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
     pub fn get_copy(
         &self,
         namespace: Namespace,
@@ -75,7 +83,9 @@ impl Session {
             }
             for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 let view = match self.member.find(table, hash, key)? {
-                    Some(cell) => Some(View::new(self.member.pin()?, cell, namespace.kind)?),
+                    Some((cell, value)) => {
+                        Some(View::new(self.member.pin()?, cell, value, namespace.kind))
+                    }
                     None => None,
                 };
                 each(round * BATCH + index, view);

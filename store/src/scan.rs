@@ -72,7 +72,7 @@ impl Scan<'_> {
             Some(at) => {
                 let pin = self.session.member.pin()?;
                 let cell = self.session.member.cell(*at)?;
-                Ok(Some(View::new(pin, cell, self.namespace.kind)?))
+                Ok(Some(View::new(pin, cell, cell.value()?, self.namespace.kind)))
             }
             None => Ok(None),
         }

@@ -1,7 +1,6 @@
 //! A record as a reader sees it: the bytes in the region themselves, kept from reuse by a pin.
 
 use nearstate_memory::{Cell, Pin};
-use nearstate_model::Result;
 
 use crate::record::{Kind, Place, Table};
 
@@ -18,9 +17,13 @@ pub struct View<'s> {
 }
 
 impl<'s> View<'s> {
-    #[inline]
-    pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, kind: Kind) -> Result<Self> {
-        Ok(Self { cell, value: cell.value()?, version: cell.version(), kind, _pin: pin })
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
+    pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
+        Self { cell, value, version: cell.version(), kind, _pin: pin }
     }
 
     /// The value of a record that has one unnamed block; empty in a namespace of named blocks.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// How much of the thesis's sizes fits into the demo's time on two cores.
-const SCALE: &str = "0.01";
+const SCALE: &str = "0.1";
 const REPORT: &str = "report/demo.html";
 const SECONDS_MAX: f64 = 120.0;
 

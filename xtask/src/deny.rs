@@ -95,6 +95,8 @@ fn judge(packages: &[Value], rules: &Table, lock: &str) -> Vec<Finding> {
             say(format!("comes from {told}"), "take it from crates.io");
         }
         let stated = text(package, "license");
+        let mut allowed = allowed.clone();
+        allowed.extend(excepted(rules, name));
         match licence::is_allowed(stated, &allowed) {
             Ok(true) => {}
             Ok(false) => say(
@@ -108,6 +110,20 @@ fn judge(packages: &[Value], rules: &Table, lock: &str) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Licences that one package may have and no other, in the form of cargo-deny.
+fn excepted(rules: &Table, name: &str) -> Vec<String> {
+    let list = rules.get("licenses").and_then(|section| section.get("exceptions"));
+    let list = list.and_then(toml::Value::as_array).map_or(&[][..], Vec::as_slice);
+    list.iter()
+        .filter_map(toml::Value::as_table)
+        .filter(|entry| entry.get("crate").and_then(toml::Value::as_str) == Some(name))
+        .filter_map(|entry| entry.get("allow").and_then(toml::Value::as_array))
+        .flatten()
+        .filter_map(toml::Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Names of packages that are built in more than one version.
@@ -139,6 +155,16 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].file.as_str(), found[0].line), ("Cargo.lock", 4));
         assert_eq!(judged(SOURCES[0], "").len(), 1);
+    }
+
+    #[test]
+    fn an_exception_is_for_one_package_only() {
+        let rules = "[licenses]\nallow = [\"MIT\"]\nexceptions = [{ crate = \"tool\", allow = \
+                     [\"MPL-2.0\"] }]";
+        let rules: Table = rules.parse().unwrap();
+        let package = |name| json!({ "name": name, "source": SOURCES[0], "license": "MPL-2.0" });
+        assert_eq!(judge(&[package("tool")], &rules, ""), []);
+        assert_eq!(judge(&[package("other")], &rules, "").len(), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
 
 use clap::Subcommand;
-use nearstate_bench::{access, keeper, node};
+use nearstate_bench::{access, keeper, micro, node};
 use nearstate_model::Result;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,6 +11,11 @@ use std::path::PathBuf;
 pub(crate) enum Command {
     /// Reproduce the thesis's data access experiments: region, Redis and WhiteDB side by side
     Access(Box<access::options::Options>),
+    /// Measure single operations beside the peers that are installed, and judge them by our goals
+    Micro(Box<micro::options::Options>),
+    /// Whoever reads or writes beside `bench micro`
+    #[command(hide = true)]
+    MicroRole(Box<micro::role::Options>),
     /// One simulator node; `bench access` starts it and talks with it over pipes
     #[command(hide = true)]
     AccessNode,
@@ -31,6 +36,10 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Access(options) => {
             access::run(&options, &command_line(), &mut std::io::stdout().lock())
         }
+        Command::Micro(options) => {
+            micro::run(&options, &command_line(), &mut std::io::stdout().lock())
+        }
+        Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::AccessKeeper { folder, server } => keeper::serve(&folder, &server),
     }

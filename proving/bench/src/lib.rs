@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod micro;
 pub mod access;
 pub mod node;
 pub mod targets;

@@ -1,4 +1,5 @@
-//! Flipped bits: each one of the superblock and of a record is found; thousands elsewhere crash nobody.
+//! Flipped bits: each one of the superblock and of a record is found; thousands elsewhere crash
+//! nobody.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -135,7 +136,8 @@ fn any_flipped_bit_of_a_record_is_found_and_crashes_no_reader() {
     assert_eq!(session.get(ns, KEY).unwrap().unwrap().bytes().len(), 1024);
 }
 
-/// Writes in every way, some times over, so that what was retired with a wrong header is used again.
+/// Writes in every way, some times over, so that what was retired with a wrong header is used
+/// again.
 fn write_all(session: &Session, ns: Namespace, blocks: Namespace) {
     let large = vec![3; 40_000];
     for round in 0..6_u8 {

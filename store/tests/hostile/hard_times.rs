@@ -1,5 +1,5 @@
-//! Too much of everything: no room in the heap, in the file system, in the address space, in a record,
-//! in the tables.
+//! Too much of everything: no room in the heap, in the file system, in the address space, in a
+//! record, in the tables.
 
 use std::process::{Command, Stdio};
 
@@ -90,8 +90,8 @@ fn a_full_file_system_is_an_error_and_no_signal() {
     for number in 1..count {
         session.put(ns, &key(number), &[9; 5000]).unwrap();
     }
-    // Others can neither attach a session nor open a namespace where there is no page for it, and both
-    // say so instead of dying.
+    // Others can neither attach a session nor open a namespace where there is no page for it, and
+    // both say so instead of dying.
     let mut sessions = Vec::new();
     let error = loop {
         match region.session() {

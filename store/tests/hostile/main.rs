@@ -1,5 +1,5 @@
-//! Bad input and hard times: whatever is wrong with a region's file or with the machine ends in an error
-//! that says what to do, never in a crash, a hang or a lost record.
+//! Bad input and hard times: whatever is wrong with a region's file or with the machine ends in an
+//! error that says what to do, never in a crash, a hang or a lost record.
 
 #[cfg(test)]
 mod bad_files;

@@ -1,0 +1,934 @@
+/* nearstate: the state layer for 5G network functions, in C. Generated; do not edit.
+ *
+ * Records in shared memory that any process of this host reads and writes at once, without a
+ * server, and that survive any of them. Link with `pkg-config --cflags --libs nearstate`.
+ *
+ * The rules, to which every function refers:
+ *
+ * 1. Handles. A handle comes from this library and is not used after its close, detach or release:
+ *    nobody can check that for a pointer. A region may be used by several threads at once; a
+ *    session, with its views, by one thread at a time.
+ * 2. Bytes. `data` points to `len` bytes that stay as they are during the call; it is NULL only
+ *    with `len` 0. Text ends with a NUL.
+ * 3. Out-parameters stand last, point to memory that may be written and need not hold anything.
+ *    They are written if the answer is NS_OK, and otherwise only where it is said. NULL is refused,
+ *    except where it is said that it may be NULL.
+ * 4. Callbacks run in the calling thread before the call returns. What they are given is valid
+ *    until they return. They return true to go on and false to end the walk, which is no failure.
+ *    They may call this library. They neither throw nor longjmp: the process would be aborted.
+ *
+ * Lengths beyond a limit and NULL are refused before anything is touched. Reading a record
+ * allocates nothing. After a fork the child attaches again; handles that it inherited answer
+ * NS_FORKED.
+ */
+
+
+#ifndef NEARSTATE_H
+#define NEARSTATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * Records of a namespace have one value.
+ */
+#define NS_KIND_VALUE 1
+
+/**
+ * Records of a namespace have named blocks.
+ */
+#define NS_KIND_BLOCKS 2
+
+/**
+ * Pages of 4 KiB.
+ */
+#define NS_PAGE_SMALL 0
+
+/**
+ * Pages of 2 MiB: the path must lie on a hugetlbfs mount.
+ */
+#define NS_PAGE_HUGE_2M 1
+
+/**
+ * Memory comes from where it is touched first.
+ */
+#define NS_NUMA_DEFAULT 0
+
+/**
+ * Memory comes from the named nodes only.
+ */
+#define NS_NUMA_BIND 1
+
+/**
+ * Memory comes from the named nodes in turn, page by page.
+ */
+#define NS_NUMA_INTERLEAVE 2
+
+/**
+ * Asymmetric where the kernel has `membarrier(2)`, else fenced.
+ */
+#define NS_PIN_AUTO 0
+
+/**
+ * A read costs no fence; every attaching process needs `membarrier(2)`.
+ */
+#define NS_PIN_ASYMMETRIC 1
+
+/**
+ * A full fence with every read (about 10 ns).
+ */
+#define NS_PIN_FENCED 2
+
+/**
+ * The longest key, in bytes. The shortest has one.
+ */
+#define NS_KEY_BYTES_MAX 4096
+
+/**
+ * The largest value or block, in bytes.
+ */
+#define NS_VALUE_BYTES_MAX 134217728
+
+/**
+ * The most blocks of a record.
+ */
+#define NS_BLOCKS_MAX 1024
+
+/**
+ * What a call answers. Numbers from 16 on are failures, behind which `ns_last_error` says more.
+ */
+typedef enum {
+    /**
+     * Done.
+     */
+    NS_OK = 0,
+    /**
+     * There is no such record, or no such block.
+     */
+    NS_NOT_FOUND = 1,
+    /**
+     * The condition did not hold, and nothing was changed.
+     */
+    NS_REFUSED = 2,
+    /**
+     * The caller's memory is too small: make room and ask again.
+     */
+    NS_TOO_SMALL = 3,
+    /**
+     * A bug in this library: close the session and report it with `ns_last_error`.
+     */
+    NS_BUG = 15,
+    /**
+     * The key has no bytes, or more than `NS_KEY_BYTES_MAX`.
+     */
+    NS_KEY_TOO_LARGE = 16,
+    /**
+     * The value or block is larger than `NS_VALUE_BYTES_MAX`.
+     */
+    NS_VALUE_TOO_LARGE = 17,
+    /**
+     * More blocks than `NS_BLOCKS_MAX`.
+     */
+    NS_TOO_MANY_BLOCKS = 18,
+    /**
+     * A name (of a namespace or a block) is empty or too long.
+     */
+    NS_BAD_NAME = 19,
+    /**
+     * The record is not of the kind the operation needs, or the namespace was created with another
+     * schema.
+     */
+    NS_WRONG_KIND = 20,
+    /**
+     * The region's heap, its file system, or one of its tables is full.
+     */
+    NS_FULL = 21,
+    /**
+     * A live process has held a lock that this operation needs for longer than the wait bound.
+     */
+    NS_STALLED = 22,
+    /**
+     * The file is not a region, is of another format, is truncated or is damaged.
+     */
+    NS_NOT_A_REGION = 23,
+    /**
+     * Bytes in the region contradict each other. Stop writing; run the offline check.
+     */
+    NS_DAMAGED = 24,
+    /**
+     * A region is there already.
+     */
+    NS_ALREADY_EXISTS = 25,
+    /**
+     * Sessions of living processes are attached.
+     */
+    NS_IN_USE = 26,
+    /**
+     * This process is a fork of the one that attached: attach again.
+     */
+    NS_FORKED = 27,
+    /**
+     * The operating system refused.
+     */
+    NS_SYSTEM = 28,
+    /**
+     * A back-end that is reached over a network failed or answered something unexpected.
+     */
+    NS_BACKEND = 29,
+    /**
+     * The caller's words are off (a URL, an option).
+     */
+    NS_BAD_ARGUMENT = 30,
+} ns_status;
+
+/**
+ * An attached region: a file of shared memory that any number of processes read and write at once.
+ */
+typedef struct ns_region ns_region;
+
+/**
+ * A thread's way into a region. One thread at a time uses it.
+ */
+typedef struct ns_session ns_session;
+
+/**
+ * A namespace, as one session knows it: of no use to another session. Passed by value.
+ */
+typedef struct {
+    /**
+     * The session's number and the namespace's number in it. Never 0.
+     */
+    uint64_t id;
+} ns_namespace;
+
+/**
+ * Some bytes, NULs included. Passed by value; nothing is copied and nothing is owned.
+ */
+typedef struct {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const uint8_t *data;
+    /**
+     * How many.
+     */
+    size_t len;
+} ns_bytes;
+
+/**
+ * A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
+ * however often the record is changed or deleted meanwhile. While it is held, memory that is
+ * retired in the region is not used again: release it when the work at hand is done. It may be
+ * moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
+ */
+typedef struct {
+    /**
+     * The value; empty in a namespace of named blocks.
+     */
+    ns_bytes value;
+    /**
+     * The key.
+     */
+    ns_bytes key;
+    /**
+     * Greater with every change of the record, also across deletion and re-creation. Never 0.
+     */
+    uint64_t version;
+    /**
+     * Private.
+     */
+    const ns_session *session;
+    /**
+     * Private.
+     */
+    uint32_t state;
+    /**
+     * Private.
+     */
+    uint64_t held[16];
+} ns_view;
+
+/**
+ * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+ */
+typedef bool (*ns_record_fn)(void *context, const ns_view *view);
+
+/**
+ * Gets the keys of a listing.
+ */
+typedef bool (*ns_key_fn)(void *context, ns_bytes key);
+
+/**
+ * A change of one block.
+ */
+typedef struct {
+    /**
+     * The block's name, 1 to 255 bytes of UTF-8 without a NUL.
+     */
+    ns_bytes name;
+    /**
+     * The new bytes. Not looked at if `is_removal`.
+     */
+    ns_bytes bytes;
+    /**
+     * Take the block away.
+     */
+    bool is_removal;
+} ns_change;
+
+/**
+ * Changes that are made in one step.
+ */
+typedef struct {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const ns_change *items;
+    /**
+     * How many; at most 1,024, no block twice.
+     */
+    size_t len;
+} ns_changes;
+
+/**
+ * A caller's own memory for a copy.
+ */
+typedef struct {
+    /**
+     * In: where the copy goes. NULL only with `capacity` 0.
+     */
+    uint8_t *data;
+    /**
+     * In: how many bytes there is room for.
+     */
+    size_t capacity;
+    /**
+     * Out: how many bytes the value has, also if they did not fit.
+     */
+    size_t len;
+    /**
+     * Out: the record's version.
+     */
+    uint64_t version;
+} ns_buffer;
+
+/**
+ * Keys to be read together.
+ */
+typedef struct {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const ns_bytes *items;
+    /**
+     * How many; at most 1,048,576.
+     */
+    size_t len;
+} ns_keys;
+
+/**
+ * Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
+ * record. The view is lent: it ends with the callback and is not released.
+ */
+typedef bool (*ns_batch_fn)(void *context, size_t index, const ns_view *view);
+
+/**
+ * How a region is created. Fill it with `ns_create_options_default` first, then change what is to
+ * be other.
+ */
+typedef struct {
+    /**
+     * Bytes of this structure, so that a later library knows what an earlier program filled.
+     */
+    size_t struct_bytes;
+    /**
+     * The most bytes that records and index may fill: 64 MiB to 16 TiB. Memory is taken as it is
+     * needed.
+     */
+    uint64_t bytes_max;
+    /**
+     * `NS_PAGE_SMALL` or `NS_PAGE_HUGE_2M`.
+     */
+    uint32_t page;
+    /**
+     * `NS_PIN_AUTO`, `NS_PIN_ASYMMETRIC` or `NS_PIN_FENCED`.
+     */
+    uint32_t pin;
+    /**
+     * `NS_NUMA_DEFAULT`, `NS_NUMA_BIND` or `NS_NUMA_INTERLEAVE`.
+     */
+    uint32_t numa;
+    /**
+     * File mode, as for chmod.
+     */
+    uint32_t mode;
+    /**
+     * Nodes of the NUMA policy. NULL only if there are none.
+     */
+    const uint32_t *nodes;
+    /**
+     * How many.
+     */
+    size_t nodes_len;
+    /**
+     * Take all memory now.
+     */
+    bool populate;
+} ns_create_options;
+
+/**
+ * A region at one moment.
+ */
+typedef struct {
+    /**
+     * Random id, as two words.
+     */
+    uint64_t id[2];
+    /**
+     * Created at, milliseconds since 1970.
+     */
+    uint64_t created_ms;
+    /**
+     * The most bytes that records and index may fill.
+     */
+    uint64_t bytes_max;
+    /**
+     * Bytes that were ever taken: records, index, free cells.
+     */
+    uint64_t bytes_taken;
+    /**
+     * Bytes that the file occupies on its file system now.
+     */
+    uint64_t bytes_on_disk;
+    /**
+     * Bytes of a page.
+     */
+    uint64_t page_bytes;
+    /**
+     * The epoch of reclamation.
+     */
+    uint64_t epoch;
+    /**
+     * Format number.
+     */
+    uint32_t format;
+    /**
+     * How many namespaces there are.
+     */
+    uint32_t namespaces;
+    /**
+     * How many sessions of living processes are attached.
+     */
+    uint32_t members_alive;
+    /**
+     * How many sessions of dead processes wait for recovery.
+     */
+    uint32_t members_dead;
+    /**
+     * Reads are fenced.
+     */
+    bool is_fenced;
+} ns_inspection;
+
+/**
+ * An attached session.
+ */
+typedef struct {
+    /**
+     * Its process's command name.
+     */
+    ns_bytes name;
+    /**
+     * Attached at, milliseconds since 1970.
+     */
+    uint64_t since_ms;
+    /**
+     * The epoch that its views hold; 0 if it holds none.
+     */
+    uint64_t pinned_epoch;
+    /**
+     * Its process, as seen in that process's own pid namespace.
+     */
+    uint32_t pid;
+    /**
+     * False if its process has ended and it waits for recovery.
+     */
+    bool is_alive;
+} ns_member;
+
+/**
+ * Gets the sessions of a region.
+ */
+typedef bool (*ns_member_fn)(void *context, const ns_member *member);
+
+/**
+ * Gets the faults of a region, one sentence each.
+ */
+typedef bool (*ns_fault_fn)(void *context, ns_bytes fault);
+
+/**
+ * What the offline verifier found.
+ */
+typedef struct {
+    /**
+     * Contradictions. 0: the region is clean.
+     */
+    uint64_t faults;
+    /**
+     * Namespaces walked.
+     */
+    uint64_t namespaces;
+    /**
+     * Records walked.
+     */
+    uint64_t records;
+    /**
+     * Bytes of records and their blocks.
+     */
+    uint64_t bytes_live;
+    /**
+     * Bytes of the index.
+     */
+    uint64_t bytes_index;
+    /**
+     * Bytes that are free.
+     */
+    uint64_t bytes_free;
+    /**
+     * Bytes that nothing reaches.
+     */
+    uint64_t bytes_leaked;
+    /**
+     * Bytes of the heap that were taken.
+     */
+    uint64_t bytes_taken;
+} ns_check_report;
+
+/**
+ * Gets the blocks of a record, one by one.
+ */
+typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Calls `each` with every record of a namespace, in the order of their slots. A record that is
+ * there from the beginning to the end is met exactly once; one that is put or deleted meanwhile at
+ * most once. Writers are never blocked.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_scan(ns_session *session, ns_namespace namespace_, ns_record_fn each, void *context);
+
+/**
+ * Calls `each` with every key that begins with `prefix`, taken literally; all keys if it is empty.
+ * Linear in the records of the namespace.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1, 2 and 4.
+ */
+ns_status ns_list_prefix(ns_session *session,
+                         ns_namespace namespace_,
+                         ns_bytes prefix,
+                         ns_key_fn each,
+                         void *context);
+
+/**
+ * Calls `each` with every key that matches a glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`,
+ * `[^a]`, and a backslash before a byte that means itself. Linear in the records of the namespace.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1, 2 and 4.
+ */
+ns_status ns_list_glob(ns_session *session,
+                       ns_namespace namespace_,
+                       ns_bytes pattern,
+                       ns_key_fn each,
+                       void *context);
+
+/**
+ * How many records a namespace has. Walks the index, not the records.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_count(ns_session *session, ns_namespace namespace_, uint64_t *records);
+
+/**
+ * Changes some named blocks of a record in one step; the others stay as they are. Creates the
+ * record if there is none. Blocks above 512 bytes are copied only if they change. `version`, the
+ * new one, may be NULL.
+ *
+ * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
+ * `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
+ * `NS_BAD_ARGUMENT`; nothing was changed then.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_patch(ns_session *session,
+                   ns_namespace namespace_,
+                   ns_bytes key,
+                   ns_changes changes,
+                   uint64_t *version);
+
+/**
+ * As `ns_patch`, if there is no record, else `NS_REFUSED`. `version` gets the new one, or the one
+ * that is there; it may be NULL.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_patch_if_absent(ns_session *session,
+                             ns_namespace namespace_,
+                             ns_bytes key,
+                             ns_changes changes,
+                             uint64_t *version);
+
+/**
+ * As `ns_patch`, if the record has the version `expected`, else `NS_REFUSED`. `version` gets the
+ * new one, or the one that is there (0: no record); it may be NULL.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_patch_if_version(ns_session *session,
+                              ns_namespace namespace_,
+                              ns_bytes key,
+                              ns_changes changes,
+                              uint64_t expected,
+                              uint64_t *version);
+
+/**
+ * Puts a record, over what may be there. When the call returns every process sees it, and it
+ * survives this one. `version`, the new one, may be NULL.
+ *
+ * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_put(ns_session *session,
+                 ns_namespace namespace_,
+                 ns_bytes key,
+                 ns_bytes value,
+                 uint64_t *version);
+
+/**
+ * Puts a record if there is none, else `NS_REFUSED`. `version` gets the new one, or the one that
+ * is there; it may be NULL. Fails as `ns_put`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_put_if_absent(ns_session *session,
+                           ns_namespace namespace_,
+                           ns_bytes key,
+                           ns_bytes value,
+                           uint64_t *version);
+
+/**
+ * Puts a record if the present one has the version `expected`, else `NS_REFUSED`. `version` gets
+ * the new one, or the one that is there (0: no record); it may be NULL. Fails as `ns_put`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_put_if_version(ns_session *session,
+                            ns_namespace namespace_,
+                            ns_bytes key,
+                            ns_bytes value,
+                            uint64_t expected,
+                            uint64_t *version);
+
+/**
+ * Puts a record if the value of the present one is `expected`, every byte of it, else
+ * `NS_REFUSED`. `version` gets the new one, or the one that is there (0: no record); it may be
+ * NULL. Fails as `ns_put`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_put_if_value(ns_session *session,
+                          ns_namespace namespace_,
+                          ns_bytes key,
+                          ns_bytes value,
+                          ns_bytes expected,
+                          uint64_t *version);
+
+/**
+ * Deletes a record: `NS_NOT_FOUND` if there is none.
+ *
+ * Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
+ * nothing was changed then.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_delete(ns_session *session, ns_namespace namespace_, ns_bytes key);
+
+/**
+ * Deletes a record if it has the version `expected`, else `NS_REFUSED`. `version` gets the one
+ * that was deleted, or the one that is there (0: no record); it may be NULL. Fails as `ns_delete`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_delete_if_version(ns_session *session,
+                               ns_namespace namespace_,
+                               ns_bytes key,
+                               uint64_t expected,
+                               uint64_t *version);
+
+/**
+ * Deletes a record if its value is `expected`, every byte of it, else `NS_REFUSED`. `version` gets
+ * the one that was deleted, or the one that is there (0: no record); it may be NULL. Fails as
+ * `ns_delete`, and with `NS_WRONG_KIND` in a namespace of named blocks.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_delete_if_value(ns_session *session,
+                             ns_namespace namespace_,
+                             ns_bytes key,
+                             ns_bytes expected,
+                             uint64_t *version);
+
+/**
+ * Gets a record as a view: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
+ * Release the view with `ns_view_release`; unless the answer is `NS_OK` it is empty and need not
+ * be released.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3. What `view` held before is not released.
+ */
+ns_status ns_get(ns_session *session, ns_namespace namespace_, ns_bytes key, ns_view *view);
+
+/**
+ * Copies the value of a record into the caller's memory: `NS_NOT_FOUND` if there is no record;
+ * `NS_TOO_SMALL` if the value does not fit (`len` and `version` are set and nothing is copied:
+ * make room and ask again). Of named blocks see `ns_get`.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3; `buffer->data` points to `capacity` bytes that may be written.
+ */
+ns_status ns_get_copy(ns_session *session,
+                      ns_namespace namespace_,
+                      ns_bytes key,
+                      ns_buffer *buffer);
+
+/**
+ * Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` for every key, in
+ * order.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`; `each` may have
+ * been called for some keys then.
+ *
+ * # Safety
+ * Rules 1, 2 (for the keys too) and 4.
+ */
+ns_status ns_get_batch(ns_session *session,
+                       ns_namespace namespace_,
+                       ns_keys keys,
+                       ns_batch_fn each,
+                       void *context);
+
+/**
+ * Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
+ * process died are recovered.
+ *
+ * Fails with `NS_FULL` above 16,384 sessions of all processes, `NS_FORKED`, `NS_DAMAGED`,
+ * `NS_SYSTEM`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_session_open(const ns_region *region, ns_session **session);
+
+/**
+ * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held,
+ * or from within its callbacks, it stays open and the answer is `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_session_close(ns_session *session);
+
+/**
+ * Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
+ * without a NUL). `kind` is `NS_KIND_VALUE` or `NS_KIND_BLOCKS`. Linear in the number of
+ * namespaces: call it once and keep the answer.
+ *
+ * Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
+ * `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_namespace_open(ns_session *session, ns_bytes name, uint32_t kind, ns_namespace *out);
+
+/**
+ * Fills options with what most want: 1 GiB at most, small pages, file mode 0600.
+ *
+ * # Safety
+ * Rule 3.
+ */
+ns_status ns_create_options_default(ns_create_options *options);
+
+/**
+ * Creates a region and attaches to it. `options` may be NULL: the defaults.
+ *
+ * Fails with `NS_ALREADY_EXISTS`, `NS_BAD_ARGUMENT` (size, page, nodes), `NS_FULL`, `NS_SYSTEM`.
+ *
+ * # Safety
+ * Rules 2 and 3.
+ */
+ns_status ns_region_create(const char *path, const ns_create_options *options, ns_region **region);
+
+/**
+ * Attaches to a region, and creates it first if there is none. `options` may be NULL: the
+ * defaults. Of several creators at once one creates and the others attach.
+ *
+ * Fails as `ns_region_create` and `ns_region_attach`.
+ *
+ * # Safety
+ * Rules 2 and 3.
+ */
+ns_status ns_region_attach_or_create(const char *path,
+                                     const ns_create_options *options,
+                                     ns_region **region);
+
+/**
+ * Attaches to a region.
+ *
+ * Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM` (no
+ * such file, no permission).
+ *
+ * # Safety
+ * Rules 2 and 3.
+ */
+ns_status ns_region_attach(const char *path, ns_region **region);
+
+/**
+ * Detaches from a region. Its sessions may go on; its memory is unmapped with the last of them.
+ * NULL is left alone.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_region_detach(ns_region *region);
+
+/**
+ * Drops a region: its file and all records are gone.
+ *
+ * Fails with `NS_IN_USE` while a living process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
+ *
+ * # Safety
+ * Rule 2.
+ */
+ns_status ns_region_remove(const char *path);
+
+/**
+ * Tells an operator of a region. See also `ns_region_members`.
+ *
+ * Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_region_inspect(const ns_region *region, ns_inspection *inspection);
+
+/**
+ * Calls `each` with every session that is attached: who holds memory back, who died.
+ *
+ * Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_region_members(const ns_region *region, ns_member_fn each, void *context);
+
+/**
+ * Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
+ * made; whether the region is clean stands in `report`. `each` gets the first hundred faults; it
+ * may be NULL.
+ *
+ * Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a living process has a session, `NS_SYSTEM`.
+ *
+ * # Safety
+ * Rules 2 to 4.
+ */
+ns_status ns_region_check(const char *path,
+                          ns_fault_fn each,
+                          void *context,
+                          ns_check_report *report);
+
+/**
+ * Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
+ * already, are left alone.
+ *
+ * # Safety
+ * Rule 1: NULL, or a view that a call of this library has filled.
+ */
+void ns_view_release(ns_view *view);
+
+/**
+ * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+ * good for as long as the view is held. Linear in the number of blocks.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
+
+/**
+ * Calls `each` with every named block of a record, in the order in which they were first written.
+ * None in a namespace of values.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
+
+/**
+ * The bytes of a text without its NUL; none if it is NULL.
+ *
+ * # Safety
+ * Rule 2: NULL, or a text that ends with a NUL. The result points into it.
+ */
+ns_bytes ns_text(const char *text);
+
+/**
+ * What was wrong in the last call of this thread that failed, and what to do about it: one
+ * sentence, never NULL, empty if none failed. Calls that succeed, and `NS_NOT_FOUND`, `NS_REFUSED`
+ * and `NS_TOO_SMALL`, leave it as it is. It is good until the next failure in this thread.
+ */
+const char *ns_last_error(void);
+
+/**
+ * The name of an answer, such as `NS_FULL`; `?` for a number that is none. Never NULL.
+ */
+const char *ns_status_name(int32_t status);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NEARSTATE_H */

@@ -1,0 +1,126 @@
+//! Crossing between C and Rust: pointers are checked before use, panics stop here.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nearstate_model::{Error, Result};
+
+use crate::bytes::null;
+use crate::last_error::remember;
+use crate::status::ns_status;
+
+/// Runs a call. Failures become a status and a sentence; a panic becomes `NS_BUG`.
+#[inline]
+pub(crate) fn guard(call: impl FnOnce() -> Result<ns_status>) -> ns_status {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => failed(&error),
+        Err(panic) => panicked(panic),
+    }
+}
+
+#[cold]
+fn failed(error: &Error) -> ns_status {
+    remember(&error.to_string());
+    ns_status::of(error)
+}
+
+#[cold]
+fn panicked(panic: Box<dyn Any + Send>) -> ns_status {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    remember(&format!(
+        "a bug in nearstate ({}): close the session and report it",
+        text.unwrap_or("no text")
+    ));
+    // Dropping what was thrown could throw again.
+    std::mem::forget(panic);
+    ns_status::NS_BUG
+}
+
+/// Borrows what a handle or an in-parameter points to.
+///
+/// # Safety
+/// NULL, or points to a `T` that lives and is not changed from elsewhere for the lifetime `'a`.
+#[inline]
+pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    if !pointer.is_aligned() {
+        return Err(Error::BadArgument { detail: format!("{what}: the pointer is not aligned") });
+    }
+    // SAFETY: neither NULL nor askew, and the caller promises a `T` there that stays.
+    Ok(unsafe { &*pointer })
+}
+
+/// Where an answer goes. Checked before the work is done, so that no work is done in vain.
+#[derive(Debug)]
+pub(crate) struct Out<T> {
+    /// NULL if the caller does not want it.
+    pointer: *mut T,
+}
+
+impl<T> Out<T> {
+    /// An answer that the caller must take.
+    ///
+    /// # Safety
+    /// NULL, or points to memory for a `T` that may be written until this is dropped.
+    #[inline]
+    pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Result<Self> {
+        if pointer.is_null() {
+            return Err(null(what));
+        }
+        // SAFETY: the same promise.
+        unsafe { Self::optional(pointer, what) }
+    }
+
+    /// An answer that the caller need not take.
+    ///
+    /// # Safety
+    /// As for `new`.
+    #[inline]
+    pub(crate) unsafe fn optional(pointer: *mut T, what: &str) -> Result<Self> {
+        if !pointer.is_null() && !pointer.is_aligned() {
+            return Err(Error::BadArgument {
+                detail: format!("{what}: the pointer is not aligned"),
+            });
+        }
+        Ok(Self { pointer })
+    }
+
+    /// Gives the answer. What was in its place is not looked at.
+    #[inline]
+    pub(crate) fn put(&self, value: T) {
+        if !self.pointer.is_null() {
+            // SAFETY: aligned, and whoever made this promised memory that may be written.
+            unsafe { self.pointer.write(value) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+    use crate::last_error::ns_last_error;
+
+    #[test]
+    fn a_panic_becomes_a_status_and_a_sentence() {
+        assert_eq!(guard(|| panic!("nobody expected this")), ns_status::NS_BUG);
+        // SAFETY: the function promises a text that ends with a NUL.
+        let told = unsafe { CStr::from_ptr(ns_last_error()) };
+        assert!(told.to_str().unwrap().contains("nobody expected this"), "{told:?}");
+    }
+
+    #[test]
+    fn a_pointer_that_is_askew_is_refused() {
+        let words = [0_u64; 2];
+        let askew = words.as_ptr().wrapping_byte_add(1);
+        // SAFETY: it is refused before anything is read.
+        assert!(unsafe { borrow(askew, "it") }.is_err());
+        // SAFETY: it is refused before anything is written.
+        assert!(unsafe { Out::new(askew.cast_mut(), "it") }.is_err());
+    }
+}

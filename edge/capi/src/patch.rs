@@ -1,0 +1,143 @@
+//! Patching named blocks: only what changes travels.
+
+use nearstate_model::limits::BLOCKS_MAX;
+use nearstate_model::{Error, Result};
+use nearstate_store::{BlockChange, Condition};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::ns_bytes;
+use crate::session::{ns_namespace, ns_session};
+use crate::status::ns_status;
+use crate::write::answer;
+
+/// A change of one block.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_change {
+    /// The block's name, 1 to 255 bytes of UTF-8 without a NUL.
+    pub name: ns_bytes,
+    /// The new bytes. Not looked at if `is_removal`.
+    pub bytes: ns_bytes,
+    /// Take the block away.
+    pub is_removal: bool,
+}
+
+/// Changes that are made in one step.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_changes {
+    /// The first of them. NULL only if there are none.
+    pub items: *const ns_change,
+    /// How many; at most 1,024, no block twice.
+    pub len: usize,
+}
+
+impl ns_changes {
+    /// # Safety
+    /// Rule 2, for the lifetime `'a`.
+    unsafe fn read<'a>(self) -> Result<Vec<BlockChange<'a>>> {
+        if self.len > BLOCKS_MAX {
+            return Err(Error::TooManyBlocks { blocks: self.len });
+        }
+        if self.len == 0 {
+            return Ok(Vec::new());
+        }
+        // SAFETY: rule 2.
+        unsafe { borrow(self.items, "the changes") }?;
+        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
+        // items.
+        let items = unsafe { std::slice::from_raw_parts(self.items, self.len) };
+        let read = |change: &ns_change| {
+            // SAFETY: rule 2.
+            let name = unsafe { change.name.name() }?;
+            let bytes = if change.is_removal {
+                None
+            } else {
+                // SAFETY: rule 2.
+                Some(unsafe { change.bytes.value() }?)
+            };
+            Ok(BlockChange { name, bytes })
+        };
+        items.iter().map(read).collect()
+    }
+}
+
+/// # Safety
+/// Rules 1 to 3.
+unsafe fn patch(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    (key, changes): (ns_bytes, ns_changes),
+    condition: Condition<'_>,
+    version: *mut u64,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let session = unsafe { borrow(session, "the session") }?;
+    // SAFETY: rule 2.
+    let key = unsafe { key.key() }?;
+    // SAFETY: rule 2.
+    let changes = unsafe { changes.read() }?;
+    // SAFETY: rule 3.
+    let version = unsafe { Out::optional(version, "the version") }?;
+    let namespace = session.namespace(namespace)?;
+    let outcome = session.store().patch(namespace, key, &changes, condition)?;
+    Ok(answer(outcome, &version))
+}
+
+/// Changes some named blocks of a record in one step; the others stay as they are. Creates the
+/// record if there is none. Blocks above 512 bytes are copied only if they change. `version`, the
+/// new one, may be NULL.
+///
+/// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
+/// `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
+/// `NS_BAD_ARGUMENT`; nothing was changed then.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_patch(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    changes: ns_changes,
+    version: *mut u64,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { patch(session, namespace, (key, changes), Condition::Always, version) })
+}
+
+/// As `ns_patch`, if there is no record, else `NS_REFUSED`. `version` gets the new one, or the one
+/// that is there; it may be NULL.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_patch_if_absent(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    changes: ns_changes,
+    version: *mut u64,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { patch(session, namespace, (key, changes), Condition::Absent, version) })
+}
+
+/// As `ns_patch`, if the record has the version `expected`, else `NS_REFUSED`. `version` gets the
+/// new one, or the one that is there (0: no record); it may be NULL.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_patch_if_version(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    changes: ns_changes,
+    expected: u64,
+    version: *mut u64,
+) -> ns_status {
+    let condition = Condition::Version(expected);
+    // SAFETY: the same rules.
+    guard(|| unsafe { patch(session, namespace, (key, changes), condition, version) })
+}

@@ -1,0 +1,225 @@
+//! Reading records: a view, a copy, a batch. Nothing is allocated on the way.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use nearstate_model::{Error, Result};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null};
+use crate::session::{ns_namespace, ns_session};
+use crate::status::ns_status;
+use crate::view::ns_view;
+
+/// Keys that are looked up together: as many as the store asks the memory for at once.
+const ROUND: usize = 16;
+
+/// The most keys of one batch: a million of them are a second's work, and a length beyond it is a
+/// mistake.
+const BATCH_KEYS_MAX: usize = 1 << 20;
+
+/// Gets a record as a view: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
+/// Release the view with `ns_view_release`; unless the answer is `NS_OK` it is empty and need not
+/// be released.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 to 3. What `view` held before is not released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_get(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    view: *mut ns_view,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(view, "the view") }?;
+        // SAFETY: rules 1 and 2.
+        match unsafe { get(session, namespace, key) } {
+            Ok(Some(view)) => {
+                out.put(view);
+                Ok(ns_status::NS_OK)
+            }
+            none => {
+                out.put(ns_view::empty());
+                none.map(|_| ns_status::NS_NOT_FOUND)
+            }
+        }
+    })
+}
+
+/// # Safety
+/// Rules 1 and 2.
+#[inline]
+unsafe fn get(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+) -> Result<Option<ns_view>> {
+    // SAFETY: rule 1.
+    let session = unsafe { borrow(session, "the session") }?;
+    // SAFETY: rule 2.
+    let key = unsafe { key.key() }?;
+    let namespace = session.namespace(namespace)?;
+    let found = session.store().get(namespace, key)?;
+    Ok(found.map(|view| ns_view::owned(view, session)))
+}
+
+/// A caller's own memory for a copy.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ns_buffer {
+    /// In: where the copy goes. NULL only with `capacity` 0.
+    pub data: *mut u8,
+    /// In: how many bytes there is room for.
+    pub capacity: usize,
+    /// Out: how many bytes the value has, also if they did not fit.
+    pub len: usize,
+    /// Out: the record's version.
+    pub version: u64,
+}
+
+/// Copies the value of a record into the caller's memory: `NS_NOT_FOUND` if there is no record;
+/// `NS_TOO_SMALL` if the value does not fit (`len` and `version` are set and nothing is copied:
+/// make room and ask again). Of named blocks see `ns_get`.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 to 3; `buffer->data` points to `capacity` bytes that may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_get_copy(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    buffer: *mut ns_buffer,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(buffer, "the buffer") }?;
+        // SAFETY: neither NULL nor askew (asked above); the caller has set this field.
+        let data = unsafe { (*buffer).data };
+        // SAFETY: as above. The other fields may hold anything, so the whole is not borrowed.
+        let capacity = unsafe { (*buffer).capacity };
+        if data.is_null() && capacity > 0 {
+            return Err(null("the buffer's bytes"));
+        }
+        let namespace = session.namespace(namespace)?;
+        let Some(view) = session.store().get(namespace, key)? else {
+            return Ok(ns_status::NS_NOT_FOUND);
+        };
+        let (bytes, version) = (view.bytes(), view.version());
+        let is_room = bytes.len() <= capacity;
+        if is_room && !bytes.is_empty() {
+            // SAFETY: there is room for all of them, and the caller's memory is not the region's.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
+        }
+        out.put(ns_buffer { data, capacity, len: bytes.len(), version });
+        Ok(if is_room { ns_status::NS_OK } else { ns_status::NS_TOO_SMALL })
+    })
+}
+
+/// Keys to be read together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_keys {
+    /// The first of them. NULL only if there are none.
+    pub items: *const ns_bytes,
+    /// How many; at most 1,048,576.
+    pub len: usize,
+}
+
+/// Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
+/// record. The view is lent: it ends with the callback and is not released.
+pub type ns_batch_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, index: usize, view: *const ns_view) -> bool>;
+
+/// Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` for every key, in
+/// order.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`; `each` may have
+/// been called for some keys then.
+///
+/// # Safety
+/// Rules 1, 2 (for the keys too) and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_get_batch(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    keys: ns_keys,
+    each: ns_batch_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        let each = each.ok_or_else(|| null("the callback"))?;
+        // SAFETY: rule 2.
+        let keys = unsafe { keys.slice() }?;
+        session.while_open(|| {
+            for (round, keys) in keys.chunks(ROUND).enumerate() {
+                let mut is_going = true;
+                let mut call = |index: usize, view: *const ns_view| {
+                    let index = round * ROUND + index;
+                    // SAFETY: rule 4: it takes these arguments and returns.
+                    is_going = is_going && unsafe { each(context, index, view) };
+                };
+                // SAFETY: rule 2.
+                unsafe { get_round(session, namespace, keys, &mut call) }?;
+                if !is_going {
+                    break;
+                }
+            }
+            Ok(ns_status::NS_OK)
+        })
+    })
+}
+
+impl ns_keys {
+    /// # Safety
+    /// Rule 2, for the lifetime `'a`.
+    unsafe fn slice<'a>(self) -> Result<&'a [ns_bytes]> {
+        if self.len == 0 {
+            return Ok(&[]);
+        }
+        if self.len > BATCH_KEYS_MAX {
+            return Err(Error::BadArgument {
+                detail: format!("{} keys in a batch: give at most {BATCH_KEYS_MAX}", self.len),
+            });
+        }
+        // SAFETY: rule 2.
+        unsafe { borrow(self.items, "the keys") }?;
+        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
+        // items.
+        Ok(unsafe { std::slice::from_raw_parts(self.items, self.len) })
+    }
+}
+
+/// Up to [`ROUND`] keys, on the stack.
+///
+/// # Safety
+/// Rule 2, for every key.
+unsafe fn get_round(
+    session: &ns_session,
+    namespace: ns_namespace,
+    keys: &[ns_bytes],
+    each: &mut dyn FnMut(usize, *const ns_view),
+) -> Result<()> {
+    let mut slices: [&[u8]; ROUND] = [&[]; ROUND];
+    for (slice, key) in slices.iter_mut().zip(keys) {
+        // SAFETY: the caller's promise for every key.
+        *slice = unsafe { key.key() }?;
+    }
+    let asked = slices.get(..keys.len()).unwrap_or_default();
+    let namespace = session.namespace(namespace)?;
+    session.store().get_batch(namespace, asked, |index, view| match view {
+        Some(view) => ns_view::lend(view, |view| each(index, view)),
+        None => each(index, ptr::null()),
+    })
+}

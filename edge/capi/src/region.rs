@@ -1,0 +1,441 @@
+//! Regions: created, attached, inspected, verified, dropped.
+
+use std::ffi::{c_char, c_void};
+use std::mem::size_of;
+
+use nearstate_model::{Error, Result};
+use nearstate_store::{CreateOptions, NumaPolicy, PageSize, PinMode, Region};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null, path as read_path};
+use crate::status::ns_status;
+
+/// Pages of 4 KiB.
+pub const NS_PAGE_SMALL: u32 = 0;
+/// Pages of 2 MiB: the path must lie on a hugetlbfs mount.
+pub const NS_PAGE_HUGE_2M: u32 = 1;
+
+/// Memory comes from where it is touched first.
+pub const NS_NUMA_DEFAULT: u32 = 0;
+/// Memory comes from the named nodes only.
+pub const NS_NUMA_BIND: u32 = 1;
+/// Memory comes from the named nodes in turn, page by page.
+pub const NS_NUMA_INTERLEAVE: u32 = 2;
+
+/// Asymmetric where the kernel has `membarrier(2)`, else fenced.
+pub const NS_PIN_AUTO: u32 = 0;
+/// A read costs no fence; every attaching process needs `membarrier(2)`.
+pub const NS_PIN_ASYMMETRIC: u32 = 1;
+/// A full fence with every read (about 10 ns).
+pub const NS_PIN_FENCED: u32 = 2;
+
+/// Nodes that a policy may name: more than a machine has.
+const NODES_MAX: usize = 4096;
+
+/// An attached region: a file of shared memory that any number of processes read and write at once.
+#[derive(Debug)]
+pub struct ns_region {
+    region: Region,
+}
+
+impl ns_region {
+    pub(crate) const fn store(&self) -> &Region {
+        &self.region
+    }
+}
+
+/// How a region is created. Fill it with `ns_create_options_default` first, then change what is to
+/// be other.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_create_options {
+    /// Bytes of this structure, so that a later library knows what an earlier program filled.
+    pub struct_bytes: usize,
+    /// The most bytes that records and index may fill: 64 MiB to 16 TiB. Memory is taken as it is
+    /// needed.
+    pub bytes_max: u64,
+    /// `NS_PAGE_SMALL` or `NS_PAGE_HUGE_2M`.
+    pub page: u32,
+    /// `NS_PIN_AUTO`, `NS_PIN_ASYMMETRIC` or `NS_PIN_FENCED`.
+    pub pin: u32,
+    /// `NS_NUMA_DEFAULT`, `NS_NUMA_BIND` or `NS_NUMA_INTERLEAVE`.
+    pub numa: u32,
+    /// File mode, as for chmod.
+    pub mode: u32,
+    /// Nodes of the NUMA policy. NULL only if there are none.
+    pub nodes: *const u32,
+    /// How many.
+    pub nodes_len: usize,
+    /// Take all memory now.
+    pub populate: bool,
+}
+
+impl ns_create_options {
+    /// # Safety
+    /// Rule 2 for `nodes`.
+    unsafe fn read(&self) -> Result<CreateOptions> {
+        let wrong = |detail: String| Error::BadArgument { detail };
+        if self.struct_bytes != size_of::<Self>() {
+            return Err(wrong(format!(
+                "options of {} bytes where {} are known: fill them with ns_create_options_default, \
+                 and build against the header of this library",
+                self.struct_bytes,
+                size_of::<Self>()
+            )));
+        }
+        let nodes = match (self.nodes.is_null(), self.nodes_len) {
+            (_, 0) => Vec::new(),
+            (true, _) => return Err(null("the nodes")),
+            (false, len) if len > NODES_MAX || !self.nodes.is_aligned() => {
+                return Err(wrong(format!("{len} nodes: give at most {NODES_MAX}, aligned")));
+            }
+            // SAFETY: neither NULL nor askew, within a limit, and rule 2 promises the nodes.
+            (false, len) => unsafe { std::slice::from_raw_parts(self.nodes, len) }.to_vec(),
+        };
+        Ok(CreateOptions {
+            bytes_max: self.bytes_max,
+            page: match self.page {
+                NS_PAGE_SMALL => PageSize::Small,
+                NS_PAGE_HUGE_2M => PageSize::Huge2M,
+                page => return Err(wrong(format!("a page {page}: give one of NS_PAGE_.."))),
+            },
+            populate: self.populate,
+            numa: match self.numa {
+                NS_NUMA_DEFAULT => NumaPolicy::Default,
+                NS_NUMA_BIND => NumaPolicy::Bind(nodes),
+                NS_NUMA_INTERLEAVE => NumaPolicy::Interleave(nodes),
+                numa => return Err(wrong(format!("a policy {numa}: give one of NS_NUMA_.."))),
+            },
+            pin: match self.pin {
+                NS_PIN_AUTO => PinMode::Auto,
+                NS_PIN_ASYMMETRIC => PinMode::Asymmetric,
+                NS_PIN_FENCED => PinMode::Fenced,
+                pin => return Err(wrong(format!("a pin mode {pin}: give one of NS_PIN_.."))),
+            },
+            mode: self.mode,
+        })
+    }
+}
+
+/// Fills options with what most want: 1 GiB at most, small pages, file mode 0600.
+///
+/// # Safety
+/// Rule 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_create_options_default(options: *mut ns_create_options) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(options, "the options") }?;
+        let default = CreateOptions::default();
+        out.put(ns_create_options {
+            struct_bytes: size_of::<ns_create_options>(),
+            bytes_max: default.bytes_max,
+            page: NS_PAGE_SMALL,
+            pin: NS_PIN_AUTO,
+            numa: NS_NUMA_DEFAULT,
+            mode: default.mode,
+            nodes: std::ptr::null(),
+            nodes_len: 0,
+            populate: default.populate,
+        });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// # Safety
+/// Rules 2 and 3.
+unsafe fn create(
+    path: *const c_char,
+    options: *const ns_create_options,
+    region: *mut *mut ns_region,
+    open: fn(&std::path::Path, &CreateOptions) -> Result<Region>,
+) -> Result<ns_status> {
+    // SAFETY: rule 2.
+    let path = unsafe { read_path(path) }?;
+    // SAFETY: rule 3.
+    let out = unsafe { Out::new(region, "the region") }?;
+    let options = if options.is_null() {
+        CreateOptions::default()
+    } else {
+        // SAFETY: rule 2.
+        let options = unsafe { borrow(options, "the options") }?;
+        // SAFETY: rule 2.
+        unsafe { options.read() }?
+    };
+    out.put(Box::into_raw(Box::new(ns_region { region: open(path, &options)? })));
+    Ok(ns_status::NS_OK)
+}
+
+/// Creates a region and attaches to it. `options` may be NULL: the defaults.
+///
+/// Fails with `NS_ALREADY_EXISTS`, `NS_BAD_ARGUMENT` (size, page, nodes), `NS_FULL`, `NS_SYSTEM`.
+///
+/// # Safety
+/// Rules 2 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_create(
+    path: *const c_char,
+    options: *const ns_create_options,
+    region: *mut *mut ns_region,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { create(path, options, region, Region::create) })
+}
+
+/// Attaches to a region, and creates it first if there is none. `options` may be NULL: the
+/// defaults. Of several creators at once one creates and the others attach.
+///
+/// Fails as `ns_region_create` and `ns_region_attach`.
+///
+/// # Safety
+/// Rules 2 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_attach_or_create(
+    path: *const c_char,
+    options: *const ns_create_options,
+    region: *mut *mut ns_region,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { create(path, options, region, Region::attach_or_create) })
+}
+
+/// Attaches to a region.
+///
+/// Fails with `NS_NOT_A_REGION` (another file, a newer format, truncated, damaged), `NS_SYSTEM` (no
+/// such file, no permission).
+///
+/// # Safety
+/// Rules 2 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_attach(
+    path: *const c_char,
+    region: *mut *mut ns_region,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let path = unsafe { read_path(path) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(region, "the region") }?;
+        out.put(Box::into_raw(Box::new(ns_region { region: Region::attach(path)? })));
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Detaches from a region. Its sessions may go on; its memory is unmapped with the last of them.
+/// NULL is left alone.
+///
+/// # Safety
+/// Rule 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_detach(region: *mut ns_region) -> ns_status {
+    guard(|| {
+        if !region.is_null() {
+            // SAFETY: rule 1: a call of this file made it of a box, and nobody uses it after this
+            // one.
+            drop(unsafe { Box::from_raw(region) });
+        }
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Drops a region: its file and all records are gone.
+///
+/// Fails with `NS_IN_USE` while a living process has a session, `NS_NOT_A_REGION`, `NS_SYSTEM`.
+///
+/// # Safety
+/// Rule 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_remove(path: *const c_char) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        Region::remove(unsafe { read_path(path) }?)?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// A region at one moment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_inspection {
+    /// Random id, as two words.
+    pub id: [u64; 2],
+    /// Created at, milliseconds since 1970.
+    pub created_ms: u64,
+    /// The most bytes that records and index may fill.
+    pub bytes_max: u64,
+    /// Bytes that were ever taken: records, index, free cells.
+    pub bytes_taken: u64,
+    /// Bytes that the file occupies on its file system now.
+    pub bytes_on_disk: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// The epoch of reclamation.
+    pub epoch: u64,
+    /// Format number.
+    pub format: u32,
+    /// How many namespaces there are.
+    pub namespaces: u32,
+    /// How many sessions of living processes are attached.
+    pub members_alive: u32,
+    /// How many sessions of dead processes wait for recovery.
+    pub members_dead: u32,
+    /// Reads are fenced.
+    pub is_fenced: bool,
+}
+
+/// Tells an operator of a region. See also `ns_region_members`.
+///
+/// Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_inspect(
+    region: *const ns_region,
+    inspection: *mut ns_inspection,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let region = unsafe { borrow(region, "the region") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(inspection, "the inspection") }?;
+        let seen = region.region.inspect()?;
+        let alive = seen.members.iter().filter(|member| member.is_alive).count();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        out.put(ns_inspection {
+            id: seen.id,
+            created_ms: seen.created_ms,
+            bytes_max: seen.bytes_max,
+            bytes_taken: seen.bytes_taken,
+            bytes_on_disk: seen.bytes_on_disk,
+            page_bytes: seen.page_bytes,
+            epoch: seen.epoch,
+            format: seen.format,
+            namespaces: count(seen.namespaces.len()),
+            members_alive: count(alive),
+            members_dead: count(seen.members.len() - alive),
+            is_fenced: seen.is_fenced,
+        });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// An attached session.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_member {
+    /// Its process's command name.
+    pub name: ns_bytes,
+    /// Attached at, milliseconds since 1970.
+    pub since_ms: u64,
+    /// The epoch that its views hold; 0 if it holds none.
+    pub pinned_epoch: u64,
+    /// Its process, as seen in that process's own pid namespace.
+    pub pid: u32,
+    /// False if its process has ended and it waits for recovery.
+    pub is_alive: bool,
+}
+
+/// Gets the sessions of a region.
+pub type ns_member_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, member: *const ns_member) -> bool>;
+
+/// Calls `each` with every session that is attached: who holds memory back, who died.
+///
+/// Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_members(
+    region: *const ns_region,
+    each: ns_member_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let region = unsafe { borrow(region, "the region") }?;
+        let each = each.ok_or_else(|| null("the callback"))?;
+        for member in region.region.inspect()?.members {
+            let told = ns_member {
+                name: ns_bytes::of(member.process.name.as_bytes()),
+                since_ms: member.since_ms,
+                pinned_epoch: member.pinned_epoch.unwrap_or(0),
+                pid: member.process.pid,
+                is_alive: member.is_alive,
+            };
+            // SAFETY: rule 4: it takes these arguments and returns.
+            if !unsafe { each(context, &raw const told) } {
+                break;
+            }
+        }
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// What the offline verifier found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_check_report {
+    /// Contradictions. 0: the region is clean.
+    pub faults: u64,
+    /// Namespaces walked.
+    pub namespaces: u64,
+    /// Records walked.
+    pub records: u64,
+    /// Bytes of records and their blocks.
+    pub bytes_live: u64,
+    /// Bytes of the index.
+    pub bytes_index: u64,
+    /// Bytes that are free.
+    pub bytes_free: u64,
+    /// Bytes that nothing reaches.
+    pub bytes_leaked: u64,
+    /// Bytes of the heap that were taken.
+    pub bytes_taken: u64,
+}
+
+/// Gets the faults of a region, one sentence each.
+pub type ns_fault_fn = Option<unsafe extern "C" fn(context: *mut c_void, fault: ns_bytes) -> bool>;
+
+/// Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
+/// made; whether the region is clean stands in `report`. `each` gets the first hundred faults; it
+/// may be NULL.
+///
+/// Fails with `NS_NOT_A_REGION`, `NS_IN_USE` while a living process has a session, `NS_SYSTEM`.
+///
+/// # Safety
+/// Rules 2 to 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_region_check(
+    path: *const c_char,
+    each: ns_fault_fn,
+    context: *mut c_void,
+    report: *mut ns_check_report,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let path = unsafe { read_path(path) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(report, "the report") }?;
+        let found = nearstate_store::check(path)?;
+        for fault in &found.faults {
+            let Some(each) = each else { break };
+            // SAFETY: rule 4: it takes these arguments and returns.
+            if !unsafe { each(context, ns_bytes::of(fault.as_bytes())) } {
+                break;
+            }
+        }
+        out.put(ns_check_report {
+            faults: found.faults_count,
+            namespaces: found.namespaces,
+            records: found.records,
+            bytes_live: found.bytes_live,
+            bytes_index: found.bytes_index,
+            bytes_free: found.bytes_free,
+            bytes_leaked: found.bytes_leaked,
+            bytes_taken: found.bytes_taken,
+        });
+        Ok(ns_status::NS_OK)
+    })
+}

@@ -1,0 +1,193 @@
+//! A thread's way into a region, and its namespaces.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nearstate_model::{Error, Result};
+use nearstate_store::{Kind, Namespace, Schema, Session};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::ns_bytes;
+use crate::region::ns_region;
+use crate::status::ns_status;
+
+/// Records of a namespace have one value.
+pub const NS_KIND_VALUE: u32 = 1;
+/// Records of a namespace have named blocks.
+pub const NS_KIND_BLOCKS: u32 = 2;
+
+/// A thread's way into a region. One thread at a time uses it.
+#[derive(Debug)]
+pub struct ns_session {
+    session: Session,
+    /// Tells the namespaces of this session from those of others.
+    serial: u32,
+    namespaces: RefCell<Vec<Namespace>>,
+    /// Views that are out, and walks that go on.
+    held: Cell<usize>,
+}
+
+/// A namespace, as one session knows it: of no use to another session. Passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ns_namespace {
+    /// The session's number and the namespace's number in it. Never 0.
+    pub id: u64,
+}
+
+/// Numbers of sessions in this process, from 1.
+static SERIAL: AtomicU32 = AtomicU32::new(1);
+
+impl ns_session {
+    #[inline]
+    pub(crate) const fn store(&self) -> &Session {
+        &self.session
+    }
+
+    /// The namespace of a handle.
+    #[inline]
+    pub(crate) fn namespace(&self, handle: ns_namespace) -> Result<Namespace> {
+        let (serial, number) = (handle.id >> 32, handle.id & u64::from(u32::MAX));
+        let namespaces = self.namespaces.borrow();
+        let found = usize::try_from(number).ok().and_then(|number| namespaces.get(number));
+        match found {
+            Some(namespace) if serial == u64::from(self.serial) => Ok(*namespace),
+            _ => Err(not_ours()),
+        }
+    }
+
+    fn open_namespace(&self, name: &str, kind: Kind) -> Result<ns_namespace> {
+        let opened = self.session.namespace(name, &Schema { kind })?;
+        let mut namespaces = self.namespaces.borrow_mut();
+        let known = namespaces.iter().position(|known| *known == opened);
+        let number = known.unwrap_or(namespaces.len());
+        if known.is_none() {
+            namespaces.push(opened);
+        }
+        Ok(ns_namespace { id: u64::from(self.serial) << 32 | number as u64 })
+    }
+
+    /// One view or walk more keeps the session open.
+    #[inline]
+    pub(crate) fn hold(&self) {
+        self.held.set(self.held.get() + 1);
+    }
+
+    /// One less.
+    #[inline]
+    pub(crate) fn release(&self) {
+        self.held.set(self.held.get().saturating_sub(1));
+    }
+
+    /// Keeps the session open for the time of a walk with callbacks.
+    pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
+        struct Held<'s>(&'s ns_session);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.release();
+            }
+        }
+        self.hold();
+        let _held = Held(self);
+        walk()
+    }
+}
+
+#[cold]
+fn not_ours() -> Error {
+    Error::BadArgument {
+        detail:
+            "the namespace is not of this session: open it with ns_namespace_open in the session \
+                 that uses it"
+                .to_owned(),
+    }
+}
+
+/// Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
+/// process died are recovered.
+///
+/// Fails with `NS_FULL` above 16,384 sessions of all processes, `NS_FORKED`, `NS_DAMAGED`,
+/// `NS_SYSTEM`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_session_open(
+    region: *const ns_region,
+    session: *mut *mut ns_session,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let region = unsafe { borrow(region, "the region") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(session, "the session") }?;
+        let opened = ns_session {
+            session: region.store().session()?,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            namespaces: RefCell::new(Vec::new()),
+            held: Cell::new(0),
+        };
+        out.put(Box::into_raw(Box::new(opened)));
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held,
+/// or from within its callbacks, it stays open and the answer is `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rule 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status {
+    guard(|| {
+        if session.is_null() {
+            return Ok(ns_status::NS_OK);
+        }
+        // SAFETY: rule 1.
+        let held = unsafe { borrow(session, "the session") }?.held.get();
+        if held != 0 {
+            return Err(Error::BadArgument {
+                detail: format!("{held} views or walks of the session go on: end them first"),
+            });
+        }
+        // SAFETY: rule 1: `ns_session_open` made it of a box, and nobody uses it after this call.
+        drop(unsafe { Box::from_raw(session) });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
+/// without a NUL). `kind` is `NS_KIND_VALUE` or `NS_KIND_BLOCKS`. Linear in the number of
+/// namespaces: call it once and keep the answer.
+///
+/// Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
+/// `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_namespace_open(
+    session: *mut ns_session,
+    name: ns_bytes,
+    kind: u32,
+    out: *mut ns_namespace,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 2.
+        let name = unsafe { name.name() }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(out, "the namespace") }?;
+        let kind = match kind {
+            NS_KIND_VALUE => Kind::Value,
+            NS_KIND_BLOCKS => Kind::Blocks,
+            _ => {
+                let detail = format!("a kind {kind}: give NS_KIND_VALUE or NS_KIND_BLOCKS");
+                return Err(Error::BadArgument { detail });
+            }
+        };
+        out.put(session.open_namespace(name, kind)?);
+        Ok(ns_status::NS_OK)
+    })
+}

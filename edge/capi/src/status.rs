@@ -1,0 +1,109 @@
+//! What every function answers. Generated of the catalogue in `model/src/error.rs` by
+//! `cargo xtask header --write`; a hand edit fails the gate. A number, once given, stays.
+
+use std::ffi::{CStr, c_char};
+
+use nearstate_model::Error;
+
+/// What a call answers. Numbers from 16 on are failures, behind which `ns_last_error` says more.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ns_status {
+    /// Done.
+    NS_OK = 0,
+    /// There is no such record, or no such block.
+    NS_NOT_FOUND = 1,
+    /// The condition did not hold, and nothing was changed.
+    NS_REFUSED = 2,
+    /// The caller's memory is too small: make room and ask again.
+    NS_TOO_SMALL = 3,
+    /// A bug in this library: close the session and report it with `ns_last_error`.
+    NS_BUG = 15,
+    /// The key has no bytes, or more than `NS_KEY_BYTES_MAX`.
+    NS_KEY_TOO_LARGE = 16,
+    /// The value or block is larger than `NS_VALUE_BYTES_MAX`.
+    NS_VALUE_TOO_LARGE = 17,
+    /// More blocks than `NS_BLOCKS_MAX`.
+    NS_TOO_MANY_BLOCKS = 18,
+    /// A name (of a namespace or a block) is empty or too long.
+    NS_BAD_NAME = 19,
+    /// The record is not of the kind the operation needs, or the namespace was created with another
+    /// schema.
+    NS_WRONG_KIND = 20,
+    /// The region's heap, its file system, or one of its tables is full.
+    NS_FULL = 21,
+    /// A live process has held a lock that this operation needs for longer than the wait bound.
+    NS_STALLED = 22,
+    /// The file is not a region, is of another format, is truncated or is damaged.
+    NS_NOT_A_REGION = 23,
+    /// Bytes in the region contradict each other. Stop writing; run the offline check.
+    NS_DAMAGED = 24,
+    /// A region is there already.
+    NS_ALREADY_EXISTS = 25,
+    /// Sessions of living processes are attached.
+    NS_IN_USE = 26,
+    /// This process is a fork of the one that attached: attach again.
+    NS_FORKED = 27,
+    /// The operating system refused.
+    NS_SYSTEM = 28,
+    /// A back-end that is reached over a network failed or answered something unexpected.
+    NS_BACKEND = 29,
+    /// The caller's words are off (a URL, an option).
+    NS_BAD_ARGUMENT = 30,
+}
+
+/// All of them.
+const NAMES: &[(ns_status, &CStr)] = &[
+    (ns_status::NS_OK, c"NS_OK"),
+    (ns_status::NS_NOT_FOUND, c"NS_NOT_FOUND"),
+    (ns_status::NS_REFUSED, c"NS_REFUSED"),
+    (ns_status::NS_TOO_SMALL, c"NS_TOO_SMALL"),
+    (ns_status::NS_BUG, c"NS_BUG"),
+    (ns_status::NS_KEY_TOO_LARGE, c"NS_KEY_TOO_LARGE"),
+    (ns_status::NS_VALUE_TOO_LARGE, c"NS_VALUE_TOO_LARGE"),
+    (ns_status::NS_TOO_MANY_BLOCKS, c"NS_TOO_MANY_BLOCKS"),
+    (ns_status::NS_BAD_NAME, c"NS_BAD_NAME"),
+    (ns_status::NS_WRONG_KIND, c"NS_WRONG_KIND"),
+    (ns_status::NS_FULL, c"NS_FULL"),
+    (ns_status::NS_STALLED, c"NS_STALLED"),
+    (ns_status::NS_NOT_A_REGION, c"NS_NOT_A_REGION"),
+    (ns_status::NS_DAMAGED, c"NS_DAMAGED"),
+    (ns_status::NS_ALREADY_EXISTS, c"NS_ALREADY_EXISTS"),
+    (ns_status::NS_IN_USE, c"NS_IN_USE"),
+    (ns_status::NS_FORKED, c"NS_FORKED"),
+    (ns_status::NS_SYSTEM, c"NS_SYSTEM"),
+    (ns_status::NS_BACKEND, c"NS_BACKEND"),
+    (ns_status::NS_BAD_ARGUMENT, c"NS_BAD_ARGUMENT"),
+];
+
+impl ns_status {
+    /// The answer for a failure.
+    pub(crate) const fn of(error: &Error) -> Self {
+        match error {
+            Error::KeyTooLarge { .. } => Self::NS_KEY_TOO_LARGE,
+            Error::ValueTooLarge { .. } => Self::NS_VALUE_TOO_LARGE,
+            Error::TooManyBlocks { .. } => Self::NS_TOO_MANY_BLOCKS,
+            Error::BadName { .. } => Self::NS_BAD_NAME,
+            Error::WrongKind { .. } => Self::NS_WRONG_KIND,
+            Error::Full { .. } => Self::NS_FULL,
+            Error::Stalled { .. } => Self::NS_STALLED,
+            Error::NotARegion { .. } => Self::NS_NOT_A_REGION,
+            Error::Damaged { .. } => Self::NS_DAMAGED,
+            Error::AlreadyExists { .. } => Self::NS_ALREADY_EXISTS,
+            Error::InUse { .. } => Self::NS_IN_USE,
+            Error::Forked => Self::NS_FORKED,
+            Error::System { .. } => Self::NS_SYSTEM,
+            Error::Backend { .. } => Self::NS_BACKEND,
+            Error::BadArgument { .. } => Self::NS_BAD_ARGUMENT,
+            // The catalogue may grow, and this table with it.
+            _ => Self::NS_BUG,
+        }
+    }
+}
+
+/// The name of an answer, such as `NS_FULL`; `?` for a number that is none. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn ns_status_name(status: i32) -> *const c_char {
+    let named = NAMES.iter().find(|(known, _)| *known as i32 == status);
+    named.map_or(c"?", |(_, name)| *name).as_ptr()
+}

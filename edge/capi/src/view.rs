@@ -1,0 +1,188 @@
+//! A record lent to C: the bytes in the region themselves.
+
+use std::ffi::c_void;
+use std::mem::{MaybeUninit, align_of, size_of};
+use std::ptr;
+
+use nearstate_model::Result;
+use nearstate_store::View;
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null};
+use crate::session::ns_session;
+use crate::status::ns_status;
+
+/// Words that a view keeps for itself. (The generator of the header wants the number itself below.)
+const HELD_WORDS: usize = 16;
+
+/// Nothing is held.
+const EMPTY: u32 = 0;
+/// The caller holds it, and releases it.
+const OWNED: u32 = 0x6e73_7631;
+/// A callback was lent it.
+const LENT: u32 = 0x6e73_7632;
+
+/// A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
+/// however often the record is changed or deleted meanwhile. While it is held, memory that is
+/// retired in the region is not used again: release it when the work at hand is done. It may be
+/// moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ns_view {
+    /// The value; empty in a namespace of named blocks.
+    pub value: ns_bytes,
+    /// The key.
+    pub key: ns_bytes,
+    /// Greater with every change of the record, also across deletion and re-creation. Never 0.
+    pub version: u64,
+    /// Private.
+    session: *const ns_session,
+    /// Private.
+    state: u32,
+    /// Private.
+    held: MaybeUninit<[u64; 16]>,
+}
+
+const _: () = assert!(
+    size_of::<View<'_>>() <= HELD_WORDS * 8 && align_of::<View<'_>>() <= 8,
+    "a view does not fit into the words that C keeps for it: raise HELD_WORDS"
+);
+
+impl ns_view {
+    /// None. In C: all bytes 0.
+    pub(crate) const fn empty() -> Self {
+        Self {
+            value: ns_bytes::EMPTY,
+            key: ns_bytes::EMPTY,
+            version: 0,
+            session: ptr::null(),
+            state: EMPTY,
+            held: MaybeUninit::uninit(),
+        }
+    }
+
+    #[inline]
+    fn new(view: View<'_>, session: *const ns_session, state: u32) -> Self {
+        let (value, key) = (ns_bytes::of(view.bytes()), ns_bytes::of(view.key()));
+        let version = view.version();
+        let mut held = MaybeUninit::<[u64; HELD_WORDS]>::uninit();
+        let place = held.as_mut_ptr().cast::<View<'_>>();
+        // SAFETY: the assertion above says that a view fits in there and that it is aligned.
+        unsafe { place.write(view) };
+        Self { value, key, version, session, state, held }
+    }
+
+    /// A view that the caller will release. The session counts it, and stays until then.
+    #[inline]
+    pub(crate) fn owned(view: View<'_>, session: &ns_session) -> Self {
+        session.hold();
+        Self::new(view, session, OWNED)
+    }
+
+    /// A view for the time of a callback.
+    #[inline]
+    pub(crate) fn lend<T>(view: View<'_>, call: impl FnOnce(&Self) -> T) -> T {
+        let mut lent = Self::new(view, ptr::null(), LENT);
+        let told = call(&lent);
+        lent.let_go();
+        told
+    }
+
+    /// The view in the held words.
+    fn view(&self) -> Result<&View<'_>> {
+        if self.state != OWNED && self.state != LENT {
+            return Err(null("the view holds no record (it was released, or never got)"));
+        }
+        let place = self.held.as_ptr().cast::<View<'_>>();
+        // SAFETY: `new` put a view there, and a state other than these two takes it away.
+        Ok(unsafe { &*place })
+    }
+
+    fn let_go(&mut self) {
+        self.state = EMPTY;
+        let place = self.held.as_mut_ptr().cast::<View<'_>>();
+        // SAFETY: callers know that the state was OWNED or LENT, so that there is a view, and it is
+        // EMPTY now, so that this happens once.
+        unsafe { place.drop_in_place() };
+        (self.value, self.key, self.version) = (ns_bytes::EMPTY, ns_bytes::EMPTY, 0);
+    }
+}
+
+/// Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
+/// already, are left alone.
+///
+/// # Safety
+/// Rule 1: NULL, or a view that a call of this library has filled.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
+    let _ = guard(|| {
+        // SAFETY: rule 1: NULL, or a view that nobody else uses now.
+        if let Some(view) = unsafe { view.as_mut() }
+            && view.state == OWNED
+        {
+            let session = std::mem::replace(&mut view.session, ptr::null());
+            view.let_go();
+            // SAFETY: the session stays open while it counts this view.
+            unsafe { borrow(session, "the view's session") }?.release();
+        }
+        Ok(ns_status::NS_OK)
+    });
+}
+
+/// The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+/// good for as long as the view is held. Linear in the number of blocks.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_view_block(
+    view: *const ns_view,
+    name: ns_bytes,
+    block: *mut ns_bytes,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let view = unsafe { borrow(view, "the view") }?;
+        // SAFETY: rule 2.
+        let name = unsafe { name.name() }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(block, "the block") }?;
+        Ok(match view.view()?.block(name) {
+            Some(bytes) => {
+                out.put(ns_bytes::of(bytes));
+                ns_status::NS_OK
+            }
+            None => ns_status::NS_NOT_FOUND,
+        })
+    })
+}
+
+/// Gets the blocks of a record, one by one.
+pub type ns_block_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, name: ns_bytes, block: ns_bytes) -> bool>;
+
+/// Calls `each` with every named block of a record, in the order in which they were first written.
+/// None in a namespace of values.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_view_blocks(
+    view: *const ns_view,
+    each: ns_block_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let view = unsafe { borrow(view, "the view") }?;
+        let each = each.ok_or_else(|| null("the callback"))?;
+        for (name, block) in view.view()?.blocks() {
+            let (name, block) = (ns_bytes::of(name.as_bytes()), ns_bytes::of(block));
+            // SAFETY: rule 4: it takes these arguments and returns.
+            if !unsafe { each(context, name, block) } {
+                break;
+            }
+        }
+        Ok(ns_status::NS_OK)
+    })
+}

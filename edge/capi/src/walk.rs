@@ -1,0 +1,150 @@
+//! Walking a namespace: records in slot order, keys by prefix or glob, and counting.
+
+use std::ffi::c_void;
+
+use nearstate_model::Result;
+use nearstate_store::glob;
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null};
+use crate::session::{ns_namespace, ns_session};
+use crate::status::ns_status;
+use crate::view::ns_view;
+
+/// Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+pub type ns_record_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, view: *const ns_view) -> bool>;
+
+/// Gets the keys of a listing.
+pub type ns_key_fn = Option<unsafe extern "C" fn(context: *mut c_void, key: ns_bytes) -> bool>;
+
+/// Calls `each` with every record of a namespace, in the order of their slots. A record that is
+/// there from the beginning to the end is met exactly once; one that is put or deleted meanwhile at
+/// most once. Writers are never blocked.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_scan(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    each: ns_record_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        let each = each.ok_or_else(|| null("the callback"))?;
+        let namespace = session.namespace(namespace)?;
+        session.while_open(|| {
+            let mut scan = session.store().scan(namespace)?;
+            while let Some(view) = scan.next()? {
+                // SAFETY: rule 4: it takes these arguments and returns.
+                if !ns_view::lend(view, |view| unsafe { each(context, view) }) {
+                    break;
+                }
+            }
+            Ok(ns_status::NS_OK)
+        })
+    })
+}
+
+/// # Safety
+/// Rules 1 and 4.
+unsafe fn list(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    is_asked: impl Fn(&[u8]) -> bool,
+    each: ns_key_fn,
+    context: *mut c_void,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let session = unsafe { borrow(session, "the session") }?;
+    let each = each.ok_or_else(|| null("the callback"))?;
+    let namespace = session.namespace(namespace)?;
+    session.while_open(|| {
+        let mut scan = session.store().scan(namespace)?;
+        while let Some(view) = scan.next()? {
+            if !is_asked(view.key()) {
+                continue;
+            }
+            // SAFETY: rule 4: it takes these arguments and returns.
+            if !unsafe { each(context, ns_bytes::of(view.key())) } {
+                break;
+            }
+        }
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Calls `each` with every key that begins with `prefix`, taken literally; all keys if it is empty.
+/// Linear in the records of the namespace.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1, 2 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_list_prefix(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    prefix: ns_bytes,
+    each: ns_key_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let prefix = unsafe { prefix.pattern() }?;
+        let is_asked = |key: &[u8]| key.starts_with(prefix);
+        // SAFETY: the same rules.
+        unsafe { list(session, namespace, is_asked, each, context) }
+    })
+}
+
+/// Calls `each` with every key that matches a glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`,
+/// `[^a]`, and a backslash before a byte that means itself. Linear in the records of the namespace.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1, 2 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_list_glob(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    pattern: ns_bytes,
+    each: ns_key_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let pattern = unsafe { pattern.pattern() }?;
+        let is_asked = |key: &[u8]| glob::matches(pattern, key);
+        // SAFETY: the same rules.
+        unsafe { list(session, namespace, is_asked, each, context) }
+    })
+}
+
+/// How many records a namespace has. Walks the index, not the records.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_count(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    records: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(records, "the number of records") }?;
+        out.put(session.store().count(session.namespace(namespace)?)?);
+        Ok(ns_status::NS_OK)
+    })
+}

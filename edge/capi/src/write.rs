@@ -1,0 +1,206 @@
+//! Putting and deleting records, with and without conditions.
+
+use nearstate_model::Result;
+use nearstate_store::{Condition, Outcome};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::ns_bytes;
+use crate::session::{ns_namespace, ns_session};
+use crate::status::ns_status;
+
+/// What became of a conditional change: the new version, or the one that is there (0: no record).
+pub(crate) fn answer(outcome: Outcome, version: &Out<u64>) -> ns_status {
+    match outcome {
+        Outcome::Done { version: done } => {
+            version.put(done);
+            ns_status::NS_OK
+        }
+        Outcome::Refused { current } => {
+            version.put(current.unwrap_or(0));
+            ns_status::NS_REFUSED
+        }
+    }
+}
+
+/// # Safety
+/// Rules 1 to 3.
+unsafe fn put(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    (key, value): (ns_bytes, ns_bytes),
+    condition: Condition<'_>,
+    version: *mut u64,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let session = unsafe { borrow(session, "the session") }?;
+    // SAFETY: rule 2.
+    let key = unsafe { key.key() }?;
+    // SAFETY: rule 2.
+    let value = unsafe { value.value() }?;
+    // SAFETY: rule 3.
+    let version = unsafe { Out::optional(version, "the version") }?;
+    let namespace = session.namespace(namespace)?;
+    let outcome = session.store().put_if(namespace, key, value, condition)?;
+    Ok(answer(outcome, &version))
+}
+
+/// # Safety
+/// Rules 1 to 3.
+unsafe fn delete(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    condition: Condition<'_>,
+    version: *mut u64,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let session = unsafe { borrow(session, "the session") }?;
+    // SAFETY: rule 2.
+    let key = unsafe { key.key() }?;
+    // SAFETY: rule 3.
+    let version = unsafe { Out::optional(version, "the version") }?;
+    let namespace = session.namespace(namespace)?;
+    let outcome = session.store().delete_if(namespace, key, condition)?;
+    Ok(answer(outcome, &version))
+}
+
+/// Puts a record, over what may be there. When the call returns every process sees it, and it
+/// survives this one. `version`, the new one, may be NULL.
+///
+/// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
+/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_put(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    version: *mut u64,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { put(session, namespace, (key, value), Condition::Always, version) })
+}
+
+/// Puts a record if there is none, else `NS_REFUSED`. `version` gets the new one, or the one that
+/// is there; it may be NULL. Fails as `ns_put`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_put_if_absent(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    version: *mut u64,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { put(session, namespace, (key, value), Condition::Absent, version) })
+}
+
+/// Puts a record if the present one has the version `expected`, else `NS_REFUSED`. `version` gets
+/// the new one, or the one that is there (0: no record); it may be NULL. Fails as `ns_put`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_put_if_version(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    expected: u64,
+    version: *mut u64,
+) -> ns_status {
+    let condition = Condition::Version(expected);
+    // SAFETY: the same rules.
+    guard(|| unsafe { put(session, namespace, (key, value), condition, version) })
+}
+
+/// Puts a record if the value of the present one is `expected`, every byte of it, else
+/// `NS_REFUSED`. `version` gets the new one, or the one that is there (0: no record); it may be
+/// NULL. Fails as `ns_put`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_put_if_value(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    expected: ns_bytes,
+    version: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let condition = Condition::Value(unsafe { expected.value() }?);
+        // SAFETY: the same rules.
+        unsafe { put(session, namespace, (key, value), condition, version) }
+    })
+}
+
+/// Deletes a record: `NS_NOT_FOUND` if there is none.
+///
+/// Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
+/// nothing was changed then.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_delete(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+) -> ns_status {
+    guard(|| {
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: the same rules.
+        let status = unsafe { delete(session, namespace, key, Condition::Present, nowhere) }?;
+        let is_refused = status == ns_status::NS_REFUSED;
+        Ok(if is_refused { ns_status::NS_NOT_FOUND } else { status })
+    })
+}
+
+/// Deletes a record if it has the version `expected`, else `NS_REFUSED`. `version` gets the one
+/// that was deleted, or the one that is there (0: no record); it may be NULL. Fails as `ns_delete`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_delete_if_version(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    expected: u64,
+    version: *mut u64,
+) -> ns_status {
+    let condition = Condition::Version(expected);
+    // SAFETY: the same rules.
+    guard(|| unsafe { delete(session, namespace, key, condition, version) })
+}
+
+/// Deletes a record if its value is `expected`, every byte of it, else `NS_REFUSED`. `version` gets
+/// the one that was deleted, or the one that is there (0: no record); it may be NULL. Fails as
+/// `ns_delete`, and with `NS_WRONG_KIND` in a namespace of named blocks.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_delete_if_value(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    expected: ns_bytes,
+    version: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let condition = Condition::Value(unsafe { expected.value() }?);
+        // SAFETY: the same rules.
+        unsafe { delete(session, namespace, key, condition, version) }
+    })
+}

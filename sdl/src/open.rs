@@ -1,0 +1,59 @@
+//! From a URL to the back-end that it names.
+
+use crate::error::{Error, Result};
+use crate::on_redis::RedisStorage;
+use crate::on_region::RegionStorage;
+use crate::storage::SyncStorage;
+
+/// Opens what keeps the records.
+///
+/// A region is attached at once, and created first if the URL says so. A Redis is connected to by
+/// the first operation: until it is there, operations answer `NotConnected`, and
+/// [`SyncStorage::wait_ready`] waits for it.
+///
+/// - `region:/path[?option=value&..]`: the path ends at the first `?`. Options, all of them but
+///   `create` for a region that is made by this call: `create=1` (attach, and create it first if
+///   there is none), `max=4GiB` (the most bytes of records and index; also `KiB`, `MiB`, `TiB` or
+///   plain bytes; default 1 GiB), `page=2MiB` (default `4KiB`), `populate=1` (take all memory now),
+///   `numa=bind:0,1` or `numa=interleave:0,1`, `pin=auto`, `pin=asymmetric` or `pin=fenced`,
+///   `mode=0660` (octal, default `0600`).
+/// - `redis://[user:password@]host[:port][/database][?timeout=3s]`
+/// - `redis+unix:///path[?db=1&timeout=3s]`
+///
+///   `timeout` bounds each connection attempt, each write and each answer; milliseconds (`250ms`)
+///   or seconds (`3s`), default `5s`.
+///
+/// # Errors
+/// `RejectedBySdl` for a URL that is none of these; for a region also `NotConnected` (no such file,
+/// no permission) and `RejectedByBackend` (another file, a newer format, no room).
+pub fn open(url: &str) -> Result<Box<dyn SyncStorage>> {
+    match url.split_once(':') {
+        Some(("region", rest)) => Ok(Box::new(RegionStorage::open(rest)?)),
+        Some(("redis" | "redis+unix", _)) => Ok(Box::new(RedisStorage::open(url)?)),
+        _ => Err(Error::refused(format!(
+            "{url:?} names no back-end: give region:/path, redis://host:port or redis+unix:///path"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn what_is_no_url_is_refused_with_what_would_be_right() {
+        for url in
+            ["", "region", "/dev/shm/x", "mysql://h", "redis:", "redis://h:port", "rediss://h"]
+        {
+            let error = open(url).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_region_that_is_not_there_is_not_connected() {
+        let error = open("region:/no/such/folder/region").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
+    }
+}

@@ -1,0 +1,185 @@
+//! The part of a region's URL after `region:`. Total: any text gives a place or a refusal.
+
+use std::path::PathBuf;
+
+use nearstate_store::{CreateOptions, NumaPolicy, PageSize, PinMode};
+
+use crate::error::{Error, Result};
+
+/// Where a region is, and how to make it if that was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    pub(crate) create: Option<CreateOptions>,
+}
+
+/// Reads `/path?option=value&..`.
+pub(crate) fn read(text: &str) -> Result<Place> {
+    let (path, options) = text.split_once('?').unwrap_or((text, ""));
+    if path.is_empty() {
+        return Err(Error::refused("no path: give region:/path of a region's file"));
+    }
+    let mut create = CreateOptions::default();
+    let mut is_creating = false;
+    let mut named: Option<&str> = None;
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "create" => is_creating = truth(name, value)?,
+            "max" => create.bytes_max = bytes(value)?,
+            "page" => create.page = page(value)?,
+            "populate" => create.populate = truth(name, value)?,
+            "numa" => create.numa = numa(value)?,
+            "pin" => create.pin = pin(value)?,
+            "mode" => create.mode = mode(value)?,
+            _ => {
+                return Err(Error::refused(format!(
+                    "`{name}` is no option of a region: there are create, max, page, populate, \
+                     numa, pin, mode"
+                )));
+            }
+        }
+        if name != "create" {
+            named = Some(name);
+        }
+    }
+    if let (Some(name), false) = (named, is_creating) {
+        return Err(Error::refused(format!(
+            "`{name}` says how to make a region, and create=1 is not there: add it"
+        )));
+    }
+    Ok(Place { path: PathBuf::from(path), create: is_creating.then_some(create) })
+}
+
+fn refused<T>(name: &str, value: &str, right: &str) -> Result<T> {
+    Err(Error::refused(format!("{name}={value}: give {right}")))
+}
+
+fn truth(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => refused(name, value, "0 or 1"),
+    }
+}
+
+fn bytes(value: &str) -> Result<u64> {
+    let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match value.get(digits.len()..) {
+        Some("") => Some(0),
+        Some("KiB") => Some(10),
+        Some("MiB") => Some(20),
+        Some("GiB") => Some(30),
+        Some("TiB") => Some(40),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok();
+    match number.zip(shift).and_then(|(number, shift)| number.checked_mul(1 << shift)) {
+        Some(bytes) => Ok(bytes),
+        None => refused("max", value, "bytes, or a number with KiB, MiB, GiB or TiB"),
+    }
+}
+
+fn page(value: &str) -> Result<PageSize> {
+    match value {
+        "4KiB" => Ok(PageSize::Small),
+        "2MiB" => Ok(PageSize::Huge2M),
+        _ => refused("page", value, "4KiB or 2MiB"),
+    }
+}
+
+fn numa(value: &str) -> Result<NumaPolicy> {
+    let nodes = |text: &str| {
+        let nodes: Option<Vec<u32>> = text.split(',').map(|node| node.parse().ok()).collect();
+        nodes.filter(|nodes| !nodes.is_empty())
+    };
+    let policy = match value.split_once(':') {
+        None if value == "default" => Some(NumaPolicy::Default),
+        Some(("bind", text)) => nodes(text).map(NumaPolicy::Bind),
+        Some(("interleave", text)) => nodes(text).map(NumaPolicy::Interleave),
+        _ => None,
+    };
+    match policy {
+        Some(policy) => Ok(policy),
+        None => refused("numa", value, "default, bind:0,1 or interleave:0,1"),
+    }
+}
+
+fn pin(value: &str) -> Result<PinMode> {
+    match value {
+        "auto" => Ok(PinMode::Auto),
+        "asymmetric" => Ok(PinMode::Asymmetric),
+        "fenced" => Ok(PinMode::Fenced),
+        _ => refused("pin", value, "auto, asymmetric or fenced"),
+    }
+}
+
+fn mode(value: &str) -> Result<u32> {
+    match u32::from_str_radix(value, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => refused("mode", value, "an octal file mode such as 0660"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn all_options_are_read() {
+        let text = "/dev/shm/ue?create=1&max=4GiB&page=2MiB&populate=1&numa=bind:0,3&pin=fenced\
+                    &mode=0660";
+        let place = read(text).unwrap();
+        assert_eq!(place.path, PathBuf::from("/dev/shm/ue"));
+        let expected = CreateOptions {
+            bytes_max: 4 << 30,
+            page: PageSize::Huge2M,
+            populate: true,
+            numa: NumaPolicy::Bind(vec![0, 3]),
+            pin: PinMode::Fenced,
+            mode: 0o660,
+        };
+        assert_eq!(place.create, Some(expected));
+    }
+
+    #[test]
+    fn without_create_a_region_is_only_attached() {
+        assert_eq!(read("/x").unwrap(), Place { path: PathBuf::from("/x"), create: None });
+        assert_eq!(read("/x?create=0").unwrap().create, None);
+        assert!(read("/x?max=1GiB").is_err(), "an option without effect is a mistake");
+    }
+
+    #[test]
+    fn wrong_options_are_refused() {
+        for wrong in [
+            "",
+            "?create=1",
+            "/x?creat=1",
+            "/x?create=yes",
+            "/x?create=1&max=",
+            "/x?create=1&max=GiB",
+            "/x?create=1&max=1GB",
+            "/x?create=1&max=-1",
+            "/x?create=1&max=99999999TiB",
+            "/x?create=1&page=1GiB",
+            "/x?create=1&numa=bind:",
+            "/x?create=1&numa=bind:a",
+            "/x?create=1&pin=",
+            "/x?create=1&mode=999",
+            "/x?create=1&mode=7777",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_place_or_a_refusal(
+            text in "(/x)?[?]?((create|max|page|numa|pin|mode)?[=]?[01a-zA-Z:,é]{0,9}&?){0,4}"
+        ) {
+            let _ = read(&text);
+        }
+    }
+}

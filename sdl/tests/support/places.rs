@@ -1,0 +1,118 @@
+//! What the tests keep records in: a region in a folder of its own, or a `redis-server` that is
+//! started here and ended by its process id.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nearstate_sdl::{RedisStorage, SyncStorage, open};
+
+/// Longer than any start takes on a busy machine; a server that ends earlier is noticed at once.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// A back-end with no records, for one test.
+pub(crate) struct Place {
+    url: String,
+    _server: Option<Server>,
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn region() -> Self {
+        let folder = folder();
+        let path = folder.path().join("region");
+        let url = format!("region:{}?create=1&max=128MiB", path.display());
+        Self { url, _server: None, _folder: folder }
+    }
+
+    pub(crate) fn redis_tcp() -> Self {
+        let folder = folder();
+        let server = Server::start(folder.path(), &[]);
+        Self { url: server.tcp(), _server: Some(server), _folder: folder }
+    }
+
+    pub(crate) fn redis_unix() -> Self {
+        let folder = folder();
+        let server = Server::start(folder.path(), &[]);
+        Self { url: server.unix(), _server: Some(server), _folder: folder }
+    }
+
+    pub(crate) fn open(&self) -> Box<dyn SyncStorage> {
+        open(&self.url).unwrap_or_else(|error| panic!("{}: {error}", self.url))
+    }
+}
+
+/// A folder in memory, if there is one.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    tempfile::tempdir_in(base).unwrap()
+}
+
+/// A running `redis-server` on loopback and on a Unix socket, without a file of its own.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Starts one on a free port and waits until it answers.
+    pub(crate) fn start(folder: &Path, more: &[&str]) -> Self {
+        loop {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            // Another process may take the port first; then the server ends, and we try the next.
+            if let Some(server) = Self::start_at(port, folder, more) {
+                return server;
+            }
+        }
+    }
+
+    /// Starts one on this port; `None` if it ended at once.
+    pub(crate) fn start_at(port: u16, folder: &Path, more: &[&str]) -> Option<Self> {
+        let socket = folder.join("redis.sock");
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--unixsocket"])
+            .arg(&socket)
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"])
+            .arg(folder)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("redis-server: {error}: install it (apt-get install redis-server)")
+            });
+        let mut server = Self { child, port, socket };
+        let mut sdl = RedisStorage::open(&server.unix()).unwrap();
+        let begun = std::time::Instant::now();
+        loop {
+            if sdl.wait_ready("start", Duration::from_millis(100)).map_err(|error| error.kind)
+                != Err(nearstate_sdl::ErrorKind::RejectedBySdl)
+            {
+                return Some(server);
+            }
+            if server.child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            assert!(begun.elapsed() < START_MAX, "redis-server neither answers nor ends");
+        }
+    }
+
+    pub(crate) fn tcp(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn unix(&self) -> String {
+        format!("redis+unix://{}", self.socket.display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ends exactly the process that was started above.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
