@@ -22,8 +22,9 @@ fn plainly(pattern: &[u8], text: &[u8]) -> bool {
             let (is_in, rest) = class(rest, *byte);
             is_in && plainly(rest, left)
         }
-        ([b'\\', literal, rest @ ..], [byte, left @ ..]) => literal == byte && plainly(rest, left),
-        ([literal, rest @ ..], [byte, left @ ..]) => literal == byte && plainly(rest, left),
+        ([b'\\', literal, rest @ ..] | [literal, rest @ ..], [byte, left @ ..]) => {
+            literal == byte && plainly(rest, left)
+        }
         _ => false,
     }
 }
