@@ -100,7 +100,7 @@ impl Member {
 
     fn alloc_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
         let queue = arena.queue(class)?;
-        if queue.head.load(Ordering::Relaxed) == 0 {
+        if self.is_pool_better(class, queue.head.load(Ordering::Relaxed))? {
             match self.take_from_pool(class, WAIT_SHORT) {
                 // A living process keeps the pool: there is fresh memory.
                 Ok(()) | Err(Error::Stalled { .. }) => {}
@@ -110,7 +110,9 @@ impl Member {
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
-            if self.pressure.get() >= pressure_of(class) {
+            // A new member knows of nothing that is safe: without asking once, each short life would
+            // take fresh memory beside full pools.
+            if self.safe.get() == 0 || self.pressure.get() >= pressure_of(class) {
                 self.advance()?;
             }
             if self.is_reusable(head)? {
@@ -122,6 +124,16 @@ impl Member {
             Err(Error::Full { detail }) => self.alloc_desperately(arena, class, &detail),
             other => other,
         }
+    }
+
+    /// True if a pool has something and the member's own queue has nothing, or nothing that was retired
+    /// long enough ago. A glance without the lock: it may be wrong, and then costs a little.
+    fn is_pool_better(&self, class: u8, head: u64) -> Result<bool, Damage> {
+        let pool = self.map().word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
+        if pool == 0 || head == 0 {
+            return Ok(pool != 0);
+        }
+        Ok(!self.is_reusable(head)? && self.is_reusable(pool)?)
     }
 
     /// From the bump range, refilled from the frontier.
@@ -275,12 +287,13 @@ impl Member {
         head.store(first, Ordering::Release);
         crash_point!("give.pooled");
         queue.count.store(0, Ordering::Relaxed);
+        crash_point!("give.counted");
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("give.done");
         Ok(())
     }
 
-    /// Some cells of a pool come to the (empty or not) queue of their class.
+    /// Some cells of a pool come to the front of the queue of their class.
     fn take_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
@@ -423,20 +436,21 @@ impl Member {
     }
 }
 
-/// Links a chain of cells at the tail of the queue of its class.
+/// Links a chain of cells before the head of the queue of its class: it was retired before what the
+/// member retires itself, and what is retired longest is used first.
 fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Damage> {
     let queue = arena.queue(class)?;
-    cell::word(arena.map, last, WORD_NEXT)?.store(0, Ordering::Release);
-    if queue.head.load(Ordering::Relaxed) == 0 {
-        queue.tail.store(last, Ordering::Release);
-        queue.head.store(first, Ordering::Release);
-    } else {
-        let tail = queue.tail.load(Ordering::Relaxed);
-        if tail != last {
-            cell::word(arena.map, tail, WORD_NEXT)?.store(first, Ordering::Release);
-            queue.tail.store(last, Ordering::Release);
-        }
+    let head = queue.head.load(Ordering::Relaxed);
+    if head == first {
+        return Ok(()); // Recovery: it is linked.
     }
+    cell::word(arena.map, last, WORD_NEXT)?.store(head, Ordering::Release);
+    crash_point!("take.cleared");
+    if head == 0 {
+        queue.tail.store(last, Ordering::Release);
+        crash_point!("take.tail");
+    }
+    queue.head.store(first, Ordering::Release);
     Ok(())
 }
 

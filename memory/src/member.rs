@@ -118,6 +118,7 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         map.commit(member_at(high), MEMBER_BYTES)?;
         map.commit(arena_at(high), ARENA_BYTES)?;
         map.word(SUPER_MEMBERS)?.store(seal(u64::from(high) + 1), Ordering::Release);
+        crash_point!("attach.raised");
         shared.hint.store(u64::from(high) + 1, Ordering::Relaxed);
         return Ok(claim_slot(shared, high)?);
     }
@@ -134,6 +135,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
         Ok(())
     };
     set(MEMBER_PIN, 0)?;
+    crash_point!("attach.unpinned");
     set(MEMBER_PID, u64::from(me.pid))?;
     set(MEMBER_ANCHOR, shared.anchor.number())?;
     for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
@@ -423,7 +425,9 @@ impl Drop for Member {
             (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
         {
             pin.store(0, Ordering::Release);
+            crash_point!("detach.unpinned");
             state::free(word, word.load(Ordering::Acquire));
+            crash_point!("detach.free");
             self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
         }
     }

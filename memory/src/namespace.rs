@@ -144,6 +144,7 @@ impl Member {
         set(CATALOG_SPLIT, 0)?;
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         map.write(at + CATALOG_NAME, name)?;
+        crash_point!("namespace.named");
         if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
             self.add_segment(index, 0)?;
         }
@@ -162,6 +163,7 @@ impl Member {
         crash_point!("namespace.live");
         if index == used {
             map.word(SUPER_NAMESPACES)?.store(seal(u64::from(index) + 1), Ordering::Release);
+            crash_point!("namespace.counted");
         }
         Ok(index)
     }

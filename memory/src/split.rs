@@ -98,6 +98,7 @@ impl Member {
             let lines = left.min(COMMIT_LINES);
             self.map().commit(table.bucket_at(self.map(), q)?, lines * LINE)?;
             word.store(q + lines, Ordering::Release);
+            crash_point!("segment.committed");
         }
         Ok(())
     }
@@ -162,6 +163,7 @@ impl Member {
         lock::hold_with(first, self.me(), payload);
         for (index, word) in words.iter().enumerate() {
             word.store(inline.get(index).copied().unwrap_or(0), Ordering::Relaxed);
+            crash_point!("split.filling");
         }
         if last != 0 {
             line[LAST].store(last, Ordering::Relaxed);
@@ -234,6 +236,7 @@ fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Dam
     walk_chain(map, p_at, |at, entry| {
         if entry != 0 && is_moving(map, entry, level)? {
             publish(map.word(at)?, 0);
+            crash_point!("split.zeroing");
         }
         Ok(true)
     })?;
@@ -270,6 +273,7 @@ fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Da
     let mut rest = missing.into_iter();
     for word in line[1..LAST].iter().filter(|word| load(word) == 0) {
         publish(word, rest.next().unwrap_or(0));
+        crash_point!("split.doubling");
     }
     crash_point!("split.doubled");
     let control_word = line[0].load(Ordering::Relaxed);

@@ -112,11 +112,19 @@ fn kills(args: &Torture, starter: &Starter) -> Result<String, String> {
 
 fn steps(args: &Torture, stride: u64, starter: &Starter) -> Result<String, String> {
     let bar = bar(0);
-    let mut tick = |name: &str, at: u64| {
+    let mut tick = |name: &str, at: u64, whole: u64| {
+        bar.set_length(whole);
         bar.set_position(at);
-        bar.set_message(format!("instructions into {name}"));
+        bar.set_message(format!("instructions of {name}"));
     };
-    let done = step::sweep(&folder(args), starter, stride.max(1), &mut tick);
+    let done = step::sweep(&folder(args), starter, step::Stride::Every(stride.max(1)), &mut tick);
     bar.finish_and_clear();
-    done.map(|rows| if args.json { step::json(&rows).to_string() } else { step::table(&rows) })
+    match done {
+        Ok(rows) if args.json => Ok(step::json(&rows).to_string()),
+        Ok(rows) => Ok(step::table(&rows)),
+        Err(step::Stop::Found(error)) => Err(error),
+        Err(step::Stop::NotPermitted(why)) => {
+            Err(format!("nothing was tested: this machine does not permit ptrace ({why})"))
+        }
+    }
 }

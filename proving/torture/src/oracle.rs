@@ -200,10 +200,10 @@ impl Oracle {
                 Tag::Base => {}
                 Tag::Attached => {
                     self.tally.attached += 1;
-                    self.cut_short(writer, open.take())?;
+                    self.cut_short(writer, open.take());
                 }
                 Tag::Intent => {
-                    self.cut_short(writer, open.replace(*entry))?;
+                    self.cut_short(writer, open.replace(*entry));
                     self.saw(entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
                 Tag::Ack => {
@@ -214,7 +214,8 @@ impl Oracle {
                 }
             }
         }
-        self.cut_short(writer, open)
+        self.cut_short(writer, open);
+        Ok(())
     }
 
     fn own(&mut self, key: Key) -> &mut Own {
@@ -278,14 +279,14 @@ impl Oracle {
         Ok(())
     }
 
-    fn cut_short(&mut self, writer: u16, open: Option<Entry>) -> Result<(), String> {
-        let Some(entry) = open else { return Ok(()) };
+    fn cut_short(&mut self, writer: u16, open: Option<Entry>) {
+        let Some(entry) = open else { return };
         self.tally.cut_short += 1;
         if matches!(entry.key.space, Space::Hot | Space::Count) {
             let shared = self.shared.entry(entry.key).or_default();
             shared.doubts.push(print_of(after(&entry, writer, None).as_ref()));
             shared.raised_perhaps += u64::from(entry.op == Op::Raise);
-            return Ok(());
+            return;
         }
         let own = self.own(entry.key);
         for state in own.states.clone() {
@@ -294,7 +295,6 @@ impl Oracle {
                 own.states.push(next);
             }
         }
-        Ok(())
     }
 
     /// Compares a region's records with what they may be. Each of `found` was met once in a walk over

@@ -1,5 +1,7 @@
 //! What a torture run found out: numbers for people and for programs.
 
+use std::fmt::Write as _;
+
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -167,7 +169,7 @@ impl Report {
         ];
         let mut text = String::new();
         for (name, value) in lines {
-            text.push_str(&format!("{name:<30} {value}\n"));
+            let _ = writeln!(text, "{name:<30} {value}");
         }
         text
     }

@@ -27,17 +27,17 @@ pub struct Scenario {
 
 /// Orders for a writer.
 #[derive(Debug, Default)]
-struct Script(Vec<Order>);
+pub(crate) struct Script(pub(crate) Vec<Order>);
 
 impl Script {
-    fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
+    pub(crate) fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
         for number in numbers {
             let key = Key { space, writer: 0, number };
             self.0.push(Order { op, key, len, mask: 0 });
         }
     }
 
-    fn patch(&mut self, number: u32, mask: u32) {
+    pub(crate) fn patch(&mut self, number: u32, mask: u32) {
         let key = Key { space: Space::Blocks, writer: 0, number };
         self.0.push(Order { op: Op::Patch, key, len: 0, mask });
     }
@@ -45,7 +45,7 @@ impl Script {
 
 /// A mask that sets all six blocks, and ones that set or take away some.
 const ALL: u32 = 0b01_01_01_01_01_01;
-const SET_SECOND: u32 = 0b00_00_00_00_01_00;
+pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
@@ -138,7 +138,7 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name == name)
 }
 
-const WRITER: u16 = 0;
+pub(crate) const WRITER: u16 = 0;
 
 /// Creates a region with what a scenario needs, and returns what the oracle knows of it.
 ///
@@ -160,7 +160,7 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
 }
 
 /// Does some orders in this process, and tells the oracle.
-fn work(
+pub(crate) fn work(
     folder: &Path,
     oracle: &mut Oracle,
     base: u64,
@@ -181,7 +181,7 @@ fn work(
 }
 
 /// Tells the oracle what stands in the journal, and begins the journal anew.
-fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
+pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     oracle.replay(WRITER, &entries)?;

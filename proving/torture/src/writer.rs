@@ -74,6 +74,8 @@ pub(crate) struct Writer {
     buffer: Vec<u8>,
     /// A full region is an answer, not a failure.
     pub(crate) is_full_fine: bool,
+    /// Stops itself right before and right after the call: for whoever steps through it.
+    pub(crate) is_stepped: bool,
 }
 
 /// What is to be done with a record.
@@ -94,7 +96,16 @@ impl Writer {
         journal.attached(now_ns())?;
         let spaces = Spaces::open(&session, round)?;
         let buffer = Vec::new();
-        Ok(Self { session, spaces, journal, last, me, buffer, is_full_fine: false })
+        Ok(Self {
+            session,
+            spaces,
+            journal,
+            last,
+            me,
+            buffer,
+            is_full_fine: false,
+            is_stepped: false,
+        })
     }
 
     /// Reads and verifies a record.
@@ -133,16 +144,16 @@ impl Writer {
     fn random_on(&mut self, key: Key, dice: &mut Dice) -> Result<(), String> {
         let seen = self.see(key)?;
         let order = choose(key, seen.is_some(), dice);
-        self.carry_out(order, seen)
+        self.carry_out(order, seen.as_ref())
     }
 
     /// Reads a record and changes it.
     pub(crate) fn order(&mut self, order: Order) -> Result<(), String> {
         let seen = self.see(order.key)?;
-        self.carry_out(order, seen)
+        self.carry_out(order, seen.as_ref())
     }
 
-    fn carry_out(&mut self, order: Order, seen: Option<Found>) -> Result<(), String> {
+    fn carry_out(&mut self, order: Order, seen: Option<&Found>) -> Result<(), String> {
         let intent = Entry {
             tag: Tag::Intent,
             op: order.op,
@@ -150,12 +161,14 @@ impl Writer {
             seq: self.journal.next_seq(),
             len: order.len,
             mask: order.mask,
-            old: seen.as_ref().map_or(0, |found| found.content.print()),
-            version: seen.as_ref().map_or(0, |found| found.version),
+            old: seen.map_or(0, |found| found.content.print()),
+            version: seen.map_or(0, |found| found.version),
             at_ns: now_ns(),
         };
         self.journal.intend(&intent)?;
+        self.stop_if_stepped();
         let done = self.call(&intent, seen);
+        self.stop_if_stepped();
         let version = match done {
             Ok(version) => version,
             // A reader that is kept from running holds back what was deleted since: an answer, not
@@ -178,8 +191,14 @@ impl Writer {
         Ok(())
     }
 
+    fn stop_if_stepped(&self) {
+        if self.is_stepped {
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+        }
+    }
+
     /// Calls the store. The new version, the version that was deleted, or 0 for "no".
-    fn call(&mut self, intent: &Entry, seen: Option<Found>) -> Result<u64, Error> {
+    fn call(&mut self, intent: &Entry, seen: Option<&Found>) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
         let version = intent.version;
@@ -211,8 +230,8 @@ impl Writer {
             Op::DeleteVersion => session.delete_if(namespace, &key, Condition::Version(version)),
             Op::Patch => patch(session, namespace, &key, intent, self.me),
             Op::Raise => {
-                let count = seen.as_ref().map_or(0, |found| found.count) + 1;
-                let condition = match &seen {
+                let count = seen.map_or(0, |found| found.count) + 1;
+                let condition = match seen {
                     None => Condition::Absent,
                     Some(found) => Condition::Version(found.version),
                 };

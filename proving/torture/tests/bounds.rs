@@ -1,6 +1,7 @@
 //! How long the dead and the stopped may keep the living: a dead holder of a lock for less than 10 ms,
 //! a stopped one only from what it holds, and it is named.
 #![cfg(feature = "crash-points")]
+#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use std::path::{Path, PathBuf};
 use std::process::Child;

@@ -1,5 +1,6 @@
 //! Every named crash point, killed for real.
 #![cfg(feature = "crash-points")]
+#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use nearstate_torture::points::{Depth, recoveries, writes};
 use nearstate_torture::spawn::Starter;

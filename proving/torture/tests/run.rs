@@ -1,4 +1,5 @@
 //! A short torture run: real processes, killed at random instants.
+#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use nearstate_torture::run::{Options, run};
 use nearstate_torture::spawn::Starter;
