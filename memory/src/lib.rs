@@ -9,7 +9,7 @@
     not(loom),
     expect(
         clippy::cast_possible_truncation,
-        reason = "fields are cut out of 64-bit words by casts, and usize has 64 bits (asserted below)"
+        reason = "fields are cut out of 64-bit words by casts; usize has 64 bits (see below)"
     )
 )]
 

@@ -24,7 +24,7 @@ mod tests {
     }
 
     fn started(work: impl FnOnce() -> bool) -> i32 {
-        // SAFETY: no other thread of this test holds a lock that the child needs: the harness waits.
+        // SAFETY: no other thread holds a lock that the child needs: the harness only waits.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "cannot fork");
         if child == 0 {
@@ -129,8 +129,8 @@ mod tests {
         unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     }
 
-    /// Daemons whose descriptors are closed still exclude each other where they attach: no two get one
-    /// slot.
+    /// Daemons whose descriptors are closed still exclude each other where they attach: no two get
+    /// one slot.
     fn daemons_do_not_share_slots(path: &Path) {
         const DAEMONS: u32 = 3;
         const SESSIONS: usize = 400;
