@@ -31,14 +31,6 @@ impl RegionStore {
         let namespace = session.namespace(NAMESPACE, &Schema::default())?;
         Ok(Self { session, namespace })
     }
-
-    /// Attaches the region at this path.
-    ///
-    /// # Errors
-    /// What the region said.
-    pub fn attach(path: &Path) -> Result<Self> {
-        Self::of(&Region::attach(path)?)
-    }
 }
 
 impl Store for RegionStore {
