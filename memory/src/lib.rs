@@ -49,14 +49,14 @@ mod map;
 mod life;
 #[cfg(not(loom))]
 mod fault;
-#[cfg(not(loom))]
-pub mod crash;
-#[cfg(not(loom))]
-mod system;
 pub mod bucket;
 mod state;
 mod pin;
 mod lock;
+#[cfg(not(loom))]
+pub mod crash;
+#[cfg(not(loom))]
+mod system;
 #[cfg(not(loom))]
 pub mod class;
 pub mod layout;

@@ -305,7 +305,8 @@ fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Dam
     locate_in_chain(map, bucket_at, hash, key)
 }
 
-/// As [`locate`], where the key is not there, or in an overflow line, or shares its tag with another.
+/// As [`locate`], where the key is not there, or in an overflow line, or shares its tag with
+/// another.
 #[inline(never)]
 fn locate_in_chain(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
     let tag = tag_of(hash);

@@ -1,5 +1,5 @@
-//! The block table of a record, and a record's children: any bytes, put into a region with sums that
-//! that fit, are read, patched and verified without a panic.
+//! The block table of a record, and a record's children: any bytes, put into a region with sums
+//! that that fit, are read, patched and verified without a panic.
 
 use std::cell::Cell;
 use std::path::Path;
