@@ -1,5 +1,5 @@
-//! `nearstate torture`: writers and readers on one region, a killer, and an oracle that knows what was
-//! acknowledged.
+//! `nearstate torture`: writers and readers on one region, a killer, and an oracle that knows what
+//! was acknowledged.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,10 +21,12 @@ pub(crate) struct Torture {
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     kills: u64,
     /// Processes that write
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     writers: u16,
     /// Processes that read
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     readers: u16,
     /// Folder for the region and the journals, best in memory; a new one is made in it
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
@@ -33,7 +35,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Kills between two offline checks
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     kills_per_check: u64,
     /// The longest pause between two kills, in microseconds
     #[arg(long, default_value_t = 6000, value_name = "US")]
