@@ -55,19 +55,19 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "chunk",
         scenario: "chunk",
-        work: |s, _| s.each(Op::Put, Space::Own, 0..2, 33_000),
+        work: |s, _| s.each(Op::Put, Space::Own, 0..1, 300),
     },
     Operation {
         name: "give",
-        scenario: "pool",
-        work: |s, _| s.each(Op::Delete, Space::Own, 0..25, 0),
+        scenario: "pool-4k",
+        work: |s, _| s.each(Op::Delete, Space::Own, 0..385, 0),
     },
     Operation {
         name: "take",
-        scenario: "pool",
+        scenario: "pool-4k",
         work: |s, _| {
-            s.each(Op::Delete, Space::Own, 0..25, 0);
-            s.each(Op::Put, Space::Own, 50..51, 60_000);
+            s.each(Op::Delete, Space::Own, 0..385, 0);
+            s.each(Op::Put, Space::Own, 450..451, 4000);
         },
     },
     Operation {

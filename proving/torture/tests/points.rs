@@ -6,7 +6,7 @@ use nearstate_torture::points::{Depth, recoveries, writes};
 use nearstate_torture::spawn::Starter;
 use std::path::PathBuf;
 
-const DEPTH: Depth = Depth { occurrences: 4, stride: 5 };
+const DEPTH: Depth = Depth { occurrences: 3, stride: 9 };
 
 fn starter() -> Starter {
     Starter(vec![env!("CARGO_BIN_EXE_nearstate-torture-child").into()])
