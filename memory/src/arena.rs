@@ -111,6 +111,7 @@ impl<'m> Arena<'m> {
         if let Some(word) = self.words.get(which) {
             word.store(value, Ordering::Release);
         }
+        crash_point!("arena.stored");
     }
 
     /// The queue of a class.
@@ -148,6 +149,7 @@ impl<'m> Arena<'m> {
         crash_point!("pop.unlinked");
         let count = queue.count.load(Ordering::Relaxed);
         queue.count.store(count.saturating_sub(1), Ordering::Relaxed);
+        crash_point!("pop.counted");
         self.pend(cell)
     }
 
@@ -156,6 +158,7 @@ impl<'m> Arena<'m> {
     pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Damage> {
         let cell = self.get(which as usize);
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
+        crash_point!("cut.classed");
         self.set(note::POP, cell);
         crash_point!("pop.noted");
         self.set(which as usize, cell + bytes);
@@ -169,6 +172,7 @@ impl<'m> Arena<'m> {
     fn pend(&self, cell: u64) -> Result<(), Damage> {
         let pending = self.get(note::PENDING);
         cell::word(self.map, cell, WORD_NEXT)?.store(pending, Ordering::Release);
+        crash_point!("pop.chained");
         cell::word(self.map, cell, WORD_RETIRED)?.store(0, Ordering::Release);
         crash_point!("pop.linked");
         self.set(note::PENDING, cell);

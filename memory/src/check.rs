@@ -128,6 +128,9 @@ impl Walk<'_> {
                 self.report.fault(format!("namespace {name:?}: {what}"));
             }
         }
+        for index in namespace::unfinished(self.map)? {
+            self.segments(index)?;
+        }
         let mut ranges = Vec::new();
         for index in 0..members_high(self.map)? {
             self.arena(index, is_fenced, &mut ranges)?;
@@ -186,14 +189,20 @@ impl Walk<'_> {
     fn namespace(&mut self, index: u32, judge: Judge<'_>) -> Result<(), Damage> {
         let table = Table::new(self.map, index)?;
         let n = table.buckets();
+        self.segments(index)?;
+        for bucket in 0..n {
+            self.bucket(&table, bucket, n, judge)?;
+        }
+        Ok(())
+    }
+
+    /// Marks the segments of a namespace.
+    fn segments(&mut self, index: u32) -> Result<(), Damage> {
         for segment in 0..SEGMENTS {
             let at = self.map.word(segment_slot(index, segment))?.load(Ordering::Acquire);
             if at != 0 && self.mark(at, "a segment") {
                 self.report.bytes_index += cell::bytes_at(self.map, at)?;
             }
-        }
-        for bucket in 0..n {
-            self.bucket(&table, bucket, n, judge)?;
         }
         Ok(())
     }

@@ -13,9 +13,13 @@ pub(crate) use crash_point;
 pub const POINTS: &[&str] = &[
     "pop.noted",
     "pop.unlinked",
+    "pop.counted",
+    "pop.chained",
+    "cut.classed",
     "pop.linked",
     "pop.pending",
     "alloc.done",
+    "arena.stored",
     "append.noted",
     "append.cleared",
     "append.stamped",
@@ -41,22 +45,29 @@ pub const POINTS: &[&str] = &[
     "give.cut",
     "give.linked",
     "give.pooled",
+    "give.counted",
     "give.done",
     "take.noted",
     "take.cut",
+    "take.cleared",
+    "take.tail",
     "take.linked",
     "take.done",
     "split.locked",
     "split.noted",
+    "split.filling",
     "split.built",
     "split.committed",
+    "split.zeroing",
     "split.zeroed",
+    "split.doubling",
     "split.doubled",
     "split.stamped",
     "split.cut",
     "split.counted",
     "split.unlocked",
     "segment.taken",
+    "segment.committed",
     "recover.won",
     "recover.chunk",
     "recover.batch",
@@ -64,28 +75,38 @@ pub const POINTS: &[&str] = &[
     "recover.record",
     "recover.split",
     "recover.unlocked",
+    "recover.unpinned",
     "attach.identity",
+    "attach.unpinned",
+    "attach.raised",
     "attach.alive",
+    "detach.unpinned",
+    "detach.free",
+    "epoch.moved",
     "namespace.filled",
+    "namespace.named",
     "namespace.live",
+    "namespace.counted",
 ];
 
 /// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and this is the
-/// n-th time it is passed.
+/// n-th time it is passed; stops it with SIGSTOP for `name:n:stop`.
 #[cfg(feature = "crash-points")]
 pub(crate) fn pass(name: &str) {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicI64, Ordering};
-    static PLAN: OnceLock<Option<(String, AtomicI64)>> = OnceLock::new();
+    static PLAN: OnceLock<Option<(String, AtomicI64, bool)>> = OnceLock::new();
     let plan = PLAN.get_or_init(|| {
         let text = std::env::var("NEARSTATE_CRASH_AT").ok()?;
-        let (point, nth) = text.split_once(':')?;
-        Some((point.to_owned(), AtomicI64::new(nth.parse().ok()?)))
+        let mut parts = text.split(':');
+        let (point, nth) = (parts.next()?, parts.next()?);
+        let is_stop = parts.next() == Some("stop");
+        Some((point.to_owned(), AtomicI64::new(nth.parse().ok()?), is_stop))
     });
-    if let Some((point, left)) = plan
+    if let Some((point, left, is_stop)) = plan
         && point == name
         && left.fetch_sub(1, Ordering::Relaxed) == 1
     {
-        crate::system::kill_self();
+        crate::system::end_self(*is_stop);
     }
 }

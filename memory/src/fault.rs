@@ -49,7 +49,7 @@ unsafe impl Send for Previous {}
 // SAFETY: as above; it is only read afterwards.
 unsafe impl Sync for Previous {}
 
-/// A mapping's entry in the handler's list, until it is released.
+/// A mapping's entry in the handler's list, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     entry: &'static Guarded,
@@ -85,9 +85,10 @@ impl Guard {
     pub(crate) fn is_damaged(&self) -> bool {
         self.entry.is_damaged.load(Ordering::Relaxed)
     }
+}
 
-    /// Takes the mapping out of the list.
-    pub(crate) fn release(&self) {
+impl Drop for Guard {
+    fn drop(&mut self) {
         self.entry.bytes.store(0, Ordering::Release);
         self.entry.base.store(0, Ordering::Release);
     }

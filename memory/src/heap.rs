@@ -3,6 +3,8 @@
 //!
 //! A cell that was allocated is *pending* until a record that holds it is published or given up.
 
+use std::time::Duration;
+
 use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, note, op, slot, way};
@@ -14,7 +16,7 @@ use crate::layout::{
     CLASS_EXTENT, Damage, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
     SUPER_FRONTIER_LOCK, member_at, pool_at, seal, unseal,
 };
-use crate::member::Member;
+use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
 use crate::pin;
 use crate::roster::{members_high, state};
 
@@ -79,8 +81,8 @@ impl Member {
         Ok(cell)
     }
 
-    /// Asks for the lines of the cell that the next call will give: they were last used long ago, and
-    /// all the work until then hides their misses.
+    /// Asks for the lines of the cell that the next call will give: they were last used long ago,
+    /// and all the work until then hides their misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
         let mut line = 0;
@@ -98,13 +100,19 @@ impl Member {
 
     fn alloc_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
         let queue = arena.queue(class)?;
-        if queue.head.load(Ordering::Relaxed) == 0 {
-            self.take_from_pool(class)?;
+        if self.is_pool_better(class, queue.head.load(Ordering::Relaxed))? {
+            match self.take_from_pool(class, WAIT_SHORT) {
+                // A living process keeps the pool: there is fresh memory.
+                Ok(()) | Err(Error::Stalled { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let head = queue.head.load(Ordering::Relaxed);
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
-            if self.pressure.get() >= pressure_of(class) {
+            // A new member knows of nothing that is safe: without asking once, each short life
+            // would take fresh memory beside full pools.
+            if self.safe.get() == 0 || self.pressure.get() >= pressure_of(class) {
                 self.advance()?;
             }
             if self.is_reusable(head)? {
@@ -116,6 +124,17 @@ impl Member {
             Err(Error::Full { detail }) => self.alloc_desperately(arena, class, &detail),
             other => other,
         }
+    }
+
+    /// True if a pool has something and the member's own queue has nothing, or nothing that was
+    /// retired long enough ago. A glance without the lock: it may be wrong, and then costs a
+    /// little.
+    fn is_pool_better(&self, class: u8, head: u64) -> Result<bool, Damage> {
+        let pool = self.map().word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
+        if pool == 0 || head == 0 {
+            return Ok(pool != 0);
+        }
+        Ok(!self.is_reusable(head)? && self.is_reusable(pool)?)
     }
 
     /// From the bump range, refilled from the frontier.
@@ -149,15 +168,25 @@ impl Member {
         Ok(())
     }
 
+    /// Works under a leaf's lock, and gives it back also after an error: others would wait for it.
+    fn under_leaf(&self, at: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.take(at, slot::LEAF)?;
+        let done = work();
+        self.give_back(at, slot::LEAF, 0)?;
+        done
+    }
+
     /// Takes `[frontier, frontier + bytes)` as an empty bump range's content.
     fn take_chunk(&self, which: Bump, bytes: u64) -> Result<()> {
+        self.under_leaf(SUPER_FRONTIER_LOCK, || self.take_chunk_locked(which, bytes))
+    }
+
+    fn take_chunk_locked(&self, which: Bump, bytes: u64) -> Result<()> {
         let arena = self.arena()?;
-        self.take(SUPER_FRONTIER_LOCK, slot::LEAF)?;
         let word = self.map().word(SUPER_FRONTIER)?;
         let at = unseal(word.load(Ordering::Acquire), FRONTIER)? * LINE;
         let to = at.saturating_add(bytes);
         if to > self.map().len() {
-            self.give_back(SUPER_FRONTIER_LOCK, slot::LEAF, 0)?;
             return Err(Error::Full {
                 detail: "the region has reached the size it was created with".to_owned(),
             });
@@ -171,7 +200,6 @@ impl Member {
         crash_point!("chunk.bumped");
         arena.set(note::CHUNK_TO, 0);
         crash_point!("chunk.done");
-        self.give_back(SUPER_FRONTIER_LOCK, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -216,13 +244,14 @@ impl Member {
         self.pressure.set(self.pressure.get() + 1);
         let count = arena.queue(class)?.count.load(Ordering::Relaxed);
         if count > QUEUE_EXCESS * pressure_of(class) {
-            self.give_to_pool(class)?;
+            self.give_to_pool(class, Duration::ZERO)?;
         }
         Ok(())
     }
 
-    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells.
-    fn give_to_pool(&self, class: u8) -> Result<()> {
+    /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
+    /// `wait` is zero and the pool is locked, it stays.
+    fn give_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -231,36 +260,57 @@ impl Member {
         }
         let last = queue.tail.load(Ordering::Relaxed);
         let pool = pool_at(class);
-        self.take(pool, slot::LEAF)?;
+        if wait.is_zero() {
+            if self.take_if_free(pool, slot::LEAF)?.is_none() {
+                return Ok(()); // All stays in our queue, and the next cell of it tries again.
+            }
+        } else {
+            self.take_within(pool, slot::LEAF, wait)?;
+        }
+        let done = self.give_batch(class, first, last);
+        self.give_back(pool, slot::LEAF, 0)?;
+        done
+    }
+
+    fn give_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
+        let arena = self.arena()?;
+        let queue = arena.queue(class)?;
         arena.set(note::BATCH_FIRST, first);
         arena.set(note::BATCH_LAST, last);
         arena.set(note::BATCH_WAY, way::TO_POOL);
         crash_point!("give.noted");
         queue.head.store(0, Ordering::Release);
         crash_point!("give.cut");
-        let head = self.map().word(pool + POOL_HEAD)?;
+        let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let next = cell::word(self.map(), last, WORD_NEXT)?;
         next.store(head.load(Ordering::Acquire), Ordering::Release);
         crash_point!("give.linked");
         head.store(first, Ordering::Release);
         crash_point!("give.pooled");
         queue.count.store(0, Ordering::Relaxed);
+        crash_point!("give.counted");
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("give.done");
-        self.give_back(pool, slot::LEAF, 0)?;
         Ok(())
     }
 
-    /// Some cells of a pool come to the (empty or not) queue of their class.
-    fn take_from_pool(&self, class: u8) -> Result<()> {
+    /// Some cells of a pool come to the front of the queue of their class.
+    fn take_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         let pool = pool_at(class);
+        self.take_within(pool, slot::LEAF, wait)?;
+        let done = self.take_batch(class);
+        self.give_back(pool, slot::LEAF, 0)?;
+        done
+    }
+
+    fn take_batch(&self, class: u8) -> Result<()> {
+        let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
-        self.take(pool, slot::LEAF)?;
         let first = head.load(Ordering::Acquire);
         let (mut last, mut next, mut count) = (0, first, 0);
         while next != 0 && count < POOL_BATCH {
@@ -278,11 +328,10 @@ impl Member {
             link_batch(&arena, class, first, last)?;
             crash_point!("take.linked");
             let before = queue.count.load(Ordering::Relaxed);
-            queue.count.store(before + count, Ordering::Relaxed);
+            queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         }
         arena.set(note::BATCH_WAY, way::NONE);
         crash_point!("take.done");
-        self.give_back(pool, slot::LEAF, 0)?;
         Ok(())
     }
 
@@ -291,7 +340,7 @@ impl Member {
         let arena = self.arena()?;
         for class in (0..QUEUES as u8).filter(|class| *class != CLASS_EXTENT) {
             if arena.queue(class)?.head.load(Ordering::Relaxed) != 0 {
-                self.give_to_pool(class)?;
+                self.give_to_pool(class, WAIT_MAX)?;
             }
         }
         Ok(())
@@ -311,7 +360,7 @@ impl Member {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
-            self.take_from_pool(class)?;
+            self.take_from_pool(class, WAIT_MAX)?;
         }
         if let Ok(cell) = self.alloc_fresh(class) {
             return Ok(cell);
@@ -323,7 +372,7 @@ impl Member {
                 if head != 0 && self.is_reusable(head)? {
                     return self.split_cell(arena, wider, head, class);
                 }
-                self.take_from_pool(wider)?;
+                self.take_from_pool(wider, WAIT_MAX)?;
             }
         }
         Err(Error::Full { detail: self.why_full(detail)? })
@@ -388,20 +437,21 @@ impl Member {
     }
 }
 
-/// Links a chain of cells at the tail of the queue of its class.
+/// Links a chain of cells before the head of the queue of its class: it was retired before what the
+/// member retires itself, and what is retired longest is used first.
 fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Damage> {
     let queue = arena.queue(class)?;
-    cell::word(arena.map, last, WORD_NEXT)?.store(0, Ordering::Release);
-    if queue.head.load(Ordering::Relaxed) == 0 {
-        queue.tail.store(last, Ordering::Release);
-        queue.head.store(first, Ordering::Release);
-    } else {
-        let tail = queue.tail.load(Ordering::Relaxed);
-        if tail != last {
-            cell::word(arena.map, tail, WORD_NEXT)?.store(first, Ordering::Release);
-            queue.tail.store(last, Ordering::Release);
-        }
+    let head = queue.head.load(Ordering::Relaxed);
+    if head == first {
+        return Ok(()); // Recovery: it is linked.
     }
+    cell::word(arena.map, last, WORD_NEXT)?.store(head, Ordering::Release);
+    crash_point!("take.cleared");
+    if head == 0 {
+        queue.tail.store(last, Ordering::Release);
+        crash_point!("take.tail");
+    }
+    queue.head.store(first, Ordering::Release);
     Ok(())
 }
 

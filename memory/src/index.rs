@@ -108,7 +108,8 @@ fn search<'m>(
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
 }
 
-/// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last word.
+/// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last
+/// word.
 ///
 /// Without a branch on where it stands: that place is random, and a processor that guesses it wrong
 /// waits for the line before it goes on to the next record.
@@ -159,8 +160,8 @@ pub(crate) fn find<'m>(
     find_slowly(map, table, hash, key)
 }
 
-/// As [`find`], where the bucket was split, has overflow lines, is being changed, or has two entries
-/// with one tag.
+/// As [`find`], where the bucket was split, has overflow lines, is being changed, or has two
+/// entries with one tag.
 #[inline(never)]
 fn find_slowly<'m>(
     map: &'m Map,

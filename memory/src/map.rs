@@ -1,7 +1,7 @@
 //! The mapped bytes of a region: every access is checked against the length, none can panic.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -24,10 +24,12 @@ pub(crate) struct Map {
     words: u64,
     /// `bytes / 64`.
     lines: u64,
+    // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
     guard: Guard,
+    _mapped: Span,
     fork: NonNull<AtomicU64>,
-    file: File,
-    key: (u64, u64),
+    _fork_mapped: Span,
+    open: Open,
     path: PathBuf,
 }
 
@@ -40,27 +42,25 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps `bytes` of the file.
     pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
-        let key = life::file_key(&file)?;
         let base = system::map_shared(file.as_fd(), bytes)?;
+        // From here on an error unmaps: a mapping left behind would keep the open file, and with it
+        // the attach lock, for as long as this process lives.
+        let mapped = Span { base, bytes };
+        let open = Open { key: life::file_key(&file)?, file: Some(file) };
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
-        let guard = match Guard::new(base, bytes, page, fork) {
-            Ok(guard) => guard,
-            Err(error) => {
-                // SAFETY: mapped just now, and nobody has seen it.
-                unsafe { system::unmap(base, bytes) };
-                return Err(error);
-            }
-        };
+        let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
+        let guard = Guard::new(base, bytes, page, fork)?;
         let map = Self {
             base,
             bytes,
             words: bytes / 8,
             lines: bytes / LINE,
             guard,
+            _mapped: mapped,
             fork,
-            file,
-            key,
+            _fork_mapped: fork_mapped,
+            open,
             path: path.to_owned(),
         };
         map.fork_word().store(1, Ordering::Relaxed);
@@ -100,8 +100,14 @@ impl Map {
     /// ours too, and the number may be another file's by now: then the file is opened anew by its
     /// path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-        if life::file_key(&self.file).is_ok_and(|key| key == self.key) {
-            return work(&self.file);
+        work(self.lend()?.file())
+    }
+
+    /// The region's file, as [`Map::with_file`] finds it. Locks of an open file go with it: whoever
+    /// takes one keeps what was lent.
+    pub(crate) fn lend(&self) -> Result<Lent<'_>> {
+        if let Some(file) = self.open.ours() {
+            return Ok(Lent::Ours(file));
         }
         let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
             Error::System {
@@ -112,13 +118,13 @@ impl Map {
                 errno: error.raw_os_error().unwrap_or(0),
             }
         })?;
-        if life::file_key(&anew)? != self.key {
+        if life::file_key(&anew)? != self.open.key {
             return Err(Error::NotARegion {
                 path: self.path.clone(),
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
             });
         }
-        work(&anew)
+        Ok(Lent::Anew(anew))
     }
 
     /// The path by which it was opened.
@@ -253,12 +259,60 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+/// The region's file for some work.
+#[derive(Debug)]
+pub(crate) enum Lent<'m> {
+    /// As it was opened.
+    Ours(&'m File),
+    /// Opened again.
+    Anew(File),
+}
+
+impl Lent<'_> {
+    pub(crate) const fn file(&self) -> &File {
+        match self {
+            Self::Ours(file) => file,
+            Self::Anew(file) => file,
+        }
+    }
+}
+
+/// The region's descriptor, for as long as it is one.
+#[derive(Debug)]
+struct Open {
+    file: Option<File>,
+    key: (u64, u64),
+}
+
+impl Open {
+    /// The file, unless somebody closed its descriptor.
+    fn ours(&self) -> Option<&File> {
+        self.file.as_ref().filter(|file| life::file_key(file).is_ok_and(|key| key == self.key))
+    }
+}
+
+impl Drop for Open {
+    /// Closes the descriptor only if it is still ours: the number may be a daemon's log by now.
     fn drop(&mut self) {
-        self.guard.release(); // The handler must not reach what is unmapped next.
-        // SAFETY: views borrow the region that owns this map, so none is left.
+        if self.ours().is_none()
+            && let Some(file) = self.file.take()
+        {
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+/// A mapping of our own, unmapped with its owner.
+#[derive(Debug)]
+struct Span {
+    base: NonNull<u8>,
+    bytes: u64,
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // more.
         unsafe { system::unmap(self.base, self.bytes) };
-        // SAFETY: the guard page is ours alone.
-        unsafe { system::unmap(self.fork.cast(), system::GUARD_BYTES) };
     }
 }

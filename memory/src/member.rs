@@ -38,6 +38,9 @@ const PROBE_EVERY: Duration = Duration::from_micros(200);
 /// as meant is over long before.
 const EPOCHS_HELD: u64 = 8;
 
+/// How long a writer waits for a living holder of a lock that it can do without: ten probes.
+pub(crate) const WAIT_SHORT: Duration = Duration::from_millis(2);
+
 /// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
 /// hold.
 const SPINS: u32 = 64;
@@ -115,6 +118,7 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         map.commit(member_at(high), MEMBER_BYTES)?;
         map.commit(arena_at(high), ARENA_BYTES)?;
         map.word(SUPER_MEMBERS)?.store(seal(u64::from(high) + 1), Ordering::Release);
+        crash_point!("attach.raised");
         shared.hint.store(u64::from(high) + 1, Ordering::Relaxed);
         return Ok(claim_slot(shared, high)?);
     }
@@ -131,6 +135,7 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
         Ok(())
     };
     set(MEMBER_PIN, 0)?;
+    crash_point!("attach.unpinned");
     set(MEMBER_PID, u64::from(me.pid))?;
     set(MEMBER_ANCHOR, shared.anchor.number())?;
     for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
@@ -285,6 +290,13 @@ impl Member {
     /// Takes a lock word and notes it in slot `slot` of the note. Returns the payload.
     #[inline]
     pub(crate) fn take(&self, at: u64, slot: usize) -> Result<u64> {
+        self.take_within(at, slot, WAIT_MAX)
+    }
+
+    /// Takes a lock word as [`Member::take`] does, but waits no longer than `bound` for a living
+    /// holder: for work that can be left.
+    #[inline]
+    pub(crate) fn take_within(&self, at: u64, slot: usize, bound: Duration) -> Result<u64> {
         let arena = self.arena()?;
         let word = self.map().word(at)?;
         arena.set(note::LOCKS + slot, at);
@@ -294,8 +306,29 @@ impl Member {
                 crash_point!("lock.taken");
                 Ok(payload)
             }
-            Err(_) => self.wait_for(word, slot),
+            Err(_) => self.wait_for(word, slot, bound),
         }
+    }
+
+    /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder
+    /// is recovered. Returns the payload.
+    pub(crate) fn take_if_free(&self, at: u64, slot: usize) -> Result<Option<u64>> {
+        let arena = self.arena()?;
+        let word = self.map().word(at)?;
+        arena.set(note::LOCKS + slot, at);
+        for _ in 0..2 {
+            match lock::try_take(word, self.me()) {
+                Ok(payload) => return Ok(Some(payload)),
+                Err(0) => {}
+                Err(owner) => {
+                    if !self.recover_if_dead(u32::try_from(owner - 1).unwrap_or(u32::MAX))? {
+                        break;
+                    }
+                }
+            }
+        }
+        arena.set(note::LOCKS + slot, 0);
+        Ok(None)
     }
 
     /// Gives back a lock that [`Member::take`] took.
@@ -308,7 +341,7 @@ impl Member {
     }
 
     #[cold]
-    fn wait_for(&self, word: &AtomicU64, slot: usize) -> Result<u64> {
+    fn wait_for(&self, word: &AtomicU64, slot: usize, bound: Duration) -> Result<u64> {
         let since = Instant::now();
         let mut probed = since;
         let mut spins = 0;
@@ -336,7 +369,7 @@ impl Member {
                 self.refuse_nobodys_lock(word, owner)?;
                 continue;
             }
-            if now.duration_since(since) > WAIT_MAX {
+            if now.duration_since(since) > bound {
                 self.arena()?.set(note::LOCKS + slot, 0);
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
@@ -392,7 +425,9 @@ impl Drop for Member {
             (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
         {
             pin.store(0, Ordering::Release);
+            crash_point!("detach.unpinned");
             state::free(word, word.load(Ordering::Acquire));
+            crash_point!("detach.free");
             self.shared.hint.fetch_min(u64::from(self.index), Ordering::Relaxed);
         }
     }

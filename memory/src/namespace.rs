@@ -55,6 +55,15 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Damage> {
     Ok(all)
 }
 
+/// Entries that a creator began and did not finish: the next one takes the first of them, and finds
+/// the segment that is there already.
+pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Damage> {
+    let used = used(map)?;
+    let live: Vec<u32> = list(map)?.into_iter().map(|entry| entry.index).collect();
+    let last = used.min(NAMESPACES_MAX as u32 - 1);
+    Ok((0..=last).filter(|index| *index == used || !live.contains(index)).collect())
+}
+
 fn used(map: &Map) -> Result<u32, Damage> {
     let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
     let used = unseal(word, "the count of namespaces has a flipped bit")?;
@@ -135,6 +144,7 @@ impl Member {
         set(CATALOG_SPLIT, 0)?;
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         map.write(at + CATALOG_NAME, name)?;
+        crash_point!("namespace.named");
         if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
             self.add_segment(index, 0)?;
         }
@@ -153,6 +163,7 @@ impl Member {
         crash_point!("namespace.live");
         if index == used {
             map.word(SUPER_NAMESPACES)?.store(seal(u64::from(index) + 1), Ordering::Release);
+            crash_point!("namespace.counted");
         }
         Ok(index)
     }

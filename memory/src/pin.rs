@@ -16,6 +16,8 @@
 //! before P2; in a fenced region both are full fences.
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
+#[cfg(not(loom))]
+use crate::crash::crash_point;
 use crate::layout::{Damage, seal, unseal};
 
 const EPOCH: &str = "the epoch word has a flipped bit";
@@ -72,7 +74,11 @@ pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64
         return Ok(0); // No barrier, nothing is safe.
     }
     match epoch.compare_exchange(seen, seal(now + 1), Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(now + 1),
+        Ok(_) => {
+            #[cfg(not(loom))]
+            crash_point!("epoch.moved");
+            Ok(now + 1)
+        }
         Err(other) => unseal(other, EPOCH),
     }
 }

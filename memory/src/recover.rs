@@ -131,6 +131,7 @@ impl Member {
             word.store(seen, Ordering::Release);
             return Err(error);
         }
+        crash_point!("recover.unpinned");
         state::free(word, seen);
         Ok(true)
     }

@@ -18,10 +18,10 @@ use crate::layout::{
     ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_ANCHOR, MEMBER_STATE, MEMBERS,
     SUPER_BYTES, SUPER_CHECK, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP,
     SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
-    member_at, seal,
+    SUPER_WORDS, member_at, seal,
 };
 use crate::life::{Anchor, Identity, now_ms};
-use crate::map::Map;
+use crate::map::{Lent, Map};
 use crate::roster::{members_high, state};
 use crate::system::{Lock, lock_byte, register_barrier};
 use crate::table::Table;
@@ -125,7 +125,8 @@ pub(crate) struct Shared {
 /// The attach lock: over processes by the file, over threads by a mutex.
 #[derive(Debug)]
 pub(crate) struct AttachLock<'s> {
-    shared: &'s Shared,
+    /// What holds the lock: closed, it is gone.
+    file: Lent<'s>,
     _threads: MutexGuard<'s, ()>,
 }
 
@@ -133,15 +134,16 @@ impl Shared {
     /// Waits for the attach lock. The kernel gives it back if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.map.with_file(|file| lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait))?;
-        Ok(AttachLock { shared: self, _threads: threads })
+        let file = self.map.lend()?;
+        lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Wait)?;
+        Ok(AttachLock { file, _threads: threads })
     }
 }
 
 impl Drop for AttachLock<'_> {
     fn drop(&mut self) {
         // Nothing to do about a failure: the lock goes with the descriptor.
-        let _ = self.shared.map.with_file(|f| lock_byte(f.as_fd(), ATTACH_BYTE, Lock::Release));
+        let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, Lock::Release);
     }
 }
 
@@ -191,12 +193,8 @@ impl Region {
             .open(path)
             .map_err(|error| open_failure(path, &error))?;
         lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait)?;
-        let mut magic = [0; 8];
         let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
-        let is_new = length == 0
-            || length >= SUPER_BYTES
-                && file.read_exact_at(&mut magic, 0).is_ok()
-                && magic == [0; 8];
+        let is_new = length == 0 || is_half_made(&file).map_err(|e| open_failure(path, &e))?;
         let opened = match (is_new, create) {
             (true, Some(options)) => Self::initialise(file, path, options).map(|r| (r, true)),
             (true, None) => Err(Error::NotARegion {
@@ -247,12 +245,14 @@ impl Region {
             NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
             NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
         }
+        map.commit(0, page.max(MEMBERS))?;
+        fill_superblock(&map, length, page, is_fenced)?;
         if options.populate {
+            // The superblock is whole but for its magic: `is_half_made` knows it by that.
             map.commit(0, length)?;
             map.collapse(HEAP, length);
         }
-        map.commit(0, page.max(MEMBERS))?;
-        fill_superblock(&map, length, page, is_fenced)?;
+        map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
         Self::share(map, is_fenced)
     }
 
@@ -338,8 +338,28 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
     if let Some(first) = page.get_mut(0..8) {
         first.copy_from_slice(&MAGIC.to_le_bytes());
     }
-    set(SUPER_CHECK, xxh3_64(&page))?;
-    set(SUPER_MAGIC, MAGIC)
+    set(SUPER_CHECK, xxh3_64(&page))
+}
+
+/// True for what a creator leaves that is killed before its commit point, and for nothing else: a
+/// file of another program may begin with zeros, and must not be made a region of.
+fn is_half_made(file: &File) -> std::io::Result<bool> {
+    let data = file.metadata()?;
+    let mut page = vec![0; SUPER_BYTES as usize];
+    if data.len() < SUPER_BYTES {
+        return Ok(false);
+    }
+    file.read_exact_at(&mut page, 0)?;
+    let is_ours = (0..)
+        .step_by(8)
+        .zip(page.chunks_exact(8))
+        .all(|(at, word)| word == [0; 8] || at != SUPER_MAGIC && SUPER_WORDS.contains(&at));
+    let has_superblock_only =
+        data.len() >= HEAP + REGION_BYTES_MIN && data.blocks() * 512 <= data.blksize().max(MEMBERS);
+    if let Some(first) = page.get_mut(0..8) {
+        first.copy_from_slice(&MAGIC.to_le_bytes());
+    }
+    Ok(is_ours && (has_superblock_only || judge_superblock(&page).is_ok()))
 }
 
 /// What the superblock of a region says of it.
@@ -431,6 +451,9 @@ fn open_failure(path: &Path, error: &std::io::Error) -> Error {
             "no permission (who attaches reads and writes: see its mode, chmod, chown)"
         }
         libc::ENOENT => "there is no such file (create the region first)",
+        libc::EMFILE | libc::ENFILE => {
+            "no more files can be open (detach from some regions, or raise ulimit -n)"
+        }
         libc::ENOTDIR | libc::EISDIR => "not a file's path",
         libc::ENOSPC => "the file system has no room",
         libc::EFBIG => "larger than the file system's largest file",

@@ -17,14 +17,14 @@ use crate::layout::{
 };
 use crate::lock;
 use crate::map::Map;
-use crate::member::Member;
+use crate::member::{Member, WAIT_SHORT};
 use crate::table::{Table, buckets_of, first_of, segment_of, segment_slot};
 
 /// Lines of a segment that get pages at once: 256 KiB.
 const COMMIT_LINES: u64 = 4096;
 
-/// A chain this long means that splitting has not kept up: wait for the lock instead of leaving it
-/// to whoever has it.
+/// A chain this long means that splitting has not kept up: wait a little for the lock instead of
+/// leaving it to whoever has it.
 const CROWD_WAIT: u32 = 24;
 
 /// Buckets that one insert adds at the most when it finds its own crowded.
@@ -38,7 +38,8 @@ impl Member {
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWD_WAIT) {
                 Ok(()) => {}
-                Err(Error::Full { .. }) => return self.give_up(),
+                // A living process keeps what this needs: later inserts will do it.
+                Err(Error::Full { .. } | Error::Stalled { .. }) => return self.give_up(),
                 Err(error) => return Err(error),
             }
         }
@@ -48,7 +49,7 @@ impl Member {
     fn split_once(&self, table: &Table, is_pressing: bool) -> Result<()> {
         let at = catalog_at(table.index()) + CATALOG_SPLIT;
         if is_pressing {
-            self.take(at, slot::SPLIT)?;
+            self.take_within(at, slot::SPLIT, WAIT_SHORT)?;
         } else {
             let arena = self.arena()?;
             arena.set(note::LOCKS + slot::SPLIT, at);
@@ -72,7 +73,8 @@ impl Member {
         }
         self.commit_bucket(table, q)?;
         let p_at = table.bucket_at(self.map(), p)?;
-        let payload = self.take(p_at, slot::BUCKET)?;
+        // Whoever is stopped in a write to p must not stop inserts into other buckets.
+        let Some(payload) = self.take_if_free(p_at, slot::BUCKET)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
         if done.is_err() && self.arena()?.get(note::OP) == op::NONE {
@@ -96,6 +98,7 @@ impl Member {
             let lines = left.min(COMMIT_LINES);
             self.map().commit(table.bucket_at(self.map(), q)?, lines * LINE)?;
             word.store(q + lines, Ordering::Release);
+            crash_point!("segment.committed");
         }
         Ok(())
     }
@@ -143,10 +146,9 @@ impl Member {
         lock::hold_with(map.word(p_at)?, self.me(), committed);
         crash_point!("split.committed");
         arena.set(note::PENDING, 0);
-        finish(&arena, self.me())?;
-        table.refresh(map)?;
+        let finished = finish(&arena, self.me()).and_then(|()| table.refresh(map));
         self.give_back(q_at, slot::BUCKET_NEW, committed)?;
-        Ok(())
+        finished.map(drop).map_err(Error::from)
     }
 
     /// Fills a bucket that nobody can find yet, locked by us.
@@ -161,6 +163,7 @@ impl Member {
         lock::hold_with(first, self.me(), payload);
         for (index, word) in words.iter().enumerate() {
             word.store(inline.get(index).copied().unwrap_or(0), Ordering::Relaxed);
+            crash_point!("split.filling");
         }
         if last != 0 {
             line[LAST].store(last, Ordering::Relaxed);
@@ -233,6 +236,7 @@ fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Dam
     walk_chain(map, p_at, |at, entry| {
         if entry != 0 && is_moving(map, entry, level)? {
             publish(map.word(at)?, 0);
+            crash_point!("split.zeroing");
         }
         Ok(true)
     })?;
@@ -269,6 +273,7 @@ fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Da
     let mut rest = missing.into_iter();
     for word in line[1..LAST].iter().filter(|word| load(word) == 0) {
         publish(word, rest.next().unwrap_or(0));
+        crash_point!("split.doubling");
     }
     crash_point!("split.doubled");
     let control_word = line[0].load(Ordering::Relaxed);

@@ -288,7 +288,11 @@ pub(crate) fn map_anchor(fd: BorrowedFd<'_>, page: u64) -> Result<NonNull<u8>> {
         libc::madvise(base.as_ptr().cast::<c_void>(), page as usize, libc::MADV_DONTFORK)
     };
     if done != 0 {
-        return Err(failure("madvise(MADV_DONTFORK)"));
+        let error = failure("madvise(MADV_DONTFORK)");
+        // SAFETY: nobody else has the address. Left mapped, it would keep the lock of a living
+        // process.
+        unsafe { unmap(base, page) };
+        return Err(error);
     }
     Ok(base)
 }
@@ -354,9 +358,10 @@ pub(crate) fn bind_memory(
     Ok(())
 }
 
-/// Ends this process as an operator's `kill -9` would.
+/// Ends this process as an operator's `kill -9` would, or stops it as `kill -STOP` would.
 #[cfg(feature = "crash-points")]
-pub(crate) fn kill_self() {
-    // SAFETY: a signal to ourselves; nothing after it runs.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+pub(crate) fn end_self(is_stop: bool) {
+    let signal = if is_stop { libc::SIGSTOP } else { libc::SIGKILL };
+    // SAFETY: a signal to this process; nothing runs after it, or only when somebody continues it.
+    unsafe { libc::kill(std::process::id().cast_signed(), signal) };
 }

@@ -29,6 +29,13 @@ const SUITES: &[Suite] = &[
         is_built_apart: false,
     },
     Suite {
+        name: "torture",
+        why: "kills at every named point, after instructions and at random; bounds of waiting",
+        words: &["test", "-p", "nearstate-torture", "--features", "crash-points", "--no-fail-fast"],
+        settings: &[],
+        is_built_apart: false,
+    },
+    Suite {
         name: "loom",
         why: "the small lock-free parts under every interleaving, and mutants that must fail",
         words: &["test", "-p", "nearstate-memory", "--lib", "--no-fail-fast"],

@@ -4,6 +4,7 @@
 
 mod bench;
 mod region;
+mod torture;
 
 use clap::{Parser, Subcommand};
 use std::io::Write as _;
@@ -25,12 +26,18 @@ enum Command {
     /// Create, inspect, check and drop regions
     #[command(subcommand)]
     Region(region::Command),
+    /// Kill processes that use a region, and verify that nothing acknowledged is lost or torn
+    Torture(torture::Torture),
+    #[command(name = torture::CHILD, hide = true)]
+    TortureChild(torture::Child),
 }
 
 fn main() -> ExitCode {
     let outcome = match Line::parse().command {
         Command::Bench(command) => bench::run(command),
         Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+        Command::Torture(args) => return torture::run(&args),
+        Command::TortureChild(child) => return torture::run_child(&child),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,3 +1,25 @@
-//! nearstate: see ARCHITECTURE.md.
+//! Floor 5: the proof of the death promise. Real processes use one region and are killed: at random
+//! instants ([`run`]), at every named point of every write path ([`points`]), and after every
+//! single instruction ([`step`]). Each time another process verifies the region against an oracle
+//! that knows what was acknowledged ([`oracle`]).
+//!
+//! Modules stand in the order of floors: each uses only those below it.
 
 #![forbid(unsafe_code)]
+
+#[cfg(feature = "crash-points")]
+pub mod points;
+pub mod run;
+pub mod child;
+pub mod step;
+pub mod scenario;
+mod reader;
+pub mod verify;
+mod writer;
+pub mod report;
+pub mod spawn;
+pub mod oracle;
+pub mod journal;
+pub mod content;
+pub mod dice;
+pub mod clock;

@@ -2,11 +2,12 @@
 //! while is slow for all of them.
 
 use super::calls;
+use super::clock::Clock;
 use super::companion::{Companion, Terms, writers};
 use super::findings::{Goal, OURS, Row, Unit};
 use super::listing;
 use super::loops::Job;
-use super::options::{Clock, Group, Options};
+use super::options::{Group, Options};
 use super::peers::region::{Loaded as RegionLoaded, RegionStore, room};
 use super::peers::{Need, Subject, open};
 use super::place::{Places, pin};

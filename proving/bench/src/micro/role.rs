@@ -1,8 +1,8 @@
 //! What this program is when the bench starts it again: somebody who reads or writes beside the
 //! measurement, one of ten writers, or the reader whose system calls are counted.
 
+use super::clock::Clock;
 use super::loops::{self, Job, Store};
-use super::options::Clock;
 use super::peers::lmdb::LmdbFile;
 use super::peers::region::RegionStore;
 use super::place;

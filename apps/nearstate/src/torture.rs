@@ -1,0 +1,133 @@
+//! `nearstate torture`: writers and readers on one region, a killer, and an oracle that knows what
+//! was acknowledged.
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use nearstate_torture::report::Report;
+use nearstate_torture::run::{Options, run as torture};
+use nearstate_torture::spawn::Starter;
+use nearstate_torture::{child, step};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Name of the hidden sub-command that a run starts its children with.
+pub(crate) const CHILD: &str = "torture-child";
+
+/// Kill processes that use a region, and verify that nothing acknowledged is lost or torn
+#[derive(Debug, Args)]
+pub(crate) struct Torture {
+    /// Processes to kill
+    #[arg(long, default_value_t = 10_000, value_name = "N")]
+    kills: u64,
+    /// Processes that write
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    writers: u16,
+    /// Processes that read
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
+    readers: u16,
+    /// Folder for the region and the journals, best in memory; a new one is made in it
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    path: PathBuf,
+    /// Seed of all choices; a new one each time if it is not given
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Kills between two offline checks
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    kills_per_check: u64,
+    /// The longest pause between two kills, in microseconds
+    #[arg(long, default_value_t = 6000, value_name = "US")]
+    pause_us_max: u64,
+    /// Kill at single instructions instead: after every N-th of each kind of write (1 = every one)
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A child of a torture run.
+#[derive(Debug, Args)]
+pub(crate) struct Child {
+    words: Vec<String>,
+}
+
+/// What a child does.
+pub(crate) fn run_child(child: &Child) -> ExitCode {
+    child::main(&child.words)
+}
+
+/// Runs, shows how far it is, and prints what was found.
+pub(crate) fn run(args: &Torture) -> ExitCode {
+    let done = Starter::own(CHILD).and_then(|starter| match args.step {
+        Some(stride) => steps(args, stride, &starter),
+        None => kills(args, &starter),
+    });
+    match done {
+        Ok(text) => {
+            let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "nearstate torture: FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn folder(args: &Torture) -> PathBuf {
+    args.path.join(format!("nearstate-torture-{}", std::process::id()))
+}
+
+fn bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{elapsed_precise} [{bar:40}] {pos}/{len} {msg} (about {eta} left)",
+    );
+    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn kills(args: &Torture, starter: &Starter) -> Result<String, String> {
+    let options = Options {
+        kills: args.kills,
+        kills_per_check: args.kills_per_check,
+        writers: args.writers,
+        readers: args.readers,
+        folder: folder(args),
+        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+        pause_us_max: args.pause_us_max,
+    };
+    let bar = bar(args.kills);
+    let mut tick = |report: &Report| {
+        bar.set_position(report.kills);
+        bar.set_message(format!(
+            "kills, {} writes verified, {} checks clean",
+            report.verified, report.checks
+        ));
+    };
+    let done = torture(&options, starter, &mut tick);
+    bar.finish_and_clear();
+    let report = done?;
+    Ok(if args.json { report.json().to_string() } else { report.table() })
+}
+
+fn steps(args: &Torture, stride: u64, starter: &Starter) -> Result<String, String> {
+    let bar = bar(0);
+    let mut tick = |name: &str, at: u64, whole: u64| {
+        bar.set_length(whole);
+        bar.set_position(at);
+        bar.set_message(format!("instructions of {name}"));
+    };
+    let done = step::sweep(&folder(args), starter, step::Stride::Every(stride.max(1)), &mut tick);
+    bar.finish_and_clear();
+    match done {
+        Ok(rows) if args.json => Ok(step::json(&rows).to_string()),
+        Ok(rows) => Ok(step::table(&rows)),
+        Err(step::Stop::Found(error)) => Err(error),
+        Err(step::Stop::NotPermitted(why)) => {
+            Err(format!("nothing was tested: this machine does not permit ptrace ({why})"))
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The child of the tests: what `nearstate torture-child` is to `nearstate torture`.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    nearstate_torture::child::main(&words)
+}

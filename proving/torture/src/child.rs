@@ -1,0 +1,51 @@
+//! What a child process does: `ROLE FOLDER NUMBER SEED ROUND [MORE]`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::dice::Dice;
+use crate::reader;
+use crate::scenario;
+use crate::step;
+use crate::writer::Writer;
+
+/// A child's words after the sub-command.
+///
+/// It ends with 0 when its work is done, and with 1 and a sentence on standard error when it met
+/// something that must not be.
+pub fn main(words: &[String]) -> ExitCode {
+    // A child whose starter is gone ends too.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    match run(words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{}: {error}", words.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[String]) -> Result<(), String> {
+    let [role, folder, number, seed, round, more @ ..] = words else {
+        return Err("give ROLE FOLDER NUMBER SEED ROUND".to_owned());
+    };
+    let folder = Path::new(folder);
+    let number: u16 = number.parse().map_err(|_| "NUMBER is no number")?;
+    let seed: u64 = seed.parse().map_err(|_| "SEED is no number")?;
+    let round: u64 = round.parse().map_err(|_| "ROUND is no number")?;
+    let mut dice = Dice::new(&[seed, round, u64::from(number)]);
+    let word = more.first().map_or("", String::as_str);
+    match role.as_str() {
+        "writer" => Writer::open(folder, number, round)?.run(&mut dice),
+        "reader" => {
+            let writers = word.parse().map_err(|_| "the number of writers is none")?;
+            reader::run(folder, number, writers, round, &mut dice)
+        }
+        "scenario" => scenario::play(folder, word),
+        "step" => step::play(folder, word),
+        "put" => scenario::put_one(folder, number),
+        "attach" => scenario::attach(folder),
+        other => Err(format!("no role {other}")),
+    }
+}

@@ -1,0 +1,11 @@
+//! One clock for all processes of a run: nanoseconds of `CLOCK_MONOTONIC`.
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Now, in nanoseconds since the machine started; 0 if the kernel has no such clock.
+pub fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
+    })
+}

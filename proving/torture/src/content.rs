@@ -1,0 +1,255 @@
+//! Content that describes itself: whoever reads a value can tell by whom it was written, for which
+//! key, with which sequence number and length, and that each of its bytes is the one that was
+//! written.
+
+use crate::dice::mix;
+
+/// What the records of a run are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Space {
+    /// Values of one writer: its own keys, exactly accounted for.
+    Own = 0,
+    /// Records of named blocks of one writer.
+    Blocks = 1,
+    /// Many small records of one writer, in a namespace that grows.
+    Grow = 2,
+    /// Values that all writers write.
+    Hot = 3,
+    /// Counters that all writers raise.
+    Count = 4,
+}
+
+impl Space {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Own, Self::Blocks, Self::Grow, Self::Hot, Self::Count];
+
+    /// From its number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|space| *space as u8 == number)
+    }
+}
+
+/// Which record: a space, the writer that owns the key (0 in shared spaces), a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Its space.
+    pub space: Space,
+    /// Its owner.
+    pub writer: u16,
+    /// Its number.
+    pub number: u32,
+}
+
+const LETTERS: [&str; 5] = ["own", "blocks", "grow", "hot", "count"];
+
+impl Key {
+    /// The key's bytes: 12 to 220 of them, as the number decides.
+    pub fn bytes(self) -> Vec<u8> {
+        let name = LETTERS.get(self.space as usize).copied().unwrap_or_default();
+        let mut text = format!("{name}-{}-{:06}-", self.writer, self.number).into_bytes();
+        if self.number % 16 == 7 {
+            text.resize(text.len() + 12 * (self.number as usize / 16 % 16), b'x');
+        }
+        text
+    }
+
+    /// The key of these bytes.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut parts = text.split('-');
+        let name = parts.next()?;
+        let space = Space::ALL.into_iter().find(|s| LETTERS.get(*s as usize) == Some(&name))?;
+        let key = Self {
+            space,
+            writer: parts.next()?.parse().ok()?,
+            number: parts.next()?.parse().ok()?,
+        };
+        (key.bytes() == bytes).then_some(key)
+    }
+}
+
+/// One write of one value or block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The record.
+    pub key: Key,
+    /// The block of it; 0 in values.
+    pub block: u8,
+    /// Who wrote.
+    pub writer: u16,
+    /// The writer's sequence number.
+    pub seq: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+const HEADER: usize = 40;
+const MAGIC: u64 = 0x746f_7274_7572_6531;
+
+impl Stamp {
+    fn head(&self) -> [u64; 5] {
+        [MAGIC, self.place(), u64::from(self.writer), self.seq, u64::from(self.len)]
+    }
+
+    /// Key and block in one word.
+    fn place(&self) -> u64 {
+        (self.key.space as u64) << 56
+            | u64::from(self.block) << 48
+            | u64::from(self.key.writer) << 32
+            | u64::from(self.key.number)
+    }
+
+    /// The content. Shorter than its header it tells only the place, the length and eight bits of
+    /// the sequence number.
+    pub fn fill(&self, out: &mut Vec<u8>) {
+        out.clear();
+        let len = self.len as usize;
+        if len < HEADER {
+            let first = self.short_mark();
+            out.extend(short_bytes(self.place(), len, first));
+            return;
+        }
+        out.reserve(len + 8);
+        for word in self.head() {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        let mut word = self.seed();
+        while out.len() < len {
+            word = next(word);
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.truncate(len);
+    }
+
+    fn seed(&self) -> u64 {
+        self.head().iter().fold(0, |seed, word| mix(seed ^ word))
+    }
+
+    fn short_mark(&self) -> u8 {
+        let [first, ..] = mix(self.seq ^ u64::from(self.writer) << 48).to_le_bytes();
+        first
+    }
+
+    /// What tells this content from another of the same place: never 0, which means none.
+    pub fn print(&self) -> u64 {
+        if (self.len as usize) < HEADER {
+            let mark = if self.len == 0 { 0 } else { self.short_mark() };
+            return short_print(self.len as usize, mark);
+        }
+        self.seed() | 1
+    }
+}
+
+const fn next(word: u64) -> u64 {
+    mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+fn short_bytes(place: u64, len: usize, first: u8) -> impl Iterator<Item = u8> {
+    (0_u64..).take(len).map(move |index| {
+        let [byte, ..] = mix(place ^ index << 24 ^ (len as u64) << 40).to_le_bytes();
+        byte ^ first
+    })
+}
+
+fn short_print(len: usize, first: u8) -> u64 {
+    mix(len as u64 ^ u64::from(first) << 32) | 1
+}
+
+/// Verifies every byte of a content and gives its print.
+///
+/// # Errors
+/// One sentence: what is not as written.
+pub fn verify(key: Key, block: u8, bytes: &[u8]) -> Result<(u64, Option<Stamp>), String> {
+    let place = Stamp { key, block, writer: 0, seq: 0, len: 0 }.place();
+    if bytes.len() < HEADER {
+        let zero = short_bytes(place, bytes.len(), 0).next().unwrap_or(0);
+        let first = bytes.first().map_or(0, |byte| byte ^ zero);
+        if !short_bytes(place, bytes.len(), first).eq(bytes.iter().copied()) {
+            return Err(format!(
+                "{key:?}.{block}: {} short bytes are torn: {bytes:x?}",
+                bytes.len()
+            ));
+        }
+        return Ok((short_print(bytes.len(), first), None));
+    }
+    let mut words = bytes
+        .chunks_exact(8)
+        .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut word = || words.next().unwrap_or(0);
+    let head = [word(), word(), word(), word(), word()];
+    let [magic, place_there, writer, seq, len] = head;
+    if magic != MAGIC || place_there != place || len != bytes.len() as u64 {
+        return Err(format!("{key:?}.{block}: {} bytes with the header {head:x?}", bytes.len()));
+    }
+    let stamp = Stamp {
+        key,
+        block,
+        writer: u16::try_from(writer).unwrap_or(u16::MAX),
+        seq,
+        len: u32::try_from(len).unwrap_or(u32::MAX),
+    };
+    let mut expected = stamp.seed();
+    let (_, rest) = bytes.split_at(HEADER);
+    for (index, chunk) in rest.chunks(8).enumerate() {
+        expected = next(expected);
+        if !expected.to_le_bytes().starts_with(chunk) {
+            let at = HEADER + 8 * index;
+            return Err(format!("{key:?}.{block}: {stamp:?} is torn at byte {at}"));
+        }
+    }
+    Ok((stamp.print(), Some(stamp)))
+}
+
+/// The content of a counter.
+pub fn counter(key: Key, count: u64) -> Vec<u8> {
+    let mut bytes = count.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&mix(count ^ u64::from(key.number) << 40).to_le_bytes());
+    bytes
+}
+
+/// The number in a counter.
+///
+/// # Errors
+/// One sentence if it is not a counter's content.
+pub fn count_in(key: Key, bytes: &[u8]) -> Result<u64, String> {
+    let count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+    if counter(key, count) != bytes {
+        return Err(format!("{key:?}: no counter: {bytes:x?}"));
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_changed_byte_or_length_of_a_content_is_found() {
+        let key = Key { space: Space::Own, writer: 3, number: 23 };
+        for len in [1, 2, 39, 40, 41, 47, 48, 100, 1000] {
+            let stamp = Stamp { key, block: 0, writer: 3, seq: 77, len };
+            let mut bytes = Vec::new();
+            stamp.fill(&mut bytes);
+            assert_eq!(bytes.len(), len as usize);
+            assert_eq!(verify(key, 0, &bytes).unwrap().0, stamp.print());
+            for at in 0..bytes.len() {
+                bytes[at] ^= 0x10;
+                let print = verify(key, 0, &bytes).map(|(print, _)| print);
+                assert_ne!(print, Ok(stamp.print()), "byte {at} of {len}");
+                bytes[at] ^= 0x10;
+            }
+            bytes.pop();
+            assert_ne!(verify(key, 0, &bytes).map(|(print, _)| print), Ok(stamp.print()));
+        }
+    }
+
+    #[test]
+    fn a_key_is_found_again_in_its_bytes() {
+        for number in 0..600 {
+            let key = Key { space: Space::Grow, writer: 2, number };
+            assert_eq!(Key::parse(&key.bytes()), Some(key));
+        }
+        assert_eq!(Key::parse(b"own-1-2-"), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! What a writer is about to do and what was acknowledged to it, in a file of its own that survives
+//! it: the intent is written before the call, the acknowledgement after it. Entries are 64 bytes
+//! and written by one `write(2)` each, which a kill does not tear; a checksum makes sure.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::content::{Key, Space};
+use crate::dice::mix;
+
+const WORDS: usize = 8;
+const BYTES: usize = 8 * WORDS;
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Tag {
+    /// The first entry of a file: `seq` counts from here.
+    Base = 1,
+    /// A process began to use the region.
+    Attached = 2,
+    /// About to do.
+    Intent = 3,
+    /// Done, or refused as expected.
+    Ack = 4,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// `put`.
+    Put = 1,
+    /// `put_if` that there is none.
+    PutAbsent = 2,
+    /// `put_if` that there is one.
+    PutPresent = 3,
+    /// `put_if` that it has the version that it has.
+    PutVersion = 4,
+    /// `put_if` that its value is what it is.
+    PutValue = 5,
+    /// `put_if` with a version that it has not: must be refused.
+    PutStale = 6,
+    /// `delete`.
+    Delete = 7,
+    /// `delete_if` that it has the version that it has.
+    DeleteVersion = 8,
+    /// `patch`.
+    Patch = 9,
+    /// Raise a counter by `put_if` with its version.
+    Raise = 10,
+}
+
+const OPS: [Op; 10] = [
+    Op::Put,
+    Op::PutAbsent,
+    Op::PutPresent,
+    Op::PutVersion,
+    Op::PutValue,
+    Op::PutStale,
+    Op::Delete,
+    Op::DeleteVersion,
+    Op::Patch,
+    Op::Raise,
+];
+
+/// The mask of an acknowledgement that says: there was no room.
+pub const FULL: u32 = u32::MAX;
+
+/// One entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it says.
+    pub tag: Tag,
+    /// What is done.
+    pub op: Op,
+    /// To which record.
+    pub key: Key,
+    /// Sequence number of the intent: greater than all before of this writer.
+    pub seq: u64,
+    /// Bytes of the new content.
+    pub len: u32,
+    /// Patch: two bits for each block: 1 sets it, 2 takes it away.
+    pub mask: u32,
+    /// Print of the content that the writer saw before; 0 = none.
+    pub old: u64,
+    /// Acknowledgement: the version. 0 = nothing was there to delete, or refused.
+    pub version: u64,
+    /// When, in nanoseconds of the common clock.
+    pub at_ns: u64,
+}
+
+impl Entry {
+    fn words(&self) -> [u64; WORDS] {
+        let kind = (self.tag as u64)
+            | (self.op as u64) << 8
+            | (self.key.space as u64) << 16
+            | u64::from(self.key.writer) << 32;
+        let sizes = u64::from(self.len) | u64::from(self.mask) << 32;
+        let number = u64::from(self.key.number);
+        let mut words = [kind, number, self.seq, sizes, self.old, self.version, self.at_ns, 0];
+        words[WORDS - 1] = words.iter().fold(1, |sum, word| mix(sum ^ word));
+        words
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+        let mut word = || words.next();
+        let (kind, number, seq, sizes) = (word()?, word()?, word()?, word()?);
+        let [tag, op, space, _, low, high, ..] = kind.to_le_bytes();
+        let tags = [Tag::Base, Tag::Attached, Tag::Intent, Tag::Ack];
+        let entry = Self {
+            tag: tags.into_iter().find(|known| *known as u8 == tag)?,
+            op: OPS.into_iter().find(|known| *known as u8 == op)?,
+            key: Key {
+                space: Space::of(space)?,
+                writer: u16::from_le_bytes([low, high]),
+                number: u32::try_from(number).ok()?,
+            },
+            seq,
+            len: u32::try_from(sizes & 0xffff_ffff).ok()?,
+            mask: u32::try_from(sizes >> 32).ok()?,
+            old: word()?,
+            version: word()?,
+            at_ns: word()?,
+        };
+        let [.., sum] = entry.words();
+        (word()? == sum).then_some(entry)
+    }
+
+    fn mark(tag: Tag, seq: u64, at_ns: u64) -> Self {
+        Self {
+            tag,
+            op: Op::Put,
+            key: Key { space: Space::Own, writer: 0, number: 0 },
+            seq,
+            len: 0,
+            mask: 0,
+            old: 0,
+            version: 0,
+            at_ns,
+        }
+    }
+}
+
+/// A journal that its writer appends to.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    next: u64,
+}
+
+/// The journal of a writer in a folder.
+pub fn path_of(folder: &Path, writer: u16) -> PathBuf {
+    folder.join(format!("journal-{writer}"))
+}
+
+/// Begins a journal anew: sequence numbers go on from `base`.
+///
+/// # Errors
+/// The file system's.
+pub fn begin(path: &Path, base: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    write(&mut file, &Entry::mark(Tag::Base, base, 0))
+}
+
+fn write(file: &mut File, entry: &Entry) -> io::Result<()> {
+    let mut bytes = [0; BYTES];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(entry.words()) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    file.write_all(&bytes)
+}
+
+/// All entries of a journal, without a torn last one.
+///
+/// # Errors
+/// The file system's; an entry in the middle that is none.
+pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
+    let bytes = std::fs::read(path)?;
+    let count = bytes.len() / BYTES;
+    let mut entries = Vec::with_capacity(count);
+    for chunk in bytes.chunks_exact(BYTES) {
+        match Entry::parse(chunk) {
+            Some(entry) => entries.push(entry),
+            None => return Err(io::Error::other(format!("{}: a bad entry", path.display()))),
+        }
+    }
+    Ok(entries)
+}
+
+impl Journal {
+    /// Opens a journal to go on with it. Also returns the intent that the last process left without
+    /// an acknowledgement, if it did.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn open(path: &Path) -> io::Result<(Self, Option<Entry>)> {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut file = OpenOptions::new().read(true).append(true).open(path)?;
+        let mut bytes = [0; BYTES];
+        file.read_exact(&mut bytes)?;
+        let base = Entry::parse(&bytes)
+            .filter(|entry| entry.tag == Tag::Base)
+            .ok_or_else(|| io::Error::other("a journal without a beginning"))?;
+        let count = file.metadata()?.len() / BYTES as u64;
+        file.seek(SeekFrom::Start((count - 1) * BYTES as u64))?;
+        file.read_exact(&mut bytes)?;
+        let last = Entry::parse(&bytes).filter(|entry| entry.tag == Tag::Intent);
+        Ok((Self { file, path: path.to_owned(), next: base.seq + count }, last))
+    }
+
+    fn append(&mut self, entry: &Entry) -> Result<(), String> {
+        write(&mut self.file, entry).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Says that this process uses the region now.
+    ///
+    /// # Errors
+    /// The file system's, in words.
+    pub fn attached(&mut self, at_ns: u64) -> Result<(), String> {
+        self.append(&Entry::mark(Tag::Attached, self.next, at_ns))
+    }
+
+    /// The sequence number of the next intent.
+    pub const fn next_seq(&self) -> u64 {
+        self.next
+    }
+
+    /// Writes an intent.
+    ///
+    /// # Errors
+    /// The file system's, in words.
+    pub fn intend(&mut self, entry: &Entry) -> Result<(), String> {
+        self.append(entry)
+    }
+
+    /// Writes the acknowledgement of an intent.
+    ///
+    /// # Errors
+    /// The file system's, in words.
+    pub fn acknowledge(&mut self, intent: &Entry, version: u64, at_ns: u64) -> Result<(), String> {
+        self.append(&Entry { tag: Tag::Ack, version, at_ns, ..*intent })
+    }
+}

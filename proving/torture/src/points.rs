@@ -1,0 +1,128 @@
+//! Every named crash point of every write path: a child kills itself there, another process
+//! verifies.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nearstate_store::crash::POINTS;
+
+use crate::scenario::{End, SCENARIOS, Scenario, child, prepare, verify};
+use crate::spawn::Starter;
+
+/// How often each point was reached, by scenario.
+#[derive(Clone, Debug, Default)]
+pub struct Reached {
+    /// Kills at each point.
+    pub kills: BTreeMap<&'static str, u64>,
+}
+
+impl Reached {
+    /// Points that no scenario reached.
+    pub fn missing(&self) -> Vec<&'static str> {
+        POINTS.iter().filter(|point| !self.kills.contains_key(*point)).copied().collect()
+    }
+
+    fn count(&mut self, point: &'static str) {
+        *self.kills.entry(point).or_default() += 1;
+    }
+}
+
+/// How thoroughly points are tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Depth {
+    /// The most occurrences of a point that are tried in one scenario.
+    pub occurrences: u32,
+    /// Of the points at which a child is left dead for recovery to be killed, one in this many.
+    pub stride: usize,
+}
+
+/// Kills at every point in every scenario, at several of its occurrences: the first ones, then ever
+/// farther apart.
+///
+/// # Errors
+/// What must not be, and at which point of which scenario.
+pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
+    let mut reached = Reached::default();
+    for scenario in SCENARIOS {
+        for point in POINTS {
+            let mut occurrence = 1_u32;
+            for _ in 0..depth.occurrences {
+                let plan = format!("{point}:{occurrence}");
+                let context = |e| format!("{} killed at {plan}: {e}", scenario.name);
+                let mut oracle = prepare(folder, scenario).map_err(context)?;
+                let words = ["scenario", scenario.name];
+                let end = child(starter, folder, words, Some(&plan)).map_err(context)?;
+                if end == End::Finished {
+                    break;
+                }
+                reached.count(point);
+                verify(folder, scenario, &mut oracle).map_err(context)?;
+                occurrence += 1 + occurrence / 2;
+            }
+        }
+    }
+    Ok(reached)
+}
+
+/// A child is left dead at a point; the next one, which recovers it, is killed at every point that
+/// recovery passes; then another verifies.
+///
+/// # Errors
+/// What must not be, and at which points of which scenario.
+pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
+    let mut reached = Reached::default();
+    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
+        for (first, second) in pairs(depth.stride) {
+            two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
+        }
+    }
+    Ok(reached)
+}
+
+/// Points of a write path with points that recovery passes. The recoverer's own points come with
+/// every one; the others, which it shares with the write path, with one in `stride`.
+fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_recovery = |point: &&str| point.starts_with("recover.");
+    let first = POINTS.iter().copied().filter(move |point| !is_recovery(point));
+    first.enumerate().flat_map(move |(row, first)| {
+        let second = POINTS.iter().copied().enumerate();
+        second
+            .filter(move |(column, point)| {
+                let is_shared = ["append.", "split.", "publish."]
+                    .iter()
+                    .any(|prefix| point.starts_with(prefix));
+                (is_recovery(point) || is_shared) && (row + column) % stride == 0
+            })
+            .map(move |(_, second)| (first, second))
+    })
+}
+
+fn two_deaths(
+    folder: &Path,
+    starter: &Starter,
+    scenario: &Scenario,
+    [first, second]: [&'static str; 2],
+    reached: &mut Reached,
+) -> Result<(), String> {
+    let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
+    let mut oracle = prepare(folder, scenario).map_err(context)?;
+    let words = ["scenario", scenario.name];
+    let plan = format!("{first}:2");
+    if child(starter, folder, words, Some(&plan)).map_err(context)? == End::Finished {
+        return Ok(());
+    }
+    reached.count(first);
+    let plan = format!("{second}:1");
+    let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
+    if end == End::Killed {
+        reached.count(second);
+        if second.starts_with("recover.") {
+            // A third one dies while it recovers both.
+            let end = child(starter, folder, ["attach", ""], Some("recover.record:1"));
+            if end.map_err(context)? == End::Killed {
+                reached.count("recover.record");
+            }
+        }
+    }
+    verify(folder, scenario, &mut oracle).map_err(context)
+}

@@ -1,0 +1,176 @@
+//! What a torture run found out: numbers for people and for programs.
+
+use std::fmt::Write as _;
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+/// The longest latency that is told apart: ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+
+/// Numbers of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Processes killed at random instants.
+    pub kills: u64,
+    /// Of these, writers.
+    pub kills_of_writers: u64,
+    /// Processes killed before a check, all at once.
+    pub stops: u64,
+    /// Writes that were acknowledged.
+    pub acks: u64,
+    /// Writes that a kill cut short.
+    pub cut_short: u64,
+    /// Acknowledged states that were read back and compared.
+    pub verified: u64,
+    /// Writes refused for lack of room while a view held free cells back.
+    pub full: u64,
+    /// Views of which readers verified every byte.
+    pub views: u64,
+    /// Dead sessions that were put in order.
+    pub recoveries: u64,
+    /// Of these, by the check, because nobody had met them before.
+    pub recoveries_by_check: u64,
+    /// Offline checks, each with a comparison of all records.
+    pub checks: u64,
+    /// Records compared in all checks.
+    pub records: u64,
+    /// Bytes that nothing reaches, in all checks. More than 0 ends a run.
+    pub bytes_leaked: u64,
+    /// The most bytes of the heap that were taken.
+    pub bytes_taken_max: u64,
+    /// The most bytes of records and index at a check.
+    pub bytes_used_max: u64,
+    /// The bound of the taken bytes; more ends a run.
+    pub bytes_taken_bound: u64,
+    /// For each kill the longest write that was in flight then or began in the 5 ms after it.
+    pub after_kill_ns: Histogram<u64>,
+    /// All writes.
+    pub writes_ns: Histogram<u64>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+fn histogram() -> Histogram<u64> {
+    // Three digits; the range is fixed and valid.
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| {
+        Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
+    })
+}
+
+impl Report {
+    /// Before the first kill.
+    pub fn new(seed: u64, bytes_taken_bound: u64) -> Self {
+        Self {
+            seed,
+            kills: 0,
+            kills_of_writers: 0,
+            stops: 0,
+            acks: 0,
+            cut_short: 0,
+            verified: 0,
+            full: 0,
+            views: 0,
+            recoveries: 0,
+            recoveries_by_check: 0,
+            checks: 0,
+            records: 0,
+            bytes_leaked: 0,
+            bytes_taken_max: 0,
+            bytes_used_max: 0,
+            bytes_taken_bound,
+            after_kill_ns: histogram(),
+            writes_ns: histogram(),
+            seconds: 0.0,
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let spread = |h: &Histogram<u64>| {
+            json!({
+                "count": h.len(),
+                "p50_ns": h.value_at_quantile(0.5),
+                "p99_ns": h.value_at_quantile(0.99),
+                "p999_ns": h.value_at_quantile(0.999),
+                "max_ns": h.max(),
+            })
+        };
+        json!({
+            "seed": self.seed,
+            "kills": self.kills,
+            "kills_of_writers": self.kills_of_writers,
+            "stops_before_checks": self.stops,
+            "writes_acknowledged": self.acks,
+            "writes_cut_short": self.cut_short,
+            "acknowledged_states_verified": self.verified,
+            "writes_refused_for_a_held_view": self.full,
+            "views_verified": self.views,
+            "recoveries": self.recoveries,
+            "recoveries_by_check": self.recoveries_by_check,
+            "checks": self.checks,
+            "records_compared": self.records,
+            "bytes_leaked": self.bytes_leaked,
+            "bytes_taken_max": self.bytes_taken_max,
+            "bytes_used_max": self.bytes_used_max,
+            "bytes_taken_bound": self.bytes_taken_bound,
+            "longest_write_after_a_kill": spread(&self.after_kill_ns),
+            "writes": spread(&self.writes_ns),
+            "seconds": self.seconds,
+        })
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let us = |h: &Histogram<u64>| {
+            format!(
+                "p50 {} us, p99 {} us, p99.9 {} us, max {} us",
+                h.value_at_quantile(0.5) / 1000,
+                h.value_at_quantile(0.99) / 1000,
+                h.value_at_quantile(0.999) / 1000,
+                h.max() / 1000
+            )
+        };
+        let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10) % 1024 * 10 / 1024);
+        let lines = [
+            ("seed", self.seed.to_string()),
+            (
+                "processes killed",
+                format!(
+                    "{} ({} writers), and {} before checks",
+                    self.kills, self.kills_of_writers, self.stops
+                ),
+            ),
+            ("writes acknowledged", self.acks.to_string()),
+            ("writes cut short by a kill", self.cut_short.to_string()),
+            ("acknowledged states verified", self.verified.to_string()),
+            ("refused for a held view", self.full.to_string()),
+            ("views verified byte by byte", self.views.to_string()),
+            (
+                "recoveries",
+                format!("{} ({} of them by the check)", self.recoveries, self.recoveries_by_check),
+            ),
+            ("longest write after a kill", us(&self.after_kill_ns)),
+            ("all writes", us(&self.writes_ns)),
+            ("offline checks", format!("{}, {} records compared", self.checks, self.records)),
+            ("bytes leaked", self.bytes_leaked.to_string()),
+            (
+                "bytes taken at most",
+                format!(
+                    "{} (used {}, bound {})",
+                    mib(self.bytes_taken_max),
+                    mib(self.bytes_used_max),
+                    mib(self.bytes_taken_bound)
+                ),
+            ),
+            ("seconds", format!("{:.1}", self.seconds)),
+        ];
+        let mut text = String::new();
+        for (name, value) in lines {
+            let _ = writeln!(text, "{name:<30} {value}");
+        }
+        text
+    }
+}

@@ -1,0 +1,312 @@
+//! The torture run: writers, readers and a killer on one region, and an oracle that knows what was
+//! acknowledged.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nearstate_store::{CreateOptions, Region};
+
+use crate::clock::now_ns;
+use crate::content::Space;
+use crate::dice::Dice;
+use crate::journal::{self, Entry, Tag};
+use crate::oracle::Oracle;
+use crate::reader;
+use crate::report::Report;
+use crate::spawn::{Starter, was_killed};
+use crate::verify::{check_clean, compare};
+use crate::writer::Spaces;
+
+/// The most bytes that a run may take from its region, the arenas of dead members and all: the
+/// region is not larger, so that a leak ends in `Full`, which ends the run.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// A write counts for a kill if it was in flight then, or began this soon after it.
+const AFTER_KILL_NS: u64 = 5_000_000;
+
+/// What a run does.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Processes to kill.
+    pub kills: u64,
+    /// Kills between two checks.
+    pub kills_per_check: u64,
+    /// Processes that write.
+    pub writers: u16,
+    /// Processes that read.
+    pub readers: u16,
+    /// A folder of its own, on the file system whose memory is used; made, and removed at the end
+    /// of a run that found nothing.
+    pub folder: PathBuf,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// The longest pause between two kills.
+    pub pause_us_max: u64,
+}
+
+struct Slot {
+    is_writer: bool,
+    number: u16,
+    child: Child,
+}
+
+/// A run in progress.
+struct Run<'r> {
+    options: &'r Options,
+    starter: &'r Starter,
+    dice: Dice,
+    oracle: Oracle,
+    report: Report,
+    log: File,
+    slots: Vec<Slot>,
+    round: u64,
+    kills_ns: Vec<u64>,
+}
+
+/// Runs, and calls `tick` after every kill.
+///
+/// # Errors
+/// One sentence: what must not be was found; the folder is kept.
+pub fn run(
+    options: &Options,
+    starter: &Starter,
+    tick: &mut dyn FnMut(&Report),
+) -> Result<Report, String> {
+    let begun = Instant::now();
+    fs::create_dir_all(&options.folder)
+        .map_err(|e| format!("{}: {e}", options.folder.display()))?;
+    let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
+    let mut run = Run {
+        options,
+        starter,
+        dice: Dice::new(&[options.seed, 1 << 32]),
+        oracle: Oracle::default(),
+        report: Report::new(options.seed, BYTES_MAX),
+        log,
+        slots: Vec::new(),
+        round: 0,
+        kills_ns: Vec::new(),
+    };
+    let done = run.all(tick);
+    for slot in &mut run.slots {
+        let _ = slot.child.kill();
+        let _ = slot.child.wait();
+    }
+    run.report.seconds = begun.elapsed().as_secs_f64();
+    match done {
+        Ok(()) => {
+            fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;
+            Ok(run.report)
+        }
+        Err(error) => {
+            let text = format!(
+                "{error}\n(after {} kills, round {}, seed {}; region, journals and log: {})",
+                run.report.kills,
+                run.round,
+                options.seed,
+                options.folder.display()
+            );
+            let _ = writeln!(run.log, "{text}");
+            Err(text)
+        }
+    }
+}
+
+impl Run<'_> {
+    fn all(&mut self, tick: &mut dyn FnMut(&Report)) -> Result<(), String> {
+        let path = self.region();
+        let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
+        drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+        for writer in 0..self.options.writers {
+            self.begin_journal(writer, 0)?;
+        }
+        while self.report.kills < self.options.kills {
+            self.start_all()?;
+            let until = self.options.kills.min(self.report.kills + self.options.kills_per_check);
+            while self.report.kills < until {
+                let pause = self.dice.below(self.options.pause_us_max);
+                std::thread::sleep(Duration::from_micros(pause));
+                self.kill_one()?;
+                tick(&self.report);
+            }
+            self.stop_all()?;
+            self.check()?;
+            tick(&self.report);
+            self.round += 1;
+        }
+        Ok(())
+    }
+
+    fn region(&self) -> PathBuf {
+        self.options.folder.join("region")
+    }
+
+    fn begin_journal(&self, writer: u16, base: u64) -> Result<(), String> {
+        journal::begin(&journal::path_of(&self.options.folder, writer), base)
+            .map_err(|e| format!("journal: {e}"))
+    }
+
+    fn start(&mut self, is_writer: bool, number: u16) -> Result<Child, String> {
+        let role = if is_writer { "writer" } else { "reader" };
+        let words = [
+            role.to_owned(),
+            self.options.folder.display().to_string(),
+            number.to_string(),
+            self.dice.word().to_string(),
+            self.round.to_string(),
+            self.options.writers.to_string(),
+        ];
+        let errors = self.options.folder.join(format!("{role}-{number}.errors"));
+        self.starter.start(&words, &[], &errors)
+    }
+
+    fn start_all(&mut self) -> Result<(), String> {
+        let writers = (0..self.options.writers).map(|number| (true, number));
+        let readers = (0..self.options.readers).map(|number| (false, number));
+        for (is_writer, number) in writers.chain(readers) {
+            let child = self.start(is_writer, number)?;
+            self.slots.push(Slot { is_writer, number, child });
+        }
+        Ok(())
+    }
+
+    fn kill_one(&mut self) -> Result<(), String> {
+        let victim = usize::try_from(self.dice.below(self.slots.len() as u64)).unwrap_or(0);
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if index == victim {
+                kill(slot, &self.options.folder)?;
+            } else if let Ok(Some(_)) = slot.child.try_wait() {
+                return Err(ended(slot, &self.options.folder));
+            }
+        }
+        let Some(slot) = self.slots.get(victim) else { return Ok(()) };
+        let (is_writer, number, pid) = (slot.is_writer, slot.number, slot.child.id());
+        let now = now_ns();
+        self.kills_ns.push(now);
+        self.report.kills += 1;
+        self.report.kills_of_writers += u64::from(is_writer);
+        let who = if is_writer { "writer" } else { "reader" };
+        writeln!(self.log, "{now} kill {} {who} {number} pid {pid}", self.report.kills)
+            .map_err(|e| format!("log: {e}"))?;
+        let child = self.start(is_writer, number)?;
+        if let Some(slot) = self.slots.get_mut(victim) {
+            slot.child = child;
+        }
+        Ok(())
+    }
+
+    fn stop_all(&mut self) -> Result<(), String> {
+        for mut slot in std::mem::take(&mut self.slots) {
+            kill(&mut slot, &self.options.folder)?;
+            self.report.stops += 1;
+        }
+        Ok(())
+    }
+
+    /// The offline check, and all records against the oracle.
+    fn check(&mut self) -> Result<(), String> {
+        writeln!(self.log, "{} check {}", now_ns(), self.round).map_err(|e| format!("log: {e}"))?;
+        let path = self.region();
+        let inspection = Region::attach(&path)
+            .and_then(|region| region.inspect())
+            .map_err(|e| format!("inspect: {e}"))?;
+        self.report.recoveries_by_check += inspection.members.len() as u64;
+        let checked = check_clean(&path)?;
+        self.report.checks += 1;
+        self.report.records += checked.records;
+        self.report.bytes_leaked += checked.bytes_leaked;
+        self.report.bytes_taken_max = self.report.bytes_taken_max.max(checked.bytes_taken);
+        let used = checked.bytes_live + checked.bytes_index;
+        self.report.bytes_used_max = self.report.bytes_used_max.max(used);
+        let mut worst = vec![0; self.kills_ns.len()];
+        for writer in 0..self.options.writers {
+            let file = journal::path_of(&self.options.folder, writer);
+            let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+            self.oracle.replay(writer, &entries)?;
+            self.measure(&entries, &mut worst);
+            let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+            self.begin_journal(writer, base)?;
+        }
+        for ns in worst.into_iter().filter(|ns| *ns > 0) {
+            self.report.after_kill_ns.saturating_record(ns);
+        }
+        self.kills_ns.clear();
+        compare(&path, self.round, &mut self.oracle)?;
+        self.leave_grown()?;
+        check_clean(&path)?;
+        self.sum_up();
+        Ok(())
+    }
+
+    fn sum_up(&mut self) {
+        let tally = self.oracle.tally;
+        self.report.acks = tally.acks;
+        self.report.cut_short = tally.cut_short;
+        self.report.verified = tally.verified;
+        self.report.full = tally.full;
+        self.report.recoveries = tally.attached;
+        self.report.views = 0;
+        for number in 0..self.options.readers {
+            let (views, attached) = reader::counted(&reader::path_of(&self.options.folder, number));
+            self.report.views += views;
+            self.report.recoveries += attached;
+        }
+    }
+
+    /// Notes how long each write took, and the longest for each kill.
+    fn measure(&mut self, entries: &[Entry], worst: &mut [u64]) {
+        let mut begun = None;
+        for entry in entries {
+            match entry.tag {
+                Tag::Intent => begun = Some(entry.at_ns),
+                Tag::Base | Tag::Attached => begun = None,
+                Tag::Ack => {
+                    let Some(from) = begun.take() else { continue };
+                    let took = entry.at_ns.saturating_sub(from);
+                    self.report.writes_ns.saturating_record(took);
+                    let first = from.saturating_sub(AFTER_KILL_NS);
+                    let start = self.kills_ns.partition_point(|kill| *kill < first);
+                    let kills = self.kills_ns.iter().zip(worst.iter_mut()).skip(start);
+                    for (_, longest) in kills.take_while(|(kill, _)| **kill <= entry.at_ns) {
+                        *longest = took.max(*longest);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deletes what this round's growing namespace holds: the next round has another.
+    fn leave_grown(&mut self) -> Result<(), String> {
+        let region = Region::attach(&self.region()).map_err(|e| format!("attach: {e}"))?;
+        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let spaces = Spaces::open(&session, self.round)?;
+        for key in self.oracle.keys(Space::Grow) {
+            session
+                .delete(spaces.of(Space::Grow), &key.bytes())
+                .map_err(|e| format!("{key:?}: delete: {e}"))?;
+        }
+        let left = session.count(spaces.of(Space::Grow)).map_err(|e| format!("count: {e}"))?;
+        if left != 0 {
+            return Err(format!("{left} records are left after all were deleted"));
+        }
+        self.oracle.forget(Space::Grow);
+        Ok(())
+    }
+}
+
+fn kill(slot: &mut Slot, folder: &std::path::Path) -> Result<(), String> {
+    let _ = slot.child.kill();
+    let status = slot.child.wait().map_err(|e| format!("wait: {e}"))?;
+    if was_killed(status) { Ok(()) } else { Err(ended(slot, folder)) }
+}
+
+fn ended(slot: &mut Slot, folder: &std::path::Path) -> String {
+    let role = if slot.is_writer { "writer" } else { "reader" };
+    let status = slot.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+    let file = folder.join(format!("{role}-{}.errors", slot.number));
+    let said = fs::read_to_string(file).unwrap_or_default();
+    format!("{role} {} ended with {status}: {}", slot.number, said.trim())
+}

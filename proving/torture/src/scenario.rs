@@ -1,0 +1,299 @@
+//! Short, fixed pieces of work that reach every path of a write: a child does one of them while it
+//! is killed at a named point or after some instructions.
+
+use std::path::Path;
+
+use nearstate_store::{CreateOptions, Region};
+
+use crate::content::{Key, Space};
+use crate::journal::{self, Op};
+use crate::oracle::Oracle;
+use crate::spawn::Starter;
+use crate::verify::{check_clean, compare};
+use crate::writer::{Order, Spaces, Writer};
+
+/// A piece of work.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What is there before, written by a process that ends well.
+    before: fn(&mut Script),
+    /// What the child does.
+    work: fn(&mut Script),
+    /// Its region is filled to the brim first.
+    is_full: bool,
+}
+
+/// Orders for a writer.
+#[derive(Debug, Default)]
+pub(crate) struct Script(pub(crate) Vec<Order>);
+
+impl Script {
+    pub(crate) fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
+        for number in numbers {
+            let key = Key { space, writer: 0, number };
+            self.0.push(Order { op, key, len, mask: 0 });
+        }
+    }
+
+    pub(crate) fn patch(&mut self, number: u32, mask: u32) {
+        let key = Key { space: Space::Blocks, writer: 0, number };
+        self.0.push(Order { op: Op::Patch, key, len: 0, mask });
+    }
+}
+
+/// A mask that sets all six blocks, and ones that set or take away some.
+const ALL: u32 = 0b01_01_01_01_01_01;
+pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
+const SET_FIRST: u32 = 0b00_00_00_00_00_01;
+const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
+
+/// All scenarios. Together they pass every point.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "insert",
+        before: |s| s.each(Op::Put, Space::Own, 0..40, 100),
+        work: |s| s.each(Op::PutAbsent, Space::Own, 40..60, 300),
+        is_full: false,
+    },
+    Scenario {
+        name: "replace",
+        before: |s| s.each(Op::Put, Space::Own, 0..20, 700),
+        work: |s| {
+            for len in [700, 30, 5000] {
+                s.each(Op::PutVersion, Space::Own, 0..6, len);
+            }
+            s.each(Op::PutStale, Space::Own, 0..2, 700);
+        },
+        is_full: false,
+    },
+    Scenario {
+        name: "delete",
+        before: |s| s.each(Op::Put, Space::Own, 0..40, 200),
+        work: |s| {
+            s.each(Op::DeleteVersion, Space::Own, 0..10, 0);
+            s.each(Op::Put, Space::Own, 0..5, 200);
+        },
+        is_full: false,
+    },
+    Scenario {
+        name: "patch",
+        before: |s| {
+            for number in 0..4 {
+                s.patch(number, ALL);
+            }
+        },
+        work: |s| {
+            s.patch(0, SET_SECOND);
+            s.patch(1, SET_FIRST);
+            s.patch(2, TAKE_FIRST);
+            s.patch(5, ALL);
+            s.each(Op::Delete, Space::Blocks, 3..4, 0);
+        },
+        is_full: false,
+    },
+    Scenario {
+        name: "grow",
+        before: |_| {},
+        work: |s| s.each(Op::Put, Space::Grow, 0..400, 20),
+        is_full: false,
+    },
+    Scenario {
+        name: "pool",
+        before: |s| s.each(Op::Put, Space::Own, 0..40, 60_000),
+        work: |s| {
+            s.each(Op::Delete, Space::Own, 0..36, 0);
+            s.each(Op::Put, Space::Own, 0..36, 60_000);
+        },
+        is_full: false,
+    },
+    Scenario {
+        name: "chunk",
+        before: |_| {},
+        work: |s| {
+            s.each(Op::Put, Space::Own, 0..8, 90_000);
+            s.each(Op::Put, Space::Own, 8..40, 12_000);
+        },
+        is_full: false,
+    },
+    Scenario {
+        name: "full",
+        before: |s| {
+            s.each(Op::Put, Space::Own, 0..50, 60_000);
+            s.each(Op::Put, Space::Hot, 0..15, 4 << 20);
+            s.each(Op::Put, Space::Hot, 15..400, 60_000);
+            s.each(Op::Delete, Space::Own, 0..40, 0);
+        },
+        work: |s| {
+            s.each(Op::Put, Space::Own, 100..103, 500);
+            s.each(Op::Put, Space::Own, 103..140, 20_000);
+        },
+        is_full: true,
+    },
+];
+
+/// The scenario of this name.
+pub fn named(name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name)
+}
+
+pub(crate) const WRITER: u16 = 0;
+
+/// Creates a region with what a scenario needs, and returns what the oracle knows of it.
+///
+/// # Errors
+/// What went wrong, in words.
+pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let path = folder.join("region");
+    if path.exists() {
+        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+    let mut oracle = Oracle::default();
+    let mut script = Script::default();
+    (scenario.before)(&mut script);
+    work(folder, &mut oracle, 0, script.0, scenario.is_full)?;
+    Ok(oracle)
+}
+
+/// Does some orders in this process, and tells the oracle.
+pub(crate) fn work(
+    folder: &Path,
+    oracle: &mut Oracle,
+    base: u64,
+    orders: Vec<Order>,
+    is_full: bool,
+) -> Result<(), String> {
+    let file = journal::path_of(folder, WRITER);
+    journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
+    // A process that wrote nothing opened no namespace either: that is left to the child.
+    if !orders.is_empty() {
+        let mut writer = Writer::open(folder, WRITER, 0)?;
+        writer.is_full_fine = is_full;
+        for order in orders {
+            writer.order(order)?;
+        }
+    }
+    learn(folder, oracle)
+}
+
+/// Tells the oracle what stands in the journal, and begins the journal anew.
+pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
+    let file = journal::path_of(folder, WRITER);
+    let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+    oracle.replay(WRITER, &entries)?;
+    let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+    journal::begin(&file, base).map_err(|e| format!("journal: {e}"))
+}
+
+/// What a child does: the work of a scenario.
+///
+/// # Errors
+/// What must not be, in words.
+pub fn play(folder: &Path, name: &str) -> Result<(), String> {
+    let scenario = named(name).ok_or_else(|| format!("no scenario {name:?}"))?;
+    let mut writer = Writer::open(folder, WRITER, 0)?;
+    writer.is_full_fine = scenario.is_full;
+    let mut script = Script::default();
+    (scenario.work)(&mut script);
+    for order in script.0 {
+        writer.order(order)?;
+    }
+    Ok(())
+}
+
+/// What a child does: one put of the key with this number, beside any oracle.
+///
+/// # Errors
+/// What the store said, in words.
+pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
+    let key = Key { space: Space::Own, writer: WRITER, number: u32::from(number) };
+    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
+    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let spaces = Spaces::open(&session, 0)?;
+    let put = session.put(spaces.of(key.space), &key.bytes(), &[7; 500]);
+    put.map(drop).map_err(|e| format!("put: {e}"))
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Killed, as planned.
+    Killed,
+    /// It did all of its work without passing the point often enough.
+    Finished,
+}
+
+/// Starts a child with a role and waits for it.
+///
+/// # Errors
+/// It met something that must not be.
+pub fn child(
+    starter: &Starter,
+    folder: &Path,
+    words: [&str; 2],
+    crash_at: Option<&str>,
+) -> Result<End, String> {
+    let [role, scenario] = words;
+    let errors = folder.join("errors");
+    let words = [role, &folder.display().to_string(), "0", "0", "0", scenario].map(str::to_owned);
+    let settings: Vec<(&str, &str)> =
+        crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
+    let mut child = starter.start(&words, &settings, &errors)?;
+    let status = child.wait().map_err(|e| format!("wait: {e}"))?;
+    if crate::spawn::was_killed(status) {
+        return Ok(End::Killed);
+    }
+    if status.success() {
+        return Ok(End::Finished);
+    }
+    let said = std::fs::read_to_string(&errors).unwrap_or_default();
+    Err(format!("a child ended with {status}: {}", said.trim()))
+}
+
+/// After a kill: this process verifies the region, goes on with it, and verifies it again.
+///
+/// # Errors
+/// What must not be, in words.
+pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
+    let path = folder.join("region");
+    learn(folder, oracle)?;
+    check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
+    compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
+    go_on(folder, scenario, oracle).map_err(|e| format!("going on: {e}"))?;
+    compare(&path, 0, oracle).map_err(|e| format!("after going on: {e}"))?;
+    check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
+    Ok(())
+}
+
+/// Some more of everything, among them the keys of the scenario.
+fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
+    let mut script = Script::default();
+    (scenario.work)(&mut script);
+    let mut orders: Vec<Order> = script.0.into_iter().step_by(7).take(12).collect();
+    for order in &mut orders {
+        order.op = if order.key.space == Space::Blocks { Op::Patch } else { Op::Put };
+        order.mask = SET_SECOND;
+        order.len = order.len.min(1000);
+    }
+    let mut script = Script(orders);
+    script.each(Op::Put, Space::Own, 1000..1012, 64);
+    script.each(Op::Delete, Space::Own, 1000..1004, 0);
+    let file = journal::path_of(folder, WRITER);
+    let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+    let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+    work(folder, oracle, base, script.0, scenario.is_full)
+}
+
+/// What a child does: it attaches, which recovers the dead, and detaches.
+///
+/// # Errors
+/// What must not be, in words.
+pub fn attach(folder: &Path) -> Result<(), String> {
+    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
+    drop(region.session().map_err(|e| format!("session: {e}"))?);
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! The strongest of the three: a child goes through one operation instruction by instruction and is
+//! killed after each of them in turn; another process verifies.
+//!
+//! The child asks to be traced and stops itself right before and right after the call; what lies
+//! between is stepped with `PTRACE_SINGLESTEP`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Child;
+
+use nearstate_store::Region;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::content::{Key, Space};
+use crate::journal::{self, Op};
+use crate::oracle::Oracle;
+use crate::scenario::{SET_SECOND, Scenario, Script, WRITER, named, prepare, verify};
+use crate::spawn::Starter;
+use crate::writer::{Order, Writer};
+
+/// An operation that is stepped through.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// Its name.
+    pub name: &'static str,
+    /// The scenario whose region it begins with.
+    scenario: &'static str,
+    /// What the child does at full speed first, and as its last order step by step.
+    work: fn(&mut Script, u32),
+}
+
+/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go
+/// to a pool and come from it, a split.
+pub const OPERATIONS: &[Operation] = &[
+    Operation {
+        name: "insert",
+        scenario: "insert",
+        work: |s, _| s.each(Op::PutAbsent, Space::Own, 40..42, 300),
+    },
+    Operation {
+        name: "replace",
+        scenario: "replace",
+        work: |s, _| s.each(Op::PutVersion, Space::Own, 0..3, 700),
+    },
+    Operation {
+        name: "delete",
+        scenario: "delete",
+        work: |s, _| s.each(Op::DeleteVersion, Space::Own, 3..5, 0),
+    },
+    Operation { name: "patch", scenario: "patch", work: |s, _| s.patch(0, SET_SECOND) },
+    Operation {
+        name: "chunk",
+        scenario: "chunk",
+        work: |s, _| s.each(Op::Put, Space::Own, 0..2, 33_000),
+    },
+    Operation {
+        name: "give",
+        scenario: "pool",
+        work: |s, _| s.each(Op::Delete, Space::Own, 0..25, 0),
+    },
+    Operation {
+        name: "take",
+        scenario: "pool",
+        work: |s, _| {
+            s.each(Op::Delete, Space::Own, 0..25, 0);
+            s.each(Op::Put, Space::Own, 50..51, 60_000);
+        },
+    },
+    Operation {
+        name: "split",
+        scenario: "grow",
+        work: |s, number| s.each(Op::Put, Space::Grow, number..number + 1, 20),
+    },
+];
+
+/// What was found out about one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// Instructions of the whole call.
+    pub instructions: u64,
+    /// Kills, each after another number of instructions, and as many verifications.
+    pub kills: u64,
+}
+
+/// Where to kill.
+#[derive(Clone, Copy, Debug)]
+pub enum Stride {
+    /// After every so many instructions.
+    Every(u64),
+    /// At this many places, evenly over the call.
+    Places(u64),
+}
+
+/// Why there is nothing to report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// This machine does not let a process trace its child: nothing was tested.
+    NotPermitted(String),
+    /// Something must not be.
+    Found(String),
+}
+
+/// For people.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
+    for row in rows {
+        let _ = writeln!(text, "{:<12} {:>14} {:>8}", row.name, row.instructions, row.kills);
+    }
+    text
+}
+
+/// For programs.
+pub fn json(rows: &[Row]) -> Value {
+    let rows = rows.iter().map(|row| {
+        let (name, instructions, kills) = (row.name, row.instructions, row.kills);
+        json!({ "operation": name, "instructions": instructions, "kills": kills })
+    });
+    Value::Array(rows.collect())
+}
+
+/// What a child does: its orders, the last of them stepped. `NAME:NUMBER` names the operation.
+///
+/// # Errors
+/// What must not be, in words.
+pub fn play(folder: &Path, what: &str) -> Result<(), String> {
+    let (name, number) = what.split_once(':').ok_or("give NAME:NUMBER")?;
+    let number = number.parse().map_err(|_| "NUMBER is none")?;
+    let operation = OPERATIONS
+        .iter()
+        .find(|operation| operation.name == name)
+        .ok_or_else(|| format!("no operation {name:?}"))?;
+    ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))?;
+    let mut script = Script::default();
+    (operation.work)(&mut script, number);
+    let last = script.0.pop().ok_or("nothing to do")?;
+    let mut writer = Writer::open(folder, WRITER, 0)?;
+    for order in script.0 {
+        writer.order(order)?;
+    }
+    writer.is_stepped = true;
+    writer.order(last)
+}
+
+/// Kills children at instructions of every operation. `tick` learns which operation and how far.
+///
+/// # Errors
+/// [`Stop`].
+pub fn sweep(
+    folder: &Path,
+    starter: &Starter,
+    stride: Stride,
+    tick: &mut dyn FnMut(&str, u64, u64),
+) -> Result<Vec<Row>, Stop> {
+    let mut rows = Vec::new();
+    for operation in OPERATIONS {
+        let scenario = named(operation.scenario)
+            .ok_or_else(|| Stop::Found(format!("no scenario {}", operation.scenario)))?;
+        let context = |at: u64| {
+            let name = operation.name;
+            move |error: String| {
+                Stop::Found(format!("{name} killed after {at} instructions: {error}"))
+            }
+        };
+        // Once to the end, to learn how long it is.
+        let (_, whole) = one(folder, starter, operation, scenario, u64::MAX)?;
+        let step = match stride {
+            Stride::Every(step) => step,
+            Stride::Places(places) => (whole / places).max(1),
+        };
+        let mut row = Row { name: operation.name, instructions: whole, kills: 0 };
+        let mut at = 0;
+        loop {
+            tick(operation.name, at, whole);
+            let (mut oracle, done) = one(folder, starter, operation, scenario, at)?;
+            row.kills += 1;
+            verify(folder, scenario, &mut oracle).map_err(context(at))?;
+            if done < at {
+                break;
+            }
+            at += step;
+        }
+        rows.push(row);
+    }
+    std::fs::remove_dir_all(folder).map_err(|e| Stop::Found(format!("cannot clean up: {e}")))?;
+    Ok(rows)
+}
+
+/// One child, killed after `limit` instructions or at the end of the call. Returns how many it did.
+fn one(
+    folder: &Path,
+    starter: &Starter,
+    operation: &Operation,
+    scenario: &Scenario,
+    limit: u64,
+) -> Result<(Oracle, u64), Stop> {
+    let context = |error: String| Stop::Found(format!("{}: {error}", operation.name));
+    let mut oracle = prepare(folder, scenario).map_err(context)?;
+    let number = match operation.name {
+        "split" => find_split(folder, &mut oracle).map_err(context)?,
+        _ => 0,
+    };
+    let errors = folder.join("errors");
+    let words = [
+        "step".to_owned(),
+        folder.display().to_string(),
+        "0".to_owned(),
+        "0".to_owned(),
+        "0".to_owned(),
+        format!("{}:{number}", operation.name),
+    ];
+    let mut child = starter.start(&words, &[], &errors).map_err(context)?;
+    let done = trace(&child, limit);
+    let killed = child.kill().and_then(|()| child.wait());
+    killed.map_err(|e| context(e.to_string()))?;
+    let said = std::fs::read_to_string(&errors).unwrap_or_default();
+    match done {
+        Ok(count) => Ok((oracle, count)),
+        Err(_) if said.contains("not permitted") => Err(Stop::NotPermitted(said)),
+        Err(error) => Err(context(format!("{error}: {said}"))),
+    }
+}
+
+/// Steps a child from its first stop to its second, at most `limit` times.
+fn trace(child: &Child, limit: u64) -> Result<u64, String> {
+    let pid = Pid::from_raw(child.id().cast_signed());
+    if wait_for_stop(pid)? != Signal::SIGSTOP {
+        return Err("a traced child did not stop itself first".to_owned());
+    }
+    ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)
+        .map_err(|e| format!("ptrace: {e}"))?;
+    for done in 0..limit {
+        ptrace::step(pid, None).map_err(|e| format!("ptrace: {e}"))?;
+        if wait_for_stop(pid)? == Signal::SIGSTOP {
+            return Ok(done);
+        }
+    }
+    Ok(limit)
+}
+
+/// Waits until a traced child stops, and says by which signal.
+fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
+    let status = waitpid(pid, None).map_err(|e| format!("wait: {e}"))?;
+    match status {
+        WaitStatus::Stopped(_, signal @ (Signal::SIGTRAP | Signal::SIGSTOP)) => Ok(signal),
+        WaitStatus::Exited(..)
+        | WaitStatus::Signaled(..)
+        | WaitStatus::Stopped(..)
+        | WaitStatus::PtraceEvent(..)
+        | WaitStatus::PtraceSyscall(_)
+        | WaitStatus::Continued(_)
+        | WaitStatus::StillAlive => Err(format!("a traced child: {status:?}")),
+    }
+}
+
+/// Fills the growing namespace until an insert of one key splits a bucket, twice over; takes the
+/// key out again and returns its number: the next insert of it will split another.
+fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
+    let file = journal::path_of(folder, WRITER);
+    let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+    let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
+    journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
+    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
+    let buckets = || -> Result<u64, String> {
+        let all = region.inspect().map_err(|e| format!("inspect: {e}"))?.namespaces;
+        Ok(all.iter().find(|entry| entry.name == b"grow-0").map_or(0, |entry| entry.buckets))
+    };
+    let mut writer = Writer::open(folder, WRITER, 0)?;
+    let mut change = |op, number| {
+        let key = Key { space: Space::Grow, writer: WRITER, number };
+        writer.order(Order { op, key, len: 20, mask: 0 })
+    };
+    for number in 0..2000 {
+        let mut splits = 0;
+        for _ in 0..3 {
+            let before = buckets()?;
+            change(Op::Put, number)?;
+            if buckets()? == before {
+                break;
+            }
+            splits += 1;
+            change(Op::Delete, number)?;
+        }
+        if splits == 3 {
+            drop(writer);
+            crate::scenario::learn(folder, oracle)?;
+            return Ok(number);
+        }
+    }
+    Err("no insert splits".to_owned())
+}

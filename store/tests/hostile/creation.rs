@@ -1,0 +1,235 @@
+//! The options of a region, and many that create it at once.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+use nearstate_store::{CreateOptions, Error, NumaPolicy, PageSize, PinMode, Region};
+
+use crate::place::{Mount, Place, child, clean, given, open, refused, skipped, small};
+
+/// Creators at once, and rounds.
+const CREATORS: usize = 12;
+const ROUNDS: usize = 6;
+
+#[test]
+#[ignore = "run by another test, many times at once"]
+#[expect(clippy::print_stdout, reason = "the parent reads what became of it")]
+fn one_creator() {
+    let path = given();
+    println!("ready");
+    // The folder of the region appears when all are ready.
+    while !path.parent().unwrap().is_dir() {
+        std::hint::spin_loop();
+    }
+    if std::env::var_os("HOSTILE_EXCLUSIVE").is_some() {
+        match Region::create(&path, &small()) {
+            Ok(region) => {
+                let (session, ns) = open(&region);
+                session.put(ns, b"creator", &std::process::id().to_le_bytes()).unwrap();
+                println!("created");
+            }
+            Err(Error::AlreadyExists { .. }) => println!("exists"),
+            Err(error) => panic!("{error}"),
+        }
+        return;
+    }
+    let region = Region::attach_or_create(&path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    session.put(ns, &std::process::id().to_le_bytes(), b"here").unwrap();
+}
+
+/// Starts creators, lets them go at once, and returns the lines that they printed.
+fn race(path: &Path, is_exclusive: bool) -> Vec<String> {
+    let mut children: Vec<_> = (0..CREATORS)
+        .map(|_| {
+            let mut command = child("creation::one_creator", path);
+            if is_exclusive {
+                command.env("HOSTILE_EXCLUSIVE", "1");
+            }
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let out = BufReader::new(child.stdout.take().unwrap());
+            (child, out.lines())
+        })
+        .collect();
+    for (_, lines) in &mut children {
+        assert!(lines.any(|line| line.unwrap().contains("ready")), "a creator did not start");
+    }
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    let mut all = Vec::new();
+    for (mut child, lines) in children {
+        all.extend(lines.map(|line| line.unwrap()));
+        assert!(child.wait().unwrap().success(), "{all:#?}");
+    }
+    all
+}
+
+#[test]
+fn of_many_creators_at_once_exactly_one_creates() {
+    for round in 0..ROUNDS {
+        let place = Place::new();
+        let path = place.dir().join(format!("{round}/region"));
+        let lines = race(&path, true);
+        let count = |word: &str| lines.iter().filter(|line| line.ends_with(word)).count();
+        assert_eq!((count("created"), count("exists")), (1, CREATORS - 1), "{lines:#?}");
+        clean(&path);
+        let region = Region::attach(&path).unwrap();
+        let (session, ns) = open(&region);
+        assert_eq!(session.count(ns).unwrap(), 1);
+    }
+}
+
+#[test]
+fn many_that_attach_or_create_at_once_share_one_region() {
+    for round in 0..ROUNDS {
+        let place = Place::new();
+        let path = place.dir().join(format!("{round}/region"));
+        race(&path, false);
+        let region = Region::attach(&path).unwrap();
+        let (session, ns) = open(&region);
+        assert_eq!(session.count(ns).unwrap(), CREATORS as u64);
+        drop((session, region));
+        clean(&path);
+    }
+}
+
+#[test]
+fn a_region_that_is_there_is_not_created_again() {
+    let place = Place::new();
+    let region = Region::create(&place.path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    session.put(ns, b"k", b"v").unwrap();
+    refused(Region::create(&place.path, &small()), &["is there already", "attach", "drop it"]);
+    assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
+    refused(Region::remove(&place.path), &["still attached", &std::process::id().to_string()]);
+    drop((session, region));
+    Region::remove(&place.path).unwrap();
+    assert!(!place.path.exists());
+}
+
+#[test]
+fn a_size_out_of_bounds_is_refused_with_the_bounds() {
+    let place = Place::new();
+    for bytes_max in [0, 1 << 20, u64::MAX >> 8] {
+        let options = CreateOptions { bytes_max, ..CreateOptions::default() };
+        let bounds = [(64 << 20).to_string(), (16_u64 << 40).to_string()];
+        let words: Vec<&str> = bounds.iter().map(String::as_str).collect();
+        refused(Region::create(&place.path, &options), &words);
+    }
+}
+
+#[test]
+fn huge_pages_need_a_mount_of_huge_pages() {
+    let place = Place::new();
+    let huge = CreateOptions { page: PageSize::Huge2M, ..small() };
+    refused(Region::create(&place.path, &huge), &["hugetlbfs", "mount -t", "vm.nr_hugepages"]);
+}
+
+/// Pages for the tables and a little heap.
+const HUGE_PAGES: u64 = 24;
+
+#[test]
+fn a_region_of_huge_pages_works_on_a_mount_of_them() {
+    let count = Path::new("/proc/sys/vm/nr_hugepages");
+    let mount = match Mount::new("hugetlbfs", "pagesize=2M") {
+        Ok(mount) => mount,
+        Err(why) => return skipped(&why),
+    };
+    let before = std::fs::read_to_string(count).unwrap().trim().parse::<u64>().unwrap();
+    let set = |pages: u64| std::fs::write(count, pages.to_string());
+    if set(before + HUGE_PAGES).is_err() {
+        return skipped("vm.nr_hugepages cannot be set");
+    }
+    let now = std::fs::read_to_string(count).unwrap().trim().parse::<u64>().unwrap();
+    if now < before + HUGE_PAGES {
+        set(before).unwrap();
+        return skipped("the kernel has no memory for huge pages");
+    }
+    let path = &mount.place.path;
+    let huge = CreateOptions { page: PageSize::Huge2M, ..small() };
+    let region = Region::create(path, &huge).unwrap();
+    let (session, ns) = open(&region);
+    let mut count = 0_u64;
+    // The mount has fewer pages than the region may grow to.
+    let error = loop {
+        match session.put(ns, &count.to_le_bytes(), &[3; 10_000]) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("vm.nr_hugepages"), "{error}");
+    assert!(count > 1000, "{count}");
+    for key in 0..count {
+        assert_eq!(session.get(ns, &key.to_le_bytes()).unwrap().unwrap().bytes(), [3; 10_000]);
+    }
+    assert_eq!(region.inspect().unwrap().page_bytes, 2 << 20);
+    drop((session, region));
+    clean(path);
+    drop(mount);
+    set(before).unwrap();
+}
+
+#[test]
+fn memory_is_bound_to_nodes_that_there_are() {
+    let place = Place::new();
+    let with = |numa| CreateOptions { numa, ..small() };
+    for (name, numa) in
+        [("bound", NumaPolicy::Bind(vec![0])), ("interleaved", NumaPolicy::Interleave(vec![0]))]
+    {
+        let path = place.dir().join(name);
+        let region = match Region::create(&path, &with(numa)) {
+            Ok(region) => region,
+            Err(Error::System { errno: 38, .. }) => {
+                return skipped("this kernel knows no NUMA nodes");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let (session, ns) = open(&region);
+        session.put(ns, b"k", b"v").unwrap();
+        drop((session, region));
+        clean(&path);
+    }
+    let nowhere = with(NumaPolicy::Bind(vec![900]));
+    refused(Region::create(&place.path, &nowhere), &["900", "numactl --hardware"]);
+    let beyond = with(NumaPolicy::Interleave(vec![5000]));
+    refused(Region::create(&place.path, &beyond), &["5000", "0 to 1023"]);
+}
+
+#[test]
+fn a_populated_region_has_all_its_memory_at_once() {
+    let place = Place::new();
+    let options = CreateOptions { populate: true, ..small() };
+    let region = Region::create(&place.path, &options).unwrap();
+    let length = std::fs::metadata(&place.path).unwrap().len();
+    assert!(region.inspect().unwrap().bytes_on_disk >= length);
+    let sparse = Place::new();
+    let region = Region::create(&sparse.path, &small()).unwrap();
+    assert!(region.inspect().unwrap().bytes_on_disk < length / 8);
+}
+
+#[test]
+fn fenced_pins_work_with_readers_beside_a_writer() {
+    let place = Place::new();
+    let options = CreateOptions { pin: PinMode::Fenced, ..small() };
+    let region = Region::create(&place.path, &options).unwrap();
+    assert!(region.inspect().unwrap().is_fenced);
+    let (session, ns) = open(&region);
+    session.put(ns, b"k", &[0; 300]).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let (session, ns) = open(&region);
+                for _ in 0..20_000 {
+                    let view = session.get(ns, b"k").unwrap().unwrap();
+                    let first = view.bytes()[0];
+                    assert!(view.bytes().iter().all(|byte| *byte == first), "a torn value");
+                }
+            });
+        }
+        for round in 0..20_000_u32 {
+            session.put(ns, b"k", &[round.to_le_bytes()[0]; 300]).unwrap();
+        }
+    });
+    drop((session, region));
+    clean(&place.path);
+}

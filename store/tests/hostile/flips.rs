@@ -1,0 +1,309 @@
+//! Flipped bits: each one of the superblock and of a record is found; thousands elsewhere crash
+//! nobody.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nearstate_store::{
+    BlockChange, CheckReport, Condition, Error, Kind, Namespace, Pattern, Region, Result, Schema,
+    Session, check,
+};
+
+use crate::place::{Place, clean, open, small};
+
+const SUPERBLOCK: u64 = 4096;
+const POOLS: u64 = 0x1000;
+const MEMBERS: u64 = 0x2000;
+const CATALOG: u64 = 0x40_0000;
+const ARENAS: u64 = 0x80_0000;
+const HEAP: u64 = 0x480_0000;
+
+/// The parts of a file that are not zero, so that it can be put back as it was.
+struct Copy {
+    file: File,
+    length: u64,
+    parts: Vec<(u64, Vec<u8>)>,
+}
+
+impl Copy {
+    fn of(path: &Path) -> Self {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let length = file.metadata().unwrap().len();
+        let mut parts = Vec::new();
+        let mut page = vec![0; 4096];
+        for at in (0..length).step_by(page.len()) {
+            file.read_exact_at(&mut page, at).unwrap();
+            if page.iter().any(|byte| *byte != 0) {
+                parts.push((at, page.clone()));
+            }
+        }
+        Self { file, length, parts }
+    }
+
+    fn restore(&self) {
+        self.file.set_len(0).unwrap();
+        self.file.set_len(self.length).unwrap();
+        for (at, bytes) in &self.parts {
+            self.file.write_all_at(bytes, *at).unwrap();
+        }
+    }
+
+    fn flip(&self, bit: u64) {
+        let mut byte = [0];
+        self.file.read_exact_at(&mut byte, bit / 8).unwrap();
+        byte[0] ^= 1 << (bit % 8);
+        self.file.write_all_at(&byte, bit / 8).unwrap();
+    }
+}
+
+/// What a verifier that meets damage may answer: that it is no region, or at least one fault.
+fn is_found(answer: Result<CheckReport>) -> bool {
+    match answer {
+        Ok(report) => !report.is_clean(),
+        Err(Error::NotARegion { .. } | Error::Damaged { .. }) => true,
+        Err(error) => panic!("neither refused nor verified: {error}"),
+    }
+}
+
+#[test]
+fn any_flipped_bit_of_the_superblock_is_found() {
+    let place = Place::new();
+    let region = Region::create(&place.path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    session.put(ns, b"k", b"v").unwrap();
+    drop((session, region));
+    let copy = Copy::of(&place.path);
+    let mut page = vec![0; 4096];
+    copy.file.read_exact_at(&mut page, 0).unwrap();
+    for bit in 0..SUPERBLOCK * 8 {
+        copy.flip(bit);
+        assert!(is_found(check(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8);
+        copy.file.write_all_at(&page, 0).unwrap();
+    }
+    clean(&place.path);
+}
+
+const KEY: &[u8] = b"imsi-262011234567890";
+const CELL: u64 = 1088;
+
+/// Reads in every way. What comes back may be anything; that it comes back is the point.
+fn read_all(session: &Session, ns: Namespace, key: &[u8]) {
+    let mut copy = Vec::new();
+    if let Ok(Some(view)) = session.get(ns, key) {
+        let sum: u64 = view.bytes().iter().chain(view.key()).map(|byte| u64::from(*byte)).sum();
+        let blocks: usize = view.blocks().map(|(name, bytes)| name.len() + bytes.len()).sum();
+        std::hint::black_box((sum, blocks, view.version()));
+    }
+    drop(session.get_copy(ns, key, &mut copy));
+    drop(session.get_batch(ns, &[key, b"none"], |_, view| drop(view)));
+    let mut keys = 0;
+    drop(session.list(ns, Pattern::All, |key| keys += key.len()));
+    drop(session.count(ns));
+}
+
+/// A region with one record that fills its cell, and where the cell is.
+fn region_with_a_record(path: &Path) -> u64 {
+    let region = Region::create(path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    let value: Vec<u8> = (0..1024_u32).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+    session.put(ns, KEY, &value).unwrap();
+    drop((session, region));
+    let bytes = fs::read(path).unwrap();
+    let at = bytes.windows(KEY.len()).position(|window| window == KEY).unwrap() as u64 - 44;
+    assert_eq!(at % 64, 0);
+    at
+}
+
+#[test]
+fn any_flipped_bit_of_a_record_is_found_and_crashes_no_reader() {
+    let place = Place::new();
+    let at = region_with_a_record(&place.path);
+    let copy = Copy::of(&place.path);
+    for bit in at * 8..(at + CELL) * 8 {
+        copy.flip(bit);
+        assert!(is_found(check(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8 - at);
+        copy.flip(bit);
+    }
+    clean(&place.path);
+    let region = Region::attach(&place.path).unwrap();
+    let (session, ns) = open(&region);
+    for bit in at * 8..(at + CELL) * 8 {
+        copy.flip(bit);
+        read_all(&session, ns, KEY);
+        copy.flip(bit);
+    }
+    assert_eq!(session.get(ns, KEY).unwrap().unwrap().bytes().len(), 1024);
+}
+
+/// Writes in every way, some times over, so that what was retired with a wrong header is used
+/// again.
+fn write_all(session: &Session, ns: Namespace, blocks: Namespace) {
+    let large = vec![3; 40_000];
+    for round in 0..6_u8 {
+        for number in 0..12_u32 {
+            let key = number.to_le_bytes();
+            let bytes = 300 * usize::from(round) + 40 * number as usize;
+            drop(session.put(ns, &key, &large[..bytes]));
+            let change = [
+                BlockChange { name: "small", bytes: Some(&large[..bytes / 9]) },
+                BlockChange { name: "large", bytes: (round != 3).then_some(&large[..bytes * 9]) },
+            ];
+            drop(session.patch(blocks, &key, &change, Condition::Always));
+        }
+        drop(session.put(ns, KEY, &large[..1024]));
+        for number in (0..12_u32).step_by(2) {
+            drop(session.delete(ns, &number.to_le_bytes()));
+            drop(session.delete(blocks, &number.to_le_bytes()));
+        }
+        drop(session.put_if(ns, KEY, b"v", Condition::Value(&large[..1024])));
+    }
+}
+
+/// Everything that a process does with a region, damaged as it is. Errors are fine.
+fn live_with(path: &Path) {
+    if let Ok(region) = Region::attach(path)
+        && let Ok(session) = region.session()
+    {
+        drop(region.inspect());
+        let ns = session.namespace("ue", &Schema::default());
+        let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks });
+        if let (Ok(ns), Ok(blocks)) = (ns, blocks) {
+            read_all(&session, ns, KEY);
+            for number in 0..12_u32 {
+                read_all(&session, blocks, &number.to_le_bytes());
+            }
+            write_all(&session, ns, blocks);
+            read_all(&session, ns, KEY);
+        }
+        drop(session.namespace("another", &Schema::default()));
+        drop(region.session());
+    }
+    match check(path) {
+        Ok(_) | Err(Error::NotARegion { .. } | Error::Damaged { .. } | Error::Stalled { .. }) => {}
+        Err(error) => panic!("the verifier: {error}"),
+    }
+}
+
+#[test]
+fn any_flipped_bit_of_a_record_header_crashes_no_writer() {
+    let place = Place::new();
+    let at = region_with_a_record(&place.path);
+    let copy = Copy::of(&place.path);
+    for bit in at * 8..(at + 44) * 8 {
+        copy.restore();
+        copy.flip(bit);
+        live_with(&place.path);
+    }
+}
+
+/// A xorshift generator: the same flips in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// A region with something of everything: namespaces of both kinds, overflow lines, free cells in
+/// queues and pools, a large value, and a member that died in the middle of its work.
+fn region_with_everything(path: &Path) {
+    let region = Region::create(path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+    for number in 0..60_u32 {
+        session.put(ns, &number.to_le_bytes(), &[1; 200]).unwrap();
+    }
+    session.put(ns, KEY, &[2; 1024]).unwrap();
+    session.put(ns, b"large", &vec![2; 100_000]).unwrap();
+    let (other, _) = open(&region);
+    write_all(&other, ns, blocks);
+    drop(other);
+    // As if its process had died: the slot is not given back.
+    write_all(&session, ns, blocks);
+    std::mem::forget(session);
+}
+
+/// Where the flips go: an offset, how many bytes, and a weight.
+fn parts(path: &Path) -> Vec<(u64, u64, u64)> {
+    let heap = Region::attach(path).unwrap().inspect().unwrap().bytes_taken;
+    vec![
+        (POOLS, 0x1000, 2),
+        (MEMBERS, 3 * 128, 1),
+        (CATALOG, 2 * 1024, 3),
+        (ARENAS, 2 * 4096, 4),
+        (HEAP, heap.min(64 << 10), 6),
+        (HEAP, heap, 1),
+        (0, SUPERBLOCK, 1),
+    ]
+}
+
+const ROUNDS: u64 = 3000;
+
+#[test]
+fn thousands_of_flips_anywhere_end_without_a_crash_a_hang_or_a_panic() {
+    let place = Place::new();
+    let made = place.dir().join("made");
+    region_with_everything(&made);
+    fs::copy(&made, &place.path).unwrap();
+    let parts = parts(&place.path);
+    let copy = Copy::of(&place.path);
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let weights: u64 = parts.iter().map(|part| part.2).sum();
+    for round in 0..ROUNDS {
+        copy.restore();
+        for _ in 0..=round % 3 {
+            let mut left = dice.below(weights);
+            let (from, bytes, _) = *parts
+                .iter()
+                .find(|part| {
+                    left < part.2 || {
+                        left -= part.2;
+                        false
+                    }
+                })
+                .unwrap();
+            copy.flip(from * 8 + dice.below(bytes * 8));
+        }
+        live_with(&place.path);
+    }
+}
+
+/// Words that a pointer to a cell may be replaced by: circles, edges, nonsense.
+fn wild(dice: &mut Dice) -> u64 {
+    match dice.below(7) {
+        0 => 0,
+        1 => u64::MAX - dice.below(64),
+        2 => HEAP + 64 * dice.below(4096),
+        3 => dice.below(0x9000),
+        4 => ARENAS + 8 * dice.below(1024),
+        5 => dice.below(u64::MAX),
+        _ => HEAP + (64 << 20) - 64 * dice.below(3),
+    }
+}
+
+#[test]
+fn thousands_of_wild_words_anywhere_end_without_a_crash_a_hang_or_a_panic() {
+    let place = Place::new();
+    let made = place.dir().join("made");
+    region_with_everything(&made);
+    fs::copy(&made, &place.path).unwrap();
+    let parts = parts(&place.path);
+    let copy = Copy::of(&place.path);
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    for round in 0..ROUNDS {
+        copy.restore();
+        for _ in 0..=round % 3 {
+            // Not the superblock's own words: the checksum would end it all.
+            let (from, bytes, _) = parts[usize::try_from(dice.below(6)).unwrap()];
+            let at = from + 8 * dice.below(bytes / 8);
+            let word = wild(&mut dice);
+            copy.file.write_all_at(&word.to_le_bytes(), at).unwrap();
+        }
+        live_with(&place.path);
+    }
+}
