@@ -183,6 +183,8 @@ impl Region {
     }
 
     fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
+        // Judged before a file is made: a refused creation leaves none behind.
+        create.map(heap_bytes).transpose()?;
         let mode = create.map_or(0o600, |options| options.mode);
         let file = OpenOptions::new()
             .read(true)
@@ -210,16 +212,7 @@ impl Region {
 
     fn initialise(file: File, path: &Path, options: &CreateOptions) -> Result<Self> {
         let page = options.page.bytes();
-        let bytes = options.bytes_max.next_multiple_of(page);
-        if !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&bytes) {
-            return Err(Error::BadArgument {
-                detail: format!(
-                    "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
-                    options.bytes_max
-                ),
-            });
-        }
-        let length = HEAP + bytes;
+        let length = HEAP + heap_bytes(options)?;
         let block = file.metadata().map_err(|e| open_failure(path, &e))?.blksize();
         if page > 4096 && block != page {
             return Err(Error::BadArgument {
@@ -441,6 +434,20 @@ fn no_barrier(path: &Path) -> Error {
              fenced pins (--pin fenced)",
             path.display()
         ),
+    }
+}
+
+/// Bytes of the heap of a region that is created with these options.
+fn heap_bytes(options: &CreateOptions) -> Result<u64> {
+    let bytes = options.bytes_max.checked_next_multiple_of(options.page.bytes());
+    match bytes {
+        Some(bytes) if (REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&bytes) => Ok(bytes),
+        _ => Err(Error::BadArgument {
+            detail: format!(
+                "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
+                options.bytes_max
+            ),
+        }),
     }
 }
 
