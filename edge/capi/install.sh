@@ -2,7 +2,7 @@
 # Installs the C face: header, static and shared library, pkg-config file.
 #
 #   edge/capi/install.sh PREFIX            builds it first (release)
-#   edge/capi/install.sh PREFIX BUILT      takes libnearstate.a and libnearstate.so from folder BUILT
+#   edge/capi/install.sh PREFIX BUILT      takes libnearstate.a and .so from the folder BUILT
 set -eu
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then

@@ -9,7 +9,7 @@
     not(loom),
     expect(
         clippy::cast_possible_truncation,
-        reason = "fields are cut out of 64-bit words by casts, and usize has 64 bits (asserted below)"
+        reason = "fields are cut out of 64-bit words by casts; usize has 64 bits (see below)"
     )
 )]
 
@@ -49,14 +49,14 @@ mod map;
 mod life;
 #[cfg(not(loom))]
 mod fault;
-#[cfg(not(loom))]
-pub mod crash;
-#[cfg(not(loom))]
-mod system;
 pub mod bucket;
 mod state;
 mod pin;
 mod lock;
+#[cfg(not(loom))]
+pub mod crash;
+#[cfg(not(loom))]
+mod system;
 #[cfg(not(loom))]
 pub mod class;
 pub mod layout;

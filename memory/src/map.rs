@@ -1,7 +1,7 @@
 //! The mapped bytes of a region: every access is checked against the length, none can panic.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -29,8 +29,7 @@ pub(crate) struct Map {
     _mapped: Span,
     fork: NonNull<AtomicU64>,
     _fork_mapped: Span,
-    file: File,
-    key: (u64, u64),
+    open: Open,
     path: PathBuf,
 }
 
@@ -43,11 +42,11 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps `bytes` of the file.
     pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
-        let key = life::file_key(&file)?;
         let base = system::map_shared(file.as_fd(), bytes)?;
         // From here on an error unmaps: a mapping left behind would keep the open file, and with it
         // the attach lock, for as long as this process lives.
         let mapped = Span { base, bytes };
+        let open = Open { key: life::file_key(&file)?, file: Some(file) };
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
         let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
@@ -61,8 +60,7 @@ impl Map {
             _mapped: mapped,
             fork,
             _fork_mapped: fork_mapped,
-            file,
-            key,
+            open,
             path: path.to_owned(),
         };
         map.fork_word().store(1, Ordering::Relaxed);
@@ -102,8 +100,14 @@ impl Map {
     /// ours too, and the number may be another file's by now: then the file is opened anew by its
     /// path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-        if life::file_key(&self.file).is_ok_and(|key| key == self.key) {
-            return work(&self.file);
+        work(self.lend()?.file())
+    }
+
+    /// The region's file, as [`Map::with_file`] finds it. Locks of an open file go with it: whoever
+    /// takes one keeps what was lent.
+    pub(crate) fn lend(&self) -> Result<Lent<'_>> {
+        if let Some(file) = self.open.ours() {
+            return Ok(Lent::Ours(file));
         }
         let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
             Error::System {
@@ -114,13 +118,13 @@ impl Map {
                 errno: error.raw_os_error().unwrap_or(0),
             }
         })?;
-        if life::file_key(&anew)? != self.key {
+        if life::file_key(&anew)? != self.open.key {
             return Err(Error::NotARegion {
                 path: self.path.clone(),
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
             });
         }
-        work(&anew)
+        Ok(Lent::Anew(anew))
     }
 
     /// The path by which it was opened.
@@ -252,6 +256,49 @@ impl Map {
     /// Applies a NUMA policy to the whole mapping.
     pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
         system::bind_memory(self.base, self.bytes, interleave, nodes)
+    }
+}
+
+/// The region's file for some work.
+#[derive(Debug)]
+pub(crate) enum Lent<'m> {
+    /// As it was opened.
+    Ours(&'m File),
+    /// Opened again.
+    Anew(File),
+}
+
+impl Lent<'_> {
+    pub(crate) const fn file(&self) -> &File {
+        match self {
+            Self::Ours(file) => file,
+            Self::Anew(file) => file,
+        }
+    }
+}
+
+/// The region's descriptor, for as long as it is one.
+#[derive(Debug)]
+struct Open {
+    file: Option<File>,
+    key: (u64, u64),
+}
+
+impl Open {
+    /// The file, unless somebody closed its descriptor.
+    fn ours(&self) -> Option<&File> {
+        self.file.as_ref().filter(|file| life::file_key(file).is_ok_and(|key| key == self.key))
+    }
+}
+
+impl Drop for Open {
+    /// Closes the descriptor only if it is still ours: the number may be a daemon's log by now.
+    fn drop(&mut self) {
+        if self.ours().is_none()
+            && let Some(file) = self.file.take()
+        {
+            let _ = file.into_raw_fd();
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, note, note_word, op, settle_word, slot};
 use crate::bucket::{
-    VERSION_MAX, at_of, control, depth_of, entry, link, publish, stamp_of, step, tag_in, tag_of,
+    VERSION_MAX, WORDS, at_of, control, depth_of, entry, link, load, publish, stamp_of, step,
+    tag_in, tag_of,
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
@@ -279,8 +280,35 @@ const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 const CROWD: u32 = 6;
 
 /// Finds the key in a locked bucket, and room for it.
+///
+/// The usual case, a key that stands in the bucket's line, takes no branch on where it stands: that
+/// place is random, and a wrong guess would wait for the line.
 #[inline]
 fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
+    let tag = tag_of(hash);
+    let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
+    let words = entries.each_ref().map(load);
+    let (mut index, mut found) = (0, 0);
+    for (place, word) in (0..).zip(words) {
+        let is_it = tag_in(word) == tag;
+        index = if is_it { place } else { index };
+        found = if is_it { word } else { found };
+    }
+    if found != 0 {
+        let cell = Cell::new(map, at_of(found))?;
+        if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
+            let found_at = bucket_at + 8 + 8 * index;
+            let (empty_at, last_at, last, entries) = (0, 0, 0, 0);
+            return Ok(Place { found_at, found, empty_at, last_at, last, entries });
+        }
+    }
+    locate_in_chain(map, bucket_at, hash, key)
+}
+
+/// As [`locate`], where the key is not there, or in an overflow line, or shares its tag with
+/// another.
+#[inline(never)]
+fn locate_in_chain(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
     let tag = tag_of(hash);
     let mut place = Place { found_at: 0, found: 0, empty_at: 0, last_at: 0, last: 0, entries: 0 };
     walk_chain(map, bucket_at, |at, value| {

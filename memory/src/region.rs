@@ -21,7 +21,7 @@ use crate::layout::{
     SUPER_WORDS, member_at, seal,
 };
 use crate::life::{Anchor, Identity, now_ms};
-use crate::map::Map;
+use crate::map::{Lent, Map};
 use crate::roster::{members_high, state};
 use crate::system::{Lock, lock_byte, register_barrier};
 use crate::table::Table;
@@ -125,7 +125,8 @@ pub(crate) struct Shared {
 /// The attach lock: over processes by the file, over threads by a mutex.
 #[derive(Debug)]
 pub(crate) struct AttachLock<'s> {
-    shared: &'s Shared,
+    /// What holds the lock: closed, it is gone.
+    file: Lent<'s>,
     _threads: MutexGuard<'s, ()>,
 }
 
@@ -133,15 +134,16 @@ impl Shared {
     /// Waits for the attach lock. The kernel gives it back if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.map.with_file(|file| lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait))?;
-        Ok(AttachLock { shared: self, _threads: threads })
+        let file = self.map.lend()?;
+        lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Wait)?;
+        Ok(AttachLock { file, _threads: threads })
     }
 }
 
 impl Drop for AttachLock<'_> {
     fn drop(&mut self) {
         // Nothing to do about a failure: the lock goes with the descriptor.
-        let _ = self.shared.map.with_file(|f| lock_byte(f.as_fd(), ATTACH_BYTE, Lock::Release));
+        let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, Lock::Release);
     }
 }
 

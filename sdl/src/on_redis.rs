@@ -51,7 +51,7 @@ impl fmt::Debug for RedisStorage {
 }
 
 impl RedisStorage {
-    /// Opens a URL; see [`crate::open`]. Connects with the first operation.
+    /// Opens a URL; see [`crate::open()`]. Connects with the first operation.
     ///
     /// # Errors
     /// `RejectedBySdl` for a URL that is none.

@@ -25,10 +25,10 @@ impl fmt::Debug for RegionStorage {
 }
 
 impl RegionStorage {
-    /// Opens `/path?option=value&..`; see [`crate::open`].
+    /// Opens `/path?option=value&..`; see [`crate::open()`].
     ///
     /// # Errors
-    /// As [`crate::open`].
+    /// As [`crate::open()`].
     pub fn open(place: &str) -> Result<Self> {
         let place = region_url::read(place)?;
         Self::on(match &place.create {

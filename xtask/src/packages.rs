@@ -43,6 +43,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "the peer of every benchmark, and a back-end of sdl that the tests start themselves",
     },
     Package {
+        name: "strace",
+        there: There::Program("strace"),
+        why: "counts the system calls of a read in `nearstate bench micro`",
+    },
+    Package {
         name: "whitedb",
         there: There::Program("wgdb"),
         why: "frees the segments of the WhiteDB target",

@@ -334,6 +334,11 @@ typedef struct {
 typedef bool (*ns_batch_fn)(void *context, size_t index, const ns_view *view);
 
 /**
+ * Gets the blocks of a record, one by one.
+ */
+typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
+
+/**
  * How a region is created. Fill it with `ns_create_options_default` first, then change what is to
  * be other.
  */
@@ -504,11 +509,6 @@ typedef struct {
      */
     uint64_t bytes_taken;
 } ns_check_report;
-
-/**
- * Gets the blocks of a record, one by one.
- */
-typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
 
 #ifdef __cplusplus
 extern "C" {
@@ -751,6 +751,33 @@ ns_status ns_get_batch(ns_session *session,
                        void *context);
 
 /**
+ * Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
+ * already, are left alone.
+ *
+ * # Safety
+ * Rule 1: NULL, or a view that a call of this library has filled.
+ */
+void ns_view_release(ns_view *view);
+
+/**
+ * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+ * good for as long as the view is held. Linear in the number of blocks.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
+
+/**
+ * Calls `each` with every named block of a record, in the order in which they were first written.
+ * None in a namespace of values.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
+
+/**
  * Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
  * process died are recovered.
  *
@@ -879,33 +906,6 @@ ns_status ns_region_check(const char *path,
                           ns_fault_fn each,
                           void *context,
                           ns_check_report *report);
-
-/**
- * Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
- * already, are left alone.
- *
- * # Safety
- * Rule 1: NULL, or a view that a call of this library has filled.
- */
-void ns_view_release(ns_view *view);
-
-/**
- * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
- * good for as long as the view is held. Linear in the number of blocks.
- *
- * # Safety
- * Rules 1 to 3.
- */
-ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
-
-/**
- * Calls `each` with every named block of a record, in the order in which they were first written.
- * None in a namespace of values.
- *
- * # Safety
- * Rules 1 and 4.
- */
-ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
 
 /**
  * The bytes of a text without its NUL; none if it is NULL.

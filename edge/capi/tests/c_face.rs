@@ -1,5 +1,5 @@
-//! The library as C and C++ meet it: installed, compiled against with every warning an error, linked
-//! statically and dynamically, and run. Also: one C process is killed, and another goes on.
+//! The library as C and C++ meet it: installed, compiled against with every warning an error,
+//! linked statically and dynamically, and run. Also: one C process is killed, and another goes on.
 
 #![expect(clippy::unwrap_used, reason = "a promise that is not kept ends its test")]
 

@@ -1,5 +1,5 @@
-//! Compiles C and C++ against this library, as a network function would: installed into a folder of its
-//! own, found by pkg-config, with every warning an error.
+//! Compiles C and C++ against this library, as a network function would: installed into a folder of
+//! its own, found by pkg-config, with every warning an error.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -33,7 +33,8 @@ pub fn count(path: &Path, folder: &Path, records: u64, reads: u64) -> Result<Cou
     };
     // The first one to come gives the region's table of members a page.
     of(1)?;
-    // Where the kernel places a mapping decides on a call or two of the allocator: the least counts.
+    // Where the kernel places a mapping decides on a call or two of the allocator: the least
+    // counts.
     let least = |ops| -> Result<u64> {
         let counts: Result<Vec<u64>> = (0..TRIES).map(|_| of(ops)).collect();
         Ok(counts?.into_iter().min().unwrap_or(0))

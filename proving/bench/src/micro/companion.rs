@@ -114,12 +114,13 @@ impl Drop for Companion {
     }
 }
 
-/// `writers` processes insert `ops` records each, all from the same moment on. Returns the wall time
-/// for each write, in nanoseconds: from the first start to the last end, over all writes.
+/// `writers` processes insert `ops` records each, all from the same moment on. Returns nanoseconds
+/// for each write: wall time from the first start to the last end, over all writes; and the
+/// processor time of all of them.
 ///
 /// # Errors
 /// If one of them failed.
-pub fn writers(target: &str, path: &Path, writers: u64, terms: &Terms) -> Result<f64> {
+pub fn writers(target: &str, path: &Path, writers: u64, terms: &Terms) -> Result<[f64; 2]> {
     let mut started = Vec::new();
     for records in 0..writers {
         let terms = Terms { records, ..*terms };
@@ -129,10 +130,11 @@ pub fn writers(target: &str, path: &Path, writers: u64, terms: &Terms) -> Result
     for writer in &mut started {
         writer.go(at_ns)?;
     }
-    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    let (mut first_ns, mut last_ns, mut used_ns) = (u64::MAX, 0, 0);
     for writer in started {
         match writer.finish()?.as_slice() {
-            [start_ns, end_ns] => {
+            [start_ns, end_ns, thread_ns] => {
+                used_ns += thread_ns;
                 first_ns = first_ns.min(*start_ns);
                 last_ns = last_ns.max(*end_ns);
             }
@@ -142,5 +144,5 @@ pub fn writers(target: &str, path: &Path, writers: u64, terms: &Terms) -> Result
         }
     }
     let wall_ns = last_ns.saturating_sub(first_ns);
-    Ok(crate::stat::sequence_average(wall_ns, writers * terms.ops))
+    Ok([wall_ns, used_ns].map(|ns| crate::stat::sequence_average(ns, writers * terms.ops)))
 }

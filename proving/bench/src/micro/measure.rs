@@ -2,11 +2,12 @@
 //! while is slow for all of them.
 
 use super::calls;
+use super::clock::Clock;
 use super::companion::{Companion, Terms, writers};
 use super::findings::{Goal, OURS, Row, Unit};
 use super::listing;
 use super::loops::Job;
-use super::options::{Clock, Group, Options};
+use super::options::{Group, Options};
 use super::peers::region::{Loaded as RegionLoaded, RegionStore, room};
 use super::peers::{Need, Subject, open};
 use super::place::{Places, pin};
@@ -351,10 +352,14 @@ impl Desk<'_> {
         let title = format!("{WRITERS} writer processes, wall time per write");
         let mut row = Row::new(Group::Writers, &title, WRITERS * WRITES, Unit::Ns);
         row.goals = vec![Goal::Ahead("whitedb", 40.0)];
+        let words = "the same, processor time per write";
+        let mut processor = Row::new(Group::Writers, words, WRITERS * WRITES, Unit::Ns);
         let step = self.display.begin(title, self.options.rounds());
         for _ in 0..self.options.rounds() {
             if self.has(OURS) {
-                row.add(OURS, self.region_writers()?);
+                let [wall, used] = self.region_writers()?;
+                row.add(OURS, wall);
+                processor.add(OURS, used);
             }
             if self.has("whitedb") {
                 let ns = whitedb::writers(self.options, WRITERS, WRITES, self.display)?;
@@ -363,11 +368,11 @@ impl Desk<'_> {
             step.done(1);
         }
         step.finish_run(&summary(&row));
-        self.rows.push(row);
+        self.rows.extend([row, processor]);
         Ok(())
     }
 
-    fn region_writers(&self) -> Result<f64> {
+    fn region_writers(&self) -> Result<[f64; 2]> {
         let keeper = Keeper::start(&self.options.dir, None, |_| Vec::new())?;
         let path = keeper.folder().join("region");
         let bytes_max = room(WRITERS * WRITES, self.options.value_bytes);

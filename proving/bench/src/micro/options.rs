@@ -1,6 +1,6 @@
 //! The command line of `nearstate bench micro`.
 
-use crate::protocol::monotonic_ns;
+use super::clock::Clock;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ pub struct Options {
     pub rounds: u64,
 
     /// What to measure [default: all that are installed]
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(super::peers::NAMES))]
+    #[arg(long, value_delimiter = ',')]
+    #[arg(value_parser = PossibleValuesParser::new(super::peers::NAMES))]
     pub targets: Vec<String>,
 
     /// Only these groups of measures [default: all]
@@ -95,30 +96,6 @@ pub enum Group {
     Listing,
     /// Cost against the number of records
     Growth,
-}
-
-/// Which time is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Clock {
-    /// All of it.
-    Wall,
-    /// Only that in which the measuring thread ran. Says nothing of a server in another process,
-    /// which is always measured by the wall.
-    Thread,
-}
-
-impl Clock {
-    /// Nanoseconds of it.
-    pub fn now_ns(self) -> u64 {
-        match self {
-            Self::Wall => monotonic_ns(),
-            Self::Thread => {
-                let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-                let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-                seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-            }
-        }
-    }
 }
 
 impl Options {

@@ -1,8 +1,8 @@
 //! What this program is when the bench starts it again: somebody who reads or writes beside the
 //! measurement, one of ten writers, or the reader whose system calls are counted.
 
+use super::clock::Clock;
 use super::loops::{self, Job, Store};
-use super::options::Clock;
 use super::peers::lmdb::LmdbFile;
 use super::peers::region::RegionStore;
 use super::place;
@@ -12,6 +12,7 @@ use crate::content::Source;
 use crate::protocol::monotonic_ns;
 use clap::{Args, ValueEnum};
 use nearstate_model::{Error, Result};
+use nearstate_store::Region;
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +95,12 @@ pub fn serve(options: &Options) -> Result<()> {
 }
 
 fn with_region(options: &Options) -> Result<()> {
-    let mut store = RegionStore::attach(&options.path)?;
+    let region = Region::attach(&options.path)?;
+    if options.role == Role::Insert {
+        // As a network function would when it starts: no page is mapped in the measured time.
+        region.populate()?;
+    }
+    let mut store = RegionStore::of(&region)?;
     if options.role == Role::Count {
         let material = Material::new(options.records, 64, options.seed);
         let work = material.work(0, options.ops, Clock::Wall);
@@ -189,17 +195,17 @@ fn insert<S: Store>(options: &Options, store: &mut S) -> Result<()> {
         detail: format!("a moment was expected, not {line:?}"),
     })?;
     std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
-    let start_ns = monotonic_ns();
+    let (start_ns, thread_ns) = (monotonic_ns(), Clock::Thread.now_ns());
     for (record, key) in (first..).zip(&keys) {
         store.put(key, source.value(record))?;
     }
-    let end_ns = monotonic_ns();
+    let (end_ns, thread_ns) = (monotonic_ns(), Clock::Thread.now_ns() - thread_ns);
     for key in &keys {
         if store.view(key, <[u8]>::len)? != Some(value_bytes) {
             return Err(Error::Backend { detail: "a record that was put is not there".to_owned() });
         }
     }
-    say(&format!("done {start_ns} {end_ns}"))
+    say(&format!("done {start_ns} {end_ns} {thread_ns}"))
 }
 
 /// The words that make this program take a role.

@@ -1,7 +1,7 @@
 //! What one turn of a target consists of: which keys in which order, which values, how many
 //! operations. It is the same for every target.
 
-use super::options::Clock;
+use super::clock::Clock;
 use crate::content::{KEY_BYTES, Source, key, mix};
 
 /// A key of a record.

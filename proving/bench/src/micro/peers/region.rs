@@ -31,14 +31,6 @@ impl RegionStore {
         let namespace = session.namespace(NAMESPACE, &Schema::default())?;
         Ok(Self { session, namespace })
     }
-
-    /// Attaches the region at this path.
-    ///
-    /// # Errors
-    /// What the region said.
-    pub fn attach(path: &Path) -> Result<Self> {
-        Self::of(&Region::attach(path)?)
-    }
 }
 
 impl Store for RegionStore {
@@ -88,6 +80,10 @@ pub fn room(records: u64, value_bytes: u64) -> u64 {
     (256_u64 << 20).saturating_add(records.saturating_mul(each)).max(limits::REGION_BYTES_MIN)
 }
 
+/// Room for what is replaced while a reader on a busy machine sits on a view without running: as
+/// much as a second of puts. Memory is only taken if that happens.
+const HELD_BACK: u64 = 4 << 30;
+
 /// A loaded region.
 #[derive(Debug)]
 pub struct Loaded {
@@ -107,7 +103,7 @@ impl Loaded {
     pub fn open(need: &Need, loaded: &mut dyn FnMut(u64)) -> Result<Self> {
         let keeper = Keeper::start(&need.folder, None, |_| Vec::new())?;
         let path = keeper.folder().join("region");
-        let bytes_max = room(need.records, need.value_bytes as u64);
+        let bytes_max = HELD_BACK + room(need.records, need.value_bytes as u64);
         let region = Region::create(&path, &CreateOptions { bytes_max, ..Default::default() })?;
         let mut store = RegionStore::of(&region)?;
         load(need, loaded, |key, value| store.put(key, value))?;

@@ -1,0 +1,217 @@
+//! What becomes of a region in a process that forks, that closes every descriptor, and that meets a
+//! `SIGBUS` which is not ours. One test: a fork copies one thread only.
+
+#![cfg(not(loom))]
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsRawFd;
+    use std::path::{Path, PathBuf};
+
+    use nearstate_memory::{CreateOptions, Head, Kind, Region, Verdict, check};
+    use nearstate_model::Error;
+
+    fn place(name: &str) -> PathBuf {
+        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        Path::new(base).join(format!("nearstate-{name}-{}", std::process::id()))
+    }
+
+    /// Runs `work` in a forked child that ends without running anything of the parent's; its exit
+    /// status as `waitpid(2)` has it.
+    fn forked(work: impl FnOnce() -> bool) -> i32 {
+        ended(started(work))
+    }
+
+    fn started(work: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: no other thread holds a lock that the child needs: the harness only waits.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "cannot fork");
+        if child == 0 {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            let code = i32::from(!matches!(done, Ok(true)));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(code) };
+        }
+        child
+    }
+
+    fn ended(child: i32) -> i32 {
+        let mut status = -1;
+        // SAFETY: `status` outlives the call.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(waited, child);
+        status
+    }
+
+    fn put(region: &Region, key: &[u8]) -> Result<(), Error> {
+        let member = region.member()?;
+        let table = member.namespace(b"ue", 1)?;
+        let hash = nearstate_memory::hash(region.seed(), key);
+        let length = u16::try_from(key.len()).unwrap();
+        let (kind, body) = (Kind::Record, u32::from(length));
+        let at = member.draft(&Head { kind, flags: 0, body, key: length, children: 0, hash })?;
+        member.write(at, 0, key)?;
+        let draft = nearstate_memory::Draft { at, body_crc: crc32fast::hash(key) };
+        member.change(table, hash, key, Some(draft), |_| Ok(Verdict::Publish))?;
+        Ok(())
+    }
+
+    fn has(region: &Region, key: &[u8]) -> Result<bool, Error> {
+        let member = region.member()?;
+        let table = member.namespace(b"ue", 1)?;
+        let _pin = member.pin()?;
+        Ok(member.find(table, nearstate_memory::hash(region.seed(), key), key)?.is_some())
+    }
+
+    /// A forked child is refused by name, may attach anew, and harms nothing when it ends.
+    fn a_forked_child_attaches_anew(path: &Path) {
+        let region = Region::create(path, &CreateOptions::default()).unwrap();
+        put(&region, b"parent").unwrap();
+        let member = region.member().unwrap();
+        let mut ending = Some(region.member().unwrap());
+        let table = member.namespace(b"ue", 1).unwrap();
+        let status = forked(|| {
+            let refused = [
+                region.member().map(drop),
+                member.pin().map(drop),
+                member.usable(),
+                member.namespace(b"other", 1).map(drop),
+                member.change(table, 1, b"k", None, |_| Ok(Verdict::Leave)).map(drop),
+            ];
+            let is_refused = refused.iter().all(|result| *result == Err(Error::Forked));
+            assert!(Error::Forked.to_string().contains("attach to the region again"));
+            // What the parent's objects do when they end must not touch the parent's slot.
+            drop(ending.take());
+            let own = Region::attach(path).unwrap();
+            put(&own, b"child").unwrap();
+            is_refused && has(&own, b"parent").unwrap()
+        });
+        assert_eq!(status, 0, "the child");
+        // Only the child's copies of the sessions have ended.
+        let alive = region.members().unwrap().iter().filter(|member| member.is_alive).count();
+        assert_eq!(alive, 2);
+        assert!(has(&region, b"child").unwrap());
+        put(&region, b"parent again").unwrap();
+    }
+
+    /// A daemon closes every descriptor after it attached: its sessions go on, and count as alive.
+    fn a_daemon_that_closes_all_descriptors_goes_on(path: &Path) {
+        let status = forked(|| {
+            let region = Region::attach(path).unwrap();
+            let member = region.member().unwrap();
+            close_all();
+            // The numbers are other files' by now: none may be taken for the region's.
+            let others: Vec<File> = (0..8).map(|_| File::open("/dev/null").unwrap()).collect();
+            assert!(others.iter().any(|file| file.as_raw_fd() <= 5));
+            for number in 0..5000_u32 {
+                put(&region, &number.to_le_bytes()).unwrap();
+            }
+            // Seen from another process.
+            let status = forked(|| {
+                let region = Region::attach(path).unwrap();
+                let member = region.member().unwrap();
+                let alive = region.members().unwrap().iter().filter(|m| m.is_alive).count();
+                let is_refused = matches!(Region::remove(path), Err(Error::InUse { .. }));
+                drop(member);
+                alive == 2 && is_refused && has(&region, b"parent").unwrap()
+            });
+            drop((member, others));
+            // It leaves nothing behind: no record lost, no slot taken.
+            status == 0 && has(&region, &4999_u32.to_le_bytes()).unwrap()
+        });
+        assert_eq!(status, 0, "the daemon");
+    }
+
+    /// Closes every descriptor but the standard ones.
+    fn close_all() {
+        // SAFETY: what the parent uses is the parent's; this process uses none of them.
+        unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    }
+
+    /// Daemons whose descriptors are closed still exclude each other where they attach: no two get
+    /// one slot.
+    fn daemons_do_not_share_slots(path: &Path) {
+        const DAEMONS: u32 = 3;
+        const SESSIONS: usize = 400;
+        // Bounded, because one that died never comes.
+        let all_are = |region: &Region, what: &str| {
+            let is_there = |n| has(region, format!("{what} {n}").as_bytes()).unwrap();
+            (0..1_000_000).any(|_| {
+                std::thread::yield_now();
+                (0..DAEMONS).all(is_there)
+            })
+        };
+        let daemon = |number: u32| {
+            let region = Region::attach(path).unwrap();
+            close_all();
+            put(&region, format!("ready {number}").as_bytes()).unwrap();
+            let is_begun = all_are(&region, "ready");
+            let members: Vec<_> = (0..SESSIONS).map(|_| region.member().unwrap()).collect();
+            let mut is_alone = true;
+            for member in &members {
+                let key = format!("slot {}", member.index());
+                is_alone &= !has(&region, key.as_bytes()).unwrap();
+                put(&region, key.as_bytes()).unwrap();
+            }
+            // All stay until all are there: a slot that is free again may be another's.
+            put(&region, format!("done {number}").as_bytes()).unwrap();
+            is_begun && all_are(&region, "done") && is_alone
+        };
+        let children: Vec<i32> = (0..DAEMONS).map(|n| started(|| daemon(n))).collect();
+        let status: Vec<i32> = children.into_iter().map(ended).collect();
+        assert_eq!(status, [0; DAEMONS as usize], "two sessions in one slot");
+    }
+
+    /// A fault at an address of others ends the process as it would without us.
+    fn a_foreign_sigbus_is_not_swallowed(path: &Path) {
+        let other = path.with_extension("other");
+        let status = forked(|| {
+            let region = Region::attach(path).unwrap();
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&other)
+                .unwrap();
+            file.set_len(4096).unwrap();
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let page = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    4096,
+                    libc::PROT_READ,
+                    libc::MAP_SHARED,
+                    file.as_raw_fd(),
+                    0,
+                )
+            };
+            assert_ne!(page, libc::MAP_FAILED);
+            file.set_len(0).unwrap();
+            // SAFETY: the page is mapped; that the load raises SIGBUS is what this looks at.
+            let byte = unsafe { page.cast::<u8>().read_volatile() };
+            drop(region);
+            byte == 0
+        });
+        std::fs::remove_file(&other).unwrap();
+        assert!(libc::WIFSIGNALED(status), "status {status:#x}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGBUS);
+    }
+
+    #[test]
+    fn forks_daemons_and_foreign_faults() {
+        let path = place("processes");
+        a_forked_child_attaches_anew(&path);
+        a_daemon_that_closes_all_descriptors_goes_on(&path);
+        let slots = place("slots");
+        drop(Region::create(&slots, &CreateOptions::default()).unwrap());
+        daemons_do_not_share_slots(&slots);
+        std::fs::remove_file(&slots).unwrap();
+        a_foreign_sigbus_is_not_swallowed(&path);
+        let report = check::check(&path, &mut |_, _| Ok(())).unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+        assert_eq!(report.records, 5003);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
