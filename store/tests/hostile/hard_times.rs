@@ -279,8 +279,14 @@ fn a_process_that_became_another_program_is_not_attached_any_more() {
         assert!(other.try_wait().unwrap().is_none(), "it ended early");
         std::thread::yield_now();
     }
-    let members = region.inspect().unwrap().members;
-    assert_eq!(members.iter().map(|member| member.is_alive).collect::<Vec<_>>(), [false]);
+    // The kernel lets the old memory's file go on its way back to the new program.
+    let is_alive = || region.inspect().unwrap().members.iter().any(|member| member.is_alive);
+    let mut looks = 0;
+    while is_alive() {
+        looks += 1;
+        assert!(looks < 1_000_000, "the program before is still taken for alive");
+        std::thread::yield_now();
+    }
     let (session, ns) = open(&region);
     assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
     drop((session, region));
