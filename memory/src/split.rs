@@ -73,6 +73,12 @@ impl Member {
         }
         self.commit_bucket(table, q)?;
         let p_at = table.bucket_at(self.map(), p)?;
+        // Which entries move stands in their records' headers: all of them are asked for at once.
+        for entry in self.map().words::<WORDS>(p_at)?.iter().skip(1).map(load) {
+            if entry != 0 {
+                self.map().prefetch(at_of(entry));
+            }
+        }
         // Whoever is stopped in a write to p must not stop inserts into other buckets.
         let Some(payload) = self.take_if_free(p_at, slot::BUCKET)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
