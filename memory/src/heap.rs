@@ -150,10 +150,7 @@ impl Member {
         let arena = self.arena()?;
         let (mut cur, mut end, mut committed) = arena.bump(which);
         if end.saturating_sub(cur) < bytes {
-            if committed < end {
-                self.map().commit(committed, end - committed)?;
-                arena.set_bump(which, cur, end, end);
-            }
+            self.commit_rest(which)?;
             arena.carve(which)?;
             let chunk = if which == Bump::Small { CHUNK_BYTES.max(bytes) } else { bytes };
             self.take_chunk(which, chunk)?;
@@ -213,13 +210,13 @@ impl Member {
             arena.pop(queue, head)?;
             return Ok(head);
         }
-        let (cur, end, committed) = arena.bump(Bump::Large);
-        if committed < end {
-            self.map().commit(committed, end - committed)?;
-            arena.set_bump(Bump::Large, cur, end, end);
-        }
+        self.commit_rest(Bump::Large)?;
         arena.carve(Bump::Large)?;
-        self.take_chunk(Bump::Large, bytes)?;
+        match self.take_chunk(Bump::Large, bytes) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => return self.alloc_extent_from_free(bytes),
+            Err(error) => return Err(error),
+        }
         let at = arena.get(Bump::Large as usize);
         self.map().commit(at, LINE)?;
         cell::word(self.map(), at, WORD_VERSION)?.store(bytes / LINE, Ordering::Relaxed);
@@ -227,6 +224,29 @@ impl Member {
         let head = u64::from(CLASS_EXTENT) | (cell::Kind::Extent as u64) << 8;
         cell::word(self.map(), cell, WORD_HEAD)?.store(head, Ordering::Relaxed);
         Ok(cell)
+    }
+
+    /// The heap has no fresh room: a free cell that is large enough becomes the extent. It keeps
+    /// its class, and all of it has pages.
+    fn alloc_extent_from_free(&self, bytes: u64) -> Result<u64> {
+        let cell = self.alloc(bytes)?;
+        let word = cell::word(self.map(), cell, WORD_HEAD)?;
+        let class = word.load(Ordering::Relaxed) & 0xff;
+        word.store(class | (cell::Kind::Extent as u64) << 8, Ordering::Relaxed);
+        Ok(cell)
+    }
+
+    /// Gives what is left of a bump range pages, so that it can be carved. Never what was cut from
+    /// it: that is somebody's by now.
+    fn commit_rest(&self, which: Bump) -> Result<()> {
+        let arena = self.arena()?;
+        let (cur, end, committed) = arena.bump(which);
+        let from = committed.max(cur);
+        if from < end {
+            self.map().commit(from, end - from)?;
+        }
+        arena.set_bump(which, cur, end, end);
+        Ok(())
     }
 
     /// Gives every pending cell back: nothing that held them was published.
@@ -381,6 +401,13 @@ impl Member {
     /// A free cell of a wider class becomes the small bump range, and the first cell of it ours.
     fn split_cell(&self, arena: &Arena<'_>, wider: u8, cell: u64, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(wider);
+        let (cur, end, committed) = arena.bump(Bump::Small);
+        if cur < end && committed < end {
+            // What is left of the bump range has no pages, and there are none to be had: it cannot
+            // be carved. The wider cell serves whole.
+            arena.pop(arena.queue(wider)?, cell)?;
+            return Ok(cell);
+        }
         arena.carve(Bump::Small)?;
         arena.pop(arena.queue(wider)?, cell)?;
         let next = cell::word(self.map(), cell, WORD_NEXT)?.load(Ordering::Relaxed);

@@ -127,6 +127,15 @@ impl Map {
         Ok(Lent::Anew(anew))
     }
 
+    /// The region's file, opened once more where its path still leads to it: a lock that is taken
+    /// through it is not shared with a child that was forked before.
+    pub(crate) fn lend_anew(&self) -> Result<Lent<'_>> {
+        match OpenOptions::new().read(true).write(true).open(&self.path) {
+            Ok(anew) if life::file_key(&anew)? == self.open.key => Ok(Lent::Anew(anew)),
+            _ => self.lend(),
+        }
+    }
+
     /// The path by which it was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path

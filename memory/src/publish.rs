@@ -141,11 +141,10 @@ impl Member {
                 if crowd >= CROWD {
                     tidied = tidied.and_then(|()| self.split_some(table, crowd));
                 }
-                match tidied {
-                    // The change is made: that somebody else holds a lock of the pool or of the
-                    // next bucket, or that there is no room to grow, is not this caller's failure.
-                    Ok(()) | Err(Error::Stalled { .. } | Error::Full { .. }) => {}
-                    Err(error) => return Err(error),
+                // The change is made: whatever kept the pool or the index from being tidied (a lock
+                // of somebody else, no room, damage elsewhere) is not this caller's failure.
+                if tidied.is_err() && arena.get(note::OP) == op::NONE {
+                    self.give_up()?;
                 }
             }
         }
@@ -201,7 +200,8 @@ impl Member {
                 done.2 = place.entries + u32::from(old.is_none());
             }
             (Verdict::Remove, Some(_), _) => {
-                let stamp = stamp_of(payload).max(before.unwrap_or(0));
+                // It changes with every removal, so that a walk sees one.
+                let stamp = (stamp_of(payload) + 1).max(before.unwrap_or(0));
                 let raised = control(depth_of(payload), stamp);
                 lock::hold_with(map.word(bucket_at)?, self.me(), raised);
                 crash_point!("remove.stamped");

@@ -174,7 +174,7 @@ impl Member {
 
     /// Takes a slot that nobody has, for as long as it takes to give its free cells to the pools.
     pub(crate) fn empty_slot(&self, index: u32) -> Result<()> {
-        let lock = self.shared().lock_attach()?;
+        let Some(lock) = self.shared().try_lock_attach()? else { return Ok(()) };
         let word = self.map().word(member_at(index) + MEMBER_STATE)?;
         if state::of(word.load(Ordering::Acquire)) != state::FREE {
             return Ok(());

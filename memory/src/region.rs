@@ -134,9 +134,19 @@ impl Shared {
     /// Waits for the attach lock. The kernel gives it back if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let file = self.map.lend()?;
+        let file = self.map.lend_anew()?;
         lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Wait)?;
         Ok(AttachLock { file, _threads: threads })
+    }
+
+    /// The attach lock if nobody has it: for who holds another lock and must not wait for this one.
+    pub(crate) fn try_lock_attach(&self) -> Result<Option<AttachLock<'_>>> {
+        let Ok(threads) = self.attach.try_lock() else { return Ok(None) };
+        let file = self.map.lend_anew()?;
+        if !lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Try)? {
+            return Ok(None);
+        }
+        Ok(Some(AttachLock { file, _threads: threads }))
     }
 }
 

@@ -83,11 +83,11 @@ impl Member {
         let Some(payload) = self.take_if_free(p_at, slot::BUCKET)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
+        self.give_back(p_at, slot::BUCKET, payload)?;
+        crash_point!("split.unlocked");
         if done.is_err() && self.arena()?.get(note::OP) == op::NONE {
             self.give_up()?;
         }
-        self.give_back(p_at, slot::BUCKET, payload)?;
-        crash_point!("split.unlocked");
         done
     }
 
@@ -246,6 +246,10 @@ fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Dam
         }
         Ok(true)
     })?;
+    // The stamp changes with what left, so that a walk over p sees that it did (O3).
+    let control_word = map.word(p_at)?;
+    let seen = control_word.load(Ordering::Relaxed);
+    lock::hold_with(control_word, owner, control(depth_of(seen), stamp_of(seen) + 1));
     crash_point!("split.zeroed");
     let cut = link_slot(p_at);
     let last = load(map.word(cut)?);

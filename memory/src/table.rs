@@ -51,13 +51,13 @@ impl Table {
 
     #[inline]
     pub(crate) fn buckets(&self) -> u64 {
-        self.buckets.load(Ordering::Relaxed)
+        self.buckets.load(Ordering::Acquire)
     }
 
     /// The bucket of a hash, as far as this process knows.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> u64 {
-        let (n, wide) = (self.buckets(), self.wide.load(Ordering::Relaxed));
+        let (n, wide) = (self.buckets(), self.wide.load(Ordering::Acquire));
         bucket_among(hash, n, wide)
     }
 
@@ -68,8 +68,9 @@ impl Table {
         if n < BUCKETS_FIRST {
             return Err(Damage("a namespace has too few buckets"));
         }
-        self.buckets.store(n, Ordering::Relaxed);
-        self.wide.store(wide_mask(n), Ordering::Relaxed);
+        // Release, for the other threads of this process: O4 reaches them through here.
+        self.buckets.store(n, Ordering::Release);
+        self.wide.store(wide_mask(n), Ordering::Release);
         Ok(n)
     }
 
@@ -77,7 +78,7 @@ impl Table {
     #[inline]
     pub(crate) fn bucket_at(&self, map: &Map, bucket: u64) -> Result<u64, Damage> {
         let segment = 64 - (bucket >> DEPTH_FIRST).leading_zeros() as usize;
-        let base = self.bases.get(segment).map_or(0, |base| base.load(Ordering::Relaxed));
+        let base = self.bases.get(segment).map_or(0, |base| base.load(Ordering::Acquire));
         if base != 0 {
             return Ok(base.wrapping_add(bucket * LINE));
         }
@@ -93,7 +94,7 @@ impl Table {
             return Err(none);
         }
         let base = at.wrapping_add(LINE).wrapping_sub(first_of(segment) * LINE);
-        slot.store(base, Ordering::Relaxed);
+        slot.store(base, Ordering::Release);
         Ok(base.wrapping_add(bucket * LINE))
     }
 }

@@ -101,7 +101,13 @@ impl Scan<'_> {
         self.pin = None;
         let pin = self.session.member.pin()?;
         while self.bucket < self.buckets && self.cells.len() < BATCH {
-            self.session.member.collect(table, self.bucket, self.buckets, &mut self.cells)?;
+            let cells = &mut self.cells;
+            if let Err(error) = self.session.member.collect(table, self.bucket, self.buckets, cells)
+            {
+                // What was collected is not pinned once this returns.
+                cells.clear();
+                return Err(error);
+            }
             self.bucket += 1;
         }
         if self.cells.is_empty() {
