@@ -52,6 +52,39 @@ fn a_full_heap_says_what_helps_and_who_holds_it() {
 }
 
 #[test]
+fn on_a_full_file_system_small_records_use_what_large_ones_leave() {
+    let mount = match Mount::new("tmpfs", "size=40m") {
+        Ok(mount) => mount,
+        Err(why) => return skipped(&why),
+    };
+    let path = &mount.place.path;
+    let region = Region::create(path, &CreateOptions::default()).unwrap();
+    let (session, ns) = open(&region);
+    let mut count = 0;
+    while session.put(ns, &key(count), &[0; 4000]).is_ok() {
+        count += 1;
+    }
+    // Somebody else takes the last pages.
+    let mut filler = std::fs::File::create(path.with_file_name("filler")).unwrap();
+    while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
+    for number in 0..200 {
+        assert!(session.delete(ns, &key(number)).unwrap());
+    }
+    // The member's bump range has no pages: what was deleted must do, and no page outside the file.
+    for number in 0..100 {
+        session.put(ns, &key(number), b"small").unwrap();
+    }
+    drop((session, region));
+    let region = Region::attach(path).unwrap();
+    let (session, ns) = open(&region);
+    for number in 0..100 {
+        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), b"small");
+    }
+    drop((session, region));
+    clean(path);
+}
+
+#[test]
 fn a_full_file_system_is_an_error_and_no_signal() {
     let mount = match Mount::new("tmpfs", "size=40m") {
         Ok(mount) => mount,
