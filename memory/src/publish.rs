@@ -71,6 +71,7 @@ impl Member {
     pub fn draft(&self, head: &Head) -> Result<u64> {
         let at = self.alloc(cell::HEADER + u64::from(head.body))?;
         cell::begin(self.map(), at, head)?;
+        crash_point!("fill.header");
         Ok(at)
     }
 
@@ -80,7 +81,9 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn write(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-        Ok(self.map().write(at + cell::HEADER + offset, bytes)?)
+        self.map().write(at + cell::HEADER + offset, bytes)?;
+        crash_point!("fill.part");
+        Ok(())
     }
 
     /// Completes a block cell: its version is 0 and it never changes.
@@ -88,7 +91,9 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
-        Ok(cell::seal(self.map(), at, 0, body_crc)?)
+        cell::seal(self.map(), at, 0, body_crc)?;
+        crash_point!("fill.block");
+        Ok(())
     }
 
     /// Changes the record of a key. Under the bucket's lock `decide` sees the record that is there

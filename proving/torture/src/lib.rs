@@ -1,6 +1,6 @@
 //! Floor 5: the proof of the death promise. Real processes use one region and are killed: at random
 //! instants ([`run`]), at every named point of every write path (`points`, built with the feature
-//! `crash-points`), and after every single instruction ([`step`]). Each time another process
+//! `crash-points`), and at single instructions ([`step`]). Each time another process
 //! verifies the region against an oracle that knows what was acknowledged ([`oracle`]).
 //!
 //! Modules stand in the order of floors: each uses only those below it.
