@@ -27,6 +27,8 @@ pub(crate) mod note {
     pub(crate) const SPLIT_NAMESPACE: usize = 14;
     pub(crate) const SPLIT_BUCKET: usize = 15;
     pub(crate) const BATCH_WAY: usize = 24;
+    /// The transaction cell whose lines name the locks that are held or about to be taken.
+    pub(crate) const TXN: usize = 25;
 }
 
 /// What a note says is being done.
@@ -38,6 +40,10 @@ pub(crate) mod op {
     pub(crate) const WORD: u64 = 2;
     /// A bucket is split.
     pub(crate) const SPLIT: u64 = 3;
+    /// The writes of a transaction are published; the slot is its cell.
+    pub(crate) const TXN: u64 = 4;
+    /// A chain gets a line, which alone leaves the pending list.
+    pub(crate) const LINE: u64 = 5;
 }
 
 /// Which way a batch of cells goes.
@@ -67,9 +73,9 @@ pub(crate) enum Bump {
 /// The largest cell that is cut from a chunk.
 pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
 
-/// Cells that one operation has pending at the most: the blocks of a patch, its record and a line,
-/// or the lines of a split. A longer list is a circle that damage made.
-const PENDING_MAX: usize = 8192;
+/// Cells that one operation has pending at the most: the records of a transaction with their
+/// blocks. A longer list is a circle that damage made.
+const PENDING_MAX: usize = 8 << 20;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
@@ -289,6 +295,16 @@ pub(crate) fn note_word(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u6
     arena.set(note::NEW, new);
     crash_point!("publish.fields");
     arena.set(note::OP, what);
+}
+
+/// After a line was linked: it alone leaves the pending list, whose head it is.
+pub(crate) fn settle_line(arena: &Arena<'_>, line: u64) -> Result<(), Damage> {
+    if arena.get(note::PENDING) == line {
+        let next = cell::word(arena.map, line, WORD_NEXT)?.load(Ordering::Acquire);
+        arena.set(note::PENDING, next);
+    }
+    arena.set(note::OP, op::NONE);
+    Ok(())
 }
 
 /// After the commit of a word whose old value nothing is retired for.

@@ -27,6 +27,8 @@ pub(crate) const LAST: usize = 7;
 const TAG_SHIFT: u32 = 48;
 const LINK: u64 = 1 << 47;
 const UNITS: u64 = (1 << 42) - 1;
+/// An entry with this bit is an intent: it leads to the write line of a transaction.
+const INTENT: u64 = 1 << 46;
 const DEPTH_SHIFT: u32 = 42;
 const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
 
@@ -72,6 +74,24 @@ pub(crate) const fn tag_in(word: u64) -> u64 {
 #[inline]
 pub(crate) const fn is_link(word: u64) -> bool {
     tag_in(word) == 0 && word & LINK != 0
+}
+
+/// True if the word is an intent.
+#[inline]
+pub(crate) const fn is_intent(word: u64) -> bool {
+    word & INTENT != 0
+}
+
+/// The intent of a write line, for the key with this tag.
+#[inline]
+pub(crate) const fn intent(tag: u64, line_at: u64) -> u64 {
+    entry(tag, line_at) | INTENT
+}
+
+/// True if what is left of an entry without its tag leads to a cell: it is no intent.
+#[inline]
+pub(crate) const fn is_units(rest: u64) -> bool {
+    rest <= UNITS
 }
 
 /// The depth in a control word.

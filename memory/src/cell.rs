@@ -25,6 +25,12 @@ pub enum Kind {
     Line = 3,
     /// A segment of the index.
     Extent = 4,
+    /// A shared counter.
+    Counter = 5,
+    /// A ring of events.
+    Ring = 6,
+    /// What a transaction is about to write.
+    Transaction = 7,
 }
 
 pub(crate) const WORD_HEAD: u64 = 0;
@@ -54,6 +60,12 @@ pub struct Head {
     /// Hash of the key.
     pub hash: u64,
 }
+
+/// Flag of a record: something else follows its value. It stands beside the count of children as
+/// well, where a reader has it at hand.
+pub const FLAG_META: u8 = 1;
+const META: u64 = 1 << 31;
+const CHILDREN: u64 = 0x7fff;
 
 const SHORT: Damage = Damage("a record's body is shorter than its key");
 
@@ -118,7 +130,13 @@ impl<'m> Cell<'m> {
     /// How many block cells it owns.
     #[inline]
     pub const fn children(&self) -> u64 {
-        self.key >> 16 & 0xffff
+        self.key >> 16 & CHILDREN
+    }
+
+    /// True if something else follows the value (flag [`FLAG_META`]).
+    #[inline]
+    pub const fn has_meta(&self) -> bool {
+        self.key & META != 0
     }
 
     #[inline]
@@ -231,6 +249,9 @@ pub(crate) fn kind_of(head: u64) -> Result<Kind, Damage> {
         2 => Ok(Kind::Block),
         3 => Ok(Kind::Line),
         4 => Ok(Kind::Extent),
+        5 => Ok(Kind::Counter),
+        6 => Ok(Kind::Ring),
+        7 => Ok(Kind::Transaction),
         _ => Err(Damage("a cell of a kind that does not exist")),
     }
 }
@@ -246,7 +267,8 @@ pub(crate) fn begin(map: &Map, at: u64, head: &Head) -> Result<(), Damage> {
     let sizes = (head.hash & 0xffff_ffff) | u64::from(head.body) << 32;
     map.word(at + WORD_SIZES)?.store(sizes, Ordering::Relaxed);
     let [k0, k1] = head.key.to_le_bytes();
-    let [c0, c1] = head.children.to_le_bytes();
+    let meta = u16::from(head.flags & FLAG_META) << 15;
+    let [c0, c1] = (head.children | meta).to_le_bytes();
     map.write(at + WORD_KEY, &[k0, k1, c0, c1])
 }
 

@@ -12,7 +12,7 @@ use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, Bump, note};
 use crate::atomic::Ordering;
-use crate::bucket::{WORDS, at_of, bucket_of, depth_of, is_link, load, tag_in, tag_of};
+use crate::bucket::{WORDS, at_of, bucket_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
 use crate::cell::{self, Cell, Kind, WORD_NEXT, WORD_RETIRED};
 use crate::index::{hash_of, link_slot, walk_chain};
 use crate::layout::{
@@ -235,6 +235,10 @@ impl Walk<'_> {
         })?;
         let mut keys = Vec::new();
         for entry in entries {
+            if is_intent(entry) {
+                self.report.fault(format!("bucket {bucket}: an intent of nobody who lives"));
+                continue;
+            }
             let record = Cell::new(self.map, at_of(entry))?;
             if !self.mark(record.at(), "an entry") {
                 continue;
@@ -336,7 +340,8 @@ impl Walk<'_> {
         if state::of(word) != state::FREE {
             self.report.fault(format!("member {index}: not recovered"));
         }
-        let noted = [note::OP, note::POP, note::PENDING, note::CHUNK_TO, note::BATCH_WAY];
+        let noted =
+            [note::OP, note::POP, note::PENDING, note::CHUNK_TO, note::BATCH_WAY, note::TXN];
         if noted.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its note is not settled"));
         }

@@ -6,9 +6,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bucket::{
-    LAST, WORDS, at_of, begin, depth_of, entry, is_link, is_unmoved, load, step, tag_in, tag_of,
+    LAST, WORDS, at_of, begin, depth_of, entry, is_intent, is_link, is_units, is_unmoved, load,
+    step, tag_in, tag_of,
 };
 use crate::cell::{Cell, LINE_FIRST, LINE_WORDS};
+use crate::intent::resolve;
 use crate::layout::{Damage, LINE, SUPER_SEED};
 use crate::map::Map;
 use crate::member::Member;
@@ -64,6 +66,24 @@ fn of_key<'m>(cell: Cell<'m>, hash: u64, key: &[u8]) -> Result<Option<Found<'m>>
     Ok(is_equal(its_key, key).then_some((cell, value)))
 }
 
+/// A record that was found, and the word that leads to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'m> {
+    /// The record and its value.
+    pub found: Option<(Cell<'m>, &'m [u8])>,
+    /// For asking later.
+    pub seen: Seen,
+}
+
+/// What is needed to ask whether a read still stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Offset of the cell; 0 for no record.
+    pub at: u64,
+    slot_at: u64,
+    word: u64,
+}
+
 /// Equality of two keys.
 #[inline]
 pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
@@ -99,13 +119,24 @@ fn search<'m>(
     let mut last = 0;
     for word in words {
         last = load(word);
-        if tag_in(last) == tag
-            && let Some(found) = of_key(Cell::new(map, at_of(last))?, hash, key)?
+        if tag_in(last) != tag {
+            continue;
+        }
+        let entry = decided(map, last)?;
+        if entry != 0
+            && let Some(found) = of_key(Cell::new(map, at_of(entry))?, hash, key)?
         {
             return Ok(Ok(found));
         }
     }
     Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
+}
+
+/// The entry that a word stands for at this moment: itself, or what an intent comes to. 0 if there
+/// is no record.
+#[inline]
+pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Damage> {
+    if is_intent(word) { resolve(map, word) } else { Ok(word) }
 }
 
 /// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last
@@ -147,21 +178,21 @@ pub(crate) fn find<'m>(
     let control = begin(first);
     if step(hash, bucket, depth_of(control)).is_none() {
         let (units, last) = pick(entries, tag_of(hash));
-        if units != NONE {
+        if is_units(units) {
             // Where the record ends stands in its header: asked for before that is there.
             map.prefetch(LINE * (units + lines));
             if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
                 return Ok(Some(found));
             }
-        } else if !is_link(last) && is_unmoved(first, control) {
+        } else if units == NONE && !is_link(last) && is_unmoved(first, control) {
             return Ok(None);
         }
     }
     find_slowly(map, table, hash, key)
 }
 
-/// As [`find`], where the bucket was split, has overflow lines, is being changed, or has two
-/// entries with one tag.
+/// As [`find`], where the bucket was split, has overflow lines, is being changed, has two entries
+/// with one tag, or an intent.
 #[inline(never)]
 fn find_slowly<'m>(
     map: &'m Map,
@@ -245,6 +276,52 @@ impl Member {
         }
     }
 
+    /// The record of a key, and where it was found: what a transaction keeps of a read. The caller
+    /// holds a pin for as long as it uses the answer.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn find_placed(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+        let map = self.map();
+        let bucket = table.bucket_of(hash);
+        let line_at = table.bucket_at(map, bucket)?;
+        let [first, entries @ ..] = map.line(line_at / LINE)?;
+        if step(hash, bucket, depth_of(begin(first))).is_none() {
+            let (units, _) = pick(entries, tag_of(hash));
+            if is_units(units) {
+                map.prefetch(LINE * (units + self.lines.get()));
+                let word = entry(tag_of(hash), LINE * units);
+                if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
+                    self.lines.set(found.0.last_line());
+                    // Not there any more: then it is looked for again.
+                    let place = entries.iter().position(|slot| load(slot) == word);
+                    let slot_at = place.map_or(0, |place| line_at + 8 + 8 * place as u64);
+                    let seen = Seen { at: found.0.at(), slot_at, word };
+                    return Ok(Placed { found: Some(found), seen });
+                }
+            }
+        }
+        let found = self.find(table, hash, key)?;
+        let at = found.map_or(0, |(cell, _)| cell.at());
+        Ok(Placed { found, seen: Seen { at, slot_at: 0, word: 0 } })
+    }
+
+    /// True if what was found is still what is there. `at` is the cell that was found; 0 for none.
+    ///
+    /// Cost: one load of a line that is cached, unless the record had no plain entry.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn is_still(&self, table: &Table, hash: u64, key: &[u8], seen: Seen) -> Result<bool> {
+        if seen.slot_at != 0 && load(self.map().word(seen.slot_at)?) == seen.word {
+            return Ok(true);
+        }
+        let found = find(self.map(), table, hash, key, 1)?;
+        Ok(found.map_or(0, |(cell, _)| cell.at()) == seen.at)
+    }
+
     /// Asks for the bucket of a hash: the first half of a batch read.
     #[inline]
     pub fn prefetch_bucket(&self, table: &Table, hash: u64) {
@@ -260,7 +337,7 @@ impl Member {
         let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
         let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
         let (units, _) = pick(entries, tag_of(hash));
-        if units != NONE {
+        if is_units(units) {
             for index in (0..lines).chain([self.lines.get()]) {
                 self.map().prefetch(LINE * (units + index));
             }
@@ -302,8 +379,12 @@ impl Member {
             let mut last = 0;
             for entry in entries {
                 last = load(entry);
-                if tag_in(last) != 0 {
-                    out.push(at_of(last));
+                if tag_in(last) == 0 {
+                    continue;
+                }
+                let entry = decided(self.map(), last)?;
+                if entry != 0 {
+                    out.push(at_of(entry));
                 }
             }
             if !is_link(last) && is_unmoved(word, control) {
@@ -354,6 +435,7 @@ impl Member {
         let now = depth_of(control);
         *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
         walk_chain(self.map(), at, |_, entry| {
+            let entry = decided(self.map(), entry)?;
             if entry != 0 {
                 out.push(at_of(entry));
             }

@@ -16,7 +16,7 @@ impl From<Damage> for nearstate_model::Error {
 /// The first eight bytes of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"NEARSTAT");
 /// The format that this code reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Flag of the superblock: pins are followed by a full fence.
 pub const FLAG_FENCED: u32 = 1;
 
@@ -63,6 +63,8 @@ pub(crate) const CATALOG: u64 = 0x40_0000;
 pub(crate) const CATALOG_BYTES: u64 = 1024;
 pub(crate) const CATALOG_STATE: u64 = 0;
 pub(crate) const CATALOG_KIND: u64 = 8;
+/// What writers of the namespace must see to; see [`traits`].
+pub(crate) const CATALOG_TRAITS: u64 = 16;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
 pub(crate) const CATALOG_COMMITTED: u64 = 136;
@@ -92,6 +94,20 @@ const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
 const _: () = assert!(POOLS + POOL_BYTES * QUEUES as u64 <= MEMBERS);
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
+
+/// Bits of a namespace's traits word. The bits above count its schemas.
+pub mod traits {
+    /// It has tags.
+    pub const TAGGED: u64 = 1;
+    /// Somebody watches it.
+    pub const WATCHED: u64 = 2;
+    /// Its commits go into the commit streams.
+    pub const STREAMED: u64 = 4;
+    /// Some of its records may expire.
+    pub const EXPIRING: u64 = 8;
+    /// The lowest bit of the count of schemas.
+    pub const GENERATION: u64 = 1 << 8;
+}
 
 /// Seals a value of at most 48 bits: `value << 16 | check16`.
 #[inline]

@@ -24,11 +24,15 @@ mod namespace;
 #[cfg(not(loom))]
 mod recover;
 #[cfg(not(loom))]
+mod transaction;
+#[cfg(not(loom))]
 mod publish;
 #[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
 mod index;
+#[cfg(not(loom))]
+mod intent;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
@@ -67,9 +71,9 @@ mod atomic;
 mod models;
 
 #[cfg(not(loom))]
-pub use cell::{Cell, HEADER, Head, Kind};
+pub use cell::{Cell, FLAG_META, HEADER, Head, Kind};
 #[cfg(not(loom))]
-pub use index::hash;
+pub use index::{Placed, Seen, hash};
 #[cfg(not(loom))]
 pub use inspect::{Inspection, MemberEntry};
 #[cfg(not(loom))]
@@ -85,4 +89,8 @@ pub use region::{
     CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
 };
 #[cfg(not(loom))]
+pub use system::now_ms_coarse;
+#[cfg(not(loom))]
 pub use table::Table;
+#[cfg(not(loom))]
+pub use transaction::{Access, Change, Committed, Expect, Plan};

@@ -341,7 +341,7 @@ impl Member {
     }
 
     #[cold]
-    fn wait_for(&self, word: &AtomicU64, slot: usize, bound: Duration) -> Result<u64> {
+    pub(crate) fn wait_for(&self, word: &AtomicU64, slot: usize, bound: Duration) -> Result<u64> {
         let since = Instant::now();
         let mut probed = since;
         let mut spins = 0;

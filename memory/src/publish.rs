@@ -5,8 +5,8 @@ use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, note, note_word, op, settle_word, slot};
 use crate::bucket::{
-    VERSION_MAX, WORDS, at_of, control, depth_of, entry, link, load, publish, stamp_of, step,
-    tag_in, tag_of,
+    VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, link, load, publish, stamp_of,
+    step, tag_in, tag_of,
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
@@ -49,17 +49,18 @@ pub struct Draft {
 }
 
 /// Where a key stands, or would stand, in a locked bucket.
-struct Place {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
     /// Word that holds the key's entry; 0 if there is none.
-    found_at: u64,
-    found: u64,
+    pub(crate) found_at: u64,
+    pub(crate) found: u64,
     /// First empty word; 0 if there is none.
-    empty_at: u64,
+    pub(crate) empty_at: u64,
     /// Last word of the chain, and its entry.
-    last_at: u64,
-    last: u64,
+    pub(crate) last_at: u64,
+    pub(crate) last: u64,
     /// Entries in the chain.
-    entries: u32,
+    pub(crate) entries: u32,
 }
 
 impl Member {
@@ -279,17 +280,17 @@ impl Member {
 }
 
 /// The most entries of a bucket: its chain must stay shorter than what every walk allows.
-const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
+pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
-const CROWD: u32 = 6;
+pub(crate) const CROWD: u32 = 6;
 
 /// Finds the key in a locked bucket, and room for it.
 ///
 /// The usual case, a key that stands in the bucket's line, takes no branch on where it stands: that
 /// place is random, and a wrong guess would wait for the line.
 #[inline]
-fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
+pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
     let tag = tag_of(hash);
     let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
     let words = entries.each_ref().map(load);
@@ -299,7 +300,7 @@ fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Dam
         index = if is_it { place } else { index };
         found = if is_it { word } else { found };
     }
-    if found != 0 {
+    if found != 0 && !is_intent(found) {
         let cell = Cell::new(map, at_of(found))?;
         if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
             let found_at = bucket_at + 8 + 8 * index;
@@ -326,7 +327,8 @@ fn locate_in_chain(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<P
             return Ok(true);
         }
         place.entries += 1;
-        if tag_in(value) == tag {
+        // An intent under the lock is the lock holder's own, for another key.
+        if tag_in(value) == tag && !is_intent(value) {
             let cell = Cell::new(map, at_of(value))?;
             if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
                 place.found_at = at;
@@ -343,6 +345,15 @@ fn locate_in_chain(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<P
 /// so also what recovery does.
 #[inline]
 pub(crate) fn settle_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(), Damage> {
+    retire_record(arena, old, new)?;
+    crash_point!("publish.retired");
+    settle_word(arena);
+    Ok(())
+}
+
+/// Retires what the record `old` has and `new` has not. Both may be 0. Idempotent.
+#[inline]
+pub(crate) fn retire_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(), Damage> {
     if old != 0 {
         let cell = Cell::new(arena.map, at_of(old))?;
         if cell.children() > 0 {
@@ -350,8 +361,6 @@ pub(crate) fn settle_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(),
         }
         arena.retire(cell.at())?;
     }
-    crash_point!("publish.retired");
-    settle_word(arena);
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::settle_word;
-use crate::arena::{Arena, note, op};
+use crate::arena::{Arena, note, op, settle_line, settle_word};
 use crate::atomic::{AtomicU64, Ordering};
+use crate::bucket::at_of;
 use crate::crash::crash_point;
 use crate::heap::{noted_op, settle_batch, settle_chunk};
 use crate::layout::{Damage, MEMBER_ANCHOR, MEMBER_PIN, MEMBER_STATE, member_at};
@@ -13,7 +13,7 @@ use crate::lock;
 use crate::member::{Member, claim_slot, is_dead};
 use crate::publish::settle_record;
 use crate::roster::{members_high, state};
-use crate::split;
+use crate::{split, transaction};
 
 /// What a noted change of one word has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +37,29 @@ pub enum Decision {
     RollForwardWord,
     /// It happened: the split bucket is cleaned.
     RollForwardSplit,
+    /// It was decided: the intents become what they stand for.
+    RollForwardTransaction,
+    /// It was not decided: the intents become what was there.
+    RollBackTransaction,
+    /// It happened: the line belongs to its chain, and the rest is free again.
+    RollForwardLine,
     /// Bytes contradict each other.
     Refuse,
 }
 
 /// The recovery table: the noted operation and the fact about its word give the decision. For a
-/// split the word is the bucket's depth.
+/// split the word is the bucket's depth, for a transaction its status.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
-        (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
+        (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT | op::LINE, Fact::IsOld) => {
+            Decision::RollBack
+        }
         (op::RECORD, Fact::IsNew) => Decision::RollForwardRecord,
         (op::WORD, Fact::IsNew) => Decision::RollForwardWord,
         (op::SPLIT, Fact::IsNew) => Decision::RollForwardSplit,
+        (op::TXN, Fact::IsNew) => Decision::RollForwardTransaction,
+        (op::TXN, Fact::IsOld) => Decision::RollBackTransaction,
+        (op::LINE, Fact::IsNew) => Decision::RollForwardLine,
         _ => Decision::Refuse,
     }
 }
@@ -191,7 +202,8 @@ fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     let (old, new) = (arena.get(note::OLD), arena.get(note::NEW));
     let fact = match noted {
         op::SPLIT if split::is_committed(arena)? => Fact::IsNew,
-        op::NONE | op::SPLIT => Fact::IsOld,
+        op::TXN if transaction::is_committed(arena)? => Fact::IsNew,
+        op::NONE | op::SPLIT | op::TXN => Fact::IsOld,
         _ => match arena.map.word(arena.get(note::SLOT))?.load(Ordering::Acquire) {
             value if value == new => Fact::IsNew,
             value if value == old => Fact::IsOld,
@@ -213,6 +225,17 @@ fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
             crash_point!("recover.split");
             split::finish(arena, owner)
         }
+        Decision::RollForwardTransaction => transaction::finish(arena),
+        Decision::RollBackTransaction => {
+            transaction::undo(arena)?;
+            crash_point!("recover.undone");
+            arena.roll_back()
+        }
+        Decision::RollForwardLine => {
+            settle_line(arena, at_of(new))?;
+            crash_point!("recover.line");
+            arena.roll_back()
+        }
         Decision::Refuse => Err(Damage("a noted word has neither its old nor its new value")),
     }
 }
@@ -230,7 +253,7 @@ fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
             arena.set(note::LOCKS + slot, 0);
         }
     }
-    Ok(())
+    transaction::unlock(arena, owner)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -246,6 +269,8 @@ mod tests {
             ("record", op::RECORD),
             ("word", op::WORD),
             ("split", op::SPLIT),
+            ("txn", op::TXN),
+            ("line", op::LINE),
             ("unknown", 9),
         ] {
             for fact in [Fact::IsOld, Fact::IsNew, Fact::IsNeither] {
@@ -258,6 +283,9 @@ mod tests {
              record IsOld RollBack\nrecord IsNew RollForwardRecord\nrecord IsNeither Refuse\n\
              word IsOld RollBack\nword IsNew RollForwardWord\nword IsNeither Refuse\n\
              split IsOld RollBack\nsplit IsNew RollForwardSplit\nsplit IsNeither Refuse\n\
+             txn IsOld RollBackTransaction\ntxn IsNew RollForwardTransaction\n\
+             txn IsNeither Refuse\n\
+             line IsOld RollBack\nline IsNew RollForwardLine\nline IsNeither Refuse\n\
              unknown IsOld Refuse\nunknown IsNew Refuse\nunknown IsNeither Refuse\n"
         );
     }

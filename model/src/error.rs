@@ -54,6 +54,36 @@ pub enum Error {
         /// What is full, and what would help.
         detail: String,
     },
+    /// What a transaction read was changed by somebody else before it could commit.
+    Conflict {
+        /// What was changed.
+        detail: String,
+    },
+    /// A transaction did not get through within the tries and the time that it was given.
+    Deadline {
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// A transaction touches more records than [`crate::limits::TRANSACTION_RECORDS_MAX`], or
+    /// writes more bytes than [`crate::limits::TRANSACTION_BYTES_MAX`].
+    TransactionTooLarge {
+        /// What is too much, and what is allowed.
+        detail: String,
+    },
+    /// Another record has this value of a unique tag.
+    TagTaken {
+        /// Name of the tag.
+        tag: String,
+        /// The value, as text where it is text.
+        value: String,
+        /// Key of the record that has it, as text where it is text.
+        holder: String,
+    },
+    /// The commit stream of this writer is full and its policy is to wait for the consumer.
+    Behind {
+        /// What is full, and what would help.
+        detail: String,
+    },
     /// A live process has held a lock that this operation needs for longer than the wait bound.
     Stalled {
         /// The process that holds it.
@@ -125,6 +155,23 @@ impl fmt::Display for Error {
             ),
             Self::WrongKind { detail } => write!(f, "wrong kind: {detail}"),
             Self::Full { detail } => write!(f, "full: {detail}"),
+            Self::Conflict { detail } => {
+                write!(f, "{detail} was changed meanwhile: run the transaction again")
+            }
+            Self::Deadline { tries } => write!(
+                f,
+                "the transaction met conflicts {tries} times: try again later, or give it more \
+                 tries"
+            ),
+            Self::TransactionTooLarge { detail } => {
+                write!(f, "{detail}: commit in smaller parts")
+            }
+            Self::TagTaken { tag, value, holder } => write!(
+                f,
+                "the unique tag {tag:?} has the value {value:?} in record {holder:?} already: \
+                 delete that record or take the value from it first"
+            ),
+            Self::Behind { detail } => f.write_str(detail),
             Self::Stalled { holder } => write!(
                 f,
                 "{holder} is alive but stopped while it holds what this write needs: let it run \

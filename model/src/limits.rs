@@ -33,3 +33,26 @@ pub const REGION_BYTES_MIN: u64 = 64 << 20;
 /// The largest region, in bytes: offsets are 42 bits of 64-byte units; 16 TiB leaves room to spare
 /// and is what a 47-bit user address space can map several of.
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
+
+/// The most records that one transaction may touch. A procedure touches some ten and their index
+/// entries; a lock is held for each at commit, so the bound keeps that time below some milliseconds.
+pub const TRANSACTION_RECORDS_MAX: usize = 4096;
+
+/// The most bytes that one transaction may write: they are buffered in the process until commit.
+pub const TRANSACTION_BYTES_MAX: usize = 256 << 20;
+
+/// How often a transaction is run before conflicts are reported, unless the caller says otherwise.
+/// Each conflict means that another one committed, and the pauses between tries grow.
+pub const TRANSACTION_TRIES: u32 = 1000;
+
+/// The most tag values of one record, over all its tags. TS 29.598 sets no bound; a UE context is
+/// found by some ten identities. 64 of the longest names and values are 80 KiB, which a change of a
+/// record's smallest block still copies along. More are refused with [`crate::Error::BadArgument`].
+pub const TAGS_MAX: usize = 64;
+
+/// The longest name of a tag, in bytes: its length is one byte wherever a tag is written down.
+pub const TAG_NAME_BYTES_MAX: usize = 255;
+
+/// The longest value of a tag, in bytes. An identity or a URI fits many times; the value becomes a
+/// part of index keys, where every byte is paid for in each node that it bounds.
+pub const TAG_VALUE_BYTES_MAX: usize = 1024;

@@ -25,11 +25,15 @@
 
 pub mod check;
 mod scan;
+mod txn;
+mod writeset;
 mod patch;
 mod write;
 mod read;
 mod session;
+mod buffers;
 mod view;
+mod meta;
 mod record;
 pub mod glob;
 
@@ -42,5 +46,6 @@ pub use patch::BlockChange;
 pub use record::Kind;
 pub use scan::{Pattern, Scan};
 pub use session::{Namespace, Region, Schema, Session};
+pub use txn::{Labels, Patience, Record, Txn};
 pub use view::{Blocks, View};
 pub use write::{Condition, Outcome};

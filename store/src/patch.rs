@@ -4,6 +4,7 @@ use nearstate_memory::{Cell, Head, Verdict};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
+use crate::meta::split;
 use crate::record::{BLOCK_INLINE_MAX, Block, Kind, Place, Table, encode};
 use crate::session::{Namespace, Session, Spot, check_key};
 use crate::write::{Condition, Outcome};
@@ -42,7 +43,7 @@ impl Session {
             if !condition.holds(seen)? {
                 return Ok(Outcome::Refused { current: seen.map(|cell| cell.version()) });
             }
-            let draft = match self.patched(spot, seen, changes) {
+            let draft = match self.patched(spot, seen, changes, None) {
                 Ok(draft) => draft,
                 Err(error) => {
                     self.member.give_up()?;
@@ -63,13 +64,19 @@ impl Session {
     }
 
     /// The record with the changes made, as a draft.
-    fn patched(
+    ///
+    /// `meta` is what follows the blocks; `None` keeps what there was.
+    pub(crate) fn patched(
         &self,
         spot: Spot<'_>,
         old: Option<Cell<'_>>,
         changes: &[BlockChange<'_>],
+        meta: Option<&[u8]>,
     ) -> Result<nearstate_memory::Draft> {
-        let value = old.map_or(Ok(&[][..]), |cell| cell.value())?;
+        let (value, kept) = match old {
+            Some(cell) => split(cell, cell.value()?)?,
+            None => (&[][..], &[][..]),
+        };
         let mut old_blocks = Table::new(value)?;
         let mut blocks = Vec::new();
         let mut children = Vec::new();
@@ -102,7 +109,7 @@ impl Session {
         if blocks.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
-        self.draft(spot, &children, &encode(&blocks))
+        self.draft(spot, &children, &encode(&blocks), meta.unwrap_or(kept))
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
@@ -122,7 +129,7 @@ impl Session {
     }
 }
 
-fn check_patch(
+pub(crate) fn check_patch(
     namespace: Namespace,
     key: &[u8],
     changes: &[BlockChange<'_>],

@@ -6,6 +6,7 @@ use nearstate_memory::{CreateOptions, Inspection, Member, Table};
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::buffers::Spare;
 use crate::record::Kind;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
@@ -53,7 +54,7 @@ impl Region {
     /// # Errors
     /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
     pub fn session(&self) -> Result<Session> {
-        Ok(Session { member: self.memory.member()? })
+        Ok(Session { member: self.memory.member()?, spare: Spare::default() })
     }
 
     /// Maps what was written so far into this process, so that its first reads do not fault page by
@@ -87,6 +88,8 @@ impl Region {
 #[derive(Debug)]
 pub struct Session {
     pub(crate) member: Member,
+    /// The memory of the last transaction, for the next one.
+    pub(crate) spare: Spare,
 }
 
 /// What the records of a namespace are; decided when it is created.

@@ -1,6 +1,6 @@
 //! Putting and deleting records, with and without conditions.
 
-use nearstate_memory::{Cell, Changed, Draft, Head, Verdict};
+use nearstate_memory::{Cell, Changed, Draft, FLAG_META, Head, Verdict};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -109,13 +109,13 @@ impl Session {
         self.member.usable()?;
         let spot = self.spot(namespace, key)?;
         self.member.prefetch_bucket(spot.table, spot.hash);
-        let draft = self.draft(spot, &[], value)?;
+        let draft = self.draft(spot, &[], value, &[])?;
         self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
             Ok(if condition.holds(record)? { Verdict::Publish } else { Verdict::Leave })
         })
     }
 
-    /// A filled record cell: children, key, value. The misses of the new cell, of the bucket and of
+    /// A filled record cell: children, key, value, meta. The misses of the new cell, of the bucket and of
     /// the old record overlap with the checksum and the copy.
     #[inline]
     pub(crate) fn draft(
@@ -123,11 +123,12 @@ impl Session {
         Spot { table, hash, key }: Spot<'_>,
         children: &[u8],
         value: &[u8],
+        meta: &[u8],
     ) -> Result<Draft> {
-        let body = children.len() + key.len() + value.len();
+        let body = children.len() + key.len() + value.len() + meta.len();
         let head = Head {
             kind: nearstate_memory::Kind::Record,
-            flags: 0,
+            flags: if meta.is_empty() { 0 } else { FLAG_META },
             body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
             key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
             children: u16::try_from(children.len() / 8)
@@ -136,12 +137,12 @@ impl Session {
         };
         let at = self.member.draft(&head)?;
         let mut crc = crc32fast::Hasher::new();
-        for part in [children, key, value] {
+        for part in [children, key, value, meta] {
             crc.update(part);
         }
         self.member.prefetch_record(table, hash, 1);
         let mut offset = 0;
-        for part in [children, key, value] {
+        for part in [children, key, value, meta] {
             self.member.write(at, offset, part)?;
             offset += part.len() as u64;
         }

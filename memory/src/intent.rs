@@ -1,0 +1,107 @@
+//! Intents and the cell of a transaction (`spec/region.md`, section 9): what a reader meets of a
+//! commit that is under way.
+//!
+//! ```text
+//! writer (holds every lock)                 reader (has a pin)
+//! W1  fill the write lines                  R1  w = word              (acquire)
+//! W2  word := intent        (release)       R2  w is an intent: load its line
+//! W3  status := committed   (release)       R3  status                (acquire)
+//! W4  word := new           (release)       R4  committed: the line's new, else its old
+//! ```
+//!
+//! W2 pairs with R1: the line is whole. W3 pairs with R3: whoever sees one record of a transaction
+//! sees all of them from then on, because R3 of every other record loads the same status, and W4
+//! comes after it.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::bucket::{at_of, is_intent, load, publish};
+use crate::crash::crash_point;
+use crate::layout::{Damage, LINE};
+use crate::map::Map;
+
+// The transaction's cell: its first line, and what a line for each access holds.
+pub(crate) const STATUS: u64 = 24;
+pub(crate) const LINES: u64 = 32;
+pub(crate) const COMMITTED: u64 = 1;
+pub(crate) const LINE_LOCK: u64 = 0;
+pub(crate) const LINE_SLOT: u64 = 8;
+pub(crate) const LINE_OLD: u64 = 16;
+pub(crate) const LINE_NEW: u64 = 24;
+pub(crate) const LINE_OWNER: u64 = 32;
+
+/// Lines that a transaction cell can have: more are a damaged count.
+pub(crate) const LINES_MAX: u64 = 1 << 16;
+
+/// What an intent comes to at this moment: the new entry if its transaction is committed, else the
+/// old one. 0 is no record.
+#[cold]
+pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Damage> {
+    let [_, _, old, new, owner, ..] = map.words::<8>(at_of(word))?;
+    let status = map.word(owner.load(Ordering::Relaxed).saturating_add(STATUS))?;
+    let decided = if status.load(Ordering::Acquire) == COMMITTED { new } else { old };
+    let found = decided.load(Ordering::Relaxed);
+    if is_intent(found) { Err(Damage("an intent leads to an intent")) } else { Ok(found) }
+}
+
+/// The cell of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Log<'m> {
+    map: &'m Map,
+    pub(crate) at: u64,
+}
+
+impl<'m> Log<'m> {
+    pub(crate) const fn of(map: &'m Map, at: u64) -> Self {
+        Self { map, at }
+    }
+
+    pub(crate) fn word(&self, which: u64) -> Result<&'m AtomicU64, Damage> {
+        self.map.word(self.at.saturating_add(which))
+    }
+
+    pub(crate) fn lines(&self) -> Result<u64, Damage> {
+        match self.word(LINES)?.load(Ordering::Acquire) {
+            lines if lines <= LINES_MAX => Ok(lines),
+            _ => Err(Damage("a transaction has too many lines")),
+        }
+    }
+
+    pub(crate) const fn line_at(&self, index: u64) -> u64 {
+        self.at + LINE * (index + 1)
+    }
+
+    pub(crate) fn set(&self, index: u64, which: u64, value: u64) -> Result<(), Damage> {
+        self.word(LINE * (index + 1) + which)?.store(value, Ordering::Release);
+        crash_point!("txn.line");
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, index: u64, which: u64) -> Result<u64, Damage> {
+        Ok(self.word(LINE * (index + 1) + which)?.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_committed(&self) -> Result<bool, Damage> {
+        match self.word(STATUS)?.load(Ordering::Acquire) {
+            0 => Ok(false),
+            COMMITTED => Ok(true),
+            _ => Err(Damage("a transaction has a status that does not exist")),
+        }
+    }
+
+    /// Replaces the intent of each line, where it stands, by what the line says.
+    pub(crate) fn settle_words(&self, which: u64) -> Result<(), Damage> {
+        for index in 0..self.lines()? {
+            let slot = self.get(index, LINE_SLOT)?;
+            if slot == 0 {
+                continue;
+            }
+            let word = self.map.word(slot)?;
+            let seen = load(word);
+            if is_intent(seen) && at_of(seen) == self.line_at(index) {
+                publish(word, self.get(index, which)?);
+                crash_point!("txn.settling");
+            }
+        }
+        Ok(())
+    }
+}

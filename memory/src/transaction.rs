@@ -1,0 +1,581 @@
+//! Committing changes of several records at once: `spec/region.md`, section 9, step by step.
+
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+
+use crate::arena::{Arena, note, note_word, op, settle_line, slot};
+use crate::atomic::Ordering;
+use crate::bucket::{
+    VERSION_MAX, at_of, control, depth_of, entry, intent, link, load, publish, stamp_of, step,
+    tag_of,
+};
+use crate::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
+use crate::crash::crash_point;
+use crate::index::{find_bucket, walk_chain};
+use crate::intent::{
+    COMMITTED, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
+};
+use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
+use crate::lock;
+use crate::member::{Member, WAIT_MAX};
+use crate::publish::{CROWD, Draft, ENTRIES_MAX, Place, locate, retire_record};
+
+/// How long a commit that holds locks already waits for one that a living process keeps: less than
+/// those who wait for it do, so that they see it let go instead of blaming it.
+const WAIT_HOLDING: Duration = Duration::from_millis(400);
+const _: () = assert!(WAIT_HOLDING.as_millis() * 2 < WAIT_MAX.as_millis());
+
+/// What must be there for a transaction to commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Whatever is there.
+    Anything,
+    /// No record.
+    Nothing,
+    /// This very cell, which the caller's pin has kept from reuse since it read it.
+    Cell(u64),
+}
+
+/// What a transaction does with a record.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// It was read.
+    Keep,
+    /// It gets this version.
+    Publish(Draft),
+    /// It goes.
+    Remove,
+}
+
+/// One record that a transaction touches.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Number of its namespace.
+    pub table: u32,
+    /// Hash of its key.
+    pub hash: u64,
+    /// Where its key stands in [`Plan::keys`].
+    pub key: (usize, usize),
+    /// What must be there.
+    pub expect: Expect,
+    /// What becomes of it.
+    pub change: Change,
+    /// The namespace's traits that the caller has seen to; judged for changes.
+    pub traits: u64,
+    /// Version that was there, after the commit.
+    pub before: Option<u64>,
+    /// Version that is there, after the commit of a new one.
+    pub after: Option<u64>,
+    bucket: u64,
+    lock_at: u64,
+    found_at: u64,
+    found: u64,
+    empty_at: u64,
+    crowd: u32,
+    retired: Option<u8>,
+}
+
+impl Access {
+    /// A record that is read.
+    pub const fn new(table: u32, hash: u64, key: (usize, usize)) -> Self {
+        Self {
+            table,
+            hash,
+            key,
+            expect: Expect::Anything,
+            change: Change::Keep,
+            traits: 0,
+            before: None,
+            after: None,
+            bucket: 0,
+            lock_at: 0,
+            found_at: 0,
+            found: 0,
+            empty_at: 0,
+            crowd: 0,
+            retired: None,
+        }
+    }
+
+    const fn is_write(&self) -> bool {
+        match self.change {
+            Change::Keep => false,
+            Change::Publish(_) => true,
+            Change::Remove => self.found_at != 0,
+        }
+    }
+
+    const fn new_entry(&self) -> u64 {
+        match self.change {
+            Change::Publish(draft) => entry(tag_of(self.hash), draft.at),
+            Change::Keep | Change::Remove => 0,
+        }
+    }
+}
+
+/// What a transaction does, each record once.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The records.
+    pub accesses: Vec<Access>,
+    /// Bytes of their keys.
+    pub keys: Vec<u8>,
+    /// Accesses in the order of their locks.
+    order: Vec<u32>,
+}
+
+impl Plan {
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.accesses.clear();
+        self.keys.clear();
+        self.order.clear();
+    }
+
+    fn key(&self, access: &Access) -> &[u8] {
+        self.keys.get(access.key.0..access.key.1).unwrap_or_default()
+    }
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// All of it happened.
+    Done,
+    /// Nothing happened: the record of this access is not what was expected.
+    Conflict(usize),
+    /// Nothing happened: the traits of this access's namespace are not what was expected.
+    Changed(usize),
+}
+
+/// True if the noted transaction is committed.
+pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Damage> {
+    Log::of(arena.map, arena.get(note::SLOT)).is_committed()
+}
+
+/// Takes the intents of a transaction that was not decided away. Idempotent; recovery does it for a
+/// dead member.
+pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Damage> {
+    Log::of(arena.map, arena.get(note::SLOT)).settle_words(LINE_OLD)?;
+    crash_point!("txn.undone");
+    arena.set(note::OP, op::NONE);
+    Ok(())
+}
+
+/// What follows the decision. Idempotent; recovery does it for a dead member.
+pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
+    let log = Log::of(arena.map, arena.get(note::SLOT));
+    log.settle_words(LINE_NEW)?;
+    crash_point!("txn.settled");
+    for index in 0..log.lines()? {
+        if log.get(index, LINE_SLOT)? != 0 {
+            let new = log.get(index, LINE_NEW)?;
+            if new != 0 {
+                // Its place on the pending list, which ends with this transaction.
+                cell::word(arena.map, at_of(new), WORD_NEXT)?.store(0, Ordering::Release);
+            }
+            retire_record(arena, log.get(index, LINE_OLD)?, new)?;
+        }
+    }
+    crash_point!("txn.retired");
+    // Only now: the lines above were still needed, by readers as well.
+    arena.retire(log.at)?;
+    crash_point!("txn.logged");
+    arena.set(note::PENDING, 0);
+    arena.set(note::OP, op::NONE);
+    Ok(())
+}
+
+/// Gives back the locks that a transaction's cell names and `owner` has.
+pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
+    let at = arena.get(note::TXN);
+    if at == 0 {
+        return Ok(());
+    }
+    let log = Log::of(arena.map, at);
+    for index in 0..log.lines()? {
+        let lock_at = log.get(index, LINE_LOCK)?;
+        if lock_at != 0 {
+            let word = arena.map.word(lock_at)?;
+            let seen = word.load(Ordering::Relaxed);
+            if lock::owner_of(seen) == owner {
+                lock::release(word, seen);
+                crash_point!("txn.unlocking");
+            }
+        }
+    }
+    arena.set(note::TXN, 0);
+    Ok(())
+}
+
+impl Member {
+    /// Commits a transaction: all of it or nothing, at one instant for every reader. Whatever is
+    /// pending is published with it or given up. The caller has held a pin since its first read.
+    ///
+    /// Cost: for each record an uncontended compare-and-swap and two stores to its bucket's line,
+    /// and a line of this member. Locks are taken in the order of their offsets, so there is no
+    /// deadlock; they are held for some 100 ns for each record.
+    ///
+    /// # Errors
+    /// `Stalled`, `Full`, `Damaged`, `System`. Nothing was changed then.
+    pub fn commit(&self, plan: &mut Plan) -> Result<Committed> {
+        self.usable()?;
+        match self.commit_in_order(plan) {
+            Ok(Committed::Done) => {
+                let arena = self.arena()?;
+                let tidied = self.tidy(plan, &arena);
+                if tidied.is_err() && arena.get(note::OP) == op::NONE {
+                    self.give_up()?;
+                }
+                self.whole()?;
+                Ok(Committed::Done)
+            }
+            other => {
+                self.give_up()?;
+                other
+            }
+        }
+    }
+
+    fn commit_in_order(&self, plan: &mut Plan) -> Result<Committed> {
+        let log = self.new_log(plan.accesses.len() as u64)?;
+        self.lock_all(plan, log)?;
+        crash_point!("txn.locked");
+        let arena = self.arena()?;
+        let done = match self.judge(plan) {
+            Ok(None) => self.write_all(plan, log, &arena).map(|()| Committed::Done),
+            Ok(Some(refused)) => Ok(refused),
+            Err(error) => Err(error),
+        };
+        if done.is_err() {
+            abandon(&arena, log);
+        }
+        unlock(&arena, self.me())?;
+        crash_point!("txn.unlocked");
+        done
+    }
+
+    /// A pending transaction cell with room for `lines`.
+    fn new_log(&self, lines: u64) -> Result<Log<'_>> {
+        let at = self.alloc(LINE * (lines + 1))?;
+        let log = Log::of(self.map(), at);
+        let head = log.word(WORD_HEAD)?;
+        let class = head.load(Ordering::Relaxed) & 0xff;
+        head.store(class | (Kind::Transaction as u64) << 8, Ordering::Relaxed);
+        log.word(STATUS)?.store(0, Ordering::Relaxed);
+        log.word(LINES)?.store(lines, Ordering::Relaxed);
+        Ok(log)
+    }
+
+    /// Takes the locks of all buckets, in the order of their offsets.
+    fn lock_all(&self, plan: &mut Plan, log: Log<'_>) -> Result<()> {
+        let arena = self.arena()?;
+        loop {
+            self.find_locks(plan)?;
+            let mut before = 0;
+            for (index, place) in (0_u64..).zip(&plan.order) {
+                let Some(access) = plan.accesses.get(*place as usize) else { continue };
+                let is_same = access.lock_at == before;
+                log.set(index, LINE_LOCK, if is_same { 0 } else { access.lock_at })?;
+                log.set(index, LINE_SLOT, 0)?;
+                before = access.lock_at;
+            }
+            arena.set(note::TXN, log.at);
+            crash_point!("txn.named");
+            match self.lock_in_order(plan) {
+                Ok(true) => return Ok(()),
+                Ok(false) => unlock(&arena, self.me())?,
+                Err(error) => {
+                    unlock(&arena, self.me())?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Where each access has its bucket now, and the order of these.
+    fn find_locks(&self, plan: &mut Plan) -> Result<()> {
+        for access in &mut plan.accesses {
+            let table = self.table(access.table)?;
+            let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
+            (access.bucket, access.lock_at) = (bucket, at);
+        }
+        let Plan { accesses, order, .. } = plan;
+        order.clear();
+        order.extend(0..accesses.len() as u32);
+        let lock_of = |place: &u32| accesses.get(*place as usize).map_or(0, |a| a.lock_at);
+        order.sort_unstable_by_key(lock_of);
+        Ok(())
+    }
+
+    /// False if a bucket was split meanwhile, so that a key stands elsewhere.
+    fn lock_in_order(&self, plan: &Plan) -> Result<bool> {
+        let (mut before, mut payload) = (0, 0);
+        for place in &plan.order {
+            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            if access.lock_at != before {
+                let word = self.map().word(access.lock_at)?;
+                payload = match lock::try_take(word, self.me()) {
+                    Ok(payload) => payload,
+                    Err(_) => {
+                        let bound = if before == 0 { WAIT_MAX } else { WAIT_HOLDING };
+                        self.wait_for(word, slot::BUCKET, bound)?
+                    }
+                };
+                crash_point!("txn.locking");
+                before = access.lock_at;
+            }
+            if step(access.hash, access.bucket, depth_of(payload)).is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Under all locks: judges what was expected, makes room, gives versions. `None`: go on.
+    fn judge(&self, plan: &mut Plan) -> Result<Option<Committed>> {
+        let (mut before, mut inserts, mut has_moved) = (0, 0, false);
+        for index in 0..plan.order.len() {
+            let Some(number) = plan.order.get(index).map(|place| *place as usize) else { break };
+            let Some(mut access) = plan.accesses.get(number).copied() else { break };
+            if access.lock_at != before {
+                (before, inserts) = (access.lock_at, 0);
+            }
+            let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
+            access.note_place(place);
+            if let Some(refused) = self.refuse(&access, number)? {
+                return Ok(Some(refused));
+            }
+            if place.found_at == 0 && matches!(access.change, Change::Publish(_)) {
+                inserts += 1;
+                has_moved |= self.make_room(&access, place, inserts)?;
+            }
+            self.seal_version(&mut access)?;
+            if let Some(kept) = plan.accesses.get_mut(number) {
+                *kept = access;
+            }
+        }
+        if has_moved {
+            self.locate_again(plan)?;
+        }
+        Ok(None)
+    }
+
+    fn refuse(&self, access: &Access, number: usize) -> Result<Option<Committed>> {
+        let is_expected = match access.expect {
+            Expect::Anything => true,
+            Expect::Nothing => access.found_at == 0,
+            Expect::Cell(at) => access.found_at != 0 && at_of(access.found) == at,
+        };
+        if !is_expected {
+            return Ok(Some(Committed::Conflict(number)));
+        }
+        if !matches!(access.change, Change::Keep) {
+            let word = self.map().word(catalog_at(access.table) + CATALOG_TRAITS)?;
+            if word.load(Ordering::Acquire) != access.traits {
+                return Ok(Some(Committed::Changed(number)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
+    fn make_room(&self, access: &Access, place: Place, inserts: u64) -> Result<bool> {
+        if inserts == 1 && place.empty_at != 0 {
+            return Ok(false);
+        }
+        let mut has_moved = false;
+        loop {
+            let (mut room, mut last, mut entries) = (0, (0, 0), 0);
+            walk_chain(self.map(), access.lock_at, |at, value| {
+                room += u64::from(value == 0);
+                entries += u32::from(value != 0);
+                last = (at, value);
+                Ok(true)
+            })?;
+            if room >= inserts {
+                return Ok(has_moved);
+            }
+            if entries >= ENTRIES_MAX {
+                return Err(Error::Full {
+                    detail: "the index has no room to grow: delete records, or create a larger \
+                             region"
+                        .to_owned(),
+                });
+            }
+            let line = self.new_line(&[last.1])?;
+            let arena = self.arena()?;
+            note_word(&arena, last.0, last.1, link(line), op::LINE);
+            crash_point!("line.noted");
+            publish(self.map().word(last.0)?, link(line));
+            crash_point!("line.linked");
+            settle_line(&arena, line)?;
+            crash_point!("line.settled");
+            has_moved = true;
+        }
+    }
+
+    /// Gives a new version its number, and raises the stamp of a bucket that loses a record. Both
+    /// are harmless if the transaction is undone.
+    fn seal_version(&self, access: &mut Access) -> Result<()> {
+        let map = self.map();
+        let word = map.word(access.lock_at)?;
+        let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
+        if access.found_at != 0 {
+            let old = cell::Cell::new(map, at_of(access.found))?;
+            access.before = Some(old.version());
+            access.retired = Some(cell::class_at(map, old.at())?);
+        }
+        match access.change {
+            Change::Keep => access.retired = None,
+            Change::Publish(draft) => {
+                let version = access.before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
+                if version > VERSION_MAX {
+                    return Err(Error::Full {
+                        detail: format!("the record has changed {VERSION_MAX} times"),
+                    });
+                }
+                cell::seal(map, draft.at, version, draft.body_crc)?;
+                access.after = Some(version);
+            }
+            Change::Remove => {
+                if let Some(before) = access.before {
+                    let stamp = (stamp_of(payload) + 1).max(before);
+                    lock::hold_with(word, self.me(), control(depth_of(payload), stamp));
+                }
+            }
+        }
+        crash_point!("txn.sealed");
+        Ok(())
+    }
+
+    /// An entry moved into a new line: what was located before may stand elsewhere.
+    #[cold]
+    fn locate_again(&self, plan: &mut Plan) -> Result<()> {
+        for index in 0..plan.accesses.len() {
+            let Some(mut access) = plan.accesses.get(index).copied() else { break };
+            let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
+            access.note_place(place);
+            if let Some(kept) = plan.accesses.get_mut(index) {
+                *kept = access;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything is judged: publishes the intents, decides, and finishes.
+    fn write_all(&self, plan: &Plan, log: Log<'_>, arena: &Arena<'_>) -> Result<()> {
+        arena.set(note::SLOT, log.at);
+        arena.set(note::OP, op::TXN);
+        crash_point!("txn.noted");
+        for (index, place) in (0_u64..).zip(&plan.order) {
+            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            if access.is_write() {
+                self.intend(access, log, index)?;
+            }
+        }
+        crash_point!("txn.intended");
+        log.word(STATUS)?.store(COMMITTED, Ordering::Release);
+        crash_point!("txn.decided");
+        Ok(finish(arena)?)
+    }
+
+    fn intend(&self, access: &Access, log: Log<'_>, index: u64) -> Result<()> {
+        let slot_at = match access.found_at {
+            0 => self.empty_word(access)?,
+            found => found,
+        };
+        let word = self.map().word(slot_at)?;
+        log.set(index, LINE_OLD, access.found)?;
+        log.set(index, LINE_NEW, access.new_entry())?;
+        log.set(index, LINE_OWNER, log.at)?;
+        log.set(index, LINE_SLOT, slot_at)?;
+        publish(word, intent(tag_of(access.hash), log.line_at(index)));
+        crash_point!("txn.intending");
+        Ok(())
+    }
+
+    /// An empty word of the chain: the one that was seen, unless this transaction has filled it.
+    fn empty_word(&self, access: &Access) -> Result<u64, Damage> {
+        if access.empty_at != 0 && load(self.map().word(access.empty_at)?) == 0 {
+            return Ok(access.empty_at);
+        }
+        let mut empty = 0;
+        walk_chain(self.map(), access.lock_at, |at, value| {
+            if value == 0 {
+                empty = at;
+            }
+            Ok(value != 0)
+        })?;
+        if empty == 0 {
+            Err(Damage("a chain lost the room that was made in it"))
+        } else {
+            Ok(empty)
+        }
+    }
+
+    /// Passes on what is too much in the queues, and grows what is crowded.
+    fn tidy(&self, plan: &Plan, arena: &Arena<'_>) -> Result<()> {
+        for access in &plan.accesses {
+            if let Some(class) = access.retired {
+                self.relieve(arena, class)?;
+            }
+        }
+        for access in &plan.accesses {
+            if access.crowd >= CROWD && access.found_at == 0 && access.is_write() {
+                self.split_some(self.table(access.table)?, access.crowd)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What writers of a namespace must see to: bits of [`crate::layout::traits`].
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn traits(&self, table: u32) -> Result<u64> {
+        Ok(self.map().word(catalog_at(table) + CATALOG_TRAITS)?.load(Ordering::Acquire))
+    }
+
+    /// Changes the traits of a namespace. Writers that began before judge them again under their
+    /// locks.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn change_traits(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        let word = self.map().word(catalog_at(table) + CATALOG_TRAITS)?;
+        let mut seen = word.load(Ordering::Acquire);
+        loop {
+            let wanted = change(seen);
+            match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(wanted),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+impl Access {
+    const fn note_place(&mut self, place: Place) {
+        self.found_at = place.found_at;
+        self.found = place.found;
+        self.empty_at = place.empty_at;
+        self.crowd = place.entries + 1;
+    }
+}
+
+/// After an error. Before the decision the intents are taken away; after it only damage can have
+/// stopped the work, and what was published must not be freed.
+#[cold]
+fn abandon(arena: &Arena<'_>, log: Log<'_>) {
+    if arena.get(note::OP) != op::TXN {
+        return;
+    }
+    let is_undone = matches!(log.is_committed(), Ok(false)) && undo(arena).is_ok();
+    if !is_undone {
+        arena.set(note::PENDING, 0);
+        arena.set(note::OP, op::NONE);
+    }
+}

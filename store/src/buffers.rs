@@ -1,0 +1,128 @@
+//! The memory of a transaction: its records, and the bytes that they are to get. A session keeps it
+//! from one transaction to the next.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use nearstate_memory::{Plan, Seen};
+use nearstate_model::limits::TRANSACTION_BYTES_MAX;
+use nearstate_model::{Error, Result};
+
+/// The memory of the last transaction, if it is not in use.
+#[derive(Default)]
+pub(crate) struct Spare(Cell<Option<Buffers>>);
+
+impl Spare {
+    pub(crate) fn take(&self) -> Buffers {
+        self.0.take().unwrap_or_default()
+    }
+
+    pub(crate) fn give(&self, mut buffers: Buffers) {
+        buffers.clear();
+        self.0.set(Some(buffers));
+    }
+}
+
+impl std::fmt::Debug for Spare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Spare")
+    }
+}
+
+/// A range of bytes in the buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span {
+    from: usize,
+    to: usize,
+}
+
+impl Span {
+    #[inline]
+    pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
+        bytes.get(self.from..self.to).unwrap_or_default()
+    }
+}
+
+/// A change of one block, in the buffer; `None` takes it away.
+pub(crate) type SpanChange = (Span, Option<Span>);
+
+/// What becomes of a record.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Write {
+    /// It was read only.
+    #[default]
+    None,
+    /// It gets this value and nothing of what it had.
+    Put { value: Span },
+    /// Some of its blocks change; all others go if `is_anew`.
+    Patch { is_anew: bool, changes: Vec<SpanChange> },
+    /// It goes.
+    Delete,
+}
+
+/// One record of a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) table: u32,
+    pub(crate) hash: u64,
+    pub(crate) key: Span,
+    /// What was read; `None` if it was only written.
+    pub(crate) seen: Option<Seen>,
+    pub(crate) write: Write,
+    /// What follows the value: encoded meta. `None`: a patch keeps what there is.
+    pub(crate) meta: Option<Span>,
+    /// Traits of the namespace that have been seen to.
+    pub(crate) traits: u64,
+    /// Version after the commit.
+    pub(crate) after: Option<u64>,
+}
+
+/// Entries up to this many are found by looking at each: faster than a table.
+pub(crate) const LINEAR_MAX: usize = 24;
+
+/// The memory of a transaction, kept by the session from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) plan: Plan,
+    pub(crate) places: HashMap<(u32, u64), u32>,
+    /// True once a read did not fit the earlier ones.
+    pub(crate) is_torn: bool,
+}
+
+/// Bytes that a session keeps between transactions; more is given back.
+const KEPT_MAX: usize = 1 << 20;
+
+impl Buffers {
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_MAX);
+        self.plan.clear();
+        self.places.clear();
+        self.is_torn = false;
+    }
+
+    pub(crate) fn bytes(&self, span: Span) -> &[u8] {
+        span.of(&self.bytes)
+    }
+
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
+        let from = self.bytes.len();
+        let to = from + bytes.len();
+        if to > TRANSACTION_BYTES_MAX {
+            return Err(Error::TransactionTooLarge {
+                detail: format!("a transaction of {to} bytes (at most {TRANSACTION_BYTES_MAX})"),
+            });
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(Span { from, to })
+    }
+}
+
+impl Write {
+    pub(crate) const fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+}

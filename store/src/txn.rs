@@ -1,0 +1,419 @@
+//! Transactions: several records, all or none, at one instant for every process.
+//!
+//! Optimistic: reads and writes are private until `commit`, which takes a short lock for each
+//! record, judges that what was read is still so, and makes everything visible by one store
+//! (`spec/region.md`, section 9).
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::time::Instant;
+
+use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
+use nearstate_model::{Error, Result};
+
+use crate::buffers::Write;
+use crate::meta::{self, Meta, split};
+use crate::patch::{BlockChange, check_patch};
+use crate::record::{Kind, Place, Table};
+use crate::session::{Namespace, Session, check_key};
+use crate::write::{Condition, wrong_kind};
+use crate::writeset::WriteSet;
+
+/// What a record carries beside its value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Labels<'a> {
+    /// Tags: (name, value) pairs; a name may have several values.
+    pub tags: &'a [(&'a str, &'a [u8])],
+    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    pub expires_ms: u64,
+}
+
+/// How long a transaction is tried again when others change what it has read.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// The most runs, the first one included.
+    pub tries: u32,
+    /// No further run begins after this.
+    pub deadline: Option<Instant>,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { tries: TRANSACTION_TRIES, deadline: None }
+    }
+}
+
+/// A record as a transaction sees it.
+#[derive(Clone, Debug)]
+pub struct Record<'t> {
+    value: Cow<'t, [u8]>,
+    blocks: Vec<(Cow<'t, str>, Cow<'t, [u8]>)>,
+    meta: Cow<'t, [u8]>,
+    version: Option<u64>,
+}
+
+impl Record<'_> {
+    /// The value of a record that has one unnamed block; empty for one of named blocks.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.value
+    }
+
+    /// The version that was read; `None` for what the transaction itself has written.
+    #[inline]
+    pub const fn version(&self) -> Option<u64> {
+        self.version
+    }
+
+    /// The bytes of a named block.
+    pub fn block(&self, name: &str) -> Option<&[u8]> {
+        self.blocks.iter().find(|(found, _)| found == name).map(|(_, bytes)| bytes.as_ref())
+    }
+
+    /// All named blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.blocks.iter().map(|(name, bytes)| (name.as_ref(), bytes.as_ref()))
+    }
+
+    /// All tags: (name, value) pairs in ascending order.
+    pub fn tags(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let meta = Meta::split(&self.meta).ok();
+        meta.into_iter().flat_map(|(_, meta)| meta.tags().filter_map(|tag| tag.ok()))
+    }
+
+    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    pub fn expires_ms(&self) -> u64 {
+        Meta::split(&self.meta).map_or(0, |(_, meta)| meta.expires_ms)
+    }
+}
+
+/// An open transaction. Dropping it aborts it: nothing was written yet.
+///
+/// What it reads stands still for it: every read checks that all earlier ones are still so, and
+/// answers `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
+#[derive(Debug)]
+pub struct Txn<'s> {
+    set: RefCell<WriteSet<'s>>,
+}
+
+impl Session {
+    /// Begins a transaction. Several may be open in one session.
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`.
+    #[inline]
+    pub fn begin(&self) -> Result<Txn<'_>> {
+        Ok(Txn { set: RefCell::new(WriteSet::new(self)?) })
+    }
+
+    /// Runs `body` in a transaction and commits it; runs it again when others have changed what it
+    /// had read, with growing pauses, at most [`TRANSACTION_TRIES`] times.
+    ///
+    /// Each conflict means that somebody else's transaction or write went through.
+    ///
+    /// ```
+    /// # use nearstate_store::{CreateOptions, Region, Schema};
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// let session_data = session.namespace("sessions", &Schema::default())?;
+    /// let by_teid = session.namespace("teids", &Schema::default())?;
+    /// session.transact(|txn| {
+    ///     txn.put(session_data, b"imsi-1/5", b"pdu session")?;
+    ///     txn.put(by_teid, b"teid-77", b"imsi-1/5")
+    /// })?; // both or none, also after a SIGKILL
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Deadline` after the last try; what `body` returns, other than `Conflict`; and what
+    /// [`Txn::commit`] returns.
+    pub fn transact<T>(&self, body: impl FnMut(&Txn<'_>) -> Result<T>) -> Result<T> {
+        self.transact_within(Patience::default(), body)
+    }
+
+    /// As [`Session::transact`], with other bounds.
+    ///
+    /// # Errors
+    /// As [`Session::transact`].
+    pub fn transact_within<T>(
+        &self,
+        patience: Patience,
+        mut body: impl FnMut(&Txn<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let txn = self.begin()?;
+            let done = body(&txn).and_then(|answer| txn.commit().map(|()| answer));
+            match done {
+                Err(Error::Conflict { .. }) => {}
+                other => return other,
+            }
+            let is_late = patience.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if tries >= patience.tries || is_late {
+                return Err(Error::Deadline { tries });
+            }
+            self.pause(tries);
+        }
+    }
+
+    /// Between two tries: longer each time, and not as long as others wait.
+    fn pause(&self, tries: u32) {
+        let spins = 1_u32 << tries.min(SPINS_LOG_MAX);
+        let mine = self.member.index().wrapping_mul(0x9e37_79b9).wrapping_add(tries) % spins.max(1);
+        for _ in 0..spins / 2 + mine {
+            std::hint::spin_loop();
+        }
+        if tries > SPINS_LOG_MAX {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The longest pause between two tries: 2^10 spins are some 20 us, ten times a commit.
+const SPINS_LOG_MAX: u32 = 10;
+
+impl Txn<'_> {
+    /// The record of a key: what this transaction has written, else what is in the region.
+    ///
+    /// # Errors
+    /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
+    #[inline]
+    pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let own = match set.place_of(namespace.index, hash, key) {
+            Some(place) => set.buffers.entries.get(place).filter(|entry| !entry.write.is_none()),
+            None => None,
+        };
+        if own.is_some() {
+            return own_record(&mut set, namespace, hash, key);
+        }
+        let (_, stored) = set.read(namespace.index, hash, key)?;
+        drop(set);
+        let Some((cell, bytes)) = stored else { return Ok(None) };
+        let (value, meta) = split(cell, bytes)?;
+        if is_past(meta)? {
+            return Ok(None);
+        }
+        let version = Some(cell.version());
+        let mut record = Record {
+            value: Cow::Borrowed(value),
+            blocks: Vec::new(),
+            meta: Cow::Borrowed(meta),
+            version,
+        };
+        if namespace.kind == Kind::Blocks {
+            record.value = Cow::Borrowed(&[]);
+            let mut table = Table::new(value)?;
+            while let Some(block) = table.next()? {
+                let bytes = match block.place {
+                    Place::Inline(bytes) => bytes,
+                    Place::Child(child) => cell.block(child)?,
+                };
+                record.blocks.push((Cow::Borrowed(block.name), Cow::Borrowed(bytes)));
+            }
+        }
+        Ok(Some(record))
+    }
+
+    /// Puts a record: this value, no tags, no expiry, whatever it had before.
+    ///
+    /// # Errors
+    /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `TransactionTooLarge`.
+    #[inline]
+    pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_labelled(namespace, key, value, Labels::default())
+    }
+
+    /// Puts a record with tags and an expiry.
+    ///
+    /// # Errors
+    /// As [`Txn::put`]; `BadArgument` for too many tags or one too long.
+    pub fn put_labelled(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        value: &[u8],
+        labels: Labels<'_>,
+    ) -> Result<()> {
+        check_key(key)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge { bytes: value.len() });
+        }
+        if namespace.kind != Kind::Value {
+            return Err(wrong_kind("put a value", "patch its blocks"));
+        }
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let place = set.entry(namespace.index, hash, key)?;
+        let meta = encode_meta(labels)?;
+        set.put(place, value, &meta)
+    }
+
+    /// Changes some blocks of a record; the others, its tags and its expiry stay as they are.
+    /// Creates the record if there is none.
+    ///
+    /// # Errors
+    /// `WrongKind`, `BadName`, `TooManyBlocks`, `ValueTooLarge`, `Conflict`.
+    pub fn patch(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        changes: &[BlockChange<'_>],
+    ) -> Result<()> {
+        check_patch(namespace, key, changes, Condition::Always)?;
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let (place, stored) = set.read(namespace.index, hash, key)?;
+        let is_gone = match stored {
+            Some((cell, bytes)) => is_past(split(cell, bytes)?.1)?,
+            None => false,
+        };
+        if is_gone && set.buffers.entries.get(place).is_some_and(|entry| entry.write.is_none()) {
+            set.delete(place);
+        }
+        set.patch(place, changes)
+    }
+
+    /// Gives a record other tags and another expiry; its value stays as it is. False if there is no
+    /// such record.
+    ///
+    /// # Errors
+    /// `BadArgument`, `Conflict`, `TransactionTooLarge`.
+    pub fn label(&self, namespace: Namespace, key: &[u8], labels: Labels<'_>) -> Result<bool> {
+        let Some(record) = self.get(namespace, key)? else { return Ok(false) };
+        let value = record.value.into_owned();
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let place = set.entry(namespace.index, hash, key)?;
+        let meta = encode_meta(labels)?;
+        match namespace.kind {
+            Kind::Value => set.put(place, &value, &meta)?,
+            Kind::Blocks => {
+                set.patch(place, &[])?;
+                set.set_meta(place, &meta)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Deletes a record. False if there is none.
+    ///
+    /// # Errors
+    /// `Conflict`, `TransactionTooLarge`.
+    pub fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
+        let is_there = self.get(namespace, key)?.is_some();
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let place = set.entry(namespace.index, hash, key)?;
+        set.delete(place);
+        Ok(is_there)
+    }
+
+    /// Commits: everything that was written is there at one instant, for every process, or nothing
+    /// is. A transaction that only read has nothing to do and cannot fail.
+    ///
+    /// # Errors
+    /// `Conflict`: something that was read was changed meanwhile. `TagTaken`, `Full`, `Stalled`,
+    /// `Damaged`. Nothing was changed then.
+    #[inline]
+    pub fn commit(self) -> Result<()> {
+        self.set.into_inner().commit()
+    }
+
+    /// Commits, and tells the version that each written record has now (`None`: deleted).
+    ///
+    /// # Errors
+    /// As [`Txn::commit`].
+    pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
+        let mut set = self.set.into_inner();
+        set.commit()?;
+        for entry in set.buffers.entries.iter().filter(|entry| !entry.write.is_none()) {
+            each(set.buffers.bytes(entry.key), entry.after);
+        }
+        Ok(())
+    }
+
+    /// Gives everything up. The same as dropping it.
+    pub fn abort(self) {}
+}
+
+/// Encoded meta; empty if there is nothing to say.
+pub(crate) fn encode_meta(labels: Labels<'_>) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    if !labels.tags.is_empty() || labels.expires_ms != 0 {
+        meta::encode(labels.expires_ms, 0, labels.tags, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// True if a record's time has passed.
+#[inline]
+pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
+    if meta.is_empty() {
+        return Ok(false);
+    }
+    let (_, meta) = Meta::split(meta)?;
+    Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
+}
+
+/// A record that the transaction itself has written: a copy, for the buffer may move.
+#[cold]
+fn own_record<'t>(
+    set: &mut WriteSet<'_>,
+    namespace: Namespace,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<Record<'t>>> {
+    let (place, write) = match set.place_of(namespace.index, hash, key) {
+        Some(place) => match set.buffers.entries.get(place) {
+            Some(entry) => (place, entry.write.clone()),
+            None => return Ok(None),
+        },
+        None => return Ok(None),
+    };
+    let meta = set.buffers.entries.get(place).and_then(|entry| entry.meta);
+    let meta = meta.map(|span| set.buffers.bytes(span).to_vec());
+    let mut record = Record {
+        value: Cow::Borrowed(&[]),
+        blocks: Vec::new(),
+        meta: Cow::Owned(meta.clone().unwrap_or_default()),
+        version: None,
+    };
+    let (is_anew, changes) = match write {
+        Write::None | Write::Delete => return Ok(None),
+        Write::Put { value } => {
+            record.value = Cow::Owned(set.buffers.bytes(value).to_vec());
+            return Ok(Some(record));
+        }
+        Write::Patch { is_anew, changes } => (is_anew, changes),
+    };
+    if !is_anew && let (_, Some((cell, bytes))) = set.read(namespace.index, hash, key)? {
+        let (value, kept) = split(cell, bytes)?;
+        if meta.is_none() {
+            record.meta = Cow::Owned(kept.to_vec());
+        }
+        let mut table = Table::new(value)?;
+        while let Some(block) = table.next()? {
+            let bytes = match block.place {
+                Place::Inline(bytes) => bytes,
+                Place::Child(child) => cell.block(child)?,
+            };
+            let named = (Cow::Owned(block.name.to_owned()), Cow::Owned(bytes.to_vec()));
+            record.blocks.push(named);
+        }
+    }
+    for (name, bytes) in changes {
+        let name = str::from_utf8(set.buffers.bytes(name)).unwrap_or_default().to_owned();
+        record.blocks.retain(|(known, _)| *known != name);
+        if let Some(bytes) = bytes {
+            let bytes = Cow::Owned(set.buffers.bytes(bytes).to_vec());
+            record.blocks.push((Cow::Owned(name), bytes));
+        }
+    }
+    Ok(Some(record))
+}

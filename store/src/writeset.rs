@@ -1,0 +1,330 @@
+//! What a transaction has read and is about to write: buffered in the process until it commits
+//! (`docs/decisions/005-transactions.md`, 5).
+//!
+//! Reads are consistent at every moment: each new one checks that all earlier ones still stand.
+
+use nearstate_memory::{Access, Cell, Change, Committed, Expect, Pin, Seen, Verdict};
+use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
+use nearstate_model::{Error, Result};
+
+use crate::buffers::{Buffers, Entry, LINEAR_MAX, Span, Write};
+use crate::patch::BlockChange;
+use crate::session::{Session, Spot};
+
+/// An open transaction's reads and writes.
+#[derive(Debug)]
+pub(crate) struct WriteSet<'s> {
+    pub(crate) session: &'s Session,
+    pub(crate) buffers: Buffers,
+    /// Keeps every cell that was read from reuse, so that it is known again by its place.
+    _pin: Pin<'s>,
+}
+
+impl Drop for WriteSet<'_> {
+    fn drop(&mut self) {
+        self.session.spare.give(std::mem::take(&mut self.buffers));
+    }
+}
+
+impl<'s> WriteSet<'s> {
+    pub(crate) fn new(session: &'s Session) -> Result<Self> {
+        let pin = session.member.pin()?;
+        let buffers = session.spare.take();
+        Ok(Self { session, buffers, _pin: pin })
+    }
+
+    /// The entry of a record, if the transaction has one.
+    #[inline]
+    pub(crate) fn place_of(&self, table: u32, hash: u64, key: &[u8]) -> Option<usize> {
+        let all = &self.buffers.entries;
+        let is_it = |entry: &Entry| {
+            entry.hash == hash && entry.table == table && self.buffers.bytes(entry.key) == key
+        };
+        if all.len() > LINEAR_MAX {
+            let place = *self.buffers.places.get(&(table, hash))? as usize;
+            if all.get(place).is_some_and(is_it) {
+                return Some(place);
+            }
+        }
+        all.iter().position(is_it)
+    }
+
+    fn push(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
+        let place = self.buffers.entries.len();
+        if place >= TRANSACTION_RECORDS_MAX {
+            return Err(Error::TransactionTooLarge {
+                detail: format!("a transaction of more than {TRANSACTION_RECORDS_MAX} records"),
+            });
+        }
+        let key = self.buffers.keep(key)?;
+        self.buffers.entries.push(Entry {
+            table,
+            hash,
+            key,
+            seen: None,
+            write: Write::None,
+            meta: None,
+            traits: 0,
+            after: None,
+        });
+        if place == LINEAR_MAX {
+            for (index, entry) in (0_u32..).zip(&self.buffers.entries) {
+                self.buffers.places.insert((entry.table, entry.hash), index);
+            }
+        } else if place > LINEAR_MAX {
+            let index = u32::try_from(place).unwrap_or(u32::MAX);
+            self.buffers.places.insert((table, hash), index);
+        }
+        Ok(place)
+    }
+
+    pub(crate) fn key(&self, place: usize) -> &[u8] {
+        self.buffers.entries.get(place).map_or(&[], |entry| self.buffers.bytes(entry.key))
+    }
+
+    /// The record of a key as the region has it: read once, and the same until the commit.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        table: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<(usize, Stored<'s>)> {
+        let place = match self.place_of(table, hash, key) {
+            Some(place) => place,
+            None => self.push(table, hash, key)?,
+        };
+        let session = self.session;
+        if let Some(Entry { seen: Some(seen), .. }) = self.buffers.entries.get(place) {
+            return Ok((place, session.stored(*seen)?));
+        }
+        let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
+        self.check()?;
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.seen = Some(placed.seen);
+        }
+        Ok((place, placed.found))
+    }
+
+    /// True if everything that was read is still so: then all of it was so at one moment.
+    pub(crate) fn is_whole(&self) -> Result<bool> {
+        let session = self.session;
+        for entry in &self.buffers.entries {
+            let Some(seen) = entry.seen else { continue };
+            let table = session.member.table(entry.table)?;
+            let key = self.buffers.bytes(entry.key);
+            if !session.member.is_still(table, entry.hash, key, seen)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn check(&mut self) -> Result<()> {
+        if self.buffers.is_torn || !self.is_whole()? {
+            self.buffers.is_torn = true;
+            return Err(torn());
+        }
+        Ok(())
+    }
+
+    /// The entry of a record that is about to be written.
+    pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
+        match self.place_of(table, hash, key) {
+            Some(place) => Ok(place),
+            None => self.push(table, hash, key),
+        }
+    }
+
+    /// Buffers a whole new value.
+    pub(crate) fn put(&mut self, place: usize, value: &[u8], meta: &[u8]) -> Result<()> {
+        let value = self.buffers.keep(value)?;
+        let meta = self.buffers.keep(meta)?;
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.write = Write::Put { value };
+            entry.meta = Some(meta);
+        }
+        Ok(())
+    }
+
+    /// Buffers changes of blocks, over those that are buffered.
+    pub(crate) fn patch(&mut self, place: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
+        let (is_anew, mut changes) = match self.buffers.entries.get_mut(place) {
+            Some(entry) => match std::mem::take(&mut entry.write) {
+                Write::Patch { is_anew, changes } => (is_anew, changes),
+                Write::Delete => {
+                    entry.meta = Some(Span::default());
+                    (true, Vec::new())
+                }
+                Write::None | Write::Put { .. } => (false, Vec::with_capacity(blocks.len())),
+            },
+            None => return Ok(()),
+        };
+        for change in blocks {
+            let bytes = change.bytes.map(|bytes| self.buffers.keep(bytes)).transpose()?;
+            let name = change.name.as_bytes();
+            match changes.iter_mut().find(|(known, _)| self.buffers.bytes(*known) == name) {
+                Some((_, known)) => *known = bytes,
+                None => changes.push((self.buffers.keep(name)?, bytes)),
+            }
+        }
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.write = Write::Patch { is_anew, changes };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_meta(&mut self, place: usize, meta: &[u8]) -> Result<()> {
+        let meta = self.buffers.keep(meta)?;
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.meta = Some(meta);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn delete(&mut self, place: usize) {
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.write = Write::Delete;
+            entry.meta = Some(Span::default());
+        }
+    }
+
+    /// Commits what is buffered.
+    ///
+    /// # Errors
+    /// `Conflict`, `Full`, `Stalled`, `Damaged`; nothing was changed then.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        if self.buffers.is_torn {
+            return Err(torn());
+        }
+        let writes = self.buffers.entries.iter().filter(|entry| !entry.write.is_none()).count();
+        if writes == 0 {
+            return Ok(()); // All reads were so at the moment of the last.
+        }
+        let done = match self.buffers.entries.len() {
+            1 => self.commit_one(),
+            _ => self.commit_many(),
+        };
+        if done.is_err() {
+            self.session.member.give_up()?;
+        }
+        done
+    }
+
+    /// The path of a put: one record needs no intent.
+    fn commit_one(&mut self) -> Result<()> {
+        let draft = match self.change_of(0)? {
+            Change::Publish(draft) => Some(draft),
+            Change::Keep | Change::Remove => None,
+        };
+        let Some(entry) = self.buffers.entries.first() else { return Ok(()) };
+        let session = self.session;
+        let table = session.member.table(entry.table)?;
+        let (mut is_conflict, mut is_stale) = (false, false);
+        let key = self.buffers.bytes(entry.key);
+        let changed = session.member.change(table, entry.hash, key, draft, |record| {
+            let at = record.map_or(0, |cell| cell.at());
+            is_conflict = entry.seen.is_some_and(|seen| seen.at != at);
+            is_stale = session.member.traits(entry.table)? != entry.traits;
+            Ok(match (is_conflict || is_stale, draft) {
+                (true, _) => Verdict::Leave,
+                (false, Some(_)) => Verdict::Publish,
+                (false, None) => Verdict::Remove,
+            })
+        })?;
+        if is_conflict || is_stale {
+            return Err(self.conflict(0));
+        }
+        if let Some(entry) = self.buffers.entries.first_mut() {
+            entry.after = changed.after;
+        }
+        Ok(())
+    }
+
+    fn commit_many(&mut self) -> Result<()> {
+        let session = self.session;
+        for place in 0..self.buffers.entries.len() {
+            let change = self.change_of(place)?;
+            let Buffers { entries, bytes, plan, .. } = &mut self.buffers;
+            let Some(entry) = entries.get(place) else { break };
+            let key = entry.key.of(bytes);
+            let from = plan.keys.len();
+            plan.keys.extend_from_slice(key);
+            let mut access = Access::new(entry.table, entry.hash, (from, plan.keys.len()));
+            access.change = change;
+            access.traits = entry.traits;
+            access.expect = match entry.seen {
+                None => Expect::Anything,
+                Some(seen) if seen.at == 0 => Expect::Nothing,
+                Some(seen) => Expect::Cell(seen.at),
+            };
+            plan.accesses.push(access);
+        }
+        match session.member.commit(&mut self.buffers.plan)? {
+            Committed::Done => {
+                let Buffers { entries, plan, .. } = &mut self.buffers;
+                for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
+                    entry.after = access.after;
+                }
+                Ok(())
+            }
+            Committed::Conflict(place) | Committed::Changed(place) => Err(self.conflict(place)),
+        }
+    }
+
+    /// What memory is to do with a record; a new version is a draft already.
+    fn change_of(&self, place: usize) -> Result<Change> {
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(Change::Keep) };
+        let session = self.session;
+        let table = session.member.table(entry.table)?;
+        let spot = Spot { table, hash: entry.hash, key: self.buffers.bytes(entry.key) };
+        let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
+        match &entry.write {
+            Write::None => Ok(Change::Keep),
+            Write::Delete => Ok(Change::Remove),
+            Write::Put { value } => {
+                let value = self.buffers.bytes(*value);
+                Ok(Change::Publish(session.draft(spot, &[], value, meta.unwrap_or_default())?))
+            }
+            Write::Patch { is_anew, changes } => {
+                let seen = entry.seen.filter(|_| !is_anew);
+                let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
+                let changes: Vec<BlockChange<'_>> = changes
+                    .iter()
+                    .map(|(name, bytes)| BlockChange {
+                        name: str::from_utf8(self.buffers.bytes(*name)).unwrap_or_default(),
+                        bytes: bytes.map(|bytes| self.buffers.bytes(bytes)),
+                    })
+                    .collect();
+                let draft = session.patched(spot, old.map(|(cell, _)| cell), &changes, meta)?;
+                Ok(Change::Publish(draft))
+            }
+        }
+    }
+
+    #[cold]
+    fn conflict(&self, place: usize) -> Error {
+        let key = String::from_utf8_lossy(self.key(place)).into_owned();
+        Error::Conflict { detail: format!("record {key:?}") }
+    }
+}
+
+#[cold]
+fn torn() -> Error {
+    Error::Conflict { detail: "what the transaction had read".to_owned() }
+}
+
+/// A record as the region has it: its cell, and what follows its key.
+pub(crate) type Stored<'s> = Option<(Cell<'s>, &'s [u8])>;
+
+impl Session {
+    /// The cell that was read earlier under a pin that still holds.
+    pub(crate) fn stored(&self, seen: Seen) -> Result<Stored<'_>> {
+        if seen.at == 0 {
+            return Ok(None);
+        }
+        let cell = self.member.cell(seen.at)?;
+        Ok(Some((cell, cell.value()?)))
+    }
+}

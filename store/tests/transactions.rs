@@ -1,0 +1,309 @@
+//! Transactions of one process's threads: all or nothing at one instant, consistent reads, refusals.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nearstate_store::{
+    BlockChange, CreateOptions, Error, Kind, Namespace, Patience, Region, Schema, Session, check,
+    limits,
+};
+
+struct Place {
+    dir: tempfile::TempDir,
+    region: Region,
+}
+
+fn place() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
+    let region = Region::create(&dir.path().join("region"), &options).unwrap();
+    Place { dir, region }
+}
+
+impl Place {
+    fn open(&self) -> (Session, Namespace) {
+        let session = self.region.session().unwrap();
+        let namespace = session.namespace("ue", &Schema::default()).unwrap();
+        (session, namespace)
+    }
+
+    fn close_and_check(self) {
+        drop(self.region);
+        let report = check(&self.dir.path().join("region")).unwrap();
+        assert!(report.is_clean(), "{:?}", report.faults);
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+#[test]
+fn all_of_a_transaction_is_there_or_none() {
+    let place = place();
+    let (session, ue) = place.open();
+    session.put(ue, b"old", b"1").unwrap();
+    let txn = session.begin().unwrap();
+    txn.put(ue, b"a", b"1").unwrap();
+    txn.put(ue, b"b", b"2").unwrap();
+    assert!(txn.delete(ue, b"old").unwrap());
+    assert_eq!(txn.get(ue, b"a").unwrap().unwrap().bytes(), b"1");
+    assert!(txn.get(ue, b"old").unwrap().is_none());
+    assert!(session.get(ue, b"a").unwrap().is_none());
+    assert!(session.get(ue, b"old").unwrap().is_some());
+    txn.commit().unwrap();
+    assert_eq!(session.get(ue, b"a").unwrap().unwrap().bytes(), b"1");
+    assert_eq!(session.get(ue, b"b").unwrap().unwrap().bytes(), b"2");
+    assert!(session.get(ue, b"old").unwrap().is_none());
+    let txn = session.begin().unwrap();
+    txn.put(ue, b"a", b"9").unwrap();
+    txn.put(ue, b"c", b"9").unwrap();
+    txn.abort();
+    assert_eq!(session.get(ue, b"a").unwrap().unwrap().bytes(), b"1");
+    assert!(session.get(ue, b"c").unwrap().is_none());
+    assert_eq!(session.count(ue).unwrap(), 2);
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn a_conflict_is_refused_and_changes_nothing() {
+    let place = place();
+    let (session, ue) = place.open();
+    let (other, _) = place.open();
+    session.put(ue, b"a", b"1").unwrap();
+    for writes in 1..3 {
+        let txn = session.begin().unwrap();
+        txn.get(ue, b"a").unwrap();
+        txn.get(ue, b"absent").unwrap();
+        txn.put(ue, b"b", b"x").unwrap();
+        if writes == 1 {
+            other.put(ue, b"a", b"2").unwrap();
+        } else {
+            other.put(ue, b"absent", b"2").unwrap();
+        }
+        let refused = txn.commit().unwrap_err();
+        assert!(matches!(refused, Error::Conflict { .. }), "{refused:?}");
+        assert!(session.get(ue, b"b").unwrap().is_none());
+        other.delete(ue, b"absent").unwrap();
+    }
+    // A read that does not fit the earlier ones is refused at once.
+    let txn = session.begin().unwrap();
+    txn.get(ue, b"a").unwrap();
+    other.put(ue, b"a", b"3").unwrap();
+    assert!(matches!(txn.get(ue, b"b"), Err(Error::Conflict { .. })));
+    assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
+    drop((session, other));
+    place.close_and_check();
+}
+
+#[test]
+fn a_retry_is_bounded_and_says_so() {
+    let place = place();
+    let (session, ue) = place.open();
+    let (other, _) = place.open();
+    session.put(ue, b"a", b"0").unwrap();
+    let mut runs = 0;
+    let patience = Patience { tries: 7, deadline: None };
+    let refused = session.transact_within(patience, |txn| {
+        runs += 1;
+        txn.get(ue, b"a")?;
+        other.put(ue, b"a", b"1")?;
+        txn.put(ue, b"a", b"2")
+    });
+    assert_eq!(refused, Err(Error::Deadline { tries: 7 }));
+    assert_eq!(runs, 7);
+}
+
+#[test]
+fn a_transaction_may_touch_thousands_of_records_and_no_more() {
+    let place = place();
+    let (session, ue) = place.open();
+    let keys: Vec<String> =
+        (0..limits::TRANSACTION_RECORDS_MAX).map(|n| format!("imsi-{n:05}")).collect();
+    session
+        .transact(|txn| keys.iter().try_for_each(|key| txn.put(ue, key.as_bytes(), b"attached")))
+        .unwrap();
+    assert_eq!(session.count(ue).unwrap(), keys.len() as u64);
+    session
+        .transact(|txn| {
+            for (number, key) in keys.iter().enumerate() {
+                match number % 3 {
+                    0 => assert!(txn.delete(ue, key.as_bytes())?),
+                    1 => txn.put(ue, key.as_bytes(), b"idle")?,
+                    _ => assert!(txn.get(ue, key.as_bytes())?.is_some()),
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    for (number, key) in keys.iter().enumerate() {
+        let view = session.get(ue, key.as_bytes()).unwrap();
+        let found = view.as_ref().map(|view| view.bytes());
+        assert_eq!(found, [None, Some(&b"idle"[..]), Some(&b"attached"[..])][number % 3]);
+    }
+    let txn = session.begin().unwrap();
+    for key in &keys {
+        txn.get(ue, key.as_bytes()).unwrap();
+    }
+    let refused = txn.put(ue, b"one too many", b"").unwrap_err();
+    assert!(matches!(refused, Error::TransactionTooLarge { .. }), "{refused}");
+    txn.abort();
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn blocks_change_with_values_and_show_in_the_transaction() {
+    let place = place();
+    let (session, ue) = place.open();
+    let schema = Schema { kind: Kind::Blocks };
+    let contexts = session.namespace("contexts", &schema).unwrap();
+    let large = vec![7_u8; 5000];
+    let change = |name, bytes| BlockChange { name, bytes };
+    session
+        .transact(|txn| {
+            txn.put(ue, b"guti-1", b"imsi-1")?;
+            txn.patch(
+                contexts,
+                b"imsi-1",
+                &[change("auth", Some(b"k")), change("big", Some(&large))],
+            )
+        })
+        .unwrap();
+    session
+        .transact(|txn| {
+            txn.patch(contexts, b"imsi-1", &[change("auth", Some(b"l"))])?;
+            txn.patch(contexts, b"imsi-1", &[change("loc", Some(b"cell 5"))])?;
+            let record = txn.get(contexts, b"imsi-1")?.unwrap();
+            assert_eq!(record.block("auth"), Some(&b"l"[..]));
+            assert_eq!(record.block("big"), Some(&large[..]));
+            assert_eq!(record.block("loc"), Some(&b"cell 5"[..]));
+            txn.delete(ue, b"guti-1")?;
+            Ok(())
+        })
+        .unwrap();
+    let view = session.get(contexts, b"imsi-1").unwrap().unwrap();
+    assert_eq!(view.block("auth"), Some(&b"l"[..]));
+    assert_eq!(view.block("big"), Some(&large[..]));
+    assert_eq!(view.blocks().count(), 3);
+    drop(view);
+    session
+        .transact(|txn| {
+            txn.delete(contexts, b"imsi-1")?;
+            txn.patch(contexts, b"imsi-1", &[change("auth", Some(b"new"))])
+        })
+        .unwrap();
+    let view = session.get(contexts, b"imsi-1").unwrap().unwrap();
+    assert_eq!(view.blocks().collect::<Vec<_>>(), [("auth", &b"new"[..])]);
+    drop(view);
+    drop(session);
+    place.close_and_check();
+}
+
+/// Money moves between accounts; the sum that any transaction sees is always the same.
+#[test]
+fn what_a_transaction_reads_is_consistent_while_others_write() {
+    const ACCOUNTS: u64 = 6;
+    const ROUNDS: u64 = 20_000;
+    let place = place();
+    let (session, ue) = place.open();
+    for account in 0..ACCOUNTS {
+        session.put(ue, &account.to_le_bytes(), &100_u64.to_le_bytes()).unwrap();
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (place, is_over) = (&place, &is_over);
+            scope.spawn(move || {
+                let (session, ue) = place.open();
+                let mut dice = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
+                for _ in 0..ROUNDS {
+                    dice ^= dice << 13;
+                    dice ^= dice >> 7;
+                    dice ^= dice << 17;
+                    let (from, to) = (dice % ACCOUNTS, dice / 7 % ACCOUNTS);
+                    if from == to {
+                        continue;
+                    }
+                    session
+                        .transact(|txn| {
+                            let read = |account: u64| {
+                                let record = txn.get(ue, &account.to_le_bytes())?;
+                                Ok::<_, Error>(number(record.unwrap().bytes()))
+                            };
+                            let (has, other) = (read(from)?, read(to)?);
+                            let amount = has.min(dice % 10);
+                            let set = |account: u64, has: u64| {
+                                txn.put(ue, &account.to_le_bytes(), &has.to_le_bytes())
+                            };
+                            set(from, has - amount)?;
+                            set(to, other + amount)
+                        })
+                        .unwrap();
+                }
+                is_over.store(true, Ordering::Release);
+            });
+        }
+        let sums = || {
+            let (session, ue) = place.open();
+            let mut seen = 0_u64;
+            while !is_over.load(Ordering::Acquire) || seen == 0 {
+                let sum: u64 = session
+                    .transact(|txn| {
+                        (0..ACCOUNTS)
+                            .map(|account| {
+                                let record = txn.get(ue, &account.to_le_bytes())?;
+                                Ok(number(record.unwrap().bytes()))
+                            })
+                            .sum()
+                    })
+                    .unwrap();
+                assert_eq!(sum, ACCOUNTS * 100);
+                seen += 1;
+            }
+        };
+        sums();
+    });
+    drop(session);
+    place.close_and_check();
+}
+
+/// Two records always get the same number; a plain reader must never see the second one older than
+/// the first.
+#[test]
+fn single_reads_see_a_transaction_at_one_instant() {
+    let place = place();
+    let (session, ue) = place.open();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (session, ue) = place.open();
+            let mut last = 0;
+            while !is_over.load(Ordering::Acquire) {
+                for (first, second) in [(b"a", b"b"), (b"b", b"a")] {
+                    let read = |key: &[u8]| {
+                        session.get(ue, key).unwrap().map_or(0, |view| number(view.bytes()))
+                    };
+                    let one = read(first);
+                    let other = read(second);
+                    assert!(one >= last, "{one} after {last}");
+                    assert!(other >= one, "{other} after {one}");
+                    last = other;
+                }
+            }
+        });
+        for round in 1..60_000_u64 {
+            session
+                .transact(|txn| {
+                    txn.put(ue, b"a", &round.to_le_bytes())?;
+                    txn.put(ue, b"b", &round.to_le_bytes())
+                })
+                .unwrap();
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    drop(session);
+    place.close_and_check();
+}
