@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod object;
 mod scan;
 mod txn;
 mod writeset;
@@ -32,16 +33,20 @@ mod write;
 mod read;
 mod session;
 mod buffers;
+mod copies;
+mod address;
 mod view;
 mod meta;
 mod record;
 pub mod glob;
 
+pub use address::Address;
 pub use check::{CheckReport, check};
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
+pub use object::Objects;
 pub use patch::BlockChange;
 pub use record::Kind;
 pub use scan::{Pattern, Scan};

@@ -1,5 +1,6 @@
 //! Regions, sessions and namespaces, as an application meets them.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use nearstate_memory::{CreateOptions, Inspection, Member, Table};
@@ -54,7 +55,11 @@ impl Region {
     /// # Errors
     /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
     pub fn session(&self) -> Result<Session> {
-        Ok(Session { member: self.memory.member()?, spare: Spare::default() })
+        Ok(Session {
+            member: self.memory.member()?,
+            spare: Spare::default(),
+            objects: OnceCell::new(),
+        })
     }
 
     /// Maps what was written so far into this process, so that its first reads do not fault page by
@@ -75,12 +80,21 @@ impl Region {
         self.memory.collapse()
     }
 
-    /// What an operator wants to know of the region: sizes, namespaces, members.
+    /// What an operator wants to know of the region: sizes, namespaces, members. Namespaces that the
+    /// region keeps for itself are left out.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn inspect(&self) -> Result<Inspection> {
-        self.memory.inspect()
+        let mut seen = self.memory.inspect()?;
+        seen.namespaces.retain(|namespace| !is_hidden(&namespace.name));
+        Ok(seen)
+    }
+
+    /// True if there is a hidden namespace of this name.
+    pub(crate) fn has_hidden(&self, name: &str) -> Result<bool> {
+        let seen = self.memory.inspect()?;
+        Ok(seen.namespaces.iter().any(|namespace| namespace.name == name.as_bytes()))
     }
 }
 
@@ -90,6 +104,8 @@ pub struct Session {
     pub(crate) member: Member,
     /// The memory of the last transaction, for the next one.
     pub(crate) spare: Spare,
+    /// Where the objects of the transactional memory are, once one was asked for.
+    pub(crate) objects: OnceCell<Namespace>,
 }
 
 /// What the records of a namespace are; decided when it is created.
@@ -113,14 +129,34 @@ impl Namespace {
     }
 }
 
+/// True for the name of a namespace in which the region keeps what is not records to people:
+/// objects, indexes.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.first() == Some(&1)
+}
+
 impl Session {
     /// Opens a namespace, and creates it first if there is none of this name.
     ///
     /// Complexity: linear in the number of namespaces; call it once and keep the answer.
     ///
     /// # Errors
-    /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`.
+    /// `WrongKind` if it was created with another schema, `BadName`, `BadArgument` for a name that
+    /// the region keeps for itself, `Full`, `Damaged`, `System`.
     pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+        if is_hidden(name.as_bytes()) {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "namespace {name:?}: names that begin with the byte 1 are the region's own; \
+                     take another name"
+                ),
+            });
+        }
+        self.open_namespace(name, schema)
+    }
+
+    /// As [`Session::namespace`], hidden names included.
+    pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
         let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
         match Kind::of(table.kind()) {
             Some(kind) if kind == schema.kind => Ok(Namespace { index: table.index(), kind }),

@@ -93,7 +93,7 @@ impl Record<'_> {
 /// answers `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
 #[derive(Debug)]
 pub struct Txn<'s> {
-    set: RefCell<WriteSet<'s>>,
+    pub(crate) set: RefCell<WriteSet<'s>>,
 }
 
 impl Session {
@@ -385,7 +385,8 @@ fn own_record<'t>(
         version: None,
     };
     let (is_anew, changes) = match write {
-        Write::None | Write::Delete => return Ok(None),
+        // Objects are no records of a namespace that a caller can name.
+        Write::None | Write::Delete | Write::Object { .. } => return Ok(None),
         Write::Put { value } => {
             record.value = Cow::Owned(set.buffers.bytes(value).to_vec());
             return Ok(Some(record));
