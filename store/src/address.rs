@@ -3,17 +3,17 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// The name of an object: 64 bits that stand where a program had a pointer. Never 0, so that 0 means
-/// "none" in the bytes of an object, and never given twice in the life of a region, so that an
-/// address of a freed object is refused and never leads to another one.
+/// The name of an object: 64 bits that stand where a program had a pointer. Never 0, so that 0
+/// means "none" in the bytes of an object, and never given twice in the life of a region, so that
+/// an address of a freed object is refused and never leads to another one.
 ///
 /// It is the same in every process. The bits mean nothing to a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(NonZeroU64);
 
-/// Bytes of an object's key: the address, little-endian, and zeros. With a cell's header of 44 bytes
-/// an object so begins on a line: C finds every type aligned in the region itself, and an object of
-/// 64 bytes is one line.
+/// Bytes of an object's key: the address, little-endian, and zeros. With a cell's header of 44
+/// bytes an object so begins on a line: C finds every type aligned in the region itself, and an
+/// object of 64 bytes is one line.
 const KEY_BYTES: usize = 20;
 const _: () = assert!((nearstate_memory::HEADER + KEY_BYTES as u64).is_multiple_of(64));
 

@@ -159,23 +159,29 @@ impl Txn<'_> {
     /// // A list of bearers: each is 16 bytes, the address of the next one and a TEID; a record by
     /// // key leads to the first.
     /// let ues = session.namespace("ues", &Schema::default())?;
-    /// let word = |bytes: &[u8], at| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    /// let word = |bytes: &[u8], at| -> u64 {
+    ///     let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+    ///     u64::from_le_bytes(word.unwrap_or_default())
+    /// };
     /// for teid in [0x11_u64, 0x22, 0x33] {
     ///     session.transact(|txn| {
-    ///         let first = txn.get(ues, b"imsi-1")?.and_then(|ue| word(ue.bytes(), 0)).unwrap_or(0);
+    ///         let first = txn.get(ues, b"imsi-1")?.map_or(0, |ue| word(ue.bytes(), 0));
     ///         let bearer = txn.alloc(16)?;
-    ///         txn.open_write_range(bearer, ..8, |next| next.copy_from_slice(&first.to_le_bytes()))?;
-    ///         txn.open_write_range(bearer, 8.., |id| id.copy_from_slice(&teid.to_le_bytes()))?;
+    ///         txn.open_write(bearer, |bytes| {
+    ///             let (next, id) = bytes.split_at_mut(8);
+    ///             next.copy_from_slice(&first.to_le_bytes());
+    ///             id.copy_from_slice(&teid.to_le_bytes());
+    ///         })?;
     ///         txn.put(ues, b"imsi-1", &bearer.bits().to_le_bytes())
     ///     })?; // the bearer is in the list, or there is none: also after a SIGKILL
     /// }
     /// let teids = session.transact(|txn| {
     ///     let mut teids = Vec::new();
-    ///     let mut next = txn.get(ues, b"imsi-1")?.and_then(|ue| word(ue.bytes(), 0)).unwrap_or(0);
+    ///     let mut next = txn.get(ues, b"imsi-1")?.map_or(0, |ue| word(ue.bytes(), 0));
     ///     while let Some(address) = Address::from_bits(next) {
     ///         let bearer = txn.open_read(address)?; // the bytes in the region, no copy
-    ///         teids.extend(word(&bearer, 8));
-    ///         next = word(&bearer, 0).unwrap_or(0);
+    ///         teids.push(word(&bearer, 8));
+    ///         next = word(&bearer, 0);
     ///     }
     ///     Ok(teids)
     /// })?;
@@ -238,8 +244,8 @@ impl Txn<'_> {
     /// function may use the transaction, but for this very object.
     ///
     /// # Errors
-    /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`; `BadArgument` from within a function
-    /// that is writing the same object.
+    /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`; `BadArgument` from within a
+    /// function that is writing the same object.
     pub fn open_write<T>(&self, address: Address, write: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         self.open_write_range(address, .., write)
     }
@@ -262,9 +268,9 @@ impl Txn<'_> {
         Ok(write(held.lent.as_mut().map_or(&mut [], |lent| lent.part(&part))))
     }
 
-    /// Where a part of an object lies, for a face that hands pointers across a border: in the region,
-    /// or in the private copy if there is one. It begins at a multiple of 16 with the object, is
-    /// good until the transaction ends, and may be read there.
+    /// Where a part of an object lies, for a face that hands pointers across a border: in the
+    /// region, or in the private copy if there is one. It begins at a multiple of 16 with the
+    /// object, is good until the transaction ends, and may be read there.
     ///
     /// # Errors
     /// As [`Txn::open_read_range`].

@@ -80,8 +80,8 @@ impl Region {
         self.memory.collapse()
     }
 
-    /// What an operator wants to know of the region: sizes, namespaces, members. Namespaces that the
-    /// region keeps for itself are left out.
+    /// What an operator wants to know of the region: sizes, namespaces, members. Namespaces that
+    /// the region keeps for itself are left out.
     ///
     /// # Errors
     /// `Damaged`.
