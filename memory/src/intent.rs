@@ -14,9 +14,10 @@
 //! comes after it.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::{at_of, is_intent, load, publish};
+use crate::bucket::{at_of, control, depth_of, is_intent, load, publish, stamp_of};
 use crate::crash::crash_point;
 use crate::layout::{Damage, LINE};
+use crate::lock;
 use crate::map::Map;
 
 // The transaction's cell: its first line, and what a line for each access holds.
@@ -90,18 +91,33 @@ impl<'m> Log<'m> {
 
     /// Replaces the intent of each line, where it stands, by what the line says.
     pub(crate) fn settle_words(&self, which: u64) -> Result<(), Damage> {
+        let mut lock_at = 0;
         for index in 0..self.lines()? {
-            let slot = self.get(index, LINE_SLOT)?;
+            let (lock, slot) = (self.get(index, LINE_LOCK)?, self.get(index, LINE_SLOT)?);
+            lock_at = if lock == 0 { lock_at } else { lock };
             if slot == 0 {
                 continue;
             }
             let word = self.map.word(slot)?;
             let seen = load(word);
             if is_intent(seen) && at_of(seen) == self.line_at(index) {
-                publish(word, self.get(index, which)?);
+                let settled = self.get(index, which)?;
+                publish(word, settled);
                 crash_point!("txn.settling");
+                if settled == 0 {
+                    self.raise_stamp(lock_at)?;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// After an entry went: a walk that began before looks at the bucket again.
+    fn raise_stamp(&self, lock_at: u64) -> Result<(), Damage> {
+        let word = self.map.word(lock_at)?;
+        let seen = word.load(Ordering::Relaxed);
+        let raised = control(depth_of(seen), stamp_of(seen) + 1);
+        lock::hold_with(word, lock::owner_of(seen), raised);
         Ok(())
     }
 }

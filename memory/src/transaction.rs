@@ -1,11 +1,11 @@
 //! Committing changes of several records at once: `spec/region.md`, section 9, step by step.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, note, note_word, op, settle_line, slot};
-use crate::atomic::Ordering;
+use crate::atomic::{Ordering, fence};
 use crate::bucket::{
     VERSION_MAX, at_of, control, depth_of, entry, intent, link, load, publish, stamp_of, step,
     tag_of,
@@ -18,13 +18,9 @@ use crate::intent::{
 };
 use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
 use crate::lock;
-use crate::member::{Member, WAIT_MAX};
+use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
 use crate::publish::{CROWD, Draft, ENTRIES_MAX, Place, locate, retire_record};
-
-/// How long a commit that holds locks already waits for one that a living process keeps: less than
-/// those who wait for it do, so that they see it let go instead of blaming it.
-const WAIT_HOLDING: Duration = Duration::from_millis(400);
-const _: () = assert!(WAIT_HOLDING.as_millis() * 2 < WAIT_MAX.as_millis());
+use crate::table::Table;
 
 /// What must be there for a transaction to commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +129,12 @@ impl Plan {
         self.order.clear();
     }
 
+    fn set(&mut self, number: usize, access: Access) {
+        if let Some(kept) = self.accesses.get_mut(number) {
+            *kept = access;
+        }
+    }
+
     fn key(&self, access: &Access) -> &[u8] {
         self.keys.get(access.key.0..access.key.1).unwrap_or_default()
     }
@@ -147,6 +149,16 @@ pub enum Committed {
     Conflict(usize),
     /// Nothing happened: the traits of this access's namespace are not what was expected.
     Changed(usize),
+}
+
+/// What came of an attempt to take all locks.
+#[derive(Clone, Copy, Debug)]
+enum Locked {
+    All,
+    /// A bucket was split meanwhile, so that a key stands elsewhere.
+    Moved,
+    /// A living process keeps this one.
+    Busy(u64),
 }
 
 /// True if the noted transaction is committed.
@@ -168,6 +180,9 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
     let log = Log::of(arena.map, arena.get(note::SLOT));
     log.settle_words(LINE_NEW)?;
     crash_point!("txn.settled");
+    // Before anything is retired: a cell in transit that heads the pending list has not left it.
+    arena.set(note::PENDING, 0);
+    crash_point!("txn.unpended");
     for index in 0..log.lines()? {
         if log.get(index, LINE_SLOT)? != 0 {
             let new = log.get(index, LINE_NEW)?;
@@ -182,7 +197,6 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
     // Only now: the lines above were still needed, by readers as well.
     arena.retire(log.at)?;
     crash_point!("txn.logged");
-    arena.set(note::PENDING, 0);
     arena.set(note::OP, op::NONE);
     Ok(())
 }
@@ -253,6 +267,8 @@ impl Member {
         }
         unlock(&arena, self.me())?;
         crash_point!("txn.unlocked");
+        // The commit is there for everybody before its caller reads anything else.
+        fence(Ordering::SeqCst);
         done
     }
 
@@ -268,9 +284,11 @@ impl Member {
         Ok(log)
     }
 
-    /// Takes the locks of all buckets, in the order of their offsets.
+    /// Takes the locks of all buckets, in the order of their offsets. Nobody waits long while it
+    /// holds some: what is busy is waited for with empty hands, within [`WAIT_MAX`] for all.
     fn lock_all(&self, plan: &mut Plan, log: Log<'_>) -> Result<()> {
         let arena = self.arena()?;
+        let mut since = None;
         loop {
             self.find_locks(plan)?;
             let mut before = 0;
@@ -283,13 +301,16 @@ impl Member {
             }
             arena.set(note::TXN, log.at);
             crash_point!("txn.named");
-            match self.lock_in_order(plan) {
-                Ok(true) => return Ok(()),
-                Ok(false) => unlock(&arena, self.me())?,
-                Err(error) => {
-                    unlock(&arena, self.me())?;
-                    return Err(error);
-                }
+            let locked = self.lock_in_order(plan);
+            if matches!(locked, Ok(Locked::All)) {
+                return Ok(());
+            }
+            unlock(&arena, self.me())?;
+            if let Locked::Busy(at) = locked? {
+                let since = *since.get_or_insert_with(Instant::now);
+                let left = WAIT_MAX.saturating_sub(since.elapsed());
+                let payload = self.take_within(at, slot::BUCKET, left)?;
+                self.give_back(at, slot::BUCKET, payload)?;
             }
         }
     }
@@ -309,32 +330,44 @@ impl Member {
         Ok(())
     }
 
-    /// False if a bucket was split meanwhile, so that a key stands elsewhere.
-    fn lock_in_order(&self, plan: &Plan) -> Result<bool> {
+    fn lock_in_order(&self, plan: &Plan) -> Result<Locked> {
         let (mut before, mut payload) = (0, 0);
         for place in &plan.order {
             let Some(access) = plan.accesses.get(*place as usize) else { continue };
             if access.lock_at != before {
                 let word = self.map().word(access.lock_at)?;
+                let bound = if before == 0 { WAIT_MAX } else { WAIT_SHORT };
                 payload = match lock::try_take(word, self.me()) {
                     Ok(payload) => payload,
-                    Err(_) => {
-                        let bound = if before == 0 { WAIT_MAX } else { WAIT_HOLDING };
-                        self.wait_for(word, slot::BUCKET, bound)?
-                    }
+                    Err(_) => match self.wait_for(word, slot::BUCKET, bound) {
+                        Ok(payload) => payload,
+                        Err(Error::Stalled { .. }) if before != 0 => {
+                            return Ok(Locked::Busy(access.lock_at));
+                        }
+                        Err(error) => return Err(error),
+                    },
                 };
                 crash_point!("txn.locking");
                 before = access.lock_at;
             }
             if step(access.hash, access.bucket, depth_of(payload)).is_some() {
-                return Ok(false);
+                return Ok(Locked::Moved);
             }
         }
-        Ok(true)
+        Ok(Locked::All)
     }
 
-    /// Under all locks: judges what was expected, makes room, gives versions. `None`: go on.
+    /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
+    /// on.
     fn judge(&self, plan: &mut Plan) -> Result<Option<Committed>> {
+        for number in 0..plan.accesses.len() {
+            let Some(mut access) = plan.accesses.get(number).copied() else { break };
+            access.note_place(locate(self.map(), access.lock_at, access.hash, plan.key(&access))?);
+            if let Some(refused) = self.refuse(&access, number)? {
+                return Ok(Some(refused));
+            }
+            plan.set(number, access);
+        }
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
         for index in 0..plan.order.len() {
             let Some(number) = plan.order.get(index).map(|place| *place as usize) else { break };
@@ -342,19 +375,12 @@ impl Member {
             if access.lock_at != before {
                 (before, inserts) = (access.lock_at, 0);
             }
-            let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
-            access.note_place(place);
-            if let Some(refused) = self.refuse(&access, number)? {
-                return Ok(Some(refused));
-            }
-            if place.found_at == 0 && matches!(access.change, Change::Publish(_)) {
+            if access.found_at == 0 && matches!(access.change, Change::Publish(_)) {
                 inserts += 1;
-                has_moved |= self.make_room(&access, place, inserts)?;
+                has_moved |= self.make_room(&access, inserts)?;
             }
             self.seal_version(&mut access)?;
-            if let Some(kept) = plan.accesses.get_mut(number) {
-                *kept = access;
-            }
+            plan.set(number, access);
         }
         if has_moved {
             self.locate_again(plan)?;
@@ -381,8 +407,8 @@ impl Member {
     }
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
-    fn make_room(&self, access: &Access, place: Place, inserts: u64) -> Result<bool> {
-        if inserts == 1 && place.empty_at != 0 {
+    fn make_room(&self, access: &Access, inserts: u64) -> Result<bool> {
+        if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
         }
         let mut has_moved = false;
@@ -397,7 +423,7 @@ impl Member {
             if room >= inserts {
                 return Ok(has_moved);
             }
-            if entries >= ENTRIES_MAX {
+            if u64::from(entries) + inserts > u64::from(ENTRIES_MAX) {
                 return Err(Error::Full {
                     detail: "the index has no room to grow: delete records, or create a larger \
                              region"
@@ -457,9 +483,7 @@ impl Member {
             let Some(mut access) = plan.accesses.get(index).copied() else { break };
             let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
             access.note_place(place);
-            if let Some(kept) = plan.accesses.get_mut(index) {
-                *kept = access;
-            }
+            plan.set(index, access);
         }
         Ok(())
     }
@@ -539,8 +563,25 @@ impl Member {
         Ok(self.map().word(catalog_at(table) + CATALOG_TRAITS)?.load(Ordering::Acquire))
     }
 
-    /// Changes the traits of a namespace. Writers that began before judge them again under their
-    /// locks.
+    /// Waits for every writer of a namespace that took its lock before the call, bucket by bucket:
+    /// whoever comes later sees the traits that were changed before.
+    ///
+    /// Complexity: linear in the buckets, some 30 ns each.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`.
+    pub fn pass_every_bucket(&self, table: &Table) -> Result<()> {
+        fence(Ordering::SeqCst);
+        for bucket in 0..table.refresh(self.map())? {
+            let at = table.bucket_at(self.map(), bucket)?;
+            let payload = self.take(at, slot::BUCKET)?;
+            self.give_back(at, slot::BUCKET, payload)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the traits of a namespace. Writers judge them under their locks; see
+    /// [`Member::pass_every_bucket`] for those that judged them before.
     ///
     /// # Errors
     /// `Damaged`.
