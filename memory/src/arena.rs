@@ -27,6 +27,8 @@ pub(crate) mod note {
     pub(crate) const SPLIT_NAMESPACE: usize = 14;
     pub(crate) const SPLIT_BUCKET: usize = 15;
     pub(crate) const BATCH_WAY: usize = 24;
+    /// Behind the queues, and not a part of the note: the ring of the member's commit stream.
+    pub(crate) const STREAM: usize = 416;
 }
 
 /// What a note says is being done.
@@ -38,6 +40,9 @@ pub(crate) mod op {
     pub(crate) const WORD: u64 = 2;
     /// A bucket is split.
     pub(crate) const SPLIT: u64 = 3;
+    /// A word that is 0 is set for good, by whoever is first: another's value means that ours was
+    /// not published.
+    pub(crate) const ONCE: u64 = 8;
 }
 
 /// Which way a batch of cells goes.
@@ -73,7 +78,8 @@ const PENDING_MAX: usize = 8192;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
-const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= ARENA_WORDS);
+const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= note::STREAM);
+const _: () = assert!(note::STREAM < ARENA_WORDS);
 
 /// One arena.
 #[derive(Clone, Copy, Debug)]

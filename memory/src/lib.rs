@@ -30,6 +30,10 @@ mod split;
 #[cfg(not(loom))]
 mod index;
 #[cfg(not(loom))]
+mod counter;
+#[cfg(not(loom))]
+mod ring;
+#[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
 mod member;
@@ -49,6 +53,7 @@ mod map;
 mod life;
 #[cfg(not(loom))]
 mod fault;
+mod ring_words;
 pub mod bucket;
 mod state;
 mod pin;
@@ -69,6 +74,8 @@ mod models;
 #[cfg(not(loom))]
 pub use cell::{Cell, HEADER, Head, Kind};
 #[cfg(not(loom))]
+pub use counter::Counter;
+#[cfg(not(loom))]
 pub use index::hash;
 #[cfg(not(loom))]
 pub use inspect::{Inspection, MemberEntry};
@@ -84,5 +91,7 @@ pub use recover::{Decision, Fact, decide};
 pub use region::{
     CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
 };
+#[cfg(not(loom))]
+pub use ring::{Next, RingReader, Start};
 #[cfg(not(loom))]
 pub use table::Table;

@@ -45,9 +45,11 @@ pub enum Decision {
 /// split the word is the bucket's depth.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
-        (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld) => Decision::RollBack,
+        (op::NONE, _)
+        | (op::RECORD | op::WORD | op::SPLIT, Fact::IsOld)
+        | (op::ONCE, Fact::IsOld | Fact::IsNeither) => Decision::RollBack,
         (op::RECORD, Fact::IsNew) => Decision::RollForwardRecord,
-        (op::WORD, Fact::IsNew) => Decision::RollForwardWord,
+        (op::WORD | op::ONCE, Fact::IsNew) => Decision::RollForwardWord,
         (op::SPLIT, Fact::IsNew) => Decision::RollForwardSplit,
         _ => Decision::Refuse,
     }
@@ -246,6 +248,7 @@ mod tests {
             ("record", op::RECORD),
             ("word", op::WORD),
             ("split", op::SPLIT),
+            ("once", op::ONCE),
             ("unknown", 9),
         ] {
             for fact in [Fact::IsOld, Fact::IsNew, Fact::IsNeither] {
@@ -258,6 +261,7 @@ mod tests {
              record IsOld RollBack\nrecord IsNew RollForwardRecord\nrecord IsNeither Refuse\n\
              word IsOld RollBack\nword IsNew RollForwardWord\nword IsNeither Refuse\n\
              split IsOld RollBack\nsplit IsNew RollForwardSplit\nsplit IsNeither Refuse\n\
+             once IsOld RollBack\nonce IsNew RollForwardWord\nonce IsNeither RollBack\n\
              unknown IsOld Refuse\nunknown IsNew Refuse\nunknown IsNeither Refuse\n"
         );
     }

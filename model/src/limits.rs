@@ -33,3 +33,11 @@ pub const REGION_BYTES_MIN: u64 = 64 << 20;
 /// The largest region, in bytes: offsets are 42 bits of 64-byte units; 16 TiB leaves room to spare
 /// and is what a 47-bit user address space can map several of.
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
+
+/// The smallest ring, in bytes: its largest entry, a quarter of it, holds the event of a record
+/// with a short key and a few names.
+pub const RING_BYTES_MIN: u64 = 4 << 10;
+
+/// The largest ring, in bytes: at a hundred bytes an event, a million events; it comes from the
+/// heap in one piece.
+pub const RING_BYTES_MAX: u64 = 128 << 20;
