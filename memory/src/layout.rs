@@ -65,6 +65,7 @@ pub(crate) const CATALOG_STATE: u64 = 0;
 pub(crate) const CATALOG_KIND: u64 = 8;
 /// What writers of the namespace must see to; see [`traits`].
 pub(crate) const CATALOG_TRAITS: u64 = 16;
+pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
 pub(crate) const CATALOG_COMMITTED: u64 = 136;

@@ -34,6 +34,10 @@ mod index;
 #[cfg(not(loom))]
 mod intent;
 #[cfg(not(loom))]
+mod counter;
+#[cfg(not(loom))]
+mod ring;
+#[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
 mod member;
@@ -53,6 +57,7 @@ mod map;
 mod life;
 #[cfg(not(loom))]
 mod fault;
+mod ring_words;
 pub mod bucket;
 mod state;
 mod pin;
@@ -73,6 +78,8 @@ mod models;
 #[cfg(not(loom))]
 pub use cell::{Cell, FLAG_META, HEADER, Head, Kind};
 #[cfg(not(loom))]
+pub use counter::Counter;
+#[cfg(not(loom))]
 pub use index::{Placed, Seen, hash};
 #[cfg(not(loom))]
 pub use inspect::{Inspection, MemberEntry};
@@ -90,6 +97,8 @@ pub use region::{
 };
 #[cfg(not(loom))]
 pub use system::now_ms_coarse;
+#[cfg(not(loom))]
+pub use ring::{Next, RingReader, Start};
 #[cfg(not(loom))]
 pub use table::Table;
 #[cfg(not(loom))]

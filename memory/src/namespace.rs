@@ -8,7 +8,7 @@ use crate::bucket::{DEPTH_FIRST, WORDS, control};
 use crate::crash::crash_point;
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Damage, LINE, NAMESPACE_LIVE,
+    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, CATALOG_TRAITS, Damage, LINE, NAMESPACE_LIVE,
     SUPER_NAMESPACES, catalog_at, seal, unseal,
 };
 use crate::map::Map;
@@ -93,6 +93,17 @@ impl Member {
         let created = self.create_namespace(name, kind);
         drop(lock);
         self.table(created?)
+    }
+
+    /// Sets a bit of what a namespace is to its writers (watched, indexed ...). It stays set; a
+    /// writer that began before may not see it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn raise_trait(&self, table: &Table, bit: u64) -> Result<()> {
+        let word = self.map().word(catalog_at(table.index()) + CATALOG_TRAITS)?;
+        word.fetch_or(bit, Ordering::AcqRel);
+        self.whole()
     }
 
     /// What this process remembers of the namespace with this number.

@@ -56,3 +56,10 @@ pub const TAG_NAME_BYTES_MAX: usize = 255;
 /// The longest value of a tag, in bytes. An identity or a URI fits many times; the value becomes a
 /// part of index keys, where every byte is paid for in each node that it bounds.
 pub const TAG_VALUE_BYTES_MAX: usize = 1024;
+/// The smallest ring, in bytes: its largest entry, a quarter of it, holds the event of a record
+/// with a short key and a few names.
+pub const RING_BYTES_MIN: u64 = 4 << 10;
+
+/// The largest ring, in bytes: at a hundred bytes an event, a million events; it comes from the
+/// heap in one piece.
+pub const RING_BYTES_MAX: u64 = 128 << 20;
