@@ -171,7 +171,6 @@ impl fmt::Display for Error {
                 "the unique tag {tag:?} has the value {value:?} in record {holder:?} already: \
                  delete that record or take the value from it first"
             ),
-            Self::Behind { detail } => f.write_str(detail),
             Self::Stalled { holder } => write!(
                 f,
                 "{holder} is alive but stopped while it holds what this write needs: let it run \
@@ -199,7 +198,7 @@ impl fmt::Display for Error {
                 write!(f, "{detail}: {} (errno {errno})", std::io::Error::from_raw_os_error(*errno))
             }
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
-            Self::BadArgument { detail } => f.write_str(detail),
+            Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),
         }
     }
 }

@@ -109,6 +109,11 @@ impl<'a> Iterator for Tags<'a> {
 }
 
 impl<'a> Tags<'a> {
+    /// No tags.
+    pub(crate) const fn none() -> Self {
+        Self { rest: &[] }
+    }
+
     #[inline]
     fn step(&mut self) -> Result<(&'a str, &'a [u8]), Damage> {
         let ([name_bytes, v0, v1], rest) = self.rest.split_first_chunk::<TAG_HEAD>().ok_or(CUT)?;
@@ -132,6 +137,25 @@ pub(crate) fn split<'a>(cell: Cell<'_>, bytes: &'a [u8]) -> Result<(&'a [u8], &'
     }
     let (value, _) = Meta::split(bytes)?;
     Ok((value, bytes.get(value.len()..).unwrap_or_default()))
+}
+
+/// True if the time of a record that carries this has passed.
+#[inline]
+pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
+    if meta.is_empty() {
+        return Ok(false);
+    }
+    let (_, meta) = Meta::split(meta)?;
+    Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
+}
+
+/// True if a record's time has passed.
+#[inline]
+pub(crate) fn is_past_cell(cell: Cell<'_>) -> Result<bool> {
+    if !cell.has_meta() {
+        return Ok(false);
+    }
+    is_past(split(cell, cell.value()?)?.1)
 }
 
 /// Appends what stands behind a value: the tags in order and without doubles, however they are

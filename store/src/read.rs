@@ -30,7 +30,10 @@ impl Session {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         match self.member.find(table, self.hash(key), key)? {
-            Some((cell, value)) => Ok(Some(View::new(pin, cell, value, namespace.kind))),
+            Some((cell, value)) if !cell.has_meta() => {
+                Ok(Some(View::new(pin, cell, value, namespace.kind)))
+            }
+            Some((cell, value)) => View::labelled(pin, cell, value, namespace.kind),
             None => Ok(None),
         }
     }
@@ -83,8 +86,11 @@ impl Session {
             }
             for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 let view = match self.member.find(table, hash, key)? {
-                    Some((cell, value)) => {
+                    Some((cell, value)) if !cell.has_meta() => {
                         Some(View::new(self.member.pin()?, cell, value, namespace.kind))
+                    }
+                    Some((cell, value)) => {
+                        View::labelled(self.member.pin()?, cell, value, namespace.kind)?
                     }
                     None => None,
                 };

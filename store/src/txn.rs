@@ -12,7 +12,7 @@ use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
 use crate::buffers::Write;
-use crate::meta::{self, Meta, split};
+use crate::meta::{self, Meta, is_past, split};
 use crate::patch::{BlockChange, check_patch};
 use crate::record::{Kind, Place, Table};
 use crate::session::{Namespace, Session, check_key};
@@ -349,16 +349,6 @@ pub(crate) fn encode_meta(labels: Labels<'_>) -> Result<Vec<u8>> {
         meta::encode(labels.expires_ms, 0, labels.tags, &mut out)?;
     }
     Ok(out)
-}
-
-/// True if a record's time has passed.
-#[inline]
-pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
-    if meta.is_empty() {
-        return Ok(false);
-    }
-    let (_, meta) = Meta::split(meta)?;
-    Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
 }
 
 /// A record that the transaction itself has written: a copy, for the buffer may move.
