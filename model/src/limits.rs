@@ -33,3 +33,15 @@ pub const REGION_BYTES_MIN: u64 = 64 << 20;
 /// The largest region, in bytes: offsets are 42 bits of 64-byte units; 16 TiB leaves room to spare
 /// and is what a 47-bit user address space can map several of.
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
+
+/// The most tag values of one record, over all its tags. TS 29.598 sets no bound; a UE context is
+/// found by some ten identities. 64 of the longest names and values are 80 KiB, which a change of a
+/// record's smallest block still copies along. More are refused with [`crate::Error::BadArgument`].
+pub const TAGS_MAX: usize = 64;
+
+/// The longest name of a tag, in bytes: its length is one byte wherever a tag is written down.
+pub const TAG_NAME_BYTES_MAX: usize = 255;
+
+/// The longest value of a tag, in bytes. An identity or a URI fits many times; the value becomes a
+/// part of index keys, where every byte is paid for in each node that it bounds.
+pub const TAG_VALUE_BYTES_MAX: usize = 1024;

@@ -31,6 +31,7 @@ mod read;
 mod session;
 mod view;
 mod record;
+pub mod meta;
 pub mod glob;
 
 pub use check::{CheckReport, check};
