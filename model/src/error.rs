@@ -83,6 +83,11 @@ pub enum Error {
     },
     /// This process is a fork of the one that attached: attach again.
     Forked,
+    /// What a transaction rests on was changed by somebody else before it could commit.
+    Conflict {
+        /// What was changed.
+        detail: String,
+    },
     /// The operating system refused.
     System {
         /// What was being done, and what the caller can do about it.
@@ -147,6 +152,10 @@ impl fmt::Display for Error {
             Self::Forked => f.write_str(
                 "this process was forked after it attached: attach to the region again in the \
                  child",
+            ),
+            Self::Conflict { detail } => write!(
+                f,
+                "changed by somebody else meanwhile: run the transaction again ({detail})"
             ),
             Self::System { detail, errno } => {
                 write!(f, "{detail}: {} (errno {errno})", std::io::Error::from_raw_os_error(*errno))

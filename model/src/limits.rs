@@ -45,3 +45,8 @@ pub const TAG_NAME_BYTES_MAX: usize = 255;
 /// The longest value of a tag, in bytes. An identity or a URI fits many times; the value becomes a
 /// part of index keys, where every byte is paid for in each node that it bounds.
 pub const TAG_VALUE_BYTES_MAX: usize = 1024;
+
+/// The longest key of an ordered index, in bytes: a tag's value of which every byte is escaped
+/// (2 x 1024), the longest record key (4096), and what stands between and before them. A longer one
+/// is refused with [`crate::Error::BadArgument`].
+pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;

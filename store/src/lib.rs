@@ -32,6 +32,7 @@ mod session;
 mod view;
 mod record;
 pub mod meta;
+pub mod ordered;
 pub mod glob;
 
 pub use check::{CheckReport, check};
