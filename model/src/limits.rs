@@ -63,3 +63,8 @@ pub const RING_BYTES_MIN: u64 = 4 << 10;
 /// The largest ring, in bytes: at a hundred bytes an event, a million events; it comes from the
 /// heap in one piece.
 pub const RING_BYTES_MAX: u64 = 128 << 20;
+
+/// The longest key of an ordered index, in bytes: a tag's value of which every byte is escaped
+/// (2 x 1024), the longest record key (4096), and what stands between and before them. A longer one
+/// is refused with [`crate::Error::BadArgument`].
+pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;

@@ -35,6 +35,7 @@ mod buffers;
 mod view;
 mod meta;
 mod record;
+mod ordered;
 pub mod glob;
 
 pub use check::{CheckReport, check};

@@ -346,7 +346,7 @@ impl Txn<'_> {
 pub(crate) fn encode_meta(labels: Labels<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     if !labels.tags.is_empty() || labels.expires_ms != 0 {
-        meta::encode(labels.expires_ms, 0, labels.tags, &mut out)?;
+        meta::encode(labels.expires_ms, labels.tags, &mut out)?;
     }
     Ok(out)
 }
