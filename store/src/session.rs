@@ -7,6 +7,8 @@ use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::buffers::Spare;
+use crate::hidden::Hidden;
+use crate::known::Known;
 use crate::record::Kind;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
@@ -54,7 +56,7 @@ impl Region {
     /// # Errors
     /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
     pub fn session(&self) -> Result<Session> {
-        Ok(Session { member: self.memory.member()?, spare: Spare::default() })
+        Ok(Session { member: self.memory.member()?, spare: Spare::default(), hidden: Hidden::default(), tags: Known::default() })
     }
 
     /// Maps what was written so far into this process, so that its first reads do not fault page by
@@ -90,6 +92,8 @@ pub struct Session {
     pub(crate) member: Member,
     /// The memory of the last transaction, for the next one.
     pub(crate) spare: Spare,
+    pub(crate) hidden: Hidden,
+    pub(crate) tags: Known,
 }
 
 /// What the records of a namespace are; decided when it is created.

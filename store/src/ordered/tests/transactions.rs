@@ -273,7 +273,7 @@ fn two_inserts_of_one_key_conflict() {
     let error = right.commit().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "changed by somebody else meanwhile: run the transaction again (a node)"
+        "a node was changed meanwhile: run the transaction again"
     );
 }
 
