@@ -8,6 +8,8 @@ use nearstate_memory::{Plan, Seen};
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::workshop::Workshop;
+
 /// The memory of the last transaction, if it is not in use.
 #[derive(Default)]
 pub(crate) struct Spare(Cell<Option<Buffers>>);

@@ -6,19 +6,11 @@ use nearstate_memory::layout::traits;
 use nearstate_model::{Error, Result};
 
 use crate::hidden::{STRIPES, count_key, expiry_root, posting_key, tag_root};
-use crate::meta::{Meta, is_past, split};
-use crate::ordered::{Ordered, composite};
-use crate::schema::{Tag, TagSet};
+use crate::meta::{Meta, Tags, is_past, split};
+use crate::ordered::composite;
+use crate::schema::Tag;
+use crate::workshop::Workshop;
 use crate::writeset::WriteSet;
-
-/// Memory that the work needs again and again.
-#[derive(Debug, Default)]
-pub(crate) struct Workshop {
-    ordered: Ordered,
-    key: Vec<u8>,
-    meta: Vec<u8>,
-    record: Vec<u8>,
-}
 
 /// Tags are taken away from all records of a transaction before any is given, so that a value can
 /// go from one record to another.
@@ -28,24 +20,27 @@ enum Round {
     Giving,
 }
 
-impl WriteSet<'_> {
-    /// Adds to the transaction what the tags and the expiry of its records need.
+impl<'s> WriteSet<'s> {
+    /// Adds to the transaction what the tags and the expiry of its records need. Returns how many
+    /// records it had before that.
     ///
     /// # Errors
     /// `TagTaken`, `BadArgument` (a required tag is missing), `TransactionTooLarge`, `Conflict`.
-    pub(crate) fn index_all(&mut self) -> Result<()> {
+    #[inline]
+    pub(crate) fn index_all(&mut self) -> Result<usize> {
         let written = self.buffers.entries.len();
+        self.buffers.is_committing = true;
         let mut seen = 0;
         for place in 0..written {
             seen |= self.see_traits(place)?;
         }
         if seen & (traits::TAGGED | traits::EXPIRING) == 0 {
-            return Ok(());
+            return Ok(written);
         }
         let mut shop = std::mem::take(&mut self.buffers.workshop);
         let done = self.index_written(written, &mut shop);
         self.buffers.workshop = shop;
-        done
+        done.map(|()| written)
     }
 
     /// The traits of a written record's namespace.
@@ -98,10 +93,7 @@ impl WriteSet<'_> {
     }
 
     /// What the record has beside its value as the region has it; empty if nothing or no record.
-    pub(crate) fn old_meta<'m>(&mut self, place: usize) -> Result<&'m [u8]>
-    where
-        Self: 'm,
-    {
+    pub(crate) fn old_meta(&mut self, place: usize) -> Result<&'s [u8]> {
         let stored = self.read_again(place)?;
         Ok(match stored {
             Some((cell, bytes)) => split(cell, bytes)?.1,
@@ -217,9 +209,8 @@ impl WriteSet<'_> {
             Some((cell, bytes)) => split(cell, bytes)?.1,
             None => return Ok(false),
         };
-        let is_untouched = self.buffers.entries.get(place).is_some_and(|entry| {
-            entry.write.is_none()
-        });
+        let is_untouched =
+            self.buffers.entries.get(place).is_some_and(|entry| entry.write.is_none());
         if !is_untouched || !is_past(meta)? {
             return Ok(false);
         }
@@ -286,14 +277,10 @@ pub(crate) fn ends(meta: &[u8]) -> u64 {
 /// The values of a tag.
 pub(crate) fn values<'m>(meta: &'m [u8], name: &'m str) -> impl Iterator<Item = &'m [u8]> {
     let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
-    meta.into_iter()
-        .flat_map(move |(_, meta)| meta.values(name))
-        .filter_map(|value| value.ok())
+    let tags = meta.map_or(Tags::none(), |(_, meta)| meta.tags());
+    tags.filter_map(move |tag| tag.ok().filter(|(found, _)| *found == name).map(|(_, value)| value))
 }
 
 fn has(meta: &[u8], name: &str) -> bool {
     values(meta, name).next().is_some()
 }
-
-/// The tags of a namespace, shared by the transactions of a session.
-pub(crate) type Tags = std::sync::Arc<TagSet>;

@@ -221,8 +221,7 @@ impl<'s> WriteSet<'s> {
         if writes == 0 {
             return Ok(()); // All reads were so at the moment of the last.
         }
-        self.buffers.is_committing = true;
-        self.index_all()?;
+
         let done = match self.buffers.entries.len() {
             1 => self.commit_one(),
             _ => self.commit_many(),
