@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod expiry;
 mod lookup;
 mod declare;
 mod scan;
@@ -47,6 +48,7 @@ mod schema;
 pub mod glob;
 
 pub use check::{CheckReport, check};
+pub use expiry::Collected;
 pub use lookup::Values;
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
