@@ -1,5 +1,6 @@
 //! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
-//! get, patch, delete, their conditional forms, batches, walks. The bytes are `nearstate-memory`'s.
+//! get, patch, delete, their conditional forms, batches, walks; counters. The bytes are
+//! `nearstate-memory`'s.
 //!
 //! ```
 //! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};
@@ -25,6 +26,7 @@
 
 pub mod check;
 mod scan;
+mod counter;
 mod patch;
 mod write;
 mod read;

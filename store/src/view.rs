@@ -26,12 +26,12 @@ impl<'s> View<'s> {
         Self { cell, value, version: cell.version(), kind, _pin: pin }
     }
 
-    /// The value of a record that has one unnamed block; empty in a namespace of named blocks.
+    /// The value of a record that has one unnamed block; empty in a namespace of other records.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self.kind {
             Kind::Value => self.value,
-            Kind::Blocks => &[],
+            Kind::Blocks | Kind::Counters => &[],
         }
     }
 
@@ -55,7 +55,7 @@ impl<'s> View<'s> {
     /// All named blocks, in the order in which they were first written.
     pub fn blocks(&self) -> Blocks<'_> {
         let table = match self.kind {
-            Kind::Value => Table::new(&[]),
+            Kind::Value | Kind::Counters => Table::new(&[]),
             Kind::Blocks => Table::new(self.value),
         };
         Blocks { cell: self.cell, table: table.ok() }

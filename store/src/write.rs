@@ -5,7 +5,7 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
-use crate::session::{Namespace, Session, Spot, check_key};
+use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 
 /// What must hold of the present record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Session {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
         if namespace.kind != Kind::Value {
-            return Err(wrong_kind("put a value", "patch its blocks"));
+            return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         self.member.usable()?;
         let spot = self.spot(namespace, key)?;
@@ -168,7 +168,7 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Outcome> {
         if namespace.kind != Kind::Value && matches!(condition, Condition::Value(_)) {
-            return Err(wrong_kind("compare a value", "compare its version"));
+            return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
         let table = self.table(namespace)?;
         let changed = self.member.change(table, self.hash(key), key, None, |record| {
@@ -176,12 +176,5 @@ impl Session {
             Ok(if is_there && condition.holds(record)? { Verdict::Remove } else { Verdict::Leave })
         })?;
         Ok(Outcome::of(&changed))
-    }
-}
-
-#[cold]
-pub(crate) fn wrong_kind(what: &str, instead: &str) -> Error {
-    Error::WrongKind {
-        detail: format!("cannot {what} of a record of named blocks: {instead} instead"),
     }
 }
