@@ -41,3 +41,12 @@ pub const RING_BYTES_MIN: u64 = 4 << 10;
 /// The largest ring, in bytes: at a hundred bytes an event, a million events; it comes from the
 /// heap in one piece.
 pub const RING_BYTES_MAX: u64 = 128 << 20;
+
+/// What the ring of a namespace's watchers holds, in bytes: some ten thousand events, a tenth of a
+/// second of changes at a hundred thousand a second. A watcher that is further behind is told how
+/// many it missed.
+pub const WATCH_RING_BYTES: u64 = 1 << 20;
+
+/// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES`], which is a
+/// quarter of it with 16 bytes of head. A larger one goes without names of blocks and tags.
+pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;

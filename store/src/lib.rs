@@ -1,5 +1,5 @@
 //! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
-//! get, patch, delete, their conditional forms, batches, walks; counters. The bytes are
+//! get, patch, delete, their conditional forms, batches, walks; counters; watches. The bytes are
 //! `nearstate-memory`'s.
 //!
 //! ```
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod watch;
 mod scan;
 mod counter;
 mod patch;
@@ -32,10 +33,12 @@ mod write;
 mod read;
 mod session;
 mod view;
+mod event;
 mod record;
 pub mod glob;
 
 pub use check::{CheckReport, check};
+pub use event::{Event, EventKind, TagValue};
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
 };
@@ -45,4 +48,5 @@ pub use record::Kind;
 pub use scan::{Pattern, Scan};
 pub use session::{Namespace, Region, Schema, Session};
 pub use view::{Blocks, View};
+pub use watch::{Filter, Notice, Watch};
 pub use write::{Condition, Outcome};

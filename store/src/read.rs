@@ -21,8 +21,8 @@ impl Session {
     /// moment of the call. Cost: two dependent cache misses at worst.
     ///
     /// # Errors
-    /// `WrongKind` in a namespace of counters, `Damaged`, `Forked`. A key that is too long is simply
-    /// not there.
+    /// `WrongKind` in a namespace of counters, `Damaged`, `Forked`. A key that is too long is
+    /// simply not there.
     #[inline(always)]
     #[expect(
         clippy::inline_always,

@@ -56,6 +56,12 @@ fn given() -> (Region, Vec<u64>) {
     (Region::attach(Path::new(&path)).unwrap(), words)
 }
 
+/// Tells the process that started this one, at once.
+fn say(words: &str) {
+    let mut out = std::io::stdout();
+    out.write_all(format!("{words}\n").as_bytes()).and_then(|()| out.flush()).unwrap();
+}
+
 #[test]
 fn a_counter_counts_and_is_gone_when_it_is_deleted() {
     let place = place();
@@ -135,14 +141,13 @@ fn adder() {
     let (region, words) = given();
     let [batch] = words[..] else { panic!("{words:?}") };
     let (session, ns) = open(&region);
-    let mut out = std::io::stdout();
     for round in 1.. {
         // What is printed before a batch bounds the sum from above, what comes after it from below.
-        out.write_all(format!("begun {}\n", round * batch).as_bytes()).unwrap();
+        say(&format!("begun {}", round * batch));
         for _ in 0..batch {
             session.add(ns, b"hot", DELTA).unwrap();
         }
-        out.write_all(format!("done {}\n", round * batch).as_bytes()).unwrap();
+        say(&format!("done {}", round * batch));
     }
 }
 
@@ -202,12 +207,11 @@ fn creator() {
     let (region, words) = given();
     let [rounds] = words[..] else { panic!("{words:?}") };
     let (session, ns) = open(&region);
-    println!("ready");
-    for round in 0..rounds {
+    say("ready");
+    for _ in 0..rounds {
         for key in 0..KEYS {
             session.add(ns, format!("key {key}").as_bytes(), 1).unwrap();
         }
-        println!("round {round}");
     }
 }
 
@@ -259,7 +263,7 @@ fn creators_that_are_killed_leak_nothing_and_tear_nothing() {
 fn reader() {
     let (region, _) = given();
     let (session, ns) = open(&region);
-    println!("ready");
+    say("ready");
     let mut last = 0;
     loop {
         let sum = session.read_counter(ns, b"hot").unwrap().unwrap();
