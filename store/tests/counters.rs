@@ -208,6 +208,10 @@ fn creator() {
     let [rounds] = words[..] else { panic!("{words:?}") };
     let (session, ns) = open(&region);
     say("ready");
+    // All go at once.
+    while session.read_counter(ns, b"go").unwrap().is_none() {
+        std::thread::yield_now();
+    }
     for _ in 0..rounds {
         for key in 0..KEYS {
             session.add(ns, format!("key {key}").as_bytes(), 1).unwrap();
@@ -215,21 +219,55 @@ fn creator() {
     }
 }
 
+/// Waits until a process says that it is ready. It keeps its pipe: a process whose words nobody can
+/// read would fail.
+fn ready(child: &mut Child) {
+    let pipe = child.stdout.as_mut().unwrap();
+    let mut lines = BufReader::new(pipe).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("ready")), "it ended before it began");
+}
+
+#[test]
+fn sessions_that_share_a_stripe_lose_no_add() {
+    let place = place();
+    let region = Region::attach(&place.path).unwrap();
+    let sessions: Vec<_> = (0..33).map(|_| open(&region)).collect();
+    let ns = sessions[0].1;
+    let begin = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        // Numbers 0, 16 and 32: one stripe.
+        for (session, _) in sessions.into_iter().step_by(16) {
+            let begin = &begin;
+            scope.spawn(move || {
+                begin.wait();
+                for _ in 0..500_000 {
+                    session.add(ns, b"hot", 1).unwrap();
+                }
+            });
+        }
+    });
+    let (session, _) = open(&region);
+    assert_eq!(session.read_counter(ns, b"hot"), Ok(Some(1_500_000)));
+    drop((session, region));
+    clean(&place.path);
+}
+
 #[test]
 fn processes_that_create_the_same_counters_lose_no_add() {
     let place = place();
-    let mut children = [(); 4].map(|()| start(&place, "creator", "3"));
-    for child in &mut children {
-        // Whatever it prints fits into the pipe.
-        assert!(child.wait().unwrap().success());
-    }
     let region = Region::attach(&place.path).unwrap();
     let (session, ns) = open(&region);
+    let mut children = [(); 4].map(|()| start(&place, "creator", "3"));
+    children.iter_mut().for_each(ready);
+    session.add(ns, b"go", 1).unwrap();
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
     for key in 0..KEYS {
         let sum = session.read_counter(ns, format!("key {key}").as_bytes());
         assert_eq!(sum, Ok(Some(12)), "key {key}");
     }
-    assert_eq!(session.count(ns), Ok(KEYS));
+    assert_eq!(session.count(ns), Ok(KEYS + 1));
     drop((session, region));
     clean(&place.path);
 }
@@ -238,11 +276,11 @@ fn processes_that_create_the_same_counters_lose_no_add() {
 fn creators_that_are_killed_leak_nothing_and_tear_nothing() {
     let place = place();
     for round in 0..25 {
-        let mut child = start(&place, "creator", "1000000");
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().ends_with("ready")));
         let region = Region::attach(&place.path).unwrap();
         let (session, ns) = open(&region);
+        session.add(ns, b"go", 1).unwrap();
+        let mut child = start(&place, "creator", "1000000");
+        ready(&mut child);
         // It creates what we delete, and we are somewhere else in the list each time it is killed.
         for step in 0..3000 + round * 177 {
             session.delete(ns, format!("key {}", step * 7 % KEYS).as_bytes()).unwrap();
@@ -284,8 +322,7 @@ fn a_sum_never_falls_while_others_add_and_every_add_is_in_it_once_it_returned() 
     let (session, ns) = open(&region);
     session.add(ns, b"hot", 0).unwrap();
     let mut child = start(&place, "reader", "");
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().ends_with("ready")));
+    ready(&mut child);
     let (other, _) = open(&region);
     for add in 1..=ADDS {
         let adder = if add % 2 == 0 { &session } else { &other };
