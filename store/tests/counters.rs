@@ -240,14 +240,14 @@ fn sessions_that_share_a_stripe_lose_no_add() {
             let begin = &begin;
             scope.spawn(move || {
                 begin.wait();
-                for _ in 0..500_000 {
+                for _ in 0..2_000_000 {
                     session.add(ns, b"hot", 1).unwrap();
                 }
             });
         }
     });
     let (session, _) = open(&region);
-    assert_eq!(session.read_counter(ns, b"hot"), Ok(Some(1_500_000)));
+    assert_eq!(session.read_counter(ns, b"hot"), Ok(Some(6_000_000)));
     drop((session, region));
     clean(&place.path);
 }
