@@ -183,6 +183,14 @@ impl Member {
         self.index
     }
 
+    /// How many sessions the region has had at once: their numbers are below.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn sessions(&self) -> Result<u32> {
+        Ok(members_high(self.map())?)
+    }
+
     /// The owner that this member writes into lock words.
     #[inline]
     pub(crate) const fn me(&self) -> u64 {

@@ -175,6 +175,9 @@ pub(crate) fn judge(map: &Map, ring_at: u64) -> Result<(), Damage> {
         return Err(Damage("a ring has a flag that does not exist"));
     }
     let tail = words.tail.load(Ordering::Acquire);
+    if words.reserved.load(Ordering::Acquire) < tail.saturating_add(RESERVED_FIRST) {
+        return Err(Damage("a ring has reserved less than it has"));
+    }
     if map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire) > tail {
         return Err(Damage("a ring is acknowledged beyond its end"));
     }

@@ -72,3 +72,15 @@ pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;
 /// The most tags that a namespace declares in its life: each costs every write of a record that has
 /// it an index entry. A UE context is found by some ten identities.
 pub const TAGS_DECLARED_MAX: usize = 32;
+/// What the ring of a namespace's watchers holds, in bytes: some ten thousand events, a tenth of a
+/// second of changes at a hundred thousand a second. A watcher that is further behind is told how
+/// many it missed.
+pub const WATCH_RING_BYTES: u64 = 1 << 20;
+
+/// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES`], which is a
+/// quarter of it with 16 bytes of head. A larger one goes without names of blocks and tags.
+pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
+
+/// What the commit stream of one writer holds, in bytes; a transaction takes at most a quarter of
+/// it. A hundred sessions that write take 400 MiB.
+pub const STREAM_RING_BYTES: u64 = 4 << 20;

@@ -132,6 +132,7 @@ impl Session {
         set.buffers.workshop.ordered = ordered;
         let ended = ended?;
         set.index_all()?;
+        set.tell_all()?;
         set.commit()?;
         Ok(ended)
     }

@@ -1,5 +1,6 @@
 //! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
-//! get, patch, delete, their conditional forms, batches, walks. The bytes are `nearstate-memory`'s.
+//! get, patch, delete, their conditional forms, batches, walks; counters; watches. The bytes are
+//! `nearstate-memory`'s.
 //!
 //! ```
 //! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};
@@ -30,9 +31,13 @@ mod declare;
 mod scan;
 mod single;
 mod txn;
+mod stream;
+mod telling;
 mod tagging;
 mod nodes;
 mod writeset;
+mod watch;
+mod counter;
 mod patch;
 mod write;
 mod read;
@@ -41,6 +46,8 @@ mod buffers;
 mod workshop;
 mod view;
 mod meta;
+mod event;
+mod commit;
 mod record;
 mod ordered;
 mod hidden;
@@ -48,6 +55,8 @@ mod schema;
 pub mod glob;
 
 pub use check::{CheckReport, check};
+pub use commit::{Committed, Step};
+pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
 pub use lookup::Values;
 pub use nearstate_memory::{
@@ -59,6 +68,8 @@ pub use record::Kind;
 pub use scan::{Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
+pub use stream::{CommitStream, Entry, Told, WhenFull};
 pub use txn::{Labels, Patience, Record, Txn};
 pub use view::{Blocks, View};
+pub use watch::{Filter, Notice, Watch};
 pub use write::{Condition, Outcome};

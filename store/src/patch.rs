@@ -6,7 +6,7 @@ use nearstate_model::{Error, Result};
 
 use crate::meta::split;
 use crate::record::{BLOCK_INLINE_MAX, Block, Kind, Place, Table, encode};
-use crate::session::{Namespace, Session, Spot, check_key};
+use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 use crate::write::{Condition, Outcome, SEEN_TO, present};
 
 /// A change of one block.
@@ -139,12 +139,15 @@ pub(crate) fn check_patch(
 ) -> Result<()> {
     check_key(key)?;
     if namespace.kind != Kind::Blocks {
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(namespace.kind, "patch a block", ""));
+        }
         return Err(Error::WrongKind {
             detail: "records of this namespace have one unnamed block: put it".to_owned(),
         });
     }
     if matches!(condition, Condition::Value(_)) {
-        return Err(crate::write::wrong_kind("compare a value", "compare its version"));
+        return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
     }
     if changes.len() > BLOCKS_MAX {
         return Err(Error::TooManyBlocks { blocks: changes.len() });

@@ -175,3 +175,18 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     }
     Ok(())
 }
+
+/// What to do with a record of another kind than an operation needs.
+#[cold]
+pub(crate) fn wrong_kind(kind: Kind, what: &str, instead: &str) -> Error {
+    let detail = match kind {
+        Kind::Counters => format!(
+            "cannot {what} of a counter: add to it (Session::add), read it \
+             (Session::read_counter), or delete it"
+        ),
+        Kind::Value | Kind::Blocks => {
+            format!("cannot {what} of a record of named blocks: {instead} instead")
+        }
+    };
+    Error::WrongKind { detail }
+}

@@ -6,9 +6,9 @@ use nearstate_model::{Error, Result};
 
 use crate::patch::{BlockChange, check_patch};
 use crate::record::Kind;
-use crate::session::{Namespace, Session};
+use crate::session::{Namespace, Session, wrong_kind};
 use crate::txn::Txn;
-use crate::write::{Condition, Outcome, wrong_kind};
+use crate::write::{Condition, Outcome};
 
 impl Session {
     /// Puts a record: its version. Every process sees it from the one store that publishes it on.
@@ -110,7 +110,7 @@ impl Session {
         change: impl Fn(&Txn<'_>) -> Result<()>,
     ) -> Result<Outcome> {
         if namespace.kind() != Kind::Value && matches!(condition, Condition::Value(_)) {
-            return Err(wrong_kind("compare a value", "compare its version"));
+            return Err(wrong_kind(namespace.kind(), "compare a value", "compare its version"));
         }
         for tries in 1..=TRANSACTION_TRIES {
             match self.try_told(namespace, key, condition, &change) {

@@ -15,8 +15,8 @@ use crate::buffers::Write;
 use crate::meta::{self, Meta, is_past, split};
 use crate::patch::{BlockChange, check_patch};
 use crate::record::{Kind, Place, Table};
-use crate::session::{Namespace, Session, check_key};
-use crate::write::{Condition, wrong_kind};
+use crate::session::{Namespace, Session, check_key, wrong_kind};
+use crate::write::Condition;
 use crate::writeset::WriteSet;
 
 /// What a record carries beside its value.
@@ -188,6 +188,9 @@ impl Txn<'_> {
     /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
     #[inline]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(namespace.kind, "read", ""));
+        }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let own = match set.place_of(namespace.index, hash, key) {
@@ -250,7 +253,7 @@ impl Txn<'_> {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
         if namespace.kind != Kind::Value {
-            return Err(wrong_kind("put a value", "patch its blocks"));
+            return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
@@ -302,6 +305,7 @@ impl Txn<'_> {
                 set.patch(place, &[])?;
                 set.set_meta(place, &meta)?;
             }
+            Kind::Counters => return Err(wrong_kind(namespace.kind, "label", "")),
         }
         Ok(true)
     }
@@ -329,6 +333,7 @@ impl Txn<'_> {
     pub fn commit(self) -> Result<()> {
         let mut set = self.set.into_inner();
         set.index_all()?;
+        set.tell_all()?;
         set.commit()
     }
 
@@ -339,6 +344,7 @@ impl Txn<'_> {
     pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
         let written = set.index_all()?;
+        set.tell_all()?;
         set.commit()?;
         for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
             each(set.buffers.bytes(entry.key), entry.after);

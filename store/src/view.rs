@@ -59,12 +59,12 @@ impl<'s> View<'s> {
         self.meta().map_or(0, |meta| meta.expires_ms)
     }
 
-    /// The value of a record that has one unnamed block; empty in a namespace of named blocks.
+    /// The value of a record that has one unnamed block; empty in a namespace of other records.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self.kind {
             Kind::Value => self.value,
-            Kind::Blocks => &[],
+            Kind::Blocks | Kind::Counters => &[],
         }
     }
 
@@ -88,7 +88,7 @@ impl<'s> View<'s> {
     /// All named blocks, in the order in which they were first written.
     pub fn blocks(&self) -> Blocks<'_> {
         let table = match self.kind {
-            Kind::Value => Table::new(&[]),
+            Kind::Value | Kind::Counters => Table::new(&[]),
             Kind::Blocks => Table::new(self.value),
         };
         Blocks { cell: self.cell, table: table.ok() }

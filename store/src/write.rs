@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result};
 
 use crate::meta::{is_past_cell, split};
 use crate::record::Kind;
-use crate::session::{Namespace, Session, Spot, check_key};
+use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 
 /// What must hold of the present record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Session {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
         if namespace.kind != Kind::Value {
-            return Err(wrong_kind("put a value", "patch its blocks"));
+            return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         self.member.usable()?;
         if self.member.traits(namespace.index)? & SEEN_TO != 0 {
@@ -156,7 +156,7 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         if namespace.kind != Kind::Value && matches!(condition, Condition::Value(_)) {
-            return Err(wrong_kind("compare a value", "compare its version"));
+            return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
         if self.member.traits(namespace.index)? & SEEN_TO != 0 {
             return Ok(None);
@@ -182,12 +182,5 @@ pub(crate) fn present(record: Option<Cell<'_>>) -> Result<Option<Cell<'_>>> {
     match record {
         Some(cell) if cell.has_meta() && is_past_cell(cell)? => Ok(None),
         other => Ok(other),
-    }
-}
-
-#[cold]
-pub(crate) fn wrong_kind(what: &str, instead: &str) -> Error {
-    Error::WrongKind {
-        detail: format!("cannot {what} of a record of named blocks: {instead} instead"),
     }
 }

@@ -223,7 +223,7 @@ impl<'s> WriteSet<'s> {
         }
 
         let done = match self.buffers.entries.len() {
-            1 => self.commit_one(),
+            1 if self.buffers.plan.announced.all.is_empty() => self.commit_one(),
             _ => self.commit_many(),
         };
         if done.is_err() {
