@@ -29,7 +29,9 @@ pub(crate) mod note {
     pub(crate) const BATCH_WAY: usize = 24;
     /// The transaction cell whose lines name the locks that are held or about to be taken.
     pub(crate) const TXN: usize = 25;
-    /// Behind the queues, and not a part of the note: the last number that was given, sealed.
+    /// Behind the queues, and not a part of the note: the ring of the member's commit stream.
+    pub(crate) const STREAM: usize = 416;
+    /// The last number that was given, sealed.
     pub(crate) const NUMBERS: usize = 424;
 }
 
@@ -46,6 +48,9 @@ pub(crate) mod op {
     pub(crate) const TXN: u64 = 4;
     /// A chain gets a line, which alone leaves the pending list.
     pub(crate) const LINE: u64 = 5;
+    /// A word that is 0 is set for good, by whoever is first: another's value means that ours was
+    /// not published.
+    pub(crate) const ONCE: u64 = 8;
 }
 
 /// Which way a batch of cells goes.
@@ -81,7 +86,7 @@ const PENDING_MAX: usize = 8 << 20;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
-const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= note::NUMBERS);
+const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= note::STREAM);
 const _: () = assert!(note::NUMBERS < ARENA_WORDS);
 
 /// One arena.

@@ -16,13 +16,14 @@ use crate::bucket::{WORDS, at_of, bucket_of, depth_of, is_intent, is_link, load,
 use crate::cell::{self, Cell, Kind, WORD_NEXT, WORD_RETIRED};
 use crate::index::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CLASS_EXTENT, Damage, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS, SUPER_BYTES,
-    SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, member_at, pool_at, unseal,
+    CATALOG_RING, CLASS_EXTENT, Damage, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
+    SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
 };
 use crate::lock::owner_of;
 use crate::map::Map;
 use crate::namespace;
 use crate::region::Region;
+use crate::ring;
 use crate::roster::{members_high, state};
 use crate::table::{Table, segment_slot};
 
@@ -190,8 +191,23 @@ impl Walk<'_> {
         let table = Table::new(self.map, index)?;
         let n = table.buckets();
         self.segments(index)?;
+        self.ring(self.map.word(catalog_at(index) + CATALOG_RING)?.load(Ordering::Acquire))?;
         for bucket in 0..n {
             self.bucket(&table, bucket, n, judge)?;
+        }
+        Ok(())
+    }
+
+    /// Marks a ring, if there is one at the offset that its owner has.
+    fn ring(&mut self, at: u64) -> Result<(), Damage> {
+        if at == 0 || !self.mark(at, "the owner of a ring") {
+            return Ok(());
+        }
+        let judged = self
+            .live(&Cell::new(self.map, at)?, Kind::Ring)
+            .and_then(|()| ring::judge(self.map, at));
+        if let Err(Damage(what)) = judged {
+            self.report.fault(format!("ring {at:#x}: {what}"));
         }
         Ok(())
     }
@@ -305,7 +321,9 @@ impl Walk<'_> {
         for index in 0..record.children() {
             let child = Cell::new(self.map, record.child(index)?)?;
             if self.mark(child.at(), "a record") {
-                self.live(&child, Kind::Block)?;
+                // Which of the two it must be depends on the kind of the namespace: `judge` says.
+                let kind = if child.kind()? == Kind::Counter { Kind::Counter } else { Kind::Block };
+                self.live(&child, kind)?;
             }
         }
         if let Err(what) = judge(table.kind(), record) {
@@ -348,6 +366,7 @@ impl Walk<'_> {
         if let Err(Damage(what)) = arena.numbers() {
             self.report.fault(format!("member {index}: {what}"));
         }
+        self.ring(arena.get(note::STREAM))?;
         for which in [Bump::Small, Bump::Large] {
             let (cur, end, _) = arena.bump(which);
             if cur < end {

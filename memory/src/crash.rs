@@ -40,6 +40,26 @@ pub const POINTS: &[&str] = &[
     "publish.settled",
     "publish.cleared",
     "remove.stamped",
+    "txn.line",
+    "txn.named",
+    "txn.locking",
+    "txn.locked",
+    "line.noted",
+    "line.linked",
+    "line.settled",
+    "txn.sealed",
+    "txn.noted",
+    "txn.intending",
+    "txn.intended",
+    "txn.decided",
+    "txn.settling",
+    "txn.settled",
+    "txn.unpended",
+    "txn.retired",
+    "txn.logged",
+    "txn.unlocking",
+    "txn.unlocked",
+    "txn.undone",
     "chunk.noted",
     "chunk.taken",
     "chunk.bumped",
@@ -77,6 +97,8 @@ pub const POINTS: &[&str] = &[
     "recover.transit",
     "recover.record",
     "recover.split",
+    "recover.undone",
+    "recover.line",
     "recover.unlocked",
     "recover.unpinned",
     "attach.identity",
@@ -92,8 +114,27 @@ pub const POINTS: &[&str] = &[
     "namespace.counted",
 ];
 
+/// True if `NEARSTATE_PLANT` names this fault: the tests plant it to see that they find it. Always
+/// false unless the crate is built with `crash-points`.
+#[inline]
+pub fn is_planted(fault: &str) -> bool {
+    #[cfg(feature = "crash-points")]
+    {
+        use std::sync::OnceLock;
+        static PLANTED: OnceLock<Option<String>> = OnceLock::new();
+        let planted = PLANTED.get_or_init(|| std::env::var("NEARSTATE_PLANT").ok());
+        planted.as_deref() == Some(fault)
+    }
+    #[cfg(not(feature = "crash-points"))]
+    {
+        let _ = fault;
+        false
+    }
+}
+
 /// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and this is the
-/// n-th time it is passed; stops it with SIGSTOP for `name:n:stop`.
+/// n-th time it is passed; stops it with SIGSTOP for `name:n:stop`. With `NEARSTATE_JITTER=n` it
+/// gives the processor away at one point in n, so that others run between any two stores.
 #[cfg(feature = "crash-points")]
 pub(crate) fn pass(name: &str) {
     use std::sync::OnceLock;
@@ -111,5 +152,32 @@ pub(crate) fn pass(name: &str) {
         && left.fetch_sub(1, Ordering::Relaxed) == 1
     {
         crate::system::end_self(*is_stop);
+    }
+    jitter();
+}
+
+#[cfg(feature = "crash-points")]
+fn jitter() {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static ONE_IN: OnceLock<u64> = OnceLock::new();
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    let one_in = *ONE_IN.get_or_init(|| {
+        STATE.store(u64::from(std::process::id()), Ordering::Relaxed);
+        std::env::var("NEARSTATE_JITTER").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+    });
+    if one_in == 0 {
+        return;
+    }
+    // SplitMix64: each process has its own stream.
+    let mut word = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 20;
+    if word.is_multiple_of(one_in) {
+        if word / one_in % 4 == 0 {
+            std::thread::sleep(std::time::Duration::from_micros(30));
+        } else {
+            std::thread::yield_now();
+        }
     }
 }

@@ -535,7 +535,9 @@ pub(crate) fn settle_batch(arena: &Arena<'_>, me: u64) -> Result<(), Damage> {
 /// The operation of a note, if it is one that exists.
 pub(crate) fn noted_op(arena: &Arena<'_>) -> Result<u64, Damage> {
     match arena.get(note::OP) {
-        known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE) => Ok(known),
+        known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE | op::ONCE) => {
+            Ok(known)
+        }
         _ => Err(Damage("a note names an operation that does not exist")),
     }
 }

@@ -71,7 +71,7 @@ fn of_key<'m>(cell: Cell<'m>, hash: u64, key: &[u8]) -> Result<Option<Found<'m>>
 pub struct Placed<'m> {
     /// The record and its value.
     pub found: Option<(Cell<'m>, &'m [u8])>,
-    /// For asking later.
+    /// For asking later whether it still stands.
     pub seen: Seen,
 }
 
@@ -302,9 +302,13 @@ impl Member {
                 }
             }
         }
+        // Of an absent record its bucket's control word is kept, from before the search: each
+        // removal changes it, so that a key that came and went is not taken for one that never
+        // was there.
+        let (_, _, control) = find_bucket(map, table, hash)?;
         let found = self.find(table, hash, key)?;
         let at = found.map_or(0, |(cell, _)| cell.at());
-        Ok(Placed { found, seen: Seen { at, slot_at: 0, word: 0 } })
+        Ok(Placed { found, seen: Seen { at, slot_at: 0, word: control } })
     }
 
     /// True if what was found is still what is there. `at` is the cell that was found; 0 for none.
@@ -319,7 +323,12 @@ impl Member {
             return Ok(true);
         }
         let found = find(self.map(), table, hash, key, 1)?;
-        Ok(found.map_or(0, |(cell, _)| cell.at()) == seen.at)
+        if seen.at != 0 || found.is_some() {
+            return Ok(found.map_or(0, |(cell, _)| cell.at()) == seen.at);
+        }
+        // After the search: a removal before it would have changed the word by now.
+        let (_, _, control) = find_bucket(self.map(), table, hash)?;
+        Ok(control == seen.word)
     }
 
     /// Asks for the bucket of a hash: the first half of a batch read.

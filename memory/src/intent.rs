@@ -14,20 +14,26 @@
 //! comes after it.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::{at_of, is_intent, load, publish};
+use crate::bucket::{at_of, control, depth_of, is_intent, load, publish, stamp_of};
 use crate::crash::crash_point;
 use crate::layout::{Damage, LINE};
+use crate::lock;
 use crate::map::Map;
 
 // The transaction's cell: its first line, and what a line for each access holds.
 pub(crate) const STATUS: u64 = 24;
 pub(crate) const LINES: u64 = 32;
+/// How many of the lines, the last ones, are events.
+pub(crate) const EVENTS: u64 = 40;
 pub(crate) const COMMITTED: u64 = 1;
 pub(crate) const LINE_LOCK: u64 = 0;
 pub(crate) const LINE_SLOT: u64 = 8;
 pub(crate) const LINE_OLD: u64 = 16;
 pub(crate) const LINE_NEW: u64 = 24;
 pub(crate) const LINE_OWNER: u64 = 32;
+pub(crate) const LINE_RING: u64 = 40;
+pub(crate) const LINE_TAIL: u64 = 48;
+pub(crate) const LINE_SOURCE: u64 = 56;
 
 /// Lines that a transaction cell can have: more are a damaged count.
 pub(crate) const LINES_MAX: u64 = 1 << 16;
@@ -53,6 +59,10 @@ pub(crate) struct Log<'m> {
 impl<'m> Log<'m> {
     pub(crate) const fn of(map: &'m Map, at: u64) -> Self {
         Self { map, at }
+    }
+
+    pub(crate) const fn map(&self) -> &'m Map {
+        self.map
     }
 
     pub(crate) fn word(&self, which: u64) -> Result<&'m AtomicU64, Damage> {
@@ -90,18 +100,33 @@ impl<'m> Log<'m> {
 
     /// Replaces the intent of each line, where it stands, by what the line says.
     pub(crate) fn settle_words(&self, which: u64) -> Result<(), Damage> {
+        let mut lock_at = 0;
         for index in 0..self.lines()? {
-            let slot = self.get(index, LINE_SLOT)?;
+            let (lock, slot) = (self.get(index, LINE_LOCK)?, self.get(index, LINE_SLOT)?);
+            lock_at = if lock == 0 { lock_at } else { lock };
             if slot == 0 {
                 continue;
             }
             let word = self.map.word(slot)?;
             let seen = load(word);
             if is_intent(seen) && at_of(seen) == self.line_at(index) {
-                publish(word, self.get(index, which)?);
+                let settled = self.get(index, which)?;
+                publish(word, settled);
                 crash_point!("txn.settling");
+                if settled == 0 {
+                    self.raise_stamp(lock_at)?;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// After an entry went: a walk that began before looks at the bucket again.
+    fn raise_stamp(&self, lock_at: u64) -> Result<(), Damage> {
+        let word = self.map.word(lock_at)?;
+        let seen = word.load(Ordering::Relaxed);
+        let raised = control(depth_of(seen), stamp_of(seen) + 1);
+        lock::hold_with(word, lock::owner_of(seen), raised);
         Ok(())
     }
 }

@@ -65,6 +65,7 @@ pub(crate) const CATALOG_STATE: u64 = 0;
 pub(crate) const CATALOG_KIND: u64 = 8;
 /// What writers of the namespace must see to; see [`traits`].
 pub(crate) const CATALOG_TRAITS: u64 = 16;
+pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
 pub(crate) const CATALOG_COMMITTED: u64 = 136;
@@ -105,6 +106,8 @@ pub mod traits {
     pub const STREAMED: u64 = 4;
     /// Some of its records may expire.
     pub const EXPIRING: u64 = 8;
+    /// A commit stream that is full refuses commits instead of losing its oldest ones.
+    pub const KEEPING: u64 = 16;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
 }

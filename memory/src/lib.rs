@@ -26,6 +26,10 @@ mod recover;
 #[cfg(not(loom))]
 mod transaction;
 #[cfg(not(loom))]
+mod plan;
+#[cfg(not(loom))]
+mod announce;
+#[cfg(not(loom))]
 mod publish;
 #[cfg(not(loom))]
 mod split;
@@ -33,6 +37,10 @@ mod split;
 mod index;
 #[cfg(not(loom))]
 mod intent;
+#[cfg(not(loom))]
+mod counter;
+#[cfg(not(loom))]
+mod ring;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
@@ -53,6 +61,7 @@ mod map;
 mod life;
 #[cfg(not(loom))]
 mod fault;
+mod ring_words;
 pub mod bucket;
 mod state;
 mod pin;
@@ -71,7 +80,11 @@ mod atomic;
 mod models;
 
 #[cfg(not(loom))]
+pub use announce::{Announcement, Announcements};
+#[cfg(not(loom))]
 pub use cell::{Cell, FLAG_META, HEADER, Head, Kind};
+#[cfg(not(loom))]
+pub use counter::Counter;
 #[cfg(not(loom))]
 pub use index::{Placed, Seen, hash};
 #[cfg(not(loom))]
@@ -81,6 +94,8 @@ pub use member::{Member, Pin, WAIT_MAX};
 #[cfg(not(loom))]
 pub use namespace::NamespaceEntry;
 #[cfg(not(loom))]
+pub use plan::{Access, Change, Committed, Expect, Plan};
+#[cfg(not(loom))]
 pub use publish::{Changed, Draft, Verdict};
 #[cfg(not(loom))]
 pub use recover::{Decision, Fact, decide};
@@ -89,8 +104,8 @@ pub use region::{
     CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
 };
 #[cfg(not(loom))]
+pub use ring::{Next, RingReader, Start};
+#[cfg(not(loom))]
 pub use system::now_ms_coarse;
 #[cfg(not(loom))]
 pub use table::Table;
-#[cfg(not(loom))]
-pub use transaction::{Access, Change, Committed, Expect, Plan};

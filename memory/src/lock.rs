@@ -36,6 +36,22 @@ pub(crate) fn hold_with(word: &AtomicU64, me: u64, payload: u64) {
     word.store(me << OWNER_SHIFT | payload & PAYLOAD, order);
 }
 
+/// Gives a lock back with this payload, and lets no later load of this thread overtake what was
+/// written before: a commit is there for everybody before its caller reads anything else.
+#[inline]
+pub(crate) fn release_before_reads(word: &AtomicU64, payload: u64) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    {
+        // A locked exchange drains the store buffer for half of what a fence costs.
+        word.swap(payload & PAYLOAD, Ordering::SeqCst);
+    }
+    #[cfg(any(not(target_arch = "x86_64"), loom))]
+    {
+        release(word, payload);
+        crate::atomic::fence(Ordering::SeqCst);
+    }
+}
+
 /// Gives a lock back with this payload.
 #[inline]
 pub(crate) fn release(word: &AtomicU64, payload: u64) {

@@ -172,6 +172,18 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// So many words from an 8-aligned offset.
+    #[inline]
+    pub(crate) fn slice(&self, at: u64, words: u64) -> Result<&[AtomicU64], Damage> {
+        if at.rotate_right(3) > self.words || words > self.words - at.rotate_right(3) {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the words lie inside the mapping (one behind its end, if there are none).
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { std::slice::from_raw_parts(address.cast().as_ptr(), words as usize) })
+    }
+
     /// The words of a line.
     #[inline]
     pub(crate) fn line(&self, units: u64) -> Result<&[AtomicU64; 8], Damage> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Holder, Result};
 
-use crate::arena::{Arena, note};
+use crate::arena::{Arena, note, slot};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{
@@ -209,6 +209,14 @@ impl Member {
         Ok(count << NUMBER_MEMBER_BITS | u64::from(self.index))
     }
 
+    /// How many sessions the region has had at once: their numbers are below.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn sessions(&self) -> Result<u32> {
+        Ok(members_high(self.map())?)
+    }
+
     /// The owner that this member writes into lock words.
     #[inline]
     pub(crate) const fn me(&self) -> u64 {
@@ -363,6 +371,15 @@ impl Member {
         lock::release(self.map().word(at)?, payload);
         crash_point!("lock.released");
         self.arena()?.set(note::LOCKS + slot, 0);
+        Ok(())
+    }
+
+    /// As [`Member::give_back`] of a bucket after a commit (`lock::release_before_reads`).
+    #[inline]
+    pub(crate) fn give_back_bucket(&self, at: u64, payload: u64) -> Result<(), Damage> {
+        lock::release_before_reads(self.map().word(at)?, payload);
+        crash_point!("lock.released");
+        self.arena()?.set(note::LOCKS + slot::BUCKET, 0);
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use crate::bucket::{
     step, tag_in,
 };
 use crate::layout::{HEAP, seal};
+use crate::ring_words::{Look, RingWords, call_waiters, enlist};
 use crate::{lock, pin, state};
 
 /// Forced switches in one run: the known errors of such protocols need two.
@@ -43,6 +44,14 @@ const MUTANTS: &[(&str, &str)] = &[
     ("begin-relaxed", SPLIT),
     ("win-without-swap", RECOVERY),
     ("free-relaxed", RECOVERY),
+    ("tail-relaxed", RING),
+    ("look-relaxed", RING),
+    ("reserve-late", RING),
+    ("reserve-no-fence", RING),
+    ("keep-no-fence", RING),
+    ("keep-unchecked", RING),
+    ("enlist-no-fence", SLEEP),
+    ("call-no-fence", SLEEP),
 ];
 
 const LOCK: &str = "a_lock_excludes_and_what_was_written_under_it_is_seen";
@@ -51,6 +60,8 @@ const REUSE: &str = "a_pinned_cell_is_not_used_again";
 const HANDED_ON: &str = "a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to";
 const SPLIT: &str = "a_split_hides_no_key";
 const RECOVERY: &str = "one_of_two_recoverers_wins";
+const RING: &str = "a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told";
+const SLEEP: &str = "nobody_sleeps_over_an_entry";
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -374,6 +385,122 @@ impl Slot {
         write(&self.left, me);
         state::free(&self.word, seen);
     }
+}
+
+/// A ring as small as it can be for entries with a word of payload.
+struct Ring {
+    reserved: AtomicU64,
+    tail: AtomicU64,
+    oldest: AtomicU64,
+    words: Vec<AtomicU64>,
+}
+
+/// Words of the ring, and of each entry: a fourth of it.
+const RING_WORDS: u64 = 12;
+const ENTRY_WORDS: u64 = 3;
+
+impl Ring {
+    /// A ring with so many entries.
+    fn with(entries: u64) -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        let ring = Arc::new(Self {
+            reserved: AtomicU64::new(2),
+            tail: zero(),
+            oldest: zero(),
+            words: (0..RING_WORDS).map(|_| zero()).collect(),
+        });
+        for number in 0..entries {
+            ring.append(number);
+        }
+        ring
+    }
+
+    fn words(&self) -> RingWords<'_> {
+        let Self { reserved, tail, oldest, words } = self;
+        RingWords { reserved, tail, oldest, words }
+    }
+
+    fn append(&self, number: u64) {
+        let tail = ENTRY_WORDS * number;
+        self.words().append(tail, &payload(number)).unwrap();
+    }
+
+    /// Reads from an entry on until there is none. What was overwritten before it could be read is
+    /// not an error, what is wrong is one.
+    fn follow(&self, mut number: u64) {
+        let (mut at, mut out) = (ENTRY_WORDS * number, Vec::new());
+        for _ in 0..4 {
+            match self.words().look(at, &mut out).unwrap() {
+                Look::Empty => return,
+                Look::Entry { number: seen, end } => {
+                    assert_eq!((seen, end), (number, at + ENTRY_WORDS));
+                    assert_eq!(out, payload(number), "the words of two entries");
+                    (at, number) = (end, number + 1);
+                }
+                Look::Overwritten => {
+                    let begun = self.words().begin(&self.tail).unwrap();
+                    assert!(begun.1 > number && begun.0 == ENTRY_WORDS * begun.1);
+                    (at, number) = begun;
+                }
+            }
+        }
+    }
+}
+
+fn payload(number: u64) -> [u8; 8] {
+    (number + 1).wrapping_mul(0x0101_0101_0101_0101).to_le_bytes()
+}
+
+/// The reader begins with entry `first`, and the writer appends two to the three that are there:
+/// the first overwrites the number of entry 0, the second all of it.
+fn ring_against_a_reader_from(first: u64) {
+    check(move || {
+        let shared = Ring::with(3);
+        let writing = start(&shared, |ring| {
+            ring.append(3);
+            ring.append(4);
+        });
+        let reading = start(&shared, move |ring| ring.follow(first));
+        wait_for([writing, reading]);
+        shared.follow(2);
+        assert_eq!(shared.words().begin(&shared.tail), Ok((5 * ENTRY_WORDS, 5)));
+        assert_eq!(shared.words().begin(&shared.oldest), Ok((2 * ENTRY_WORDS, 2)));
+    });
+}
+
+#[test]
+fn a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told() {
+    ring_against_a_reader_from(0);
+    ring_against_a_reader_from(3);
+}
+
+#[test]
+fn nobody_sleeps_over_an_entry() {
+    check(|| {
+        // The tail, and the word to sleep on.
+        let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let sleeper = Arc::new(AtomicU64::new(0));
+        let asleep = Arc::clone(&sleeper);
+        let waiting = start(&shared, move |(tail, word)| {
+            let ticket = enlist(word);
+            if tail.load(Ordering::Acquire) == 0 {
+                asleep.store(u64::from(ticket), Ordering::Relaxed);
+            }
+        });
+        let appending = [1, 2].map(|entry| {
+            start(&shared, move |(tail, word)| {
+                tail.store(entry, Ordering::Release);
+                call_waiters(word);
+            })
+        });
+        wait_for([waiting]);
+        wait_for(appending);
+        // Who would be asleep with a word that is still the one of its ticket sleeps for ever: a
+        // changed one means that it was woken or that the kernel refused.
+        let ticket = sleeper.load(Ordering::Relaxed);
+        let word = shared.1.load(Ordering::Relaxed);
+        assert!(ticket == 0 || word != ticket, "asleep, and nobody woke it");
+    });
 }
 
 /// Runs one model of this program with a mutant planted, or none. True if the model held.

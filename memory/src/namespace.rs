@@ -3,12 +3,13 @@
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 use nearstate_model::{Error, Result};
 
-use crate::atomic::Ordering;
+use crate::arena::slot;
+use crate::atomic::{Ordering, fence};
 use crate::bucket::{DEPTH_FIRST, WORDS, control};
 use crate::crash::crash_point;
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Damage, LINE, NAMESPACE_LIVE,
+    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, CATALOG_TRAITS, Damage, LINE, NAMESPACE_LIVE,
     SUPER_NAMESPACES, catalog_at, seal, unseal,
 };
 use crate::map::Map;
@@ -93,6 +94,60 @@ impl Member {
         let created = self.create_namespace(name, kind);
         drop(lock);
         self.table(created?)
+    }
+
+    /// Sets a bit of what a namespace is to its writers (watched, indexed ...). It stays set; a
+    /// writer that began before may not see it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn raise_trait(&self, table: &Table, bit: u64) -> Result<()> {
+        let word = self.map().word(catalog_at(table.index()) + CATALOG_TRAITS)?;
+        word.fetch_or(bit, Ordering::AcqRel);
+        self.whole()
+    }
+
+    /// What writers of a namespace must see to: bits of [`crate::layout::traits`].
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn traits(&self, table: u32) -> Result<u64> {
+        Ok(self.map().word(catalog_at(table) + CATALOG_TRAITS)?.load(Ordering::Acquire))
+    }
+
+    /// Waits for every writer of a namespace that took its lock before the call, bucket by bucket:
+    /// whoever comes later sees the traits that were changed before.
+    ///
+    /// Complexity: linear in the buckets, some 30 ns each.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`.
+    pub fn pass_every_bucket(&self, table: &Table) -> Result<()> {
+        fence(Ordering::SeqCst);
+        for bucket in 0..table.refresh(self.map())? {
+            let at = table.bucket_at(self.map(), bucket)?;
+            let payload = self.take(at, slot::BUCKET)?;
+            self.give_back(at, slot::BUCKET, payload)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the traits of a namespace. Writers judge them under their locks; see
+    /// [`Member::pass_every_bucket`] for those that judged them before.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn change_traits(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        let word = self.map().word(catalog_at(table) + CATALOG_TRAITS)?;
+        let mut seen = word.load(Ordering::Acquire);
+        loop {
+            let wanted = change(seen);
+            match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(wanted),
+                Err(now) => seen = now,
+            }
+        }
     }
 
     /// What this process remembers of the namespace with this number.

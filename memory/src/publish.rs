@@ -139,7 +139,11 @@ impl Member {
                 return Err(error);
             }
         };
-        self.give_back(bucket_at, slot::BUCKET, payload)?;
+        if changed.verdict == Verdict::Leave {
+            self.give_back(bucket_at, slot::BUCKET, payload)?;
+        } else {
+            self.give_back_bucket(bucket_at, payload)?;
+        }
         match changed.verdict {
             Verdict::Leave => self.give_up()?,
             Verdict::Publish | Verdict::Remove => {
@@ -212,6 +216,10 @@ impl Member {
                 lock::hold_with(map.word(bucket_at)?, self.me(), raised);
                 crash_point!("remove.stamped");
                 done.1 = self.publish_entry(&place, 0)?;
+                // Once more, so that a walk that began in between looks again. After a death in
+                // between it may meet a key twice that was deleted and created during the walk.
+                let raised = control(depth_of(payload), stamp + 1);
+                lock::hold_with(map.word(bucket_at)?, self.me(), raised);
             }
             (Verdict::Publish | Verdict::Remove | Verdict::Leave, _, _) => {
                 done.0.verdict = Verdict::Leave;

@@ -51,11 +51,11 @@ pub enum Decision {
 /// split the word is the bucket's depth, for a transaction its status.
 pub const fn decide(noted: u64, fact: Fact) -> Decision {
     match (noted, fact) {
-        (op::NONE, _) | (op::RECORD | op::WORD | op::SPLIT | op::LINE, Fact::IsOld) => {
-            Decision::RollBack
-        }
+        (op::NONE, _)
+        | (op::RECORD | op::WORD | op::SPLIT | op::LINE, Fact::IsOld)
+        | (op::ONCE, Fact::IsOld | Fact::IsNeither) => Decision::RollBack,
         (op::RECORD, Fact::IsNew) => Decision::RollForwardRecord,
-        (op::WORD, Fact::IsNew) => Decision::RollForwardWord,
+        (op::WORD | op::ONCE, Fact::IsNew) => Decision::RollForwardWord,
         (op::SPLIT, Fact::IsNew) => Decision::RollForwardSplit,
         (op::TXN, Fact::IsNew) => Decision::RollForwardTransaction,
         (op::TXN, Fact::IsOld) => Decision::RollBackTransaction,
@@ -225,7 +225,10 @@ fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
             crash_point!("recover.split");
             split::finish(arena, owner)
         }
-        Decision::RollForwardTransaction => transaction::finish(arena),
+        Decision::RollForwardTransaction => {
+            transaction::finish(arena)?;
+            transaction::wake(arena)
+        }
         Decision::RollBackTransaction => {
             transaction::undo(arena)?;
             crash_point!("recover.undone");
@@ -271,6 +274,7 @@ mod tests {
             ("split", op::SPLIT),
             ("txn", op::TXN),
             ("line", op::LINE),
+            ("once", op::ONCE),
             ("unknown", 9),
         ] {
             for fact in [Fact::IsOld, Fact::IsNew, Fact::IsNeither] {
@@ -286,6 +290,7 @@ mod tests {
              txn IsOld RollBackTransaction\ntxn IsNew RollForwardTransaction\n\
              txn IsNeither Refuse\n\
              line IsOld RollBack\nline IsNew RollForwardLine\nline IsNeither Refuse\n\
+             once IsOld RollBack\nonce IsNew RollForwardWord\nonce IsNeither RollBack\n\
              unknown IsOld Refuse\nunknown IsNew Refuse\nunknown IsNeither Refuse\n"
         );
     }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 
@@ -356,6 +357,46 @@ pub(crate) fn bind_memory(
         )));
     }
     Ok(())
+}
+
+/// Sleeps until somebody wakes the word's sleepers, in whatever process; at once if the low half of
+/// the word is not `ticket`; no longer than `bound`. May return early.
+pub(crate) fn futex_wait(word: &AtomicU64, ticket: u32, bound: Duration) -> Result<()> {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::try_from(bound.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: bound.subsec_nanos().into(),
+    };
+    // SAFETY: the word is mapped, and its first four bytes, its low half, are aligned for a futex;
+    // the time outlives the call. Not private: the sleepers of a region are in many processes.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            std::ptr::from_ref(word).cast::<u32>(),
+            libc::FUTEX_WAIT,
+            ticket,
+            &raw const time,
+            std::ptr::null::<u32>(),
+            0_u32,
+        )
+    };
+    match if done == 0 { Some(0) } else { io::Error::last_os_error().raw_os_error() } {
+        // Woken; changed meanwhile; a signal; time is up.
+        Some(0 | libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
+        _ => Err(failure("cannot wait for an entry of a ring (futex)")),
+    }
+}
+
+/// Wakes all who sleep at the word. Nothing to do about a failure: they wake by themselves.
+pub(crate) fn futex_wake(word: &AtomicU64) {
+    // SAFETY: as in `futex_wait`; a wake touches no memory.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            std::ptr::from_ref(word).cast::<u32>(),
+            libc::FUTEX_WAKE,
+            i32::MAX,
+        );
+    }
 }
 
 /// Ends this process as an operator's `kill -9` would, or stops it as `kill -STOP` would.

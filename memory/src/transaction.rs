@@ -1,152 +1,36 @@
 //! Committing changes of several records at once: `spec/region.md`, section 9, step by step.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use nearstate_model::{Error, Result};
 
+use crate::announce::{self, Announcements};
 use crate::arena::{Arena, note, note_word, op, settle_line, slot};
-use crate::atomic::Ordering;
+use crate::atomic::{Ordering, fence};
 use crate::bucket::{
-    VERSION_MAX, at_of, control, depth_of, entry, intent, link, load, publish, stamp_of, step,
-    tag_of,
+    VERSION_MAX, at_of, control, depth_of, intent, link, load, publish, stamp_of, step, tag_of,
 };
 use crate::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
-use crate::crash::crash_point;
+use crate::crash::{crash_point, is_planted};
 use crate::index::{find_bucket, walk_chain};
 use crate::intent::{
-    COMMITTED, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
+    COMMITTED, EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
 };
 use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
 use crate::lock;
-use crate::member::{Member, WAIT_MAX};
-use crate::publish::{CROWD, Draft, ENTRIES_MAX, Place, locate, retire_record};
+use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
+use crate::plan::{Access, Change, Committed, Expect, Plan};
+use crate::publish::{CROWD, ENTRIES_MAX, locate, retire_record};
+use crate::ring;
 
-/// How long a commit that holds locks already waits for one that a living process keeps: less than
-/// those who wait for it do, so that they see it let go instead of blaming it.
-const WAIT_HOLDING: Duration = Duration::from_millis(400);
-const _: () = assert!(WAIT_HOLDING.as_millis() * 2 < WAIT_MAX.as_millis());
-
-/// What must be there for a transaction to commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// Whatever is there.
-    Anything,
-    /// No record.
-    Nothing,
-    /// This very cell, which the caller's pin has kept from reuse since it read it.
-    Cell(u64),
-}
-
-/// What a transaction does with a record.
+/// What came of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// It was read.
-    Keep,
-    /// It gets this version.
-    Publish(Draft),
-    /// It goes.
-    Remove,
-}
-
-/// One record that a transaction touches.
-#[derive(Clone, Copy, Debug)]
-pub struct Access {
-    /// Number of its namespace.
-    pub table: u32,
-    /// Hash of its key.
-    pub hash: u64,
-    /// Where its key stands in [`Plan::keys`].
-    pub key: (usize, usize),
-    /// What must be there.
-    pub expect: Expect,
-    /// What becomes of it.
-    pub change: Change,
-    /// The namespace's traits that the caller has seen to; judged for changes.
-    pub traits: u64,
-    /// Version that was there, after the commit.
-    pub before: Option<u64>,
-    /// Version that is there, after the commit of a new one.
-    pub after: Option<u64>,
-    bucket: u64,
-    lock_at: u64,
-    found_at: u64,
-    found: u64,
-    empty_at: u64,
-    crowd: u32,
-    retired: Option<u8>,
-}
-
-impl Access {
-    /// A record that is read.
-    pub const fn new(table: u32, hash: u64, key: (usize, usize)) -> Self {
-        Self {
-            table,
-            hash,
-            key,
-            expect: Expect::Anything,
-            change: Change::Keep,
-            traits: 0,
-            before: None,
-            after: None,
-            bucket: 0,
-            lock_at: 0,
-            found_at: 0,
-            found: 0,
-            empty_at: 0,
-            crowd: 0,
-            retired: None,
-        }
-    }
-
-    const fn is_write(&self) -> bool {
-        match self.change {
-            Change::Keep => false,
-            Change::Publish(_) => true,
-            Change::Remove => self.found_at != 0,
-        }
-    }
-
-    const fn new_entry(&self) -> u64 {
-        match self.change {
-            Change::Publish(draft) => entry(tag_of(self.hash), draft.at),
-            Change::Keep | Change::Remove => 0,
-        }
-    }
-}
-
-/// What a transaction does, each record once.
-#[derive(Debug, Default)]
-pub struct Plan {
-    /// The records.
-    pub accesses: Vec<Access>,
-    /// Bytes of their keys.
-    pub keys: Vec<u8>,
-    /// Accesses in the order of their locks.
-    order: Vec<u32>,
-}
-
-impl Plan {
-    /// Forgets everything, and keeps the memory.
-    pub fn clear(&mut self) {
-        self.accesses.clear();
-        self.keys.clear();
-        self.order.clear();
-    }
-
-    fn key(&self, access: &Access) -> &[u8] {
-        self.keys.get(access.key.0..access.key.1).unwrap_or_default()
-    }
-}
-
-/// What became of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Committed {
-    /// All of it happened.
-    Done,
-    /// Nothing happened: the record of this access is not what was expected.
-    Conflict(usize),
-    /// Nothing happened: the traits of this access's namespace are not what was expected.
-    Changed(usize),
+enum Locked {
+    All,
+    /// A bucket was split meanwhile, so that a key stands elsewhere.
+    Moved,
+    /// A living process keeps this one.
+    Busy(u64),
 }
 
 /// True if the noted transaction is committed.
@@ -168,6 +52,10 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
     let log = Log::of(arena.map, arena.get(note::SLOT));
     log.settle_words(LINE_NEW)?;
     crash_point!("txn.settled");
+    announce::append_all(log)?;
+    // Before anything is retired: a cell in transit that heads the pending list has not left it.
+    arena.set(note::PENDING, 0);
+    crash_point!("txn.unpended");
     for index in 0..log.lines()? {
         if log.get(index, LINE_SLOT)? != 0 {
             let new = log.get(index, LINE_NEW)?;
@@ -178,13 +66,18 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
             retire_record(arena, log.get(index, LINE_OLD)?, new)?;
         }
     }
+    announce::retire_all(arena, log)?;
     crash_point!("txn.retired");
     // Only now: the lines above were still needed, by readers as well.
     arena.retire(log.at)?;
     crash_point!("txn.logged");
-    arena.set(note::PENDING, 0);
     arena.set(note::OP, op::NONE);
     Ok(())
+}
+
+/// Recovery: what a dead member appended and did not announce.
+pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Damage> {
+    announce::wake_all(Log::of(arena.map, arena.get(note::SLOT)))
 }
 
 /// Gives back the locks that a transaction's cell names and `owner` has.
@@ -239,12 +132,17 @@ impl Member {
     }
 
     fn commit_in_order(&self, plan: &mut Plan) -> Result<Committed> {
-        let log = self.new_log(plan.accesses.len() as u64)?;
+        let first = plan.accesses.len() as u64;
+        let events = plan.announced.all.len() as u64;
+        let log = self.new_log(first + events, events)?;
         self.lock_all(plan, log)?;
         crash_point!("txn.locked");
         let arena = self.arena()?;
         let done = match self.judge(plan) {
-            Ok(None) => self.write_all(plan, log, &arena).map(|()| Committed::Done),
+            Ok(None) => self
+                .prepare_events(&plan.announced, log, first)
+                .and_then(|()| self.write_all(plan, log, &arena))
+                .map(|()| Committed::Done),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
         };
@@ -253,11 +151,16 @@ impl Member {
         }
         unlock(&arena, self.me())?;
         crash_point!("txn.unlocked");
+        // The commit is there for everybody before its caller reads anything else.
+        fence(Ordering::SeqCst);
+        if events != 0 && matches!(done, Ok(Committed::Done)) {
+            announce::wake_all(log)?;
+        }
         done
     }
 
     /// A pending transaction cell with room for `lines`.
-    fn new_log(&self, lines: u64) -> Result<Log<'_>> {
+    fn new_log(&self, lines: u64, events: u64) -> Result<Log<'_>> {
         let at = self.alloc(LINE * (lines + 1))?;
         let log = Log::of(self.map(), at);
         let head = log.word(WORD_HEAD)?;
@@ -265,12 +168,15 @@ impl Member {
         head.store(class | (Kind::Transaction as u64) << 8, Ordering::Relaxed);
         log.word(STATUS)?.store(0, Ordering::Relaxed);
         log.word(LINES)?.store(lines, Ordering::Relaxed);
+        log.word(EVENTS)?.store(events, Ordering::Relaxed);
         Ok(log)
     }
 
-    /// Takes the locks of all buckets, in the order of their offsets.
+    /// Takes the locks of all buckets, in the order of their offsets. Nobody waits long while it
+    /// holds some: what is busy is waited for with empty hands, within [`WAIT_MAX`] for all.
     fn lock_all(&self, plan: &mut Plan, log: Log<'_>) -> Result<()> {
         let arena = self.arena()?;
+        let mut since = None;
         loop {
             self.find_locks(plan)?;
             let mut before = 0;
@@ -281,15 +187,19 @@ impl Member {
                 log.set(index, LINE_SLOT, 0)?;
                 before = access.lock_at;
             }
+            self.name_rings(&plan.announced, log, plan.order.len() as u64)?;
             arena.set(note::TXN, log.at);
             crash_point!("txn.named");
-            match self.lock_in_order(plan) {
-                Ok(true) => return Ok(()),
-                Ok(false) => unlock(&arena, self.me())?,
-                Err(error) => {
-                    unlock(&arena, self.me())?;
-                    return Err(error);
-                }
+            let locked = self.lock_in_order(plan);
+            if matches!(locked, Ok(Locked::All)) {
+                return Ok(());
+            }
+            unlock(&arena, self.me())?;
+            if let Locked::Busy(at) = locked? {
+                let since = *since.get_or_insert_with(Instant::now);
+                let left = WAIT_MAX.saturating_sub(since.elapsed());
+                let payload = self.take_within(at, slot::BUCKET, left)?;
+                self.give_back(at, slot::BUCKET, payload)?;
             }
         }
     }
@@ -309,32 +219,66 @@ impl Member {
         Ok(())
     }
 
-    /// False if a bucket was split meanwhile, so that a key stands elsewhere.
-    fn lock_in_order(&self, plan: &Plan) -> Result<bool> {
+    fn lock_in_order(&self, plan: &Plan) -> Result<Locked> {
         let (mut before, mut payload) = (0, 0);
         for place in &plan.order {
             let Some(access) = plan.accesses.get(*place as usize) else { continue };
             if access.lock_at != before {
                 let word = self.map().word(access.lock_at)?;
+                let bound = if before == 0 { WAIT_MAX } else { WAIT_SHORT };
                 payload = match lock::try_take(word, self.me()) {
                     Ok(payload) => payload,
-                    Err(_) => {
-                        let bound = if before == 0 { WAIT_MAX } else { WAIT_HOLDING };
-                        self.wait_for(word, slot::BUCKET, bound)?
-                    }
+                    Err(_) => match self.wait_for(word, slot::BUCKET, bound) {
+                        Ok(payload) => payload,
+                        Err(Error::Stalled { .. }) if before != 0 => {
+                            return Ok(Locked::Busy(access.lock_at));
+                        }
+                        Err(error) => return Err(error),
+                    },
                 };
                 crash_point!("txn.locking");
                 before = access.lock_at;
             }
             if step(access.hash, access.bucket, depth_of(payload)).is_some() {
-                return Ok(false);
+                return Ok(Locked::Moved);
             }
         }
-        Ok(true)
+        self.lock_rings(&plan.announced)
     }
 
-    /// Under all locks: judges what was expected, makes room, gives versions. `None`: go on.
+    /// The rings come last: their locks are the ones that most others wait for.
+    fn lock_rings(&self, announced: &Announcements) -> Result<Locked> {
+        let mut before = 0;
+        for event in &announced.all {
+            if event.ring_at == before {
+                continue;
+            }
+            let at = ring::lock_at(event.ring_at);
+            let word = self.map().word(at)?;
+            if lock::try_take(word, self.me()).is_err() {
+                match self.wait_for(word, slot::BUCKET, WAIT_SHORT) {
+                    Ok(_) => {}
+                    Err(Error::Stalled { .. }) => return Ok(Locked::Busy(at)),
+                    Err(error) => return Err(error),
+                }
+            }
+            crash_point!("txn.ringing");
+            before = event.ring_at;
+        }
+        Ok(Locked::All)
+    }
+
+    /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
+    /// on.
     fn judge(&self, plan: &mut Plan) -> Result<Option<Committed>> {
+        for number in 0..plan.accesses.len() {
+            let Some(mut access) = plan.accesses.get(number).copied() else { break };
+            access.note_place(locate(self.map(), access.lock_at, access.hash, plan.key(&access))?);
+            if let Some(refused) = self.refuse(&access, number)? {
+                return Ok(Some(refused));
+            }
+            plan.set(number, access);
+        }
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
         for index in 0..plan.order.len() {
             let Some(number) = plan.order.get(index).map(|place| *place as usize) else { break };
@@ -342,20 +286,14 @@ impl Member {
             if access.lock_at != before {
                 (before, inserts) = (access.lock_at, 0);
             }
-            let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
-            access.note_place(place);
-            if let Some(refused) = self.refuse(&access, number)? {
-                return Ok(Some(refused));
-            }
-            if place.found_at == 0 && matches!(access.change, Change::Publish(_)) {
+            if access.found_at == 0 && matches!(access.change, Change::Publish(_)) {
                 inserts += 1;
-                has_moved |= self.make_room(&access, place, inserts)?;
+                has_moved |= self.make_room(&access, inserts)?;
             }
             self.seal_version(&mut access)?;
-            if let Some(kept) = plan.accesses.get_mut(number) {
-                *kept = access;
-            }
+            plan.set(number, access);
         }
+        plan.tell_versions();
         if has_moved {
             self.locate_again(plan)?;
         }
@@ -368,7 +306,7 @@ impl Member {
             Expect::Nothing => access.found_at == 0,
             Expect::Cell(at) => access.found_at != 0 && at_of(access.found) == at,
         };
-        if !is_expected {
+        if !is_expected && !is_planted("skip-validation") {
             return Ok(Some(Committed::Conflict(number)));
         }
         if !matches!(access.change, Change::Keep) {
@@ -381,8 +319,8 @@ impl Member {
     }
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
-    fn make_room(&self, access: &Access, place: Place, inserts: u64) -> Result<bool> {
-        if inserts == 1 && place.empty_at != 0 {
+    fn make_room(&self, access: &Access, inserts: u64) -> Result<bool> {
+        if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
         }
         let mut has_moved = false;
@@ -397,7 +335,7 @@ impl Member {
             if room >= inserts {
                 return Ok(has_moved);
             }
-            if entries >= ENTRIES_MAX {
+            if u64::from(entries) + inserts > u64::from(ENTRIES_MAX) {
                 return Err(Error::Full {
                     detail: "the index has no room to grow: delete records, or create a larger \
                              region"
@@ -457,9 +395,7 @@ impl Member {
             let Some(mut access) = plan.accesses.get(index).copied() else { break };
             let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
             access.note_place(place);
-            if let Some(kept) = plan.accesses.get_mut(index) {
-                *kept = access;
-            }
+            plan.set(index, access);
         }
         Ok(())
     }
@@ -491,7 +427,11 @@ impl Member {
         log.set(index, LINE_NEW, access.new_entry())?;
         log.set(index, LINE_OWNER, log.at)?;
         log.set(index, LINE_SLOT, slot_at)?;
-        publish(word, intent(tag_of(access.hash), log.line_at(index)));
+        if is_planted("publish-early") {
+            publish(word, access.new_entry());
+        } else {
+            publish(word, intent(tag_of(access.hash), log.line_at(index)));
+        }
         crash_point!("txn.intending");
         Ok(())
     }
@@ -528,41 +468,6 @@ impl Member {
             }
         }
         Ok(())
-    }
-
-    /// What writers of a namespace must see to: bits of [`crate::layout::traits`].
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn traits(&self, table: u32) -> Result<u64> {
-        Ok(self.map().word(catalog_at(table) + CATALOG_TRAITS)?.load(Ordering::Acquire))
-    }
-
-    /// Changes the traits of a namespace. Writers that began before judge them again under their
-    /// locks.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn change_traits(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
-        let word = self.map().word(catalog_at(table) + CATALOG_TRAITS)?;
-        let mut seen = word.load(Ordering::Acquire);
-        loop {
-            let wanted = change(seen);
-            match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(wanted),
-                Err(now) => seen = now,
-            }
-        }
-    }
-}
-
-impl Access {
-    const fn note_place(&mut self, place: Place) {
-        self.found_at = place.found_at;
-        self.found = place.found;
-        self.empty_at = place.empty_at;
-        self.crowd = place.entries + 1;
     }
 }
 

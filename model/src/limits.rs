@@ -56,3 +56,31 @@ pub const TAG_NAME_BYTES_MAX: usize = 255;
 /// The longest value of a tag, in bytes. An identity or a URI fits many times; the value becomes a
 /// part of index keys, where every byte is paid for in each node that it bounds.
 pub const TAG_VALUE_BYTES_MAX: usize = 1024;
+/// The smallest ring, in bytes: its largest entry, a quarter of it, holds the event of a record
+/// with a short key and a few names.
+pub const RING_BYTES_MIN: u64 = 4 << 10;
+
+/// The largest ring, in bytes: at a hundred bytes an event, a million events; it comes from the
+/// heap in one piece.
+pub const RING_BYTES_MAX: u64 = 128 << 20;
+
+/// The longest key of an ordered index, in bytes: a tag's value of which every byte is escaped
+/// (2 x 1024), the longest record key (4096), and what stands between and before them. A longer one
+/// is refused with [`crate::Error::BadArgument`].
+pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;
+
+/// The most tags that a namespace declares in its life: each costs every write of a record that has
+/// it an index entry. A UE context is found by some ten identities.
+pub const TAGS_DECLARED_MAX: usize = 32;
+/// What the ring of a namespace's watchers holds, in bytes: some ten thousand events, a tenth of a
+/// second of changes at a hundred thousand a second. A watcher that is further behind is told how
+/// many it missed.
+pub const WATCH_RING_BYTES: u64 = 1 << 20;
+
+/// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES`], which is a
+/// quarter of it with 16 bytes of head. A larger one goes without names of blocks and tags.
+pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
+
+/// What the commit stream of one writer holds, in bytes; a transaction takes at most a quarter of
+/// it. A hundred sessions that write take 400 MiB.
+pub const STREAM_RING_BYTES: u64 = 4 << 20;

@@ -35,6 +35,14 @@ pub fn check(path: &Path) -> Result<CheckReport> {
                 }
                 Ok(())
             }
+            Some(Kind::Counters) => {
+                let counter = record.counter(0).map_err(|damage| damage.0.to_owned())?;
+                counter.sum().map_err(|damage| damage.0.to_owned())?;
+                if record.children() != 1 || !value.is_empty() {
+                    return Err("a counter has more than its stripes".to_owned());
+                }
+                Ok(())
+            }
             None => Err("its namespace has a kind that does not exist".to_owned()),
         }
     })

@@ -15,13 +15,14 @@ use nearstate_model::{Error, Result};
 
 use crate::address::Address;
 use crate::buffers::Write;
+use crate::commit::Committed;
 use crate::copies::Lent;
-use crate::session::{Namespace, Region, Schema, Session};
+use crate::hidden::OBJECTS;
+use crate::record::Kind;
+use crate::session::{Namespace, Region, Session};
+use crate::stream::WhenFull;
 use crate::txn::Txn;
 use crate::writeset::WriteSet;
-
-/// The namespace of objects: hidden by its first byte.
-const OBJECTS: &str = "\u{1}objects";
 
 /// How many objects a region has, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,13 +80,33 @@ impl Session {
         Ok(())
     }
 
+    /// Streams the commits of objects from now on, as [`Session::stream`] does those of a
+    /// namespace: each object that was written stands in the stream whole.
+    ///
+    /// # Errors
+    /// As [`Session::stream`]; with the first object of a region what [`Session::namespace`]
+    /// returns.
+    pub fn stream_objects(&self, when_full: WhenFull) -> Result<()> {
+        self.stream(self.object_namespace()?, when_full)
+    }
+
+    /// The object that a record of the commit stream is; `None` if it is a record by key.
+    ///
+    /// # Errors
+    /// `Damaged`, and with the first object of a region what [`Session::namespace`] returns.
+    pub fn object_of(&self, record: &Committed<'_>) -> Result<Option<Address>> {
+        let is_object = self.object_namespace()?.index == record.namespace;
+        Ok(if is_object { Address::of_key(record.key) } else { None })
+    }
+
     #[inline]
     fn object_namespace(&self) -> Result<Namespace> {
-        if let Some(objects) = self.objects.get() {
-            return Ok(*objects);
-        }
-        let opened = self.open_namespace(OBJECTS, &Schema::default())?;
-        Ok(*self.objects.get_or_init(|| opened))
+        let index = match self.hidden.objects.get() {
+            Some(index) => index,
+            None => self.member.namespace(OBJECTS, Kind::Value.code())?.index(),
+        };
+        self.hidden.objects.set(Some(index));
+        Ok(Namespace { index, kind: Kind::Value })
     }
 }
 

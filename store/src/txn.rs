@@ -12,11 +12,11 @@ use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
 use crate::buffers::Write;
-use crate::meta::{self, Meta, split};
+use crate::meta::{self, Meta, is_past, split};
 use crate::patch::{BlockChange, check_patch};
 use crate::record::{Kind, Place, Table};
-use crate::session::{Namespace, Session, check_key};
-use crate::write::{Condition, wrong_kind};
+use crate::session::{Namespace, Session, check_key, wrong_kind};
+use crate::write::Condition;
 use crate::writeset::WriteSet;
 
 /// What a record carries beside its value.
@@ -53,6 +53,11 @@ pub struct Record<'t> {
 }
 
 impl Record<'_> {
+    /// What stands behind the value; empty if nothing does.
+    pub(crate) fn meta(&self) -> &[u8] {
+        &self.meta
+    }
+
     /// The value of a record that has one unnamed block; empty for one of named blocks.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -161,7 +166,7 @@ impl Session {
     }
 
     /// Between two tries: longer each time, and not as long as others wait.
-    fn pause(&self, tries: u32) {
+    pub(crate) fn pause(&self, tries: u32) {
         let spins = 1_u32 << tries.min(SPINS_LOG_MAX);
         let mine = self.member.index().wrapping_mul(0x9e37_79b9).wrapping_add(tries) % spins.max(1);
         for _ in 0..spins / 2 + mine {
@@ -183,6 +188,9 @@ impl Txn<'_> {
     /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
     #[inline]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(namespace.kind, "read", ""));
+        }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let own = match set.place_of(namespace.index, hash, key) {
@@ -245,7 +253,7 @@ impl Txn<'_> {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
         if namespace.kind != Kind::Value {
-            return Err(wrong_kind("put a value", "patch its blocks"));
+            return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
@@ -297,6 +305,7 @@ impl Txn<'_> {
                 set.patch(place, &[])?;
                 set.set_meta(place, &meta)?;
             }
+            Kind::Counters => return Err(wrong_kind(namespace.kind, "label", "")),
         }
         Ok(true)
     }
@@ -322,7 +331,10 @@ impl Txn<'_> {
     /// `Damaged`. Nothing was changed then.
     #[inline]
     pub fn commit(self) -> Result<()> {
-        self.set.into_inner().commit()
+        let mut set = self.set.into_inner();
+        set.index_all()?;
+        set.tell_all()?;
+        set.commit()
     }
 
     /// Commits, and tells the version that each written record has now (`None`: deleted).
@@ -331,8 +343,10 @@ impl Txn<'_> {
     /// As [`Txn::commit`].
     pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
+        let written = set.index_all()?;
+        set.tell_all()?;
         set.commit()?;
-        for entry in set.buffers.entries.iter().filter(|entry| !entry.write.is_none()) {
+        for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
             each(set.buffers.bytes(entry.key), entry.after);
         }
         Ok(())
@@ -346,19 +360,9 @@ impl Txn<'_> {
 pub(crate) fn encode_meta(labels: Labels<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     if !labels.tags.is_empty() || labels.expires_ms != 0 {
-        meta::encode(labels.expires_ms, 0, labels.tags, &mut out)?;
+        meta::encode(labels.expires_ms, labels.tags, &mut out)?;
     }
     Ok(out)
-}
-
-/// True if a record's time has passed.
-#[inline]
-pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
-    if meta.is_empty() {
-        return Ok(false);
-    }
-    let (_, meta) = Meta::split(meta)?;
-    Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
 }
 
 /// A record that the transaction itself has written: a copy, for the buffer may move.

@@ -11,7 +11,8 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nearstate_store::{
-    Address, CreateOptions, Error, Objects, Region, Schema, Session, Txn, check, limits,
+    Address, CreateOptions, Error, Objects, Region, Schema, Session, Step, Told, Txn, WhenFull,
+    check, limits,
 };
 
 struct Place {
@@ -381,6 +382,37 @@ fn the_namespace_of_objects_is_the_regions_own() {
     session.namespace("mine", &Schema::default()).unwrap();
     assert_eq!(place.region.inspect().unwrap().namespaces.len(), 1);
     drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn the_commit_stream_has_each_object_whole() {
+    let place = place();
+    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let sockets = session.namespace("sockets", &Schema::default()).unwrap();
+    let address = object(&session, b"0123456789");
+    session.stream_objects(WhenFull::LoseOldest).unwrap();
+    session.stream(sockets, WhenFull::LoseOldest).unwrap();
+    session
+        .transact(|txn| {
+            txn.open_write_range(address, 2..4, |bytes| bytes.fill(b'x'))?;
+            txn.put(sockets, b"port", b"open")
+        })
+        .unwrap();
+    session.transact(|txn| txn.free(address)).unwrap();
+    let mut stream = other.commit_stream().unwrap();
+    let Some(Told::Transaction(entry)) = stream.next().unwrap() else { panic!("nothing told") };
+    let records: Vec<_> = entry.records().map(Result::unwrap).collect();
+    assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
+    assert_eq!(records[0].step, Step::Put { value: b"01xx456789", meta: &[] });
+    assert_eq!(other.object_of(&records[1]), Ok(None));
+    let Some(Told::Transaction(entry)) = stream.next().unwrap() else { panic!("nothing told") };
+    let records: Vec<_> = entry.records().map(Result::unwrap).collect();
+    assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
+    assert_eq!(records[0].step, Step::Deleted { is_expiry: false });
+    assert!(stream.next().unwrap().is_none());
+    drop(stream);
+    drop((session, other));
     place.close_and_check();
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::dice::Dice;
+use crate::histories::player;
 use crate::reader;
 use crate::scenario;
 use crate::step;
@@ -43,6 +44,7 @@ fn run(words: &[String]) -> Result<(), String> {
             reader::run(folder, number, writers, round, &mut dice)
         }
         "scenario" => scenario::play(folder, word),
+        "player" => player::run(folder, number),
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
         "attach" => scenario::attach(folder),

@@ -1,7 +1,8 @@
 //! Floor 5: the proof of the death promise. Real processes use one region and are killed: at random
 //! instants ([`run`]), at every named point of every write path (`points`, built with the feature
 //! `crash-points`), and at single instructions ([`step`]). Each time another process
-//! verifies the region against an oracle that knows what was acknowledged ([`oracle`]).
+//! verifies the region against an oracle that knows what was acknowledged ([`oracle`]). What the
+//! processes saw of each other meanwhile is judged by a checker of histories ([`histories`]).
 //!
 //! Modules stand in the order of floors: each uses only those below it.
 
@@ -11,6 +12,7 @@
 pub mod points;
 pub mod run;
 pub mod child;
+pub mod histories;
 pub mod step;
 pub mod scenario;
 mod reader;

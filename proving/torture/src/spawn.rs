@@ -33,22 +33,50 @@ impl Starter {
         settings: &[Setting<'_>],
         errors: &Path,
     ) -> Result<Child, String> {
+        let mut command = self.command(words, settings, errors)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.spawn(&mut command)
+    }
+
+    /// Starts a child that is talked to: its standard input and output are pipes.
+    ///
+    /// # Errors
+    /// The system's, in words.
+    pub fn start_piped(
+        &self,
+        words: &[String],
+        settings: &[Setting<'_>],
+        errors: &Path,
+    ) -> Result<Child, String> {
+        let mut command = self.command(words, settings, errors)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        self.spawn(&mut command)
+    }
+
+    fn command(
+        &self,
+        words: &[String],
+        settings: &[Setting<'_>],
+        errors: &Path,
+    ) -> Result<Command, String> {
         let (program, first) = self.0.split_first().ok_or("no program to start")?;
         let file = File::options()
             .create(true)
             .append(true)
             .open(errors)
             .map_err(|e| format!("{}: {e}", errors.display()))?;
-        Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(first)
             .args(words)
             .env_remove("NEARSTATE_CRASH_AT")
             .envs(settings.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .map_err(|e| format!("cannot start {}: {e}", program.display()))
+            .stderr(file);
+        Ok(command)
+    }
+
+    fn spawn(&self, command: &mut Command) -> Result<Child, String> {
+        command.spawn().map_err(|e| format!("cannot start {:?}: {e}", self.0))
     }
 }
 

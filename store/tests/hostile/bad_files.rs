@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use nearstate_memory::layout::FORMAT;
 use nearstate_store::{CreateOptions, Error, Region, check};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -89,11 +90,11 @@ fn a_region_of_a_newer_format_asks_for_a_newer_build() {
     let file = OpenOptions::new().read(true).write(true).open(&place.path).unwrap();
     let mut head = [0; 120];
     file.read_exact_at(&mut head, 0).unwrap();
-    head[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    head[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
     file.write_all_at(&head, 0).unwrap();
     refused(Region::attach(&place.path), &["damaged", "restore the file"]);
     file.write_all_at(&xxh3_64(&head).to_le_bytes(), 120).unwrap();
-    refused_by_all(&place.path, &["format 2", "use a newer build"]);
+    refused_by_all(&place.path, &[&format!("format {}", FORMAT + 1), "use a newer build"]);
     // An older one than any that there was is nonsense, whatever its checksum.
     head[8..12].copy_from_slice(&0_u32.to_le_bytes());
     file.write_all_at(&head, 0).unwrap();

@@ -1,0 +1,84 @@
+//! What is played, and what came of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::model::Model;
+
+/// What is played.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rounds, and as many histories.
+    pub rounds: u64,
+    /// Rounds between two offline checks.
+    pub rounds_per_check: u64,
+    /// Processes.
+    pub players: u16,
+    /// Operations of each in a round; longer histories take the checker much longer.
+    pub operations: u64,
+    /// Of all rounds, those in which processes are killed.
+    pub kills_percent: u64,
+    /// With the feature `crash-points`: the processor is given away at one point in so many; 0
+    /// never.
+    pub jitter: u64,
+    /// One model only.
+    pub model: Option<Model>,
+    /// A folder of its own; made, and removed at the end if nothing was found.
+    pub folder: PathBuf,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Goes on after what is found, and counts it: for faults that are planted.
+    pub is_survey: bool,
+}
+
+/// Who finds that something is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// The checker of histories.
+    History,
+    /// The promise of a model, on a snapshot.
+    Promise,
+    /// A process, of what it saw itself.
+    Process,
+    /// The offline check.
+    Check,
+}
+
+/// What was done and found.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Rounds.
+    pub rounds: u64,
+    /// Histories that the checker has decided.
+    pub histories: u64,
+    /// Histories that it has not decided in time.
+    pub undecided: u64,
+    /// Operations in them.
+    pub ops: u64,
+    /// Transactions and writes that were done.
+    pub done: u64,
+    /// Refused: conflicts, and conditions that did not hold.
+    pub refused: u64,
+    /// Operations that a kill cut short.
+    pub unknown: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// Snapshots of all keys that were judged.
+    pub snapshots: u64,
+    /// Offline checks.
+    pub checks: u64,
+    /// What was found, in a survey.
+    pub caught: BTreeMap<By, u64>,
+    /// The first of it by each, in words.
+    pub first: BTreeMap<By, String>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Something that must not be.
+pub(crate) struct Found(pub(crate) By, pub(crate) String);
+
+/// The first number of the values of one process in one round.
+pub(crate) fn first_value(round: u64, player: u64, incarnation: u64) -> u64 {
+    (round + 1) << 30 | player << 22 | (incarnation % 64) << 16
+}

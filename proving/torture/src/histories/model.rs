@@ -1,0 +1,165 @@
+//! The models: which keys there are, what they hold at the start, and what every snapshot of all of
+//! them must fulfil.
+
+use std::collections::BTreeMap;
+
+/// What the records of a round are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Model {
+    /// Anything may be read and written with anything.
+    Registers,
+    /// Money moves between accounts.
+    Bank,
+    /// Each record names its successor.
+    Ring,
+    /// Records that have a second name, with an index of these.
+    Index,
+}
+
+/// What a key holds, beside the number of the write: a balance, a successor, a name.
+pub type Payload = u64;
+
+/// All keys of a round, as one moment shows them.
+pub type Snapshot = BTreeMap<u32, Option<Payload>>;
+
+/// Values that are registers of their own.
+pub(crate) const PLAIN: u32 = 6;
+/// Records of named blocks beside them; each block is a register.
+pub(crate) const RECORDS: u32 = 2;
+/// Blocks of each.
+pub(crate) const BLOCKS: u32 = 2;
+/// Accounts, and what each has at the start.
+pub(crate) const ACCOUNTS: u32 = 6;
+pub(crate) const BALANCE: Payload = 20;
+/// Nodes that there may be; the first is always in the ring.
+pub(crate) const NODES: u32 = 8;
+const NODES_AT_START: u32 = 4;
+/// Records with a second name, and how many names there are.
+pub(crate) const FIRSTS: u32 = 4;
+pub(crate) const NAMES: u32 = 5;
+
+impl Model {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Registers, Self::Bank, Self::Ring, Self::Index];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Registers => "registers",
+            Self::Bank => "bank",
+            Self::Ring => "ring",
+            Self::Index => "index",
+        }
+    }
+
+    /// The model of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|model| model.name() == name)
+    }
+
+    /// How many keys it has.
+    pub const fn keys(self) -> u32 {
+        match self {
+            Self::Registers => PLAIN + RECORDS * BLOCKS,
+            Self::Bank => ACCOUNTS,
+            Self::Ring => NODES,
+            Self::Index => FIRSTS + NAMES,
+        }
+    }
+
+    /// What a key holds at the start.
+    pub fn start(self, key: u32) -> Option<Payload> {
+        match self {
+            Self::Registers => (key % 3 == 0).then_some(0),
+            Self::Bank => Some(BALANCE),
+            Self::Ring if key < NODES_AT_START => Some(u64::from((key + 1) % NODES_AT_START)),
+            Self::Ring => None,
+            // The first two have the first two names.
+            Self::Index if key < 2 => Some(u64::from(FIRSTS + key)),
+            Self::Index if (FIRSTS..FIRSTS + 2).contains(&key) => Some(u64::from(key - FIRSTS)),
+            Self::Index => None,
+        }
+    }
+
+    /// Judges a snapshot of all keys.
+    ///
+    /// # Errors
+    /// What is not as the model promises, in words.
+    pub fn judge(self, all: &Snapshot) -> Result<(), String> {
+        match self {
+            Self::Registers => Ok(()),
+            Self::Bank => judge_bank(all),
+            Self::Ring => judge_ring(all),
+            Self::Index => judge_index(all),
+        }
+    }
+}
+
+fn judge_bank(all: &Snapshot) -> Result<(), String> {
+    let sum: u64 = all.values().flatten().sum();
+    let whole = u64::from(ACCOUNTS) * BALANCE;
+    if sum == whole { Ok(()) } else { Err(format!("the accounts have {sum} of {whole}")) }
+}
+
+fn judge_ring(all: &Snapshot) -> Result<(), String> {
+    let present = all.values().flatten().count();
+    let (mut node, mut met) = (0, 0);
+    loop {
+        let Some(next) = all.get(&node).copied().flatten() else {
+            return Err(format!("node {node} is named as a successor and is not there"));
+        };
+        met += 1;
+        node = u32::try_from(next).unwrap_or(u32::MAX);
+        if node == 0 {
+            break;
+        }
+        if met > present {
+            return Err("the walk does not come back to its first node".to_owned());
+        }
+    }
+    if met == present {
+        Ok(())
+    } else {
+        Err(format!("the ring has {met} nodes, and {present} are there"))
+    }
+}
+
+fn judge_index(all: &Snapshot) -> Result<(), String> {
+    for (key, value) in all {
+        let Some(other) = value else { continue };
+        let back = u32::try_from(*other).ok().and_then(|other| all.get(&other).copied().flatten());
+        if back != Some(u64::from(*key)) {
+            let what = if *key < FIRSTS { "record" } else { "name" };
+            return Err(format!("{what} {key} leads to {other}, which leads to {back:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_model_fulfils_its_promise_at_the_start_and_not_without_one_key() {
+        for model in Model::ALL {
+            let all: Snapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
+            assert_eq!(model.judge(&all), Ok(()));
+            for key in (0..model.keys()).filter(|_| model != Model::Registers) {
+                let mut broken = all.clone();
+                if broken.insert(key, None).flatten().is_some() {
+                    assert!(model.judge(&broken).is_err(), "{model:?} without {key}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_rings_and_a_ring_without_its_first_node_are_none() {
+        let ring = |all: &[Option<u64>]| judge_ring(&(0..).zip(all.iter().copied()).collect());
+        assert_eq!(ring(&[Some(1), Some(0), None]), Ok(()));
+        assert!(ring(&[Some(1), Some(0), Some(2)]).is_err());
+        assert!(ring(&[Some(1), Some(2), Some(1)]).is_err());
+        assert!(ring(&[Some(3), Some(0), None]).is_err());
+    }
+}
