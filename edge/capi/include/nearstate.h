@@ -624,8 +624,8 @@ extern "C" {
  * Makes an object of `bytes` bytes, all of them 0. It is there with the commit, and nothing of it
  * remains without one. Open it to write it.
  *
- * Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records and
- * objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
+ * Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records
+ * and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
  * region also as `ns_namespace_open`.
  *
  * # Safety
@@ -743,8 +743,8 @@ ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *byte
 ns_status ns_txn_get(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_record *record);
 
 /**
- * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are good
- * until the transaction ends.
+ * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+ * good until the transaction ends.
  *
  * # Safety
  * Rules 1 to 3.
@@ -791,8 +791,8 @@ ns_status ns_txn_put_labelled(ns_txn *txn,
                               ns_labels labels);
 
 /**
- * Gives a record other tags and another expiry at the commit; its value or blocks stay as they are.
- * `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get` and `ns_txn_put`.
+ * Gives a record other tags and another expiry at the commit; its value or blocks stay as they
+ * are. `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get` and `ns_txn_put`.
  *
  * # Safety
  * Rules 1 and 2.
@@ -832,9 +832,9 @@ ns_status ns_txn_delete(ns_txn *txn, ns_namespace namespace_, ns_bytes key);
 ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
 
 /**
- * Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this one;
- * with any other answer nothing was changed. One that only read has nothing to do. In each case the
- * transaction is over, and neither it nor what it gave out must be used any more.
+ * Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
+ * one; with any other answer nothing was changed. One that only read has nothing to do. In each
+ * case the transaction is over, and neither it nor what it gave out must be used any more.
  *
  * Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
  * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
@@ -1145,8 +1145,8 @@ ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
 ns_status ns_session_open(const ns_region *region, ns_session **session);
 
 /**
- * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held or
- * a transaction is open, or from within its callbacks, it stays open and the answer is
+ * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
+ * or a transaction is open, or from within its callbacks, it stays open and the answer is
  * `NS_BAD_ARGUMENT`.
  *
  * # Safety

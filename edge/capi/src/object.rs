@@ -38,8 +38,8 @@ fn part(offset: usize, bytes: usize) -> Result<Range<usize>> {
 /// Makes an object of `bytes` bytes, all of them 0. It is there with the commit, and nothing of it
 /// remains without one. Open it to write it.
 ///
-/// Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records and
-/// objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
+/// Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records
+/// and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
 /// region also as `ns_namespace_open`.
 ///
 /// # Safety

@@ -132,8 +132,8 @@ pub unsafe extern "C" fn ns_session_open(
     })
 }
 
-/// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held or
-/// a transaction is open, or from within its callbacks, it stays open and the answer is
+/// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
+/// or a transaction is open, or from within its callbacks, it stays open and the answer is
 /// `NS_BAD_ARGUMENT`.
 ///
 /// # Safety

@@ -112,9 +112,9 @@ pub unsafe extern "C" fn ns_txn_begin(
     })
 }
 
-/// Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this one;
-/// with any other answer nothing was changed. One that only read has nothing to do. In each case the
-/// transaction is over, and neither it nor what it gave out must be used any more.
+/// Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
+/// one; with any other answer nothing was changed. One that only read has nothing to do. In each
+/// case the transaction is over, and neither it nor what it gave out must be used any more.
 ///
 /// Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
 /// `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and

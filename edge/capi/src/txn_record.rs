@@ -122,8 +122,8 @@ pub unsafe extern "C" fn ns_txn_get(
     })
 }
 
-/// The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are good
-/// until the transaction ends.
+/// The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+/// good until the transaction ends.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -247,8 +247,8 @@ pub unsafe extern "C" fn ns_txn_put_labelled(
     })
 }
 
-/// Gives a record other tags and another expiry at the commit; its value or blocks stay as they are.
-/// `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get` and `ns_txn_put`.
+/// Gives a record other tags and another expiry at the commit; its value or blocks stay as they
+/// are. `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get` and `ns_txn_put`.
 ///
 /// # Safety
 /// Rules 1 and 2.
