@@ -34,6 +34,7 @@ mod session;
 mod buffers;
 mod view;
 mod meta;
+pub mod search;
 mod record;
 mod ordered;
 pub mod glob;
