@@ -77,3 +77,7 @@ pub const RING_BYTES_MAX: u64 = 128 << 20;
 /// (2 x 1024), the longest record key (4096), and what stands between and before them. A longer one
 /// is refused with [`crate::Error::BadArgument`].
 pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;
+
+/// The most tags that a namespace declares in its life: each costs every write of a record that has
+/// it an index entry. A UE context is found by some ten identities.
+pub const TAGS_DECLARED_MAX: usize = 32;

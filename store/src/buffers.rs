@@ -8,6 +8,8 @@ use nearstate_memory::{Plan, Seen};
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::workshop::Workshop;
+
 /// The memory of the last transaction, if it is not in use.
 #[derive(Default)]
 pub(crate) struct Spare(Cell<Option<Buffers>>);
@@ -75,6 +77,8 @@ pub(crate) struct Entry {
     pub(crate) traits: u64,
     /// Version after the commit.
     pub(crate) after: Option<u64>,
+    /// It is deleted because its time has passed.
+    pub(crate) is_expiry: bool,
 }
 
 /// Entries up to this many are found by looking at each: faster than a table.
@@ -89,6 +93,9 @@ pub(crate) struct Buffers {
     pub(crate) places: HashMap<(u32, u64), u32>,
     /// True once a read did not fit the earlier ones.
     pub(crate) is_torn: bool,
+    /// True while the commit adds what the indexes need: it is judged as a whole afterwards.
+    pub(crate) is_committing: bool,
+    pub(crate) workshop: Workshop,
 }
 
 /// Bytes that a session keeps between transactions; more is given back.
@@ -102,6 +109,7 @@ impl Buffers {
         self.plan.clear();
         self.places.clear();
         self.is_torn = false;
+        self.is_committing = false;
     }
 
     pub(crate) fn bytes(&self, span: Span) -> &[u8] {
@@ -122,6 +130,10 @@ impl Buffers {
 }
 
 impl Write {
+    pub(crate) const fn is_delete(&self) -> bool {
+        matches!(self, Self::Delete)
+    }
+
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }

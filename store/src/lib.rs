@@ -24,22 +24,33 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod expiry;
+mod lookup;
+mod declare;
 mod scan;
+mod single;
 mod txn;
+mod tagging;
+mod nodes;
 mod writeset;
 mod patch;
 mod write;
 mod read;
 mod session;
 mod buffers;
+mod workshop;
 mod view;
 mod meta;
 pub mod search;
 mod record;
 mod ordered;
+mod hidden;
+mod schema;
 pub mod glob;
 
 pub use check::{CheckReport, check};
+pub use expiry::Collected;
+pub use lookup::Values;
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
 };
@@ -47,6 +58,7 @@ pub use nearstate_model::{Error, Holder, Result, limits};
 pub use patch::BlockChange;
 pub use record::Kind;
 pub use scan::{Pattern, Scan};
+pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
 pub use txn::{Labels, Patience, Record, Txn};
 pub use view::{Blocks, View};

@@ -7,7 +7,9 @@ use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::buffers::Spare;
+use crate::hidden::{HIDDEN, Hidden};
 use crate::record::Kind;
+use crate::schema::TagSchema;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
 /// Cheap to clone, may be shared by threads; each thread opens a [`Session`] of its own.
@@ -54,7 +56,11 @@ impl Region {
     /// # Errors
     /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
     pub fn session(&self) -> Result<Session> {
-        Ok(Session { member: self.memory.member()?, spare: Spare::default() })
+        Ok(Session {
+            member: self.memory.member()?,
+            spare: Spare::default(),
+            hidden: Hidden::default(),
+        })
     }
 
     /// Maps what was written so far into this process, so that its first reads do not fault page by
@@ -90,6 +96,7 @@ pub struct Session {
     pub(crate) member: Member,
     /// The memory of the last transaction, for the next one.
     pub(crate) spare: Spare,
+    pub(crate) hidden: Hidden,
 }
 
 /// What the records of a namespace are; decided when it is created.
@@ -97,6 +104,8 @@ pub struct Session {
 pub struct Schema {
     /// One unnamed block, or named ones.
     pub kind: Kind,
+    /// Tags by which records are found.
+    pub tags: Vec<TagSchema>,
 }
 
 /// A namespace of a region: keys are unique within it (paper 1, section 4.2.1: a data type each).
@@ -115,12 +124,10 @@ impl Namespace {
 
 impl Session {
     /// Opens a namespace, and creates it first if there is none of this name.
-    ///
-    /// Complexity: linear in the number of namespaces; call it once and keep the answer.
-    ///
-    /// # Errors
-    /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`.
-    pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+    pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+        if name.as_bytes().first() == Some(&HIDDEN) {
+            return Err(Error::BadName { bytes: name.len() });
+        }
         let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
         match Kind::of(table.kind()) {
             Some(kind) if kind == schema.kind => Ok(Namespace { index: table.index(), kind }),

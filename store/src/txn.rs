@@ -53,6 +53,11 @@ pub struct Record<'t> {
 }
 
 impl Record<'_> {
+    /// What stands behind the value; empty if nothing does.
+    pub(crate) fn meta(&self) -> &[u8] {
+        &self.meta
+    }
+
     /// The value of a record that has one unnamed block; empty for one of named blocks.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -93,7 +98,7 @@ impl Record<'_> {
 /// answers `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
 #[derive(Debug)]
 pub struct Txn<'s> {
-    set: RefCell<WriteSet<'s>>,
+    pub(crate) set: RefCell<WriteSet<'s>>,
 }
 
 impl Session {
@@ -161,7 +166,7 @@ impl Session {
     }
 
     /// Between two tries: longer each time, and not as long as others wait.
-    fn pause(&self, tries: u32) {
+    pub(crate) fn pause(&self, tries: u32) {
         let spins = 1_u32 << tries.min(SPINS_LOG_MAX);
         let mine = self.member.index().wrapping_mul(0x9e37_79b9).wrapping_add(tries) % spins.max(1);
         for _ in 0..spins / 2 + mine {
@@ -322,7 +327,9 @@ impl Txn<'_> {
     /// `Damaged`. Nothing was changed then.
     #[inline]
     pub fn commit(self) -> Result<()> {
-        self.set.into_inner().commit()
+        let mut set = self.set.into_inner();
+        set.index_all()?;
+        set.commit()
     }
 
     /// Commits, and tells the version that each written record has now (`None`: deleted).
@@ -331,8 +338,9 @@ impl Txn<'_> {
     /// As [`Txn::commit`].
     pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
+        let written = set.index_all()?;
         set.commit()?;
-        for entry in set.buffers.entries.iter().filter(|entry| !entry.write.is_none()) {
+        for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
             each(set.buffers.bytes(entry.key), entry.after);
         }
         Ok(())

@@ -66,6 +66,7 @@ impl<'s> WriteSet<'s> {
             meta: None,
             traits: 0,
             after: None,
+            is_expiry: false,
         });
         if place == LINEAR_MAX {
             for (index, entry) in (0_u32..).zip(&self.buffers.entries) {
@@ -99,11 +100,29 @@ impl<'s> WriteSet<'s> {
             return Ok((place, session.stored(*seen)?));
         }
         let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
-        self.check()?;
+        if !self.buffers.is_committing {
+            self.check()?;
+        }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.seen = Some(placed.seen);
         }
         Ok((place, placed.found))
+    }
+
+    /// What the region has of a record that is in the transaction; read now if it was not before.
+    pub(crate) fn read_again(&mut self, place: usize) -> Result<Stored<'s>> {
+        let session = self.session;
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
+        if let Some(seen) = entry.seen {
+            return session.stored(seen);
+        }
+        let table = session.member.table(entry.table)?;
+        let key = self.buffers.bytes(entry.key);
+        let placed = session.member.find_placed(table, entry.hash, key)?;
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.seen = Some(placed.seen);
+        }
+        Ok(placed.found)
     }
 
     /// True if everything that was read is still so: then all of it was so at one moment.
@@ -202,6 +221,7 @@ impl<'s> WriteSet<'s> {
         if writes == 0 {
             return Ok(()); // All reads were so at the moment of the last.
         }
+
         let done = match self.buffers.entries.len() {
             1 => self.commit_one(),
             _ => self.commit_many(),

@@ -167,7 +167,8 @@ fn live_with(path: &Path) {
     {
         drop(region.inspect());
         let ns = session.namespace("ue", &Schema::default());
-        let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks });
+        let blocks =
+            session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() });
         if let (Ok(ns), Ok(blocks)) = (ns, blocks) {
             read_all(&session, ns, KEY);
             for number in 0..12_u32 {
@@ -214,7 +215,8 @@ impl Dice {
 fn region_with_everything(path: &Path) {
     let region = Region::create(path, &small()).unwrap();
     let (session, ns) = open(&region);
-    let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+    let blocks =
+        session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     for number in 0..60_u32 {
         session.put(ns, &number.to_le_bytes(), &[1; 200]).unwrap();
     }

@@ -271,10 +271,7 @@ fn two_inserts_of_one_key_conflict() {
     assert!(tree.insert(&mut right, ROOT, &key(11)).unwrap());
     left.commit().unwrap();
     let error = right.commit().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "changed by somebody else meanwhile: run the transaction again (a node)"
-    );
+    assert_eq!(error.to_string(), "a node was changed meanwhile: run the transaction again");
 }
 
 #[test]
