@@ -187,7 +187,7 @@ impl Member {
                 log.set(index, LINE_SLOT, 0)?;
                 before = access.lock_at;
             }
-            self.name_rings(&plan.announced, log, plan.order.len() as u64)?;
+            announce::name_rings(&plan.announced, log, plan.order.len() as u64)?;
             arena.set(note::TXN, log.at);
             crash_point!("txn.named");
             let locked = self.lock_in_order(plan);

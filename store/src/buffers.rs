@@ -2,7 +2,7 @@
 //! from one transaction to the next.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use nearstate_memory::{Plan, Seen};
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
@@ -90,7 +90,7 @@ pub(crate) struct Buffers {
     pub(crate) entries: Vec<Entry>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) plan: Plan,
-    pub(crate) places: HashMap<(u32, u64), u32>,
+    pub(crate) places: BTreeMap<(u32, u64), u32>,
     /// True once a read did not fit the earlier ones.
     pub(crate) is_torn: bool,
     /// True while the commit adds what the indexes need: it is judged as a whole afterwards.

@@ -26,9 +26,10 @@
 
 pub mod check;
 mod expiry;
+mod searching;
+mod scan;
 mod lookup;
 mod declare;
-mod scan;
 mod single;
 mod txn;
 mod stream;
@@ -45,11 +46,12 @@ mod session;
 mod buffers;
 mod workshop;
 mod view;
-mod meta;
+pub mod meta;
 mod event;
 mod commit;
+pub mod search;
 mod record;
-mod ordered;
+pub mod ordered;
 mod hidden;
 mod schema;
 pub mod glob;
@@ -60,7 +62,7 @@ pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
 pub use lookup::Values;
 pub use nearstate_memory::{
-    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
+    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, now_ms_coarse,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use patch::BlockChange;

@@ -162,7 +162,7 @@ impl Txn<'_> {
             }
             let mut key = Vec::with_capacity(8 + value.len());
             posting_key(namespace.index, known.id, value, &mut key);
-            set.hidden_value(&key, |record| record.to_vec())?
+            set.hidden_value(&key, <[u8]>::to_vec)?
         };
         let Some(key) = key else { return Ok(None) };
         Ok(self.get(namespace, &key)?.map(|record| (key, record)))
@@ -217,12 +217,13 @@ fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
 }
 
 /// A walk over the entries of an ordered index.
-struct Walk {
+#[derive(Debug)]
+pub(crate) struct Walk {
     cursor: Cursor,
     /// The value of the present entry.
     value: Vec<u8>,
     /// The key of its record.
-    record: Vec<u8>,
+    pub(crate) record: Vec<u8>,
     prefix: Vec<u8>,
 }
 
@@ -236,6 +237,12 @@ impl Walk {
                 ),
             });
         }
+        Ok(Self::over(namespace, tag, values, sight))
+    }
+
+    /// As [`Walk::new`]; also ranges of tags that are not declared ordered, for those who need no
+    /// order.
+    pub(crate) fn over(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Self {
         let (from, to) = match values {
             Values::Equal(value) => (Bound::Included(value), Bound::Included(value)),
             Values::Prefix(prefix) => (Bound::Included(prefix), Bound::Unbounded),
@@ -246,11 +253,11 @@ impl Walk {
         let mut cursor = Cursor::default();
         let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
         cursor.begin(tag_root(namespace.index, tag.id), range, sight);
-        Ok(Self { cursor, value: Vec::new(), record: Vec::new(), prefix: prefix.to_vec() })
+        Self { cursor, value: Vec::new(), record: Vec::new(), prefix: prefix.to_vec() }
     }
 
     /// False at the end.
-    fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
+    pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
         let Some(key) = self.cursor.next(set)? else { return Ok(false) };
         self.value.clear();
         let record = split_composite(key, &mut self.value)?;

@@ -37,7 +37,7 @@ use std::ops::Bound;
 use nearstate_model::limits::INDEX_KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
-pub use check::{Counts, check};
+pub use check::check;
 pub use composite::{composite, composite_range, split_composite};
 pub use cursor::Cursor;
 pub use descent::{Nodes, Sight};

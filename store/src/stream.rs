@@ -121,7 +121,7 @@ impl CommitStream<'_> {
         for step in 0..sessions {
             let index = (self.next + step) % sessions;
             let Some(slot) = self.readers.get_mut(index) else { break };
-            let writer = index as u32;
+            let writer = u32::try_from(index).unwrap_or(u32::MAX);
             if slot.is_none()
                 && let Some(ring_at) = self.session.member.stream_ring(writer)?
             {

@@ -146,7 +146,7 @@ impl<'s> WriteSet<'s> {
         let mut is_new = true;
         if tag.is_unique {
             posting_key(table, tag.id, value, &mut shop.key);
-            let holder = self.hidden_value(&shop.key, |holder| holder.to_vec())?;
+            let holder = self.hidden_value(&shop.key, <[u8]>::to_vec)?;
             is_new = holder.is_none();
             if let Some(holder) = holder
                 && holder != shop.record
@@ -167,7 +167,7 @@ impl<'s> WriteSet<'s> {
             is_new = shop.ordered.insert(self, tag_root(table, tag.id), &shop.key)?;
         }
         if tag.is_counted && is_new {
-            self.count(table, tag.id, value, 1, shop)?;
+            self.count((table, tag.id), value, 1, shop)?;
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl<'s> WriteSet<'s> {
             is_there = shop.ordered.remove(self, tag_root(table, tag.id), &shop.key)?;
         }
         if tag.is_counted && is_there {
-            self.count(table, tag.id, value, -1, shop)?;
+            self.count((table, tag.id), value, -1, shop)?;
         }
         Ok(())
     }
@@ -232,13 +232,12 @@ impl<'s> WriteSet<'s> {
 
     fn count(
         &mut self,
-        table: u32,
-        tag: u8,
+        (table, tag): (u32, u8),
         value: &[u8],
         change: i64,
         shop: &mut Workshop,
     ) -> Result<()> {
-        let stripe = (self.session.member.index() % u32::from(STRIPES)) as u8;
+        let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
         count_key(table, tag, stripe, value, &mut shop.key);
         let before = self.hidden_value(&shop.key, read_count)?.unwrap_or(0);
         // One stripe alone may be below zero: who takes a value away is not who gave it.

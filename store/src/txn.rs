@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::time::Instant;
+use std::time::Duration;
 
 use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
@@ -33,13 +33,13 @@ pub struct Labels<'a> {
 pub struct Patience {
     /// The most runs, the first one included.
     pub tries: u32,
-    /// No further run begins after this.
-    pub deadline: Option<Instant>,
+    /// No further run begins after so long.
+    pub within: Option<Duration>,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { tries: TRANSACTION_TRIES, deadline: None }
+        Self { tries: TRANSACTION_TRIES, within: None }
     }
 }
 
@@ -83,7 +83,7 @@ impl Record<'_> {
     /// All tags: (name, value) pairs in ascending order.
     pub fn tags(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let meta = Meta::split(&self.meta).ok();
-        meta.into_iter().flat_map(|(_, meta)| meta.tags().filter_map(|tag| tag.ok()))
+        meta.into_iter().flat_map(|(_, meta)| meta.tags().filter_map(Result::ok))
     }
 
     /// When the record ends by itself, in milliseconds since 1970; 0: never.
@@ -149,6 +149,7 @@ impl Session {
         mut body: impl FnMut(&Txn<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut tries = 0;
+        let begun = patience.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
             let txn = self.begin()?;
@@ -157,7 +158,8 @@ impl Session {
                 Err(Error::Conflict { .. }) => {}
                 other => return other,
             }
-            let is_late = patience.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let spent = begun.map(|begun| nearstate_memory::since_boot().saturating_sub(begun));
+            let is_late = spent >= patience.within && spent.is_some();
             if tries >= patience.tries || is_late {
                 return Err(Error::Deadline { tries });
             }

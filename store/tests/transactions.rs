@@ -105,7 +105,7 @@ fn a_retry_is_bounded_and_says_so() {
     let (other, _) = place.open();
     session.put(ue, b"a", b"0").unwrap();
     let mut runs = 0;
-    let patience = Patience { tries: 7, deadline: None };
+    let patience = Patience { tries: 7, within: None };
     let refused = session.transact_within(patience, |txn| {
         runs += 1;
         txn.get(ue, b"a")?;
