@@ -11,6 +11,7 @@
 #[cfg(feature = "crash-points")]
 pub mod points;
 pub mod run;
+pub mod report;
 pub mod child;
 pub mod histories;
 pub mod step;
@@ -18,7 +19,6 @@ pub mod scenario;
 mod reader;
 pub mod verify;
 mod writer;
-pub mod report;
 pub mod spawn;
 pub mod oracle;
 pub mod journal;

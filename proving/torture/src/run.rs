@@ -248,11 +248,17 @@ impl Run<'_> {
         self.report.verified = tally.verified;
         self.report.full = tally.full;
         self.report.recoveries = tally.attached;
-        self.report.views = 0;
+        self.report.transactions = tally.transactions;
+        self.report.transactions_cut_short = tally.transactions_cut_short;
+        self.report.transactions_resolved = tally.transactions_resolved;
+        self.report.conflicts = tally.conflicts;
+        (self.report.views, self.report.pairs, self.report.pair_snapshots) = (0, 0, 0);
         for number in 0..self.options.readers {
-            let (views, attached) = reader::counted(&reader::path_of(&self.options.folder, number));
-            self.report.views += views;
-            self.report.recoveries += attached;
+            let read = reader::counted(&reader::path_of(&self.options.folder, number));
+            self.report.views += read.views;
+            self.report.recoveries += read.attached;
+            self.report.pairs += read.pairs;
+            self.report.pair_snapshots += read.snapshots;
         }
     }
 

@@ -25,21 +25,28 @@ pub struct Scenario {
     is_full: bool,
 }
 
-/// Orders for a writer.
+/// Orders for a writer; those that stand together are one transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Script(pub(crate) Vec<Order>);
+pub(crate) struct Script(pub(crate) Vec<Vec<Order>>);
 
 impl Script {
     pub(crate) fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
         for number in numbers {
             let key = Key { space, writer: 0, number };
-            self.0.push(Order { op, key, len, mask: 0 });
+            self.0.push(vec![Order { op, key, len, mask: 0 }]);
         }
     }
 
     pub(crate) fn patch(&mut self, number: u32, mask: u32) {
         let key = Key { space: Space::Blocks, writer: 0, number };
-        self.0.push(Order { op: Op::Patch, key, len: 0, mask });
+        self.0.push(vec![Order { op: Op::Patch, key, len: 0, mask }]);
+    }
+
+    /// What `fill` orders is one transaction.
+    pub(crate) fn together(&mut self, fill: impl FnOnce(&mut Self)) {
+        let mut parts = Self::default();
+        fill(&mut parts);
+        self.0.push(parts.0.into_iter().flatten().collect());
     }
 }
 
@@ -118,6 +125,31 @@ pub const SCENARIOS: &[Scenario] = &[
         is_full: false,
     },
     Scenario {
+        name: "transaction",
+        before: |s| {
+            s.each(Op::Put, Space::Own, 0..30, 300);
+            for number in 0..3 {
+                s.patch(number, ALL);
+            }
+            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+        },
+        work: transactions,
+        is_full: false,
+    },
+    Scenario {
+        name: "transaction-grow",
+        before: |_| {},
+        work: |s| {
+            for first in 0..16 {
+                s.together(|s| {
+                    s.each(Op::Put, Space::Grow, 20 * first..20 * first + 20, 20);
+                    s.each(Op::Put, Space::Own, first..first + 1, 50);
+                });
+            }
+        },
+        is_full: false,
+    },
+    Scenario {
         name: "full",
         before: |s| {
             s.each(Op::Put, Space::Own, 0..50, 60_000);
@@ -132,6 +164,29 @@ pub const SCENARIOS: &[Scenario] = &[
         is_full: true,
     },
 ];
+
+/// Inserts, replacements, deletions and patches in transactions.
+pub(crate) fn transactions(s: &mut Script) {
+    s.together(|s| {
+        s.each(Op::Put, Space::Own, 0..2, 300);
+        s.each(Op::Put, Space::Own, 40..42, 700);
+        s.each(Op::Delete, Space::Own, 2..4, 0);
+    });
+    s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 200));
+    s.together(|s| {
+        s.patch(0, SET_SECOND);
+        s.patch(1, TAKE_FIRST);
+        s.patch(5, ALL);
+        s.each(Op::Delete, Space::Blocks, 2..3, 0);
+        s.each(Op::Put, Space::Own, 4..5, 5000);
+    });
+    s.together(|s| {
+        s.each(Op::Put, Space::Hot, 0..2, 100);
+        s.each(Op::Raise, Space::Count, 0..2, 0);
+        s.each(Op::Delete, Space::Own, 40..41, 0);
+    });
+    s.together(|s| s.each(Op::Delete, Space::Pair, 0..2, 0));
+}
 
 /// As "pool", with values that take fewer instructions to write: only stepped through.
 const STEPPED: &[Scenario] = &[Scenario {
@@ -163,7 +218,7 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     let mut oracle = Oracle::default();
     let mut script = Script::default();
     (scenario.before)(&mut script);
-    work(folder, &mut oracle, 0, script.0, scenario.is_full)?;
+    work(folder, &mut oracle, 0, script, scenario.is_full)?;
     Ok(oracle)
 }
 
@@ -172,17 +227,17 @@ pub(crate) fn work(
     folder: &Path,
     oracle: &mut Oracle,
     base: u64,
-    orders: Vec<Order>,
+    script: Script,
     is_full: bool,
 ) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
     // A process that wrote nothing opened no namespace either: that is left to the child.
-    if !orders.is_empty() {
+    if !script.0.is_empty() {
         let mut writer = Writer::open(folder, WRITER, 0)?;
         writer.is_full_fine = is_full;
-        for order in orders {
-            writer.order(order)?;
+        for orders in script.0 {
+            writer.work(&orders)?;
         }
     }
     learn(folder, oracle)
@@ -207,8 +262,8 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     writer.is_full_fine = scenario.is_full;
     let mut script = Script::default();
     (scenario.work)(&mut script);
-    for order in script.0 {
-        writer.order(order)?;
+    for orders in script.0 {
+        writer.work(&orders)?;
     }
     Ok(())
 }
@@ -281,19 +336,24 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
 fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let mut script = Script::default();
     (scenario.work)(&mut script);
-    let mut orders: Vec<Order> = script.0.into_iter().step_by(7).take(12).collect();
-    for order in &mut orders {
-        order.op = if order.key.space == Space::Blocks { Op::Patch } else { Op::Put };
+    // Of many orders some; of few, which are transactions, all.
+    let step = if script.0.len() < 20 { 1 } else { 7 };
+    let mut script = Script(script.0.into_iter().step_by(step).take(12).collect());
+    for order in script.0.iter_mut().flatten() {
+        order.op = match order.key.space {
+            Space::Blocks => Op::Patch,
+            Space::Count => Op::Raise,
+            Space::Own | Space::Grow | Space::Hot | Space::Pair => Op::Put,
+        };
         order.mask = SET_SECOND;
-        order.len = order.len.min(1000);
+        order.len = order.len.clamp(40, 1000);
     }
-    let mut script = Script(orders);
     script.each(Op::Put, Space::Own, 1000..1012, 64);
     script.each(Op::Delete, Space::Own, 1000..1004, 0);
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
-    work(folder, oracle, base, script.0, scenario.is_full)
+    work(folder, oracle, base, script, scenario.is_full)
 }
 
 /// What a child does: it attaches, which recovers the dead, and detaches.
