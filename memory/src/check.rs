@@ -368,6 +368,9 @@ impl Walk<'_> {
         if noted.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its note is not settled"));
         }
+        if let Err(Damage(what)) = arena.numbers() {
+            self.report.fault(format!("member {index}: {what}"));
+        }
         self.ring(arena.get(note::STREAM))?;
         for which in [Bump::Small, Bump::Large] {
             let (cur, end, _) = arena.bump(which);

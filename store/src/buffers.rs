@@ -8,6 +8,7 @@ use nearstate_memory::{Plan, Seen};
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::copies::Copies;
 use crate::workshop::Workshop;
 
 /// The memory of the last transaction, if it is not in use.
@@ -60,6 +61,8 @@ pub(crate) enum Write {
     Patch { is_anew: bool, changes: Vec<SpanChange> },
     /// It goes.
     Delete,
+    /// It is an object, and gets what its private copy has.
+    Object { copy: usize },
 }
 
 /// One record of a transaction.
@@ -89,6 +92,7 @@ pub(crate) const LINEAR_MAX: usize = 24;
 pub(crate) struct Buffers {
     pub(crate) entries: Vec<Entry>,
     pub(crate) bytes: Vec<u8>,
+    pub(crate) copies: Copies,
     pub(crate) plan: Plan,
     pub(crate) places: BTreeMap<(u32, u64), u32>,
     /// True once a read did not fit the earlier ones.
@@ -106,6 +110,7 @@ impl Buffers {
         self.entries.clear();
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_MAX);
+        self.copies.clear();
         self.plan.clear();
         self.places.clear();
         self.is_torn = false;
@@ -119,13 +124,20 @@ impl Buffers {
     pub(crate) fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
         let from = self.bytes.len();
         let to = from + bytes.len();
-        if to > TRANSACTION_BYTES_MAX {
-            return Err(Error::TransactionTooLarge {
-                detail: format!("a transaction of {to} bytes (at most {TRANSACTION_BYTES_MAX})"),
-            });
-        }
+        self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
         Ok(Span { from, to })
+    }
+
+    /// Refuses what makes the transaction too large.
+    pub(crate) fn check_room(&self, more: usize) -> Result<()> {
+        let bytes = self.bytes.len() + self.copies.bytes + more;
+        if bytes > TRANSACTION_BYTES_MAX {
+            return Err(Error::TransactionTooLarge {
+                detail: format!("a transaction of {bytes} bytes (at most {TRANSACTION_BYTES_MAX})"),
+            });
+        }
+        Ok(())
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) const HIDDEN: u8 = 1;
 /// Its name.
 pub(crate) const NAME: &[u8] = b"\x01index";
 
+/// The namespace of the transactional memory's objects.
+pub(crate) const OBJECTS: &[u8] = b"\x01objects";
+
 /// Stripes of a count: writers of different stripes do not conflict.
 pub(crate) const STRIPES: u8 = 8;
 
@@ -34,6 +37,8 @@ const ROOT_EXPIRY: u64 = 1 << 62;
 #[derive(Debug, Default)]
 pub(crate) struct Hidden {
     pub(crate) table: Cell<Option<u32>>,
+    /// Number of the namespace of objects, once one was asked for.
+    pub(crate) objects: Cell<Option<u32>>,
     /// The last name that was given to a node.
     pub(crate) named: Cell<u64>,
     /// Tags of namespaces, each with the traits word under which they were read.

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod object;
 mod expiry;
 mod searching;
 mod scan;
@@ -44,6 +45,8 @@ mod write;
 mod read;
 mod session;
 mod buffers;
+mod copies;
+mod address;
 mod workshop;
 mod view;
 pub mod meta;
@@ -56,6 +59,7 @@ mod hidden;
 mod schema;
 pub mod glob;
 
+pub use address::Address;
 pub use check::{CheckReport, check};
 pub use commit::{Committed, Step};
 pub use event::{Event, EventKind, TagValue};
@@ -65,6 +69,7 @@ pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, now_ms_coarse,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
+pub use object::Objects;
 pub use patch::BlockChange;
 pub use record::Kind;
 pub use scan::{Pattern, Scan};

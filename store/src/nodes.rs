@@ -72,7 +72,7 @@ impl WriteSet<'_> {
     /// What this transaction has done with a record.
     pub(crate) fn own(&self, place: Option<usize>) -> Own {
         match place.and_then(|place| self.buffers.entries.get(place)).map(|entry| &entry.write) {
-            Some(Write::Put { .. } | Write::Patch { .. }) => Own::Written,
+            Some(Write::Put { .. } | Write::Patch { .. } | Write::Object { .. }) => Own::Written,
             Some(Write::Delete) => Own::Gone,
             Some(Write::None) | None => Own::Not,
         }

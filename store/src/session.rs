@@ -81,12 +81,21 @@ impl Region {
         self.memory.collapse()
     }
 
-    /// What an operator wants to know of the region: sizes, namespaces, members.
+    /// What an operator wants to know of the region: sizes, namespaces, members. Namespaces that
+    /// the region keeps for itself are left out.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn inspect(&self) -> Result<Inspection> {
-        self.memory.inspect()
+        let mut seen = self.memory.inspect()?;
+        seen.namespaces.retain(|namespace| !is_hidden(&namespace.name));
+        Ok(seen)
+    }
+
+    /// True if there is a hidden namespace of this name.
+    pub(crate) fn has_hidden(&self, name: &[u8]) -> Result<bool> {
+        let seen = self.memory.inspect()?;
+        Ok(seen.namespaces.iter().any(|namespace| namespace.name == name))
     }
 }
 
@@ -122,11 +131,22 @@ impl Namespace {
     }
 }
 
+/// True for the name of a namespace in which the region keeps what is not records to people:
+/// objects, indexes.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.first() == Some(&HIDDEN)
+}
+
 impl Session {
     /// Opens a namespace, and creates it first if there is none of this name.
     pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
-        if name.as_bytes().first() == Some(&HIDDEN) {
-            return Err(Error::BadName { bytes: name.len() });
+        if is_hidden(name.as_bytes()) {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "namespace {name:?}: names that begin with the byte 1 are the region's own; \
+                     take another name"
+                ),
+            });
         }
         let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
         match Kind::of(table.kind()) {

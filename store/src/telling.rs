@@ -89,7 +89,7 @@ impl<'s> WriteSet<'s> {
                 }
                 return Ok(());
             }
-            Write::Put { .. } => {}
+            Write::Put { .. } | Write::Object { .. } => {}
             Write::Patch { changes, .. } => {
                 let name = |(name, _): &(crate::buffers::Span, _)| {
                     str::from_utf8(name.of(&buffers.bytes)).unwrap_or_default()
@@ -122,8 +122,13 @@ impl<'s> WriteSet<'s> {
             if entry.write.is_none() || entry.traits & traits::STREAMED == 0 {
                 continue;
             }
+            let object;
             let step = match &entry.write {
                 Write::None => continue,
+                Write::Object { copy } => {
+                    object = self.session.object_parts(entry, *copy, &buffers.copies)?.concat();
+                    Step::Put { value: &object, meta: &[] }
+                }
                 Write::Delete => Step::Deleted { is_expiry: entry.is_expiry },
                 Write::Put { value } => Step::Put {
                     value: value.of(&buffers.bytes),

@@ -391,7 +391,8 @@ fn own_record<'t>(
         version: None,
     };
     let (is_anew, changes) = match write {
-        Write::None | Write::Delete => return Ok(None),
+        // Objects are no records of a namespace that a caller can name.
+        Write::None | Write::Delete | Write::Object { .. } => return Ok(None),
         Write::Put { value } => {
             record.value = Cow::Owned(set.buffers.bytes(value).to_vec());
             return Ok(Some(record));

@@ -3,11 +3,13 @@
 //!
 //! Reads are consistent at every moment: each new one checks that all earlier ones still stand.
 
-use nearstate_memory::{Access, Cell, Change, Committed, Expect, Pin, Seen, Verdict};
+use nearstate_memory::{Access, Cell, Change, Committed, Draft, Expect, Head, Pin, Seen, Verdict};
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::address::Address;
 use crate::buffers::{Buffers, Entry, LINEAR_MAX, Span, Write};
+use crate::copies::Copies;
 use crate::patch::BlockChange;
 use crate::session::{Session, Spot};
 
@@ -176,7 +178,9 @@ impl<'s> WriteSet<'s> {
                     entry.meta = Some(Span::default());
                     (true, Vec::new())
                 }
-                Write::None | Write::Put { .. } => (false, Vec::with_capacity(blocks.len())),
+                Write::None | Write::Put { .. } | Write::Object { .. } => {
+                    (false, Vec::with_capacity(blocks.len()))
+                }
             },
             None => return Ok(()),
         };
@@ -321,6 +325,10 @@ impl<'s> WriteSet<'s> {
                 let value = self.buffers.bytes(*value);
                 Ok(Change::Publish(session.draft(spot, &[], value, meta.unwrap_or_default())?))
             }
+            Write::Object { copy } => {
+                let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
+                Ok(Change::Publish(session.draft_of_parts(spot, &parts)?))
+            }
             Write::Patch { is_anew, changes } => {
                 let seen = entry.seen.filter(|_| !is_anew);
                 let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
@@ -339,7 +347,13 @@ impl<'s> WriteSet<'s> {
 
     #[cold]
     fn conflict(&self, place: usize) -> Error {
-        let key = String::from_utf8_lossy(self.key(place)).into_owned();
+        let key = self.key(place);
+        let table = self.buffers.entries.get(place).map(|entry| entry.table);
+        let objects = self.session.hidden.objects.get();
+        if let (true, Some(address)) = (table == objects, Address::of_key(key)) {
+            return Error::Conflict { detail: format!("object {address}") };
+        }
+        let key = String::from_utf8_lossy(key).into_owned();
         Error::Conflict { detail: format!("record {key:?}") }
     }
 }
@@ -360,5 +374,38 @@ impl Session {
         }
         let cell = self.member.cell(seen.at)?;
         Ok(Some((cell, cell.value()?)))
+    }
+
+    /// What an object is after the commit, in parts: its private copy, and its bytes in the region.
+    pub(crate) fn object_parts<'a>(
+        &'a self,
+        entry: &Entry,
+        copy: usize,
+        copies: &'a Copies,
+    ) -> Result<Vec<&'a [u8]>> {
+        let old = entry.seen.map(|seen| self.stored(seen)).transpose()?.flatten();
+        copies.parts(copy, old.map_or(&[], |(_, value)| value))
+    }
+
+    /// A filled record cell whose value comes in parts: no copy of the whole is made first.
+    fn draft_of_parts(&self, Spot { hash, key, .. }: Spot<'_>, value: &[&[u8]]) -> Result<Draft> {
+        let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
+        let head = Head {
+            kind: nearstate_memory::Kind::Record,
+            flags: 0,
+            body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
+            key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
+            children: 0,
+            hash,
+        };
+        let at = self.member.draft(&head)?;
+        let mut crc = crc32fast::Hasher::new();
+        let mut offset = 0;
+        for part in [key].iter().chain(value) {
+            crc.update(part);
+            self.member.write(at, offset, part)?;
+            offset += part.len() as u64;
+        }
+        Ok(Draft { at, body_crc: crc.finalize() })
     }
 }
