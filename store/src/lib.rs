@@ -37,6 +37,7 @@ mod stream;
 mod telling;
 mod tagging;
 mod nodes;
+mod found;
 mod writeset;
 mod watch;
 mod counter;
@@ -64,6 +65,7 @@ pub use check::{CheckReport, check};
 pub use commit::{Committed, Step};
 pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
+pub use found::Record;
 pub use lookup::Values;
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, now_ms_coarse,
@@ -76,7 +78,7 @@ pub use scan::{Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
 pub use stream::{CommitStream, Entry, Told, WhenFull};
-pub use txn::{Labels, Patience, Record, Txn};
+pub use txn::{Labels, Patience, Txn};
 pub use view::{Blocks, View};
 pub use watch::{Filter, Notice, Watch};
 pub use write::{Condition, Outcome};

@@ -6,12 +6,13 @@ use std::ops::Bound;
 use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
 use nearstate_model::{Error, Result};
 
+use crate::found::Record;
 use crate::hidden::{STRIPES, count_key, posting_key, tag_root};
 use crate::ordered::{Cursor, Sight, composite_range, split_composite};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Session};
 use crate::tagging::read_count;
-use crate::txn::{Record, Txn};
+use crate::txn::Txn;
 use crate::view::View;
 use crate::writeset::WriteSet;
 

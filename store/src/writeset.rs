@@ -17,18 +17,19 @@ use crate::session::{Session, Spot};
 #[derive(Debug)]
 pub(crate) struct WriteSet<'s> {
     pub(crate) session: &'s Session,
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: Box<Buffers>,
     /// Keeps every cell that was read from reuse, so that it is known again by its place.
     _pin: Pin<'s>,
 }
 
-impl Drop for WriteSet<'_> {
-    fn drop(&mut self) {
-        self.session.spare.give(std::mem::take(&mut self.buffers));
-    }
-}
-
 impl<'s> WriteSet<'s> {
+    /// Ends it: its memory serves the session's next one.
+    #[inline]
+    pub(crate) fn give_back(self) {
+        self.session.spare.give(self.buffers);
+    }
+
+    #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
         let buffers = session.spare.take();
@@ -93,7 +94,20 @@ impl<'s> WriteSet<'s> {
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
-        let place = match self.place_of(table, hash, key) {
+        let place = self.place_of(table, hash, key);
+        self.read_at(place, table, hash, key)
+    }
+
+    /// As [`WriteSet::read`] of a record whose entry is known to be there or not.
+    #[inline]
+    pub(crate) fn read_at(
+        &mut self,
+        place: Option<usize>,
+        table: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<(usize, Stored<'s>)> {
+        let place = match place {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
@@ -128,10 +142,14 @@ impl<'s> WriteSet<'s> {
     }
 
     /// True if everything that was read is still so: then all of it was so at one moment.
+    #[inline]
     pub(crate) fn is_whole(&self) -> Result<bool> {
         let session = self.session;
         for entry in &self.buffers.entries {
             let Some(seen) = entry.seen else { continue };
+            if session.member.stands(seen) {
+                continue;
+            }
             let table = session.member.table(entry.table)?;
             let key = self.buffers.bytes(entry.key);
             if !session.member.is_still(table, entry.hash, key, seen)? {
@@ -272,7 +290,7 @@ impl<'s> WriteSet<'s> {
         for place in 0..self.buffers.entries.len() {
             let change =
                 if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
-            let Buffers { entries, bytes, plan, .. } = &mut self.buffers;
+            let Buffers { entries, bytes, plan, .. } = &mut *self.buffers;
             let Some(entry) = entries.get(place) else { break };
             let key = entry.key.of(bytes);
             let from = plan.keys.len();
@@ -289,7 +307,7 @@ impl<'s> WriteSet<'s> {
         }
         match session.member.commit(&mut self.buffers.plan)? {
             Committed::Done => {
-                let Buffers { entries, plan, .. } = &mut self.buffers;
+                let Buffers { entries, plan, .. } = &mut *self.buffers;
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
                     entry.after = access.after;
                 }
