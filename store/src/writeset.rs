@@ -251,7 +251,8 @@ impl<'s> WriteSet<'s> {
         if writes == 0 {
             return Ok(()); // All reads were so at the moment of the last.
         }
-
+        // Before the first draft: a forked child has no arena of its own.
+        self.session.member.usable()?;
         let done = match self.buffers.entries.len() {
             1 if self.buffers.plan.announced.all.is_empty() => self.commit_one(),
             _ => self.commit_many(),
