@@ -548,3 +548,6 @@ impl Shared {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
