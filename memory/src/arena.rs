@@ -6,7 +6,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::class;
 use crate::crash::crash_point;
-use crate::layout::{ARENA_WORDS, Damage, QUEUES, SUPER_EPOCH, arena_at};
+use crate::layout::{ARENA_WORDS, Damage, QUEUES, SUPER_EPOCH, arena_at, unseal};
 use crate::map::Map;
 use crate::pin;
 
@@ -31,6 +31,8 @@ pub(crate) mod note {
     pub(crate) const TXN: usize = 25;
     /// Behind the queues, and not a part of the note: the ring of the member's commit stream.
     pub(crate) const STREAM: usize = 416;
+    /// The last number that was given, sealed.
+    pub(crate) const NUMBERS: usize = 424;
 }
 
 /// What a note says is being done.
@@ -85,7 +87,7 @@ const PENDING_MAX: usize = 8 << 20;
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
 const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= note::STREAM);
-const _: () = assert!(note::STREAM < ARENA_WORDS);
+const _: () = assert!(note::NUMBERS < ARENA_WORDS);
 
 /// One arena.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +126,14 @@ impl<'m> Arena<'m> {
             word.store(value, Ordering::Release);
         }
         crash_point!("arena.stored");
+    }
+
+    /// How many numbers the members of this arena have given.
+    pub(crate) fn numbers(&self) -> Result<u64, Damage> {
+        match self.get(note::NUMBERS) {
+            0 => Ok(0),
+            word => unseal(word, "an arena's count of numbers has a flipped bit"),
+        }
     }
 
     /// The queue of a class.

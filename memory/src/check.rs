@@ -59,6 +59,11 @@ impl CheckReport {
         self.faults_count == 0
     }
 
+    /// Adds what an upper floor found.
+    pub fn add_fault(&mut self, text: impl Into<String>) {
+        self.fault(text);
+    }
+
     fn fault(&mut self, text: impl Into<String>) {
         self.faults_count += 1;
         if self.faults.len() < FAULTS_NAMED_MAX {
@@ -362,6 +367,9 @@ impl Walk<'_> {
             [note::OP, note::POP, note::PENDING, note::CHUNK_TO, note::BATCH_WAY, note::TXN];
         if noted.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its note is not settled"));
+        }
+        if let Err(Damage(what)) = arena.numbers() {
+            self.report.fault(format!("member {index}: {what}"));
         }
         self.ring(arena.get(note::STREAM))?;
         for which in [Bump::Small, Bump::Large] {

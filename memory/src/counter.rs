@@ -77,11 +77,11 @@ impl Counter<'_> {
 }
 
 impl Member {
-    /// A pending counter cell that stands at zero.
+    /// A pending counter cell that stands at this sum.
     ///
     /// # Errors
     /// As [`Member::alloc`].
-    pub fn draft_counter(&self) -> Result<u64> {
+    pub fn draft_counter(&self, sum: i64) -> Result<u64> {
         let map = self.map();
         let at = self.alloc(BYTES)?;
         let head = Head {
@@ -96,6 +96,7 @@ impl Member {
         for word in map.slice(at + LINE, (BYTES - LINE) / 8)? {
             word.store(0, Ordering::Relaxed);
         }
+        Counter { map, at }.add(self, sum)?;
         cell::seal(map, at, 0, 0)?;
         Ok(at)
     }

@@ -311,17 +311,22 @@ impl Member {
         Ok(Placed { found, seen: Seen { at, slot_at: 0, word: control } })
     }
 
+    /// True if the word that led to what was found still does: then it is what is there. False says
+    /// nothing: [`Member::is_still`] finds out.
+    #[inline]
+    pub fn stands(&self, seen: Seen) -> bool {
+        let word = self.map().word(seen.slot_at);
+        seen.slot_at != 0 && word.is_ok_and(|word| load(word) == seen.word)
+    }
+
     /// True if what was found is still what is there. `at` is the cell that was found; 0 for none.
     ///
-    /// Cost: one load of a line that is cached, unless the record had no plain entry.
+    /// Cost: as a read.
     ///
     /// # Errors
     /// `Damaged`.
-    #[inline]
+    #[cold]
     pub fn is_still(&self, table: &Table, hash: u64, key: &[u8], seen: Seen) -> Result<bool> {
-        if seen.slot_at != 0 && load(self.map().word(seen.slot_at)?) == seen.word {
-            return Ok(true);
-        }
         let found = find(self.map(), table, hash, key, 1)?;
         if seen.at != 0 || found.is_some() {
             return Ok(found.map_or(0, |(cell, _)| cell.at()) == seen.at);

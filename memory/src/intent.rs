@@ -23,12 +23,17 @@ use crate::map::Map;
 // The transaction's cell: its first line, and what a line for each access holds.
 pub(crate) const STATUS: u64 = 24;
 pub(crate) const LINES: u64 = 32;
+/// How many of the lines, the last ones, are events.
+pub(crate) const EVENTS: u64 = 40;
 pub(crate) const COMMITTED: u64 = 1;
 pub(crate) const LINE_LOCK: u64 = 0;
 pub(crate) const LINE_SLOT: u64 = 8;
 pub(crate) const LINE_OLD: u64 = 16;
 pub(crate) const LINE_NEW: u64 = 24;
 pub(crate) const LINE_OWNER: u64 = 32;
+pub(crate) const LINE_RING: u64 = 40;
+pub(crate) const LINE_TAIL: u64 = 48;
+pub(crate) const LINE_SOURCE: u64 = 56;
 
 /// Lines that a transaction cell can have: more are a damaged count.
 pub(crate) const LINES_MAX: u64 = 1 << 16;
@@ -54,6 +59,10 @@ pub(crate) struct Log<'m> {
 impl<'m> Log<'m> {
     pub(crate) const fn of(map: &'m Map, at: u64) -> Self {
         Self { map, at }
+    }
+
+    pub(crate) const fn map(&self) -> &'m Map {
+        self.map
     }
 
     pub(crate) fn word(&self, which: u64) -> Result<&'m AtomicU64, Damage> {

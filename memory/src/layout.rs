@@ -106,6 +106,8 @@ pub mod traits {
     pub const STREAMED: u64 = 4;
     /// Some of its records may expire.
     pub const EXPIRING: u64 = 8;
+    /// A commit stream that is full refuses commits instead of losing its oldest ones.
+    pub const KEEPING: u64 = 16;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
 }

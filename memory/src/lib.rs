@@ -26,6 +26,10 @@ mod recover;
 #[cfg(not(loom))]
 mod transaction;
 #[cfg(not(loom))]
+mod plan;
+#[cfg(not(loom))]
+mod announce;
+#[cfg(not(loom))]
 mod publish;
 #[cfg(not(loom))]
 mod split;
@@ -76,6 +80,8 @@ mod atomic;
 mod models;
 
 #[cfg(not(loom))]
+pub use announce::{Announcement, Announcements};
+#[cfg(not(loom))]
 pub use cell::{Cell, FLAG_META, HEADER, Head, Kind};
 #[cfg(not(loom))]
 pub use counter::Counter;
@@ -88,6 +94,8 @@ pub use member::{Member, Pin, WAIT_MAX};
 #[cfg(not(loom))]
 pub use namespace::NamespaceEntry;
 #[cfg(not(loom))]
+pub use plan::{Access, Change, Committed, Expect, Plan};
+#[cfg(not(loom))]
 pub use publish::{Changed, Draft, Verdict};
 #[cfg(not(loom))]
 pub use recover::{Decision, Fact, decide};
@@ -96,10 +104,8 @@ pub use region::{
     CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
 };
 #[cfg(not(loom))]
-pub use system::now_ms_coarse;
-#[cfg(not(loom))]
 pub use ring::{Next, RingReader, Start};
 #[cfg(not(loom))]
-pub use table::Table;
+pub use system::{now_ms_coarse, since_boot};
 #[cfg(not(loom))]
-pub use transaction::{Access, Change, Committed, Expect, Plan};
+pub use table::Table;

@@ -160,6 +160,12 @@ pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Dam
     })
 }
 
+/// Bits of a number that name the arena, and those that a sealed word has for the count.
+const NUMBER_MEMBER_BITS: u32 = 14;
+const NUMBER_COUNT_BITS: u32 = 48;
+const _: () = assert!(MEMBERS_MAX <= 1 << NUMBER_MEMBER_BITS);
+const _: () = assert!(NUMBER_MEMBER_BITS + NUMBER_COUNT_BITS <= u64::BITS);
+
 impl Member {
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -181,6 +187,34 @@ impl Member {
     #[inline]
     pub const fn index(&self) -> u32 {
         self.index
+    }
+
+    /// A number that nobody in the life of the region was given before; never 0. It is made of the
+    /// arena's count, which outlives the member, and of the arena's own number.
+    ///
+    /// Cost: a load and a store of the member's own line. A kill, or a caller that does not use the
+    /// number, leaves a gap.
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`, `Full` after 2^48 numbers.
+    pub fn next_number(&self) -> Result<u64> {
+        self.usable()?;
+        let arena = self.arena()?;
+        let count = arena.numbers()? + 1;
+        if count >> NUMBER_COUNT_BITS != 0 {
+            let detail = format!("session {} has no numbers left: open another", self.index);
+            return Err(Error::Full { detail });
+        }
+        arena.set(note::NUMBERS, seal(count));
+        Ok(count << NUMBER_MEMBER_BITS | u64::from(self.index))
+    }
+
+    /// How many sessions the region has had at once: their numbers are below.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn sessions(&self) -> Result<u32> {
+        Ok(members_high(self.map())?)
     }
 
     /// The owner that this member writes into lock words.

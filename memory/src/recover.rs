@@ -225,7 +225,10 @@ fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
             crash_point!("recover.split");
             split::finish(arena, owner)
         }
-        Decision::RollForwardTransaction => transaction::finish(arena),
+        Decision::RollForwardTransaction => {
+            transaction::finish(arena)?;
+            transaction::wake(arena)
+        }
         Decision::RollBackTransaction => {
             transaction::undo(arena)?;
             crash_point!("recover.undone");

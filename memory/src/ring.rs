@@ -145,7 +145,6 @@ pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bo
 /// Appends `bytes` bytes that stand at `source_at` in the region, unless they were appended: then
 /// the tail is not `tail_before` any more. Under the ring's lock, or as the recoverer of its owner;
 /// may be cut short by a kill anywhere and repeated, also by another process.
-#[cfg_attr(not(test), expect(dead_code, reason = "the commit of a transaction calls it"))]
 pub(crate) fn append(
     map: &Map,
     ring_at: u64,
@@ -176,6 +175,9 @@ pub(crate) fn judge(map: &Map, ring_at: u64) -> Result<(), Damage> {
         return Err(Damage("a ring has a flag that does not exist"));
     }
     let tail = words.tail.load(Ordering::Acquire);
+    if words.reserved.load(Ordering::Acquire) < tail.saturating_add(RESERVED_FIRST) {
+        return Err(Damage("a ring has reserved less than it has"));
+    }
     if map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire) > tail {
         return Err(Damage("a ring is acknowledged beyond its end"));
     }

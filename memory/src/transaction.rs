@@ -4,152 +4,24 @@ use std::time::Instant;
 
 use nearstate_model::{Error, Result};
 
+use crate::announce::{self, Announcements};
 use crate::arena::{Arena, note, note_word, op, settle_line, slot};
 use crate::atomic::{Ordering, fence};
 use crate::bucket::{
-    VERSION_MAX, at_of, control, depth_of, entry, intent, link, load, publish, stamp_of, step,
-    tag_of,
+    VERSION_MAX, at_of, control, depth_of, intent, link, load, publish, stamp_of, step, tag_of,
 };
 use crate::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
 use crate::crash::{crash_point, is_planted};
 use crate::index::{find_bucket, walk_chain};
 use crate::intent::{
-    COMMITTED, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
+    COMMITTED, EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
 };
 use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
 use crate::lock;
 use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
-use crate::publish::{CROWD, Draft, ENTRIES_MAX, Place, locate, retire_record};
-use crate::table::Table;
-
-/// What must be there for a transaction to commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// Whatever is there.
-    Anything,
-    /// No record.
-    Nothing,
-    /// This very cell, which the caller's pin has kept from reuse since it read it.
-    Cell(u64),
-}
-
-/// What a transaction does with a record.
-#[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// It was read.
-    Keep,
-    /// It gets this version.
-    Publish(Draft),
-    /// It goes.
-    Remove,
-}
-
-/// One record that a transaction touches.
-#[derive(Clone, Copy, Debug)]
-pub struct Access {
-    /// Number of its namespace.
-    pub table: u32,
-    /// Hash of its key.
-    pub hash: u64,
-    /// Where its key stands in [`Plan::keys`].
-    pub key: (usize, usize),
-    /// What must be there.
-    pub expect: Expect,
-    /// What becomes of it.
-    pub change: Change,
-    /// The namespace's traits that the caller has seen to; judged for changes.
-    pub traits: u64,
-    /// Version that was there, after the commit.
-    pub before: Option<u64>,
-    /// Version that is there, after the commit of a new one.
-    pub after: Option<u64>,
-    bucket: u64,
-    lock_at: u64,
-    found_at: u64,
-    found: u64,
-    empty_at: u64,
-    crowd: u32,
-    retired: Option<u8>,
-}
-
-impl Access {
-    /// A record that is read.
-    pub const fn new(table: u32, hash: u64, key: (usize, usize)) -> Self {
-        Self {
-            table,
-            hash,
-            key,
-            expect: Expect::Anything,
-            change: Change::Keep,
-            traits: 0,
-            before: None,
-            after: None,
-            bucket: 0,
-            lock_at: 0,
-            found_at: 0,
-            found: 0,
-            empty_at: 0,
-            crowd: 0,
-            retired: None,
-        }
-    }
-
-    const fn is_write(&self) -> bool {
-        match self.change {
-            Change::Keep => false,
-            Change::Publish(_) => true,
-            Change::Remove => self.found_at != 0,
-        }
-    }
-
-    const fn new_entry(&self) -> u64 {
-        match self.change {
-            Change::Publish(draft) => entry(tag_of(self.hash), draft.at),
-            Change::Keep | Change::Remove => 0,
-        }
-    }
-}
-
-/// What a transaction does, each record once.
-#[derive(Debug, Default)]
-pub struct Plan {
-    /// The records.
-    pub accesses: Vec<Access>,
-    /// Bytes of their keys.
-    pub keys: Vec<u8>,
-    /// Accesses in the order of their locks.
-    order: Vec<u32>,
-}
-
-impl Plan {
-    /// Forgets everything, and keeps the memory.
-    pub fn clear(&mut self) {
-        self.accesses.clear();
-        self.keys.clear();
-        self.order.clear();
-    }
-
-    fn set(&mut self, number: usize, access: Access) {
-        if let Some(kept) = self.accesses.get_mut(number) {
-            *kept = access;
-        }
-    }
-
-    fn key(&self, access: &Access) -> &[u8] {
-        self.keys.get(access.key.0..access.key.1).unwrap_or_default()
-    }
-}
-
-/// What became of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Committed {
-    /// All of it happened.
-    Done,
-    /// Nothing happened: the record of this access is not what was expected.
-    Conflict(usize),
-    /// Nothing happened: the traits of this access's namespace are not what was expected.
-    Changed(usize),
-}
+use crate::plan::{Access, Change, Committed, Expect, Plan};
+use crate::publish::{CROWD, ENTRIES_MAX, locate, retire_record};
+use crate::ring;
 
 /// What came of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +52,7 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
     let log = Log::of(arena.map, arena.get(note::SLOT));
     log.settle_words(LINE_NEW)?;
     crash_point!("txn.settled");
+    announce::append_all(log)?;
     // Before anything is retired: a cell in transit that heads the pending list has not left it.
     arena.set(note::PENDING, 0);
     crash_point!("txn.unpended");
@@ -193,12 +66,18 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
             retire_record(arena, log.get(index, LINE_OLD)?, new)?;
         }
     }
+    announce::retire_all(arena, log)?;
     crash_point!("txn.retired");
     // Only now: the lines above were still needed, by readers as well.
     arena.retire(log.at)?;
     crash_point!("txn.logged");
     arena.set(note::OP, op::NONE);
     Ok(())
+}
+
+/// Recovery: what a dead member appended and did not announce.
+pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Damage> {
+    announce::wake_all(Log::of(arena.map, arena.get(note::SLOT)))
 }
 
 /// Gives back the locks that a transaction's cell names and `owner` has.
@@ -253,12 +132,17 @@ impl Member {
     }
 
     fn commit_in_order(&self, plan: &mut Plan) -> Result<Committed> {
-        let log = self.new_log(plan.accesses.len() as u64)?;
+        let first = plan.accesses.len() as u64;
+        let events = plan.announced.all.len() as u64;
+        let log = self.new_log(first + events, events)?;
         self.lock_all(plan, log)?;
         crash_point!("txn.locked");
         let arena = self.arena()?;
         let done = match self.judge(plan) {
-            Ok(None) => self.write_all(plan, log, &arena).map(|()| Committed::Done),
+            Ok(None) => self
+                .prepare_events(&plan.announced, log, first)
+                .and_then(|()| self.write_all(plan, log, &arena))
+                .map(|()| Committed::Done),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
         };
@@ -269,11 +153,14 @@ impl Member {
         crash_point!("txn.unlocked");
         // The commit is there for everybody before its caller reads anything else.
         fence(Ordering::SeqCst);
+        if events != 0 && matches!(done, Ok(Committed::Done)) {
+            announce::wake_all(log)?;
+        }
         done
     }
 
     /// A pending transaction cell with room for `lines`.
-    fn new_log(&self, lines: u64) -> Result<Log<'_>> {
+    fn new_log(&self, lines: u64, events: u64) -> Result<Log<'_>> {
         let at = self.alloc(LINE * (lines + 1))?;
         let log = Log::of(self.map(), at);
         let head = log.word(WORD_HEAD)?;
@@ -281,6 +168,7 @@ impl Member {
         head.store(class | (Kind::Transaction as u64) << 8, Ordering::Relaxed);
         log.word(STATUS)?.store(0, Ordering::Relaxed);
         log.word(LINES)?.store(lines, Ordering::Relaxed);
+        log.word(EVENTS)?.store(events, Ordering::Relaxed);
         Ok(log)
     }
 
@@ -299,6 +187,7 @@ impl Member {
                 log.set(index, LINE_SLOT, 0)?;
                 before = access.lock_at;
             }
+            announce::name_rings(&plan.announced, log, plan.order.len() as u64)?;
             arena.set(note::TXN, log.at);
             crash_point!("txn.named");
             let locked = self.lock_in_order(plan);
@@ -354,6 +243,28 @@ impl Member {
                 return Ok(Locked::Moved);
             }
         }
+        self.lock_rings(&plan.announced)
+    }
+
+    /// The rings come last: their locks are the ones that most others wait for.
+    fn lock_rings(&self, announced: &Announcements) -> Result<Locked> {
+        let mut before = 0;
+        for event in &announced.all {
+            if event.ring_at == before {
+                continue;
+            }
+            let at = ring::lock_at(event.ring_at);
+            let word = self.map().word(at)?;
+            if lock::try_take(word, self.me()).is_err() {
+                match self.wait_for(word, slot::BUCKET, WAIT_SHORT) {
+                    Ok(_) => {}
+                    Err(Error::Stalled { .. }) => return Ok(Locked::Busy(at)),
+                    Err(error) => return Err(error),
+                }
+            }
+            crash_point!("txn.ringing");
+            before = event.ring_at;
+        }
         Ok(Locked::All)
     }
 
@@ -382,6 +293,7 @@ impl Member {
             self.seal_version(&mut access)?;
             plan.set(number, access);
         }
+        plan.tell_versions();
         if has_moved {
             self.locate_again(plan)?;
         }
@@ -556,58 +468,6 @@ impl Member {
             }
         }
         Ok(())
-    }
-
-    /// What writers of a namespace must see to: bits of [`crate::layout::traits`].
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline]
-    pub fn traits(&self, table: u32) -> Result<u64> {
-        Ok(self.map().word(catalog_at(table) + CATALOG_TRAITS)?.load(Ordering::Acquire))
-    }
-
-    /// Waits for every writer of a namespace that took its lock before the call, bucket by bucket:
-    /// whoever comes later sees the traits that were changed before.
-    ///
-    /// Complexity: linear in the buckets, some 30 ns each.
-    ///
-    /// # Errors
-    /// `Stalled`, `Damaged`.
-    pub fn pass_every_bucket(&self, table: &Table) -> Result<()> {
-        fence(Ordering::SeqCst);
-        for bucket in 0..table.refresh(self.map())? {
-            let at = table.bucket_at(self.map(), bucket)?;
-            let payload = self.take(at, slot::BUCKET)?;
-            self.give_back(at, slot::BUCKET, payload)?;
-        }
-        Ok(())
-    }
-
-    /// Changes the traits of a namespace. Writers judge them under their locks; see
-    /// [`Member::pass_every_bucket`] for those that judged them before.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn change_traits(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
-        let word = self.map().word(catalog_at(table) + CATALOG_TRAITS)?;
-        let mut seen = word.load(Ordering::Acquire);
-        loop {
-            let wanted = change(seen);
-            match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(wanted),
-                Err(now) => seen = now,
-            }
-        }
-    }
-}
-
-impl Access {
-    const fn note_place(&mut self, place: Place) {
-        self.found_at = place.found_at;
-        self.found = place.found;
-        self.empty_at = place.empty_at;
-        self.crowd = place.entries + 1;
     }
 }
 

@@ -79,6 +79,11 @@ pub enum Error {
         /// Key of the record that has it, as text where it is text.
         holder: String,
     },
+    /// No object of the transactional memory has this address: it was freed, or never given.
+    NoObject {
+        /// The address.
+        address: u64,
+    },
     /// The commit stream of this writer is full and its policy is to wait for the consumer.
     Behind {
         /// What is full, and what would help.
@@ -132,6 +137,10 @@ pub enum Error {
     },
 }
 
+/// What to do about an address that leads nowhere.
+const NO_OBJECT: &str = "it was freed, or this region never gave it; take addresses from records \
+                         and objects that the same transaction has read";
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use crate::limits::{
@@ -171,7 +180,9 @@ impl fmt::Display for Error {
                 "the unique tag {tag:?} has the value {value:?} in record {holder:?} already: \
                  delete that record or take the value from it first"
             ),
-            Self::Behind { detail } => f.write_str(detail),
+            Self::NoObject { address } => {
+                write!(f, "no object has the address {address:#x}: {NO_OBJECT}")
+            }
             Self::Stalled { holder } => write!(
                 f,
                 "{holder} is alive but stopped while it holds what this write needs: let it run \
@@ -199,7 +210,7 @@ impl fmt::Display for Error {
                 write!(f, "{detail}: {} (errno {errno})", std::io::Error::from_raw_os_error(*errno))
             }
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
-            Self::BadArgument { detail } => f.write_str(detail),
+            Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),
         }
     }
 }

@@ -27,6 +27,15 @@ pub const NAMESPACES_MAX: usize = 4096;
 /// named by 16 bits, and 0 means nobody.
 pub const MEMBERS_MAX: usize = 16_384;
 
+/// How deep conditions of a search may stand in each other. People write two or three levels; the
+/// bound keeps what a stranger sends from using up the stack. A deeper one is refused with
+/// [`crate::Error::BadArgument`].
+pub const SEARCH_DEPTH_MAX: usize = 16;
+
+/// The most conditions, comparisons and record ids of one search. Every candidate record may be
+/// judged by all of them. More are refused with [`crate::Error::BadArgument`].
+pub const SEARCH_UNITS_MAX: usize = 1024;
+
 /// The smallest region, in bytes: the fixed tables and a few records.
 pub const REGION_BYTES_MIN: u64 = 64 << 20;
 
@@ -63,3 +72,24 @@ pub const RING_BYTES_MIN: u64 = 4 << 10;
 /// The largest ring, in bytes: at a hundred bytes an event, a million events; it comes from the
 /// heap in one piece.
 pub const RING_BYTES_MAX: u64 = 128 << 20;
+
+/// The longest key of an ordered index, in bytes: a tag's value of which every byte is escaped
+/// (2 x 1024), the longest record key (4096), and what stands between and before them. A longer one
+/// is refused with [`crate::Error::BadArgument`].
+pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;
+
+/// The most tags that a namespace declares in its life: each costs every write of a record that has
+/// it an index entry. A UE context is found by some ten identities.
+pub const TAGS_DECLARED_MAX: usize = 32;
+/// What the ring of a namespace's watchers holds, in bytes: some ten thousand events, a tenth of a
+/// second of changes at a hundred thousand a second. A watcher that is further behind is told how
+/// many it missed.
+pub const WATCH_RING_BYTES: u64 = 1 << 20;
+
+/// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES`], which is a
+/// quarter of it with 16 bytes of head. A larger one goes without names of blocks and tags.
+pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
+
+/// What the commit stream of one writer holds, in bytes; a transaction takes at most a quarter of
+/// it. A hundred sessions that write take 400 MiB.
+pub const STREAM_RING_BYTES: u64 = 4 << 20;

@@ -94,9 +94,15 @@ impl From<Cause> for Error {
             | Cause::ValueTooLarge { .. }
             | Cause::TooManyBlocks { .. }
             | Cause::BadName { .. }
+            | Cause::TransactionTooLarge { .. }
             | Cause::BadArgument { .. } => ErrorKind::RejectedBySdl,
             Cause::WrongKind { .. }
             | Cause::Full { .. }
+            | Cause::Conflict { .. }
+            | Cause::Deadline { .. }
+            | Cause::TagTaken { .. }
+            | Cause::NoObject { .. }
+            | Cause::Behind { .. }
             | Cause::NotARegion { .. }
             | Cause::AlreadyExists { .. }
             | Cause::InUse { .. } => ErrorKind::RejectedByBackend,
@@ -122,6 +128,16 @@ mod tests {
         let damaged = Error::from(Cause::Damaged { detail: "a cell".to_owned() });
         assert!(!damaged.kind.is_unaltered());
         assert!(Error::from(Cause::Forked).kind.is_unaltered());
+        for cause in [
+            Cause::Conflict { detail: "record \"a\"".to_owned() },
+            Cause::Deadline { tries: 1000 },
+            Cause::NoObject { address: 7 },
+            Cause::Behind { detail: "the commit stream is full".to_owned() },
+        ] {
+            let error = Error::from(cause);
+            assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+            assert!(error.kind.is_unaltered());
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn a_namespace_of_named_blocks_is_not_for_values() {
     let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
     let region = Region::create(&folder.path().join("region"), &options).unwrap();
     let session = region.session().unwrap();
-    session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+    session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     let mut sdl = RegionStorage::on(region).unwrap();
     let error = sdl.set("blocks", &[(b"k", b"v")]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");

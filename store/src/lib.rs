@@ -1,5 +1,6 @@
 //! Floor 2: records on one host. What a record is, and what an operation on one record does: put,
-//! get, patch, delete, their conditional forms, batches, walks. The bytes are `nearstate-memory`'s.
+//! get, patch, delete, their conditional forms, batches, walks; counters; watches. The bytes are
+//! `nearstate-memory`'s.
 //!
 //! ```
 //! use nearstate_store::{Condition, CreateOptions, Outcome, Region, Schema};
@@ -24,28 +25,60 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod object;
+mod expiry;
+mod searching;
 mod scan;
+mod lookup;
+mod declare;
+mod single;
 mod txn;
+mod stream;
+mod telling;
+mod tagging;
+mod nodes;
+mod found;
 mod writeset;
+mod watch;
+mod counter;
 mod patch;
 mod write;
 mod read;
 mod session;
 mod buffers;
+mod copies;
+mod address;
+mod workshop;
 mod view;
-mod meta;
+pub mod meta;
+mod event;
+mod commit;
+pub mod search;
 mod record;
+pub mod ordered;
+mod hidden;
+mod schema;
 pub mod glob;
 
+pub use address::Address;
 pub use check::{CheckReport, check};
+pub use commit::{Committed, Step};
+pub use event::{Event, EventKind, TagValue};
+pub use expiry::Collected;
+pub use found::Record;
+pub use lookup::Values;
 pub use nearstate_memory::{
-    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
+    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, now_ms_coarse,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
+pub use object::Objects;
 pub use patch::BlockChange;
 pub use record::Kind;
 pub use scan::{Pattern, Scan};
+pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
-pub use txn::{Labels, Patience, Record, Txn};
+pub use stream::{CommitStream, Entry, Told, WhenFull};
+pub use txn::{Labels, Patience, Txn};
 pub use view::{Blocks, View};
+pub use watch::{Filter, Notice, Watch};
 pub use write::{Condition, Outcome};

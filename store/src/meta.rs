@@ -1,10 +1,10 @@
-//! What a record carries beside its value: when it ends, when it was indexed, and its tags.
+//! What a record carries beside its value: when it ends, and its tags.
 //!
 //! It stands behind the value in the record's cell, with its size last, so that it is found from
 //! the end and a reader of the value alone touches nothing but the last line:
 //!
 //! ```text
-//! value | tags | expires u64 | indexed u64 | bytes of all after the value u32
+//! value | tags | expires u64 | bytes of all after the value u32
 //! tag = name bytes u8 | value bytes u16 | name | value        (little-endian)
 //! ```
 //!
@@ -17,8 +17,8 @@ use nearstate_memory::layout::Damage;
 use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
 use nearstate_model::{Error, Result};
 
-/// The two times and the size.
-const TAIL: usize = 8 + 8 + 4;
+/// The time and the size.
+const TAIL: usize = 8 + 4;
 /// The sizes before a tag's name.
 const TAG_HEAD: usize = 3;
 
@@ -29,8 +29,6 @@ const CUT: Damage = Damage("a record's tags are cut short");
 pub struct Meta<'a> {
     /// When the record ends by itself, in milliseconds since 1970; 0: never.
     pub expires_ms: u64,
-    /// When the record's tags were last entered into the indexes, in milliseconds since 1970.
-    pub indexed_ms: u64,
     tags: &'a [u8],
 }
 
@@ -45,10 +43,9 @@ impl<'a> Meta<'a> {
         let value_bytes = bytes.len().checked_sub(u32::from_le_bytes(*size) as usize).ok_or(CUT)?;
         let (value, meta) = bytes.split_at_checked(value_bytes).ok_or(CUT)?;
         let (tags, tail) = meta.split_last_chunk::<TAIL>().ok_or(CUT)?;
-        let (expires, rest) = tail.split_first_chunk::<8>().ok_or(CUT)?;
-        let (indexed, _) = rest.split_first_chunk::<8>().ok_or(CUT)?;
+        let (expires, _) = tail.split_first_chunk::<8>().ok_or(CUT)?;
         let expires_ms = u64::from_le_bytes(*expires);
-        Ok((value, Self { expires_ms, indexed_ms: u64::from_le_bytes(*indexed), tags }))
+        Ok((value, Self { expires_ms, tags }))
     }
 
     /// The tags, in ascending order of name and value.
@@ -109,6 +106,11 @@ impl<'a> Iterator for Tags<'a> {
 }
 
 impl<'a> Tags<'a> {
+    /// No tags.
+    pub(crate) const fn none() -> Self {
+        Self { rest: &[] }
+    }
+
     #[inline]
     fn step(&mut self) -> Result<(&'a str, &'a [u8]), Damage> {
         let ([name_bytes, v0, v1], rest) = self.rest.split_first_chunk::<TAG_HEAD>().ok_or(CUT)?;
@@ -134,18 +136,32 @@ pub(crate) fn split<'a>(cell: Cell<'_>, bytes: &'a [u8]) -> Result<(&'a [u8], &'
     Ok((value, bytes.get(value.len()..).unwrap_or_default()))
 }
 
+/// True if the time of a record that carries this has passed.
+#[inline]
+pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
+    if meta.is_empty() {
+        return Ok(false);
+    }
+    let (_, meta) = Meta::split(meta)?;
+    Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
+}
+
+/// True if a record's time has passed.
+#[inline]
+pub(crate) fn is_past_cell(cell: Cell<'_>) -> Result<bool> {
+    if !cell.has_meta() {
+        return Ok(false);
+    }
+    is_past(split(cell, cell.value()?)?.1)
+}
+
 /// Appends what stands behind a value: the tags in order and without doubles, however they are
 /// given. Cost: one pass over them; given out of order, they are copied and sorted first.
 ///
 /// # Errors
 /// `BadArgument`: too many tags, or one too long; nothing was appended then.
 #[inline]
-pub fn encode(
-    expires_ms: u64,
-    indexed_ms: u64,
-    tags: &[(&str, &[u8])],
-    out: &mut Vec<u8>,
-) -> Result<()> {
+pub fn encode(expires_ms: u64, tags: &[(&str, &[u8])], out: &mut Vec<u8>) -> Result<()> {
     let bytes = measure(tags)?;
     let begin = out.len();
     out.reserve(bytes);
@@ -158,7 +174,6 @@ pub fn encode(
         append(&sorted, out);
     }
     out.extend_from_slice(&expires_ms.to_le_bytes());
-    out.extend_from_slice(&indexed_ms.to_le_bytes());
     let all = u32::try_from(out.len() - begin + 4).unwrap_or(u32::MAX);
     out.extend_from_slice(&all.to_le_bytes());
     Ok(())
@@ -236,13 +251,12 @@ mod tests {
             value in prop::collection::vec(any::<u8>(), 0..40),
             pairs in pairs(),
             expires: u64,
-            indexed: u64,
         ) {
             let mut bytes = value.clone();
-            encode(expires, indexed, &borrowed(&pairs), &mut bytes).unwrap();
+            encode(expires, &borrowed(&pairs), &mut bytes).unwrap();
             let (found, meta) = Meta::split(&bytes).unwrap();
             prop_assert_eq!(found, &value);
-            prop_assert_eq!((meta.expires_ms, meta.indexed_ms), (expires, indexed));
+            prop_assert_eq!(meta.expires_ms, expires);
             let set: BTreeSet<_> = borrowed(&pairs).into_iter().collect();
             let read: Vec<_> = meta.tags().map(Result::unwrap).collect();
             prop_assert_eq!(&read, &set.iter().copied().collect::<Vec<_>>());
@@ -272,7 +286,7 @@ mod tests {
         #[test]
         fn meta_that_is_cut_anywhere_is_damage_or_shorter(pairs in pairs(), cut: prop::sample::Index) {
             let mut bytes = Vec::new();
-            encode(1, 2, &borrowed(&pairs), &mut bytes).unwrap();
+            encode(1, &borrowed(&pairs), &mut bytes).unwrap();
             let kept = &bytes[..cut.index(bytes.len())];
             if let Ok((_, meta)) = Meta::split(kept) {
                 prop_assert!(meta.tags().count() <= kept.len());
@@ -286,8 +300,8 @@ mod tests {
     fn the_order_in_which_tags_are_given_leaves_no_trace() {
         let (mut sorted, mut mixed) = (Vec::new(), Vec::new());
         let (a, b, c): (&[u8], &[u8], &[u8]) = (b"1", b"2", b"");
-        encode(7, 8, &[("dnn", c), ("supi", a), ("supi", b)], &mut sorted).unwrap();
-        encode(7, 8, &[("supi", b), ("dnn", c), ("supi", a), ("supi", b)], &mut mixed).unwrap();
+        encode(7, &[("dnn", c), ("supi", a), ("supi", b)], &mut sorted).unwrap();
+        encode(7, &[("supi", b), ("dnn", c), ("supi", a), ("supi", b)], &mut mixed).unwrap();
         assert_eq!(sorted, mixed);
     }
 
@@ -295,7 +309,7 @@ mod tests {
     fn tags_in_the_wrong_order_are_found_by_the_check() {
         let mut bytes = Vec::new();
         append(&[("b", b"1"), ("a", b"1")], &mut bytes);
-        let meta = Meta { expires_ms: 0, indexed_ms: 0, tags: &bytes };
+        let meta = Meta { expires_ms: 0, tags: &bytes };
         assert_eq!(meta.check(), Err(Damage("a record's tags are not in order")));
     }
 
@@ -308,7 +322,7 @@ mod tests {
         let fits: [Given<'_>; 3] = [&[], &[(&long_name, &long_value)], &many[..TAGS_MAX]];
         for tags in fits {
             let mut out = Vec::new();
-            encode(0, 0, tags, &mut out).unwrap();
+            encode(0, tags, &mut out).unwrap();
             assert_eq!(Meta::split(&out).unwrap().1.check(), Ok(()));
         }
         let too_long = [long_name.as_str(), "n"].concat();
@@ -321,7 +335,7 @@ mod tests {
         ];
         for (tags, says) in refused {
             let mut out = b"value".to_vec();
-            let error = encode(0, 0, tags, &mut out).unwrap_err().to_string();
+            let error = encode(0, tags, &mut out).unwrap_err().to_string();
             assert!(error.starts_with(says), "{error}");
             assert_eq!(out, b"value");
         }

@@ -6,8 +6,8 @@ use nearstate_model::{Error, Result};
 
 use crate::meta::split;
 use crate::record::{BLOCK_INLINE_MAX, Block, Kind, Place, Table, encode};
-use crate::session::{Namespace, Session, Spot, check_key};
-use crate::write::{Condition, Outcome};
+use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
+use crate::write::{Condition, Outcome, SEEN_TO, present};
 
 /// A change of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,29 +19,27 @@ pub struct BlockChange<'a> {
 }
 
 impl Session {
-    /// Changes some blocks of a record, all of them in one step; the others stay as they are.
-    /// Creates the record if there is none and the condition allows it.
-    ///
-    /// Cost: blocks above 512 bytes are copied only if they change; smaller ones are copied along.
-    ///
-    /// # Errors
-    /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
-    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
-    pub fn patch(
+    /// Patches a record of a namespace whose writers have nothing to see to; `None` if they have.
+    pub(crate) fn patch_plainly(
         &self,
         namespace: Namespace,
         key: &[u8],
         changes: &[BlockChange<'_>],
         condition: Condition<'_>,
-    ) -> Result<Outcome> {
+    ) -> Result<Option<Outcome>> {
         check_patch(namespace, key, changes, condition)?;
+        if self.member.traits(namespace.index)? & SEEN_TO != 0 {
+            return Ok(None);
+        }
         let spot = self.spot(namespace, key)?;
         loop {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let seen = self.member.find(spot.table, spot.hash, key)?.map(|(cell, _)| cell);
+            let found = self.member.find(spot.table, spot.hash, key)?.map(|(cell, _)| cell);
+            let seen = present(found)?;
             if !condition.holds(seen)? {
-                return Ok(Outcome::Refused { current: seen.map(|cell| cell.version()) });
+                let current = seen.map(|cell| cell.version());
+                return Ok(Some(Outcome::Refused { current }));
             }
             let draft = match self.patched(spot, seen, changes, None) {
                 Ok(draft) => draft,
@@ -50,14 +48,18 @@ impl Session {
                     return Err(error);
                 }
             };
-            let seen_at = seen.map(|cell| cell.at());
-            let mut is_stale = false;
+            let found_at = found.map(|cell| cell.at());
+            let (mut is_stale, mut is_plain) = (false, true);
             let done = self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
-                is_stale = record.map(|cell| cell.at()) != seen_at;
-                Ok(if is_stale { Verdict::Leave } else { Verdict::Publish })
+                is_stale = record.map(|cell| cell.at()) != found_at;
+                is_plain = self.member.traits(namespace.index)? & SEEN_TO == 0;
+                Ok(if is_stale || !is_plain { Verdict::Leave } else { Verdict::Publish })
             })?;
+            if !is_plain {
+                return Ok(None);
+            }
             if !is_stale {
-                return Ok(Outcome::of(&done));
+                return Ok(Some(Outcome::of(&done, None)));
             }
             // Somebody else changed the record meanwhile, so that one went forward.
         }
@@ -137,12 +139,15 @@ pub(crate) fn check_patch(
 ) -> Result<()> {
     check_key(key)?;
     if namespace.kind != Kind::Blocks {
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(namespace.kind, "patch a block", ""));
+        }
         return Err(Error::WrongKind {
             detail: "records of this namespace have one unnamed block: put it".to_owned(),
         });
     }
     if matches!(condition, Condition::Value(_)) {
-        return Err(crate::write::wrong_kind("compare a value", "compare its version"));
+        return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
     }
     if changes.len() > BLOCKS_MAX {
         return Err(Error::TooManyBlocks { blocks: changes.len() });

@@ -1,8 +1,9 @@
 //! The shortest path in the house: reading a record.
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
-use crate::session::{Namespace, Session};
+use crate::record::Kind;
+use crate::session::{Namespace, Session, wrong_kind};
 use crate::view::View;
 
 /// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
@@ -20,17 +21,24 @@ impl Session {
     /// moment of the call. Cost: two dependent cache misses at worst.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`. A key that is too long is simply not there.
+    /// `WrongKind` in a namespace of counters, `Damaged`, `Forked`. A key that is too long is
+    /// simply not there.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
+        if namespace.kind == Kind::Counters {
+            return Err(no_value());
+        }
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         match self.member.find(table, self.hash(key), key)? {
-            Some((cell, value)) => Ok(Some(View::new(pin, cell, value, namespace.kind))),
+            Some((cell, value)) if !cell.has_meta() => {
+                Ok(Some(View::new(pin, cell, value, namespace.kind)))
+            }
+            Some((cell, value)) => View::labelled(pin, cell, value, namespace.kind),
             None => Ok(None),
         }
     }
@@ -70,6 +78,9 @@ impl Session {
         keys: &[&[u8]],
         mut each: impl FnMut(usize, Option<View<'_>>),
     ) -> Result<()> {
+        if namespace.kind == Kind::Counters {
+            return Err(no_value());
+        }
         let table = self.table(namespace)?;
         let _held = self.member.pin()?;
         for (round, keys) in keys.chunks(BATCH).enumerate() {
@@ -83,8 +94,11 @@ impl Session {
             }
             for (index, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 let view = match self.member.find(table, hash, key)? {
-                    Some((cell, value)) => {
+                    Some((cell, value)) if !cell.has_meta() => {
                         Some(View::new(self.member.pin()?, cell, value, namespace.kind))
+                    }
+                    Some((cell, value)) => {
+                        View::labelled(self.member.pin()?, cell, value, namespace.kind)?
                     }
                     None => None,
                 };
@@ -93,4 +107,9 @@ impl Session {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn no_value() -> Error {
+    wrong_kind(Kind::Counters, "get the value", "")
 }

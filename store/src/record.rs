@@ -6,6 +6,8 @@
 //! and the others are neither copied nor touched. Small blocks stand in the record's cell; a larger
 //! one has a cell of its own, which the next versions of the record share until it changes.
 //!
+//! A namespace of kind *counters*: no value, and one child, which holds the counter's stripes.
+//!
 //! ```text
 //! count u32 | count x { name bytes u8, place u8, child u16, bytes u32 } | names | inline blocks
 //! ```
@@ -27,6 +29,8 @@ pub enum Kind {
     Value,
     /// Named blocks (TS 29.598, RESP hashes, UE contexts).
     Blocks,
+    /// Numbers that many add to at once.
+    Counters,
 }
 
 impl Kind {
@@ -34,6 +38,7 @@ impl Kind {
         match self {
             Self::Value => 1,
             Self::Blocks => 2,
+            Self::Counters => 3,
         }
     }
 
@@ -41,6 +46,7 @@ impl Kind {
         match code {
             1 => Some(Self::Value),
             2 => Some(Self::Blocks),
+            3 => Some(Self::Counters),
             _ => None,
         }
     }

@@ -7,7 +7,9 @@ use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::buffers::Spare;
+use crate::hidden::{HIDDEN, Hidden};
 use crate::record::Kind;
+use crate::schema::TagSchema;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
 /// Cheap to clone, may be shared by threads; each thread opens a [`Session`] of its own.
@@ -54,7 +56,11 @@ impl Region {
     /// # Errors
     /// `Full` above the most sessions, `Forked`, `Damaged`, `System`.
     pub fn session(&self) -> Result<Session> {
-        Ok(Session { member: self.memory.member()?, spare: Spare::default() })
+        Ok(Session {
+            member: self.memory.member()?,
+            spare: Spare::default(),
+            hidden: Hidden::default(),
+        })
     }
 
     /// Maps what was written so far into this process, so that its first reads do not fault page by
@@ -75,12 +81,21 @@ impl Region {
         self.memory.collapse()
     }
 
-    /// What an operator wants to know of the region: sizes, namespaces, members.
+    /// What an operator wants to know of the region: sizes, namespaces, members. Namespaces that
+    /// the region keeps for itself are left out.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn inspect(&self) -> Result<Inspection> {
-        self.memory.inspect()
+        let mut seen = self.memory.inspect()?;
+        seen.namespaces.retain(|namespace| !is_hidden(&namespace.name));
+        Ok(seen)
+    }
+
+    /// True if there is a hidden namespace of this name.
+    pub(crate) fn has_hidden(&self, name: &[u8]) -> Result<bool> {
+        let seen = self.memory.inspect()?;
+        Ok(seen.namespaces.iter().any(|namespace| namespace.name == name))
     }
 }
 
@@ -90,6 +105,7 @@ pub struct Session {
     pub(crate) member: Member,
     /// The memory of the last transaction, for the next one.
     pub(crate) spare: Spare,
+    pub(crate) hidden: Hidden,
 }
 
 /// What the records of a namespace are; decided when it is created.
@@ -97,6 +113,8 @@ pub struct Session {
 pub struct Schema {
     /// One unnamed block, or named ones.
     pub kind: Kind,
+    /// Tags by which records are found.
+    pub tags: Vec<TagSchema>,
 }
 
 /// A namespace of a region: keys are unique within it (paper 1, section 4.2.1: a data type each).
@@ -113,14 +131,23 @@ impl Namespace {
     }
 }
 
+/// True for the name of a namespace in which the region keeps what is not records to people:
+/// objects, indexes.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.first() == Some(&HIDDEN)
+}
+
 impl Session {
     /// Opens a namespace, and creates it first if there is none of this name.
-    ///
-    /// Complexity: linear in the number of namespaces; call it once and keep the answer.
-    ///
-    /// # Errors
-    /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`.
-    pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+    pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+        if is_hidden(name.as_bytes()) {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "namespace {name:?}: names that begin with the byte 1 are the region's own; \
+                     take another name"
+                ),
+            });
+        }
         let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
         match Kind::of(table.kind()) {
             Some(kind) if kind == schema.kind => Ok(Namespace { index: table.index(), kind }),
@@ -167,4 +194,19 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
         return Err(Error::KeyTooLarge { bytes: key.len() });
     }
     Ok(())
+}
+
+/// What to do with a record of another kind than an operation needs.
+#[cold]
+pub(crate) fn wrong_kind(kind: Kind, what: &str, instead: &str) -> Error {
+    let detail = match kind {
+        Kind::Counters => format!(
+            "cannot {what} of a counter: add to it (Session::add), read it \
+             (Session::read_counter), or delete it"
+        ),
+        Kind::Value | Kind::Blocks => {
+            format!("cannot {what} of a record of named blocks: {instead} instead")
+        }
+    };
+    Error::WrongKind { detail }
 }

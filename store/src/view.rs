@@ -2,6 +2,9 @@
 
 use nearstate_memory::{Cell, Pin};
 
+use nearstate_model::Result;
+
+use crate::meta::{Meta, Tags, is_past, split};
 use crate::record::{Kind, Place, Table};
 
 /// A version of a record, zero-copy. It stays as it is however often the record is changed or
@@ -26,12 +29,42 @@ impl<'s> View<'s> {
         Self { cell, value, version: cell.version(), kind, _pin: pin }
     }
 
-    /// The value of a record that has one unnamed block; empty in a namespace of named blocks.
+    /// As [`View::new`] of a record that carries something beside its value; `None` if its time has
+    /// passed.
+    #[cold]
+    pub(crate) fn labelled(
+        pin: Pin<'s>,
+        cell: Cell<'s>,
+        value: &'s [u8],
+        kind: Kind,
+    ) -> Result<Option<Self>> {
+        let (value, meta) = split(cell, value)?;
+        Ok(if is_past(meta)? { None } else { Some(Self::new(pin, cell, value, kind)) })
+    }
+
+    fn meta(&self) -> Option<Meta<'_>> {
+        if !self.cell.has_meta() {
+            return None;
+        }
+        Meta::split(self.cell.value().ok()?).ok().map(|(_, meta)| meta)
+    }
+
+    /// The tags: (name, value) pairs in ascending order; a name may have several values.
+    pub fn tags(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.meta().map_or(Tags::none(), |meta| meta.tags()).filter_map(std::result::Result::ok)
+    }
+
+    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    pub fn expires_ms(&self) -> u64 {
+        self.meta().map_or(0, |meta| meta.expires_ms)
+    }
+
+    /// The value of a record that has one unnamed block; empty in a namespace of other records.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self.kind {
             Kind::Value => self.value,
-            Kind::Blocks => &[],
+            Kind::Blocks | Kind::Counters => &[],
         }
     }
 
@@ -55,7 +88,7 @@ impl<'s> View<'s> {
     /// All named blocks, in the order in which they were first written.
     pub fn blocks(&self) -> Blocks<'_> {
         let table = match self.kind {
-            Kind::Value => Table::new(&[]),
+            Kind::Value | Kind::Counters => Table::new(&[]),
             Kind::Blocks => Table::new(self.value),
         };
         Blocks { cell: self.cell, table: table.ok() }

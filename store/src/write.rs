@@ -1,11 +1,13 @@
 //! Putting and deleting records, with and without conditions.
 
+use nearstate_memory::layout::traits;
 use nearstate_memory::{Cell, Changed, Draft, FLAG_META, Head, Verdict};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::meta::{is_past_cell, split};
 use crate::record::Kind;
-use crate::session::{Namespace, Session, Spot, check_key};
+use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 
 /// What must hold of the present record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,81 +40,78 @@ pub enum Outcome {
 }
 
 impl Condition<'_> {
+    /// Judges a record that a transaction has read: its version, if it is there, and its value.
+    pub(crate) fn holds_of(&self, record: Option<(u64, &[u8])>) -> bool {
+        match (self, record) {
+            (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {
+                true
+            }
+            (Condition::Absent, Some(_))
+            | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
+            (Condition::Version(version), Some((found, _))) => found == *version,
+            (Condition::Value(bytes), Some((_, value))) => value == *bytes,
+        }
+    }
+
     #[inline]
     pub(crate) fn holds(&self, record: Option<Cell<'_>>) -> Result<bool> {
-        Ok(match (self, record) {
+        Ok(match (self, present(record)?) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {
                 true
             }
             (Condition::Absent, Some(_))
             | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
             (Condition::Version(version), Some(cell)) => cell.version() == *version,
-            (Condition::Value(bytes), Some(cell)) => cell.value()? == *bytes,
+            (Condition::Value(bytes), Some(cell)) => split(cell, cell.value()?)?.0 == *bytes,
         })
     }
 }
 
 impl Outcome {
-    pub(crate) fn of(changed: &Changed) -> Self {
+    /// `current` is the version that was there if nothing was changed.
+    pub(crate) fn of(changed: &Changed, current: Option<u64>) -> Self {
         match (changed.verdict, changed.after.or(changed.before)) {
             (Verdict::Publish | Verdict::Remove, Some(version)) => Self::Done { version },
-            _ => Self::Refused { current: changed.before },
+            _ => Self::Refused { current },
         }
     }
 }
 
 impl Session {
-    /// Puts a record: its version. Every process sees it from the one store that publishes it on.
-    ///
-    /// Cost: a copy of the value and its checksum outside any lock; then the lock of the key's
-    /// bucket for about 50 ns.
-    ///
-    /// # Errors
-    /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
-    /// was changed then.
+    /// Puts a record of a namespace whose writers have nothing to see to; `None` if they have.
     #[inline]
-    pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
-        let changed = self.put_with(namespace, key, value, Condition::Always)?;
-        Ok(changed.after.unwrap_or(0))
-    }
-
-    /// Puts a record if a condition holds of the present one; judged and done in one step.
-    ///
-    /// # Errors
-    /// As [`Session::put`].
-    #[inline]
-    pub fn put_if(
+    pub(crate) fn put_plainly(
         &self,
         namespace: Namespace,
         key: &[u8],
         value: &[u8],
         condition: Condition<'_>,
-    ) -> Result<Outcome> {
-        self.put_with(namespace, key, value, condition).map(|changed| Outcome::of(&changed))
-    }
-
-    #[inline]
-    fn put_with(
-        &self,
-        namespace: Namespace,
-        key: &[u8],
-        value: &[u8],
-        condition: Condition<'_>,
-    ) -> Result<Changed> {
+    ) -> Result<Option<Outcome>> {
         check_key(key)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
         if namespace.kind != Kind::Value {
-            return Err(wrong_kind("put a value", "patch its blocks"));
+            return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         self.member.usable()?;
+        if self.member.traits(namespace.index)? & SEEN_TO != 0 {
+            return Ok(None);
+        }
         let spot = self.spot(namespace, key)?;
         self.member.prefetch_bucket(spot.table, spot.hash);
         let draft = self.draft(spot, &[], value, &[])?;
-        self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
-            Ok(if condition.holds(record)? { Verdict::Publish } else { Verdict::Leave })
-        })
+        let (mut is_plain, mut current) = (true, None);
+        let changed = self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
+            // Under the lock once more: whoever changes the traits passes it afterwards.
+            is_plain = self.member.traits(namespace.index)? & SEEN_TO == 0;
+            let is_wanted = is_plain && condition.holds(record)?;
+            if !is_wanted {
+                current = present(record)?.map(|cell| cell.version());
+            }
+            Ok(if is_wanted { Verdict::Publish } else { Verdict::Leave })
+        })?;
+        Ok(is_plain.then(|| Outcome::of(&changed, current)))
     }
 
     /// A filled record cell: children, key, value, meta. The misses of the new cell, of the bucket and of
@@ -149,40 +148,39 @@ impl Session {
         Ok(Draft { at, body_crc: crc.finalize() })
     }
 
-    /// Deletes a record. False if there was none.
-    ///
-    /// # Errors
-    /// `Stalled`, `Damaged`, `Forked`.
-    #[inline]
-    pub fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
-        Ok(matches!(self.delete_if(namespace, key, Condition::Present)?, Outcome::Done { .. }))
-    }
-
-    /// Deletes a record if a condition holds of it; judged and done in one step.
-    ///
-    /// # Errors
-    /// `WrongKind` for a value condition on named blocks; else as [`Session::delete`].
-    pub fn delete_if(
+    /// Deletes a record of a namespace whose writers have nothing to see to; `None` if they have.
+    pub(crate) fn delete_plainly(
         &self,
         namespace: Namespace,
         key: &[u8],
         condition: Condition<'_>,
-    ) -> Result<Outcome> {
+    ) -> Result<Option<Outcome>> {
         if namespace.kind != Kind::Value && matches!(condition, Condition::Value(_)) {
-            return Err(wrong_kind("compare a value", "compare its version"));
+            return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
+        }
+        if self.member.traits(namespace.index)? & SEEN_TO != 0 {
+            return Ok(None);
         }
         let table = self.table(namespace)?;
+        let (mut is_plain, mut current) = (true, None);
         let changed = self.member.change(table, self.hash(key), key, None, |record| {
-            let is_there = record.is_some();
-            Ok(if is_there && condition.holds(record)? { Verdict::Remove } else { Verdict::Leave })
+            is_plain = self.member.traits(namespace.index)? & SEEN_TO == 0;
+            current = present(record)?.map(|cell| cell.version());
+            let is_wanted = is_plain && current.is_some() && condition.holds(record)?;
+            Ok(if is_wanted { Verdict::Remove } else { Verdict::Leave })
         })?;
-        Ok(Outcome::of(&changed))
+        Ok(is_plain.then(|| Outcome::of(&changed, current)))
     }
 }
 
-#[cold]
-pub(crate) fn wrong_kind(what: &str, instead: &str) -> Error {
-    Error::WrongKind {
-        detail: format!("cannot {what} of a record of named blocks: {instead} instead"),
+/// What a plain write does not do: then it goes through a transaction.
+pub(crate) const SEEN_TO: u64 = traits::TAGGED | traits::WATCHED | traits::STREAMED;
+
+/// The record, unless its time has passed.
+#[inline]
+pub(crate) fn present(record: Option<Cell<'_>>) -> Result<Option<Cell<'_>>> {
+    match record {
+        Some(cell) if cell.has_meta() && is_past_cell(cell)? => Ok(None),
+        other => Ok(other),
     }
 }

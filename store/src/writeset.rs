@@ -3,11 +3,13 @@
 //!
 //! Reads are consistent at every moment: each new one checks that all earlier ones still stand.
 
-use nearstate_memory::{Access, Cell, Change, Committed, Expect, Pin, Seen, Verdict};
+use nearstate_memory::{Access, Cell, Change, Committed, Draft, Expect, Head, Pin, Seen, Verdict};
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use nearstate_model::{Error, Result};
 
+use crate::address::Address;
 use crate::buffers::{Buffers, Entry, LINEAR_MAX, Span, Write};
+use crate::copies::Copies;
 use crate::patch::BlockChange;
 use crate::session::{Session, Spot};
 
@@ -15,18 +17,19 @@ use crate::session::{Session, Spot};
 #[derive(Debug)]
 pub(crate) struct WriteSet<'s> {
     pub(crate) session: &'s Session,
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: Box<Buffers>,
     /// Keeps every cell that was read from reuse, so that it is known again by its place.
     _pin: Pin<'s>,
 }
 
-impl Drop for WriteSet<'_> {
-    fn drop(&mut self) {
-        self.session.spare.give(std::mem::take(&mut self.buffers));
-    }
-}
-
 impl<'s> WriteSet<'s> {
+    /// Ends it: its memory serves the session's next one.
+    #[inline]
+    pub(crate) fn give_back(self) {
+        self.session.spare.give(self.buffers);
+    }
+
+    #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
         let buffers = session.spare.take();
@@ -66,6 +69,7 @@ impl<'s> WriteSet<'s> {
             meta: None,
             traits: 0,
             after: None,
+            is_expiry: false,
         });
         if place == LINEAR_MAX {
             for (index, entry) in (0_u32..).zip(&self.buffers.entries) {
@@ -90,7 +94,20 @@ impl<'s> WriteSet<'s> {
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
-        let place = match self.place_of(table, hash, key) {
+        let place = self.place_of(table, hash, key);
+        self.read_at(place, table, hash, key)
+    }
+
+    /// As [`WriteSet::read`] of a record whose entry is known to be there or not.
+    #[inline]
+    pub(crate) fn read_at(
+        &mut self,
+        place: Option<usize>,
+        table: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<(usize, Stored<'s>)> {
+        let place = match place {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
@@ -99,18 +116,40 @@ impl<'s> WriteSet<'s> {
             return Ok((place, session.stored(*seen)?));
         }
         let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
-        self.check()?;
+        if !self.buffers.is_committing {
+            self.check()?;
+        }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.seen = Some(placed.seen);
         }
         Ok((place, placed.found))
     }
 
+    /// What the region has of a record that is in the transaction; read now if it was not before.
+    pub(crate) fn read_again(&mut self, place: usize) -> Result<Stored<'s>> {
+        let session = self.session;
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
+        if let Some(seen) = entry.seen {
+            return session.stored(seen);
+        }
+        let table = session.member.table(entry.table)?;
+        let key = self.buffers.bytes(entry.key);
+        let placed = session.member.find_placed(table, entry.hash, key)?;
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.seen = Some(placed.seen);
+        }
+        Ok(placed.found)
+    }
+
     /// True if everything that was read is still so: then all of it was so at one moment.
+    #[inline]
     pub(crate) fn is_whole(&self) -> Result<bool> {
         let session = self.session;
         for entry in &self.buffers.entries {
             let Some(seen) = entry.seen else { continue };
+            if session.member.stands(seen) {
+                continue;
+            }
             let table = session.member.table(entry.table)?;
             let key = self.buffers.bytes(entry.key);
             if !session.member.is_still(table, entry.hash, key, seen)? {
@@ -157,7 +196,9 @@ impl<'s> WriteSet<'s> {
                     entry.meta = Some(Span::default());
                     (true, Vec::new())
                 }
-                Write::None | Write::Put { .. } => (false, Vec::with_capacity(blocks.len())),
+                Write::None | Write::Put { .. } | Write::Object { .. } => {
+                    (false, Vec::with_capacity(blocks.len()))
+                }
             },
             None => return Ok(()),
         };
@@ -202,8 +243,9 @@ impl<'s> WriteSet<'s> {
         if writes == 0 {
             return Ok(()); // All reads were so at the moment of the last.
         }
+
         let done = match self.buffers.entries.len() {
-            1 => self.commit_one(),
+            1 if self.buffers.plan.announced.all.is_empty() => self.commit_one(),
             _ => self.commit_many(),
         };
         if done.is_err() {
@@ -248,7 +290,7 @@ impl<'s> WriteSet<'s> {
         for place in 0..self.buffers.entries.len() {
             let change =
                 if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
-            let Buffers { entries, bytes, plan, .. } = &mut self.buffers;
+            let Buffers { entries, bytes, plan, .. } = &mut *self.buffers;
             let Some(entry) = entries.get(place) else { break };
             let key = entry.key.of(bytes);
             let from = plan.keys.len();
@@ -265,7 +307,7 @@ impl<'s> WriteSet<'s> {
         }
         match session.member.commit(&mut self.buffers.plan)? {
             Committed::Done => {
-                let Buffers { entries, plan, .. } = &mut self.buffers;
+                let Buffers { entries, plan, .. } = &mut *self.buffers;
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
                     entry.after = access.after;
                 }
@@ -301,6 +343,10 @@ impl<'s> WriteSet<'s> {
                 let value = self.buffers.bytes(*value);
                 Ok(Change::Publish(session.draft(spot, &[], value, meta.unwrap_or_default())?))
             }
+            Write::Object { copy } => {
+                let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
+                Ok(Change::Publish(session.draft_of_parts(spot, &parts)?))
+            }
             Write::Patch { is_anew, changes } => {
                 let seen = entry.seen.filter(|_| !is_anew);
                 let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
@@ -319,7 +365,13 @@ impl<'s> WriteSet<'s> {
 
     #[cold]
     fn conflict(&self, place: usize) -> Error {
-        let key = String::from_utf8_lossy(self.key(place)).into_owned();
+        let key = self.key(place);
+        let table = self.buffers.entries.get(place).map(|entry| entry.table);
+        let objects = self.session.hidden.objects.get();
+        if let (true, Some(address)) = (table == objects, Address::of_key(key)) {
+            return Error::Conflict { detail: format!("object {address}") };
+        }
+        let key = String::from_utf8_lossy(key).into_owned();
         Error::Conflict { detail: format!("record {key:?}") }
     }
 }
@@ -340,5 +392,38 @@ impl Session {
         }
         let cell = self.member.cell(seen.at)?;
         Ok(Some((cell, cell.value()?)))
+    }
+
+    /// What an object is after the commit, in parts: its private copy, and its bytes in the region.
+    pub(crate) fn object_parts<'a>(
+        &'a self,
+        entry: &Entry,
+        copy: usize,
+        copies: &'a Copies,
+    ) -> Result<Vec<&'a [u8]>> {
+        let old = entry.seen.map(|seen| self.stored(seen)).transpose()?.flatten();
+        copies.parts(copy, old.map_or(&[], |(_, value)| value))
+    }
+
+    /// A filled record cell whose value comes in parts: no copy of the whole is made first.
+    fn draft_of_parts(&self, Spot { hash, key, .. }: Spot<'_>, value: &[&[u8]]) -> Result<Draft> {
+        let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
+        let head = Head {
+            kind: nearstate_memory::Kind::Record,
+            flags: 0,
+            body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
+            key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
+            children: 0,
+            hash,
+        };
+        let at = self.member.draft(&head)?;
+        let mut crc = crc32fast::Hasher::new();
+        let mut offset = 0;
+        for part in [key].iter().chain(value) {
+            crc.update(part);
+            self.member.write(at, offset, part)?;
+            offset += part.len() as u64;
+        }
+        Ok(Draft { at, body_crc: crc.finalize() })
     }
 }

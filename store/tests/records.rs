@@ -120,7 +120,7 @@ fn a_patch_carries_only_what_changes() {
     let place = place();
     let region = Region::create(&place.path, &options(64 << 20)).unwrap();
     let session = region.session().unwrap();
-    let ns = session.namespace("ue", &Schema { kind: Kind::Blocks }).unwrap();
+    let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     let big = vec![7_u8; 1 << 20];
     let all = [change("nas", Some(&b"small"[..])), change("config", Some(&big[..]))];
     session.patch(ns, b"ue1", &all, Condition::Absent).unwrap();

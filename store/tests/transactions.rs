@@ -105,7 +105,7 @@ fn a_retry_is_bounded_and_says_so() {
     let (other, _) = place.open();
     session.put(ue, b"a", b"0").unwrap();
     let mut runs = 0;
-    let patience = Patience { tries: 7, deadline: None };
+    let patience = Patience { tries: 7, within: None };
     let refused = session.transact_within(patience, |txn| {
         runs += 1;
         txn.get(ue, b"a")?;
@@ -158,7 +158,7 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
 fn blocks_change_with_values_and_show_in_the_transaction() {
     let place = place();
     let (session, ue) = place.open();
-    let schema = Schema { kind: Kind::Blocks };
+    let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
     let contexts = session.namespace("contexts", &schema).unwrap();
     let large = vec![7_u8; 5000];
     let change = |name, bytes| BlockChange { name, bytes };

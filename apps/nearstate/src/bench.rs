@@ -1,7 +1,7 @@
 //! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
 
 use clap::Subcommand;
-use nearstate_bench::{access, keeper, micro, node};
+use nearstate_bench::{access, keeper, micro, node, transactions};
 use nearstate_model::Result;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +13,8 @@ pub(crate) enum Command {
     Access(Box<access::options::Options>),
     /// Measure single operations beside the peers that are installed, and judge them by our goals
     Micro(Box<micro::options::Options>),
+    /// Measure transactions beside plain operations, TATP, and writers that conflict
+    Transactions(Box<transactions::options::Options>),
     /// Whoever reads or writes beside `bench micro`
     #[command(hide = true)]
     MicroRole(Box<micro::role::Options>),
@@ -38,6 +40,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
         }
         Command::Micro(options) => {
             micro::run(&options, &command_line(), &mut std::io::stdout().lock())
+        }
+        Command::Transactions(options) => {
+            transactions::run(&options, &command_line(), &mut std::io::stdout().lock())
         }
         Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),

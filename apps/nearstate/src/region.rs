@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    CheckReport, CreateOptions, Inspection, NumaPolicy, PageSize, PinMode, Region, check,
+    CheckReport, CreateOptions, Inspection, NumaPolicy, Objects, PageSize, PinMode, Region, check,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(crate) enum Command {
     /// Create a region
     Create(Create),
     /// Show sizes, namespaces and attached sessions
-    Inspect(Place),
+    Inspect(Inspect),
     /// Verify every byte of a region that nobody is attached to
     Check(Place),
     /// Remove a region and all its records; refused while a living process is attached
@@ -33,6 +33,17 @@ pub(crate) struct Place {
     /// Answer as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What to show.
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    place: Place,
+    /// Count the objects of the transactional memory too: opens a session and reads the header of
+    /// each
+    #[arg(long)]
+    objects: bool,
 }
 
 /// How to create it.
@@ -87,9 +98,16 @@ pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<()> {
             Region::create(&path, &create.into_options())?;
             say(out, &format!("created {}", path.display()))
         }
-        Command::Inspect(place) => {
-            let seen = Region::attach(&place.path)?.inspect()?;
-            say(out, &if place.json { inspection_json(&seen).to_string() } else { text(&seen) })
+        Command::Inspect(Inspect { place, objects }) => {
+            let region = Region::attach(&place.path)?;
+            let seen = region.inspect()?;
+            let objects = if objects { Some(region.objects()?) } else { None };
+            let answer = if place.json {
+                inspection_json(&seen, objects).to_string()
+            } else {
+                text(&seen, objects)
+            };
+            say(out, &answer)
         }
         Command::Check(place) => {
             let report = check(&place.path)?;
@@ -168,7 +186,7 @@ fn mode(text: &str) -> std::result::Result<u32, String> {
         .ok_or_else(|| "give a file mode in octal, as 600 or 660".to_owned())
 }
 
-fn text(seen: &Inspection) -> String {
+fn text(seen: &Inspection, objects: Option<Objects>) -> String {
     let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10 & 1023) * 10 / 1024);
     let mut lines = vec![
         format!("region      {}", seen.path.display()),
@@ -184,6 +202,9 @@ fn text(seen: &Inspection) -> String {
         let name = String::from_utf8_lossy(&namespace.name);
         lines.push(format!("            {name} ({} buckets)", namespace.buckets));
     }
+    if let Some(objects) = objects {
+        lines.push(format!("objects     {} of {} bytes", objects.count, objects.bytes));
+    }
     lines.push(format!("sessions    {}", seen.members.len()));
     for member in &seen.members {
         let pin = member.pinned_epoch.map_or(String::new(), |e| format!(", holds epoch {e}"));
@@ -193,7 +214,7 @@ fn text(seen: &Inspection) -> String {
     lines.join("\n")
 }
 
-fn inspection_json(seen: &Inspection) -> Value {
+fn inspection_json(seen: &Inspection, objects: Option<Objects>) -> Value {
     let namespaces: Vec<Value> = seen
         .namespaces
         .iter()
@@ -213,6 +234,7 @@ fn inspection_json(seen: &Inspection) -> Value {
         "bytes_taken": seen.bytes_taken, "bytes_on_disk": seen.bytes_on_disk,
         "page_bytes": seen.page_bytes, "is_fenced": seen.is_fenced, "epoch": seen.epoch,
         "namespaces": namespaces, "members": members,
+        "objects": objects.map(|all| json!({"count": all.count, "bytes": all.bytes})),
     })
 }
 

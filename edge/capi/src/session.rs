@@ -57,7 +57,7 @@ impl ns_session {
     }
 
     fn open_namespace(&self, name: &str, kind: Kind) -> Result<ns_namespace> {
-        let opened = self.session.namespace(name, &Schema { kind })?;
+        let opened = self.session.namespace(name, &Schema { kind, ..Schema::default() })?;
         let mut namespaces = self.namespaces.borrow_mut();
         let known = namespaces.iter().position(|known| *known == opened);
         let number = known.unwrap_or(namespaces.len());

@@ -23,21 +23,32 @@ impl Place {
     }
 
     /// Another process, which runs an ignored test of this module.
-    fn start(&self, test: &str, order: &str) -> Child {
+    fn start(&self, test: &str, order: &str) -> Started {
         let name = format!("ring::tests::{test}");
-        Command::new(std::env::current_exe().unwrap())
+        let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", &name, "--nocapture"])
             .env("RING_PATH", &self.0)
             .env("RING_ORDER", order)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap()
+            .unwrap();
+        Started(child)
     }
 
     fn clean(&self) {
         let report = check(&self.0, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");
+    }
+}
+
+/// A process that ends with the test at the latest, also with one that fails.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -53,9 +64,9 @@ fn given() -> (Region, String) {
     (Region::attach(Path::new(&path)).unwrap(), std::env::var("RING_ORDER").unwrap())
 }
 
-fn killed(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
+fn killed(mut child: Started) {
+    assert!(child.0.try_wait().unwrap().is_none(), "a process ended by itself");
+    drop(child);
 }
 
 const BYTES: u64 = RING_BYTES_MIN;
@@ -383,7 +394,7 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
             let region = place.region();
             let member = region.member().unwrap();
             assert_eq!(member.index(), 0);
-            let status = place.start("creator", order).wait().unwrap();
+            let status = place.start("creator", order).0.wait().unwrap();
             assert!(!status.success());
             let ring = is_overtaken.then(|| member.open_stream_ring(BYTES).unwrap());
             // A session recovers the dead one.
@@ -397,4 +408,56 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
             place.clean();
         }
     }
+}
+
+#[test]
+fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
+    let place = Place::new("ring-check");
+    let region = place.region();
+    let member = region.member().unwrap();
+    let ring = member.open_watch_ring(member.namespace(b"ue", 1).unwrap(), BYTES).unwrap();
+    let other = member.open_stream_ring(BYTES).unwrap();
+    for number in 0..100 {
+        // Whole words: padding is nobody's.
+        assert!(member.append_alone(ring, &[number; 72]).unwrap());
+    }
+    let words = words_at(member.map(), ring).unwrap();
+    let [oldest, end] = [words.oldest, words.tail].map(|word| word.load(Ordering::Relaxed));
+    let capacity = words.words.len() as u64;
+    assert!(oldest > 0, "the ring came round");
+    drop(member);
+    place.clean();
+    // Every word that counts: head and body of the cell, positions, acknowledged, what is in it.
+    let header = [0, 16, 24, 32, 40];
+    let control = [RING_LOCK, RING_POSITIONS, RING_POSITIONS + 8, RING_POSITIONS + 16, RING_ACKED];
+    let entries = (oldest..end).chain([end + 1]).map(|at| RING_WORDS + 8 * (at % capacity));
+    let owner = arena_at(0) + 8 * note::STREAM as u64;
+    let catalog = catalog_at(0) + CATALOG_RING;
+    let all = header.into_iter().chain(control).chain([RING_FLAGS]).chain(entries);
+    for (step, at) in all.map(|at| ring + at).chain([owner, catalog]).enumerate() {
+        let map = &region.shared.map;
+        let word = map.word(at).unwrap();
+        let sound = word.load(Ordering::Relaxed);
+        for bit in [step as u64 % 64, 63, 0, 31, 17] {
+            // The second half of the word at 40 is the body's; and what is as good as before.
+            let wrong = sound ^ 1 << bit;
+            let is_sound = at == ring + 40 && bit >= 32
+                || at == ring + RING_POSITIONS && (end + 2..=oldest + capacity).contains(&wrong)
+                || at == ring + RING_ACKED && wrong <= end
+                || at == ring + RING_FLAGS && wrong == REFUSING;
+            word.store(wrong, Ordering::Relaxed);
+            let report = check(&place.0, &mut |_, _| Ok(())).unwrap();
+            assert_eq!(report.is_clean(), is_sound, "bit {bit} of {:#x}", at - ring.min(at));
+            word.store(sound, Ordering::Relaxed);
+        }
+    }
+    place.clean();
+    // Two owners of one ring.
+    let word = region.shared.map.word(owner).unwrap();
+    word.store(ring, Ordering::Relaxed);
+    let report = check(&place.0, &mut |_, _| Ok(())).unwrap();
+    assert!(report.faults.iter().any(|fault| fault.contains("reached twice")), "{report:#?}");
+    assert!(report.bytes_leaked > 0);
+    word.store(other, Ordering::Relaxed);
+    place.clean();
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod transactions;
 pub mod micro;
 pub mod access;
 pub mod node;

@@ -86,7 +86,7 @@ fn any_block_table_is_read_patched_and_verified() {
 
 /// Publishes a record with any body, as a writer with other ideas of the format would.
 fn put_raw(path: &Path, region: &Region, body: &Body) {
-    let schema = Schema { kind: nearstate_store::Kind::Blocks };
+    let schema = Schema { kind: nearstate_store::Kind::Blocks, ..Schema::default() };
     let session = region.session().expect("a session");
     session.namespace("blocks", &schema).expect("a namespace");
     let memory = nearstate_memory::Region::attach(path).expect("the region");
@@ -111,7 +111,7 @@ fn put_raw(path: &Path, region: &Region, body: &Body) {
 
 /// Reads, patches and deletes. True if the table could be patched.
 fn use_it(region: &Region) -> bool {
-    let schema = Schema { kind: nearstate_store::Kind::Blocks };
+    let schema = Schema { kind: nearstate_store::Kind::Blocks, ..Schema::default() };
     let session = region.session().expect("a session");
     let Ok(ns) = session.namespace("blocks", &schema) else { return false };
     if let Ok(Some(view)) = session.get(ns, KEY) {

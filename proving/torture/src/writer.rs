@@ -42,7 +42,9 @@ impl Spaces {
     /// As `Session::namespace`, in words.
     pub fn open(session: &Session, round: u64) -> Result<Self, String> {
         let open = |name: &str, kind: Kind| {
-            session.namespace(name, &Schema { kind }).map_err(|e| format!("namespace {name}: {e}"))
+            session
+                .namespace(name, &Schema { kind, ..Schema::default() })
+                .map_err(|e| format!("namespace {name}: {e}"))
         };
         let grow = format!("grow-{}", round % GROWING);
         Ok(Self([

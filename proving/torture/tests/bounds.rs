@@ -45,7 +45,7 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 fn open(session: &Session, name: &str) -> Namespace {
-    session.namespace(name, &Schema { kind: Kind::Value }).unwrap()
+    session.namespace(name, &Schema { kind: Kind::Value, ..Schema::default() }).unwrap()
 }
 
 fn print(name: &str, mut waits: Vec<Duration>) -> Duration {

@@ -4,10 +4,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
+use nearstate_memory::{Next, Start};
 use nearstate_store::{
-    BlockChange, CheckReport, Condition, Error, Kind, Namespace, Pattern, Region, Result, Schema,
-    Session, check,
+    BlockChange, CheckReport, Condition, Error, Filter, Kind, Namespace, Pattern, Region, Result,
+    Schema, Session, check,
 };
 
 use crate::place::{Place, clean, open, small};
@@ -160,6 +162,39 @@ fn write_all(session: &Session, ns: Namespace, blocks: Namespace) {
     }
 }
 
+/// Adds, reads sums, and watches. A ring of a few entries and a few of counters are there already.
+fn count_and_watch(session: &Session, counters: Namespace, watched: Namespace) {
+    for number in 0..6_u32 {
+        drop(session.add(counters, &number.to_le_bytes(), 1));
+        drop(session.read_counter(counters, &number.to_le_bytes()));
+    }
+    drop(session.delete(counters, &1_u32.to_le_bytes()));
+    if let Ok(mut watch) = session.watch(watched, Filter::Namespace) {
+        drop(watch.wait(Duration::ZERO));
+        drop(watch.next());
+    }
+    if let Ok(watch) = session.watch(watched, Filter::Prefix(b"imsi".to_vec())) {
+        drop(watch.wait(Duration::ZERO));
+    }
+}
+
+/// Follows the ring of a namespace from its oldest entry on, and appends to it.
+fn follow(path: &Path) {
+    let Ok(region) = nearstate_memory::Region::attach(path) else { return };
+    let Ok(member) = region.member() else { return };
+    let Ok(table) = member.namespace(b"ue", 1) else { return };
+    let Ok(Some(ring)) = member.watch_ring(table) else { return };
+    for start in [Start::Oldest, Start::Acked, Start::Tail] {
+        let Ok(mut reader) = member.ring_reader(ring, start) else { continue };
+        let (mut out, mut count) = (Vec::new(), 0);
+        while let Ok(Next::Entry { .. } | Next::Lost { .. }) = reader.next(&mut out) {
+            count += 1;
+            assert!(count < 10_000, "a ring without an end");
+        }
+        drop((reader.backlog(), reader.ack(), member.append_alone(ring, &[1; 50])));
+    }
+}
+
 /// Everything that a process does with a region, damaged as it is. Errors are fine.
 fn live_with(path: &Path) {
     if let Ok(region) = Region::attach(path)
@@ -167,8 +202,11 @@ fn live_with(path: &Path) {
     {
         drop(region.inspect());
         let ns = session.namespace("ue", &Schema::default());
-        let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks });
-        if let (Ok(ns), Ok(blocks)) = (ns, blocks) {
+        let of = |kind| Schema { kind, ..Schema::default() };
+        let blocks = session.namespace("blocks", &of(Kind::Blocks));
+        let counters = session.namespace("count", &of(Kind::Counters));
+        if let (Ok(ns), Ok(blocks), Ok(counters)) = (ns, blocks, counters) {
+            count_and_watch(&session, counters, ns);
             read_all(&session, ns, KEY);
             for number in 0..12_u32 {
                 read_all(&session, blocks, &number.to_le_bytes());
@@ -179,6 +217,7 @@ fn live_with(path: &Path) {
         drop(session.namespace("another", &Schema::default()));
         drop(region.session());
     }
+    follow(path);
     match check(path) {
         Ok(_) | Err(Error::NotARegion { .. } | Error::Damaged { .. } | Error::Stalled { .. }) => {}
         Err(error) => panic!("the verifier: {error}"),
@@ -214,12 +253,22 @@ impl Dice {
 fn region_with_everything(path: &Path) {
     let region = Region::create(path, &small()).unwrap();
     let (session, ns) = open(&region);
-    let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+    let blocks =
+        session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     for number in 0..60_u32 {
         session.put(ns, &number.to_le_bytes(), &[1; 200]).unwrap();
     }
     session.put(ns, KEY, &[2; 1024]).unwrap();
     session.put(ns, b"large", &vec![2; 100_000]).unwrap();
+    let counters =
+        session.namespace("count", &Schema { kind: Kind::Counters, ..Schema::default() }).unwrap();
+    for number in 0..6_u32 {
+        session.add(counters, &number.to_le_bytes(), -5).unwrap();
+    }
+    drop(session.watch(ns, Filter::Namespace).unwrap());
+    for _ in 0..30 {
+        follow(path);
+    }
     let (other, _) = open(&region);
     write_all(&other, ns, blocks);
     drop(other);
@@ -231,10 +280,13 @@ fn region_with_everything(path: &Path) {
 /// Where the flips go: an offset, how many bytes, and a weight.
 fn parts(path: &Path) -> Vec<(u64, u64, u64)> {
     let heap = Region::attach(path).unwrap().inspect().unwrap().bytes_taken;
+    let catalog = fs::read(path).unwrap();
+    let ring = catalog[usize::try_from(CATALOG).unwrap() + 24..].first_chunk().unwrap();
     vec![
         (POOLS, 0x1000, 2),
         (MEMBERS, 3 * 128, 1),
-        (CATALOG, 2 * 1024, 3),
+        (CATALOG, 3 * 1024, 3),
+        (u64::from_le_bytes(*ring), 1024, 3),
         (ARENAS, 2 * 4096, 4),
         (HEAP, heap.min(64 << 10), 6),
         (HEAP, heap, 1),
@@ -299,7 +351,7 @@ fn thousands_of_wild_words_anywhere_end_without_a_crash_a_hang_or_a_panic() {
         copy.restore();
         for _ in 0..=round % 3 {
             // Not the superblock's own words: the checksum would end it all.
-            let (from, bytes, _) = parts[usize::try_from(dice.below(6)).unwrap()];
+            let (from, bytes, _) = parts[usize::try_from(dice.below(7)).unwrap()];
             let at = from + 8 * dice.below(bytes / 8);
             let word = wild(&mut dice);
             copy.file.write_all_at(&word.to_le_bytes(), at).unwrap();

@@ -255,7 +255,8 @@ fn what_is_too_large_is_refused_with_the_bound() {
     let options = CreateOptions { bytes_max: 512 << 20, ..CreateOptions::default() };
     let region = Region::create(&place.path, &options).unwrap();
     let (session, ns) = open(&region);
-    let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+    let blocks =
+        session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     let long = vec![1; KEY_BYTES_MAX + 1];
     let large = vec![1; VALUE_BYTES_MAX + 1];
     let fitting = &large[..VALUE_BYTES_MAX];

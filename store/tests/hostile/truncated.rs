@@ -22,7 +22,8 @@ fn all(session: &Session, region: &Region) -> Vec<(&'static str, Result<()>)> {
     let Ok(ns) = session.namespace("ue", &schema) else {
         return vec![("namespace", session.namespace("ue", &schema).map(drop))];
     };
-    let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+    let blocks =
+        session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() }).unwrap();
     let mut copy = Vec::new();
     let keys = [key(1), key(2), key(9999)];
     let keys: Vec<&[u8]> = keys.iter().map(<[u8; 4]>::as_slice).collect();
@@ -49,7 +50,9 @@ fn a_file_that_is_cut_while_it_is_attached_gives_errors_and_no_signal() {
         let place = Place::new();
         let region = Region::create(&place.path, &small()).unwrap();
         let (session, ns) = open(&region);
-        let blocks = session.namespace("blocks", &Schema { kind: Kind::Blocks }).unwrap();
+        let blocks = session
+            .namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() })
+            .unwrap();
         for number in 0..2000 {
             session.put(ns, &key(number), &[1; 1000]).unwrap();
         }

@@ -37,6 +37,12 @@ impl Material {
         Self { keys, values }
     }
 
+    /// How many keys there are.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a key")]
+    pub fn len(&self) -> u64 {
+        self.keys.len() as u64
+    }
+
     /// `ops` operations from key `start` of the random order on, over the end to its beginning.
     pub fn work(&self, start: u64, ops: u64, clock: Clock) -> Work<'_> {
         let count = self.keys.len().max(1);

@@ -83,7 +83,9 @@ const BLOCK_NAMES: [&str; BLOCKS as usize] = ["location", "security"];
 impl Places {
     pub(crate) fn open(session: &Session) -> Result<Self, String> {
         let open = |name: &str, kind: Kind| {
-            session.namespace(name, &Schema { kind }).map_err(|e| format!("namespace {name}: {e}"))
+            session
+                .namespace(name, &Schema { kind, ..Schema::default() })
+                .map_err(|e| format!("namespace {name}: {e}"))
         };
         Ok(Self {
             values: open("values", Kind::Value)?,

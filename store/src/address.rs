@@ -1,0 +1,70 @@
+//! The name of an object of the transactional memory.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// The name of an object: 64 bits that stand where a program had a pointer. Never 0, so that 0
+/// means "none" in the bytes of an object, and never given twice in the life of a region, so that
+/// an address of a freed object is refused and never leads to another one.
+///
+/// It is the same in every process. The bits mean nothing to a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address(NonZeroU64);
+
+/// Bytes of an object's key: the address, little-endian, and zeros. With a cell's header of 44
+/// bytes an object so begins on a line: C finds every type aligned in the region itself, and an
+/// object of 64 bytes is one line.
+const KEY_BYTES: usize = 20;
+const _: () = assert!((nearstate_memory::HEADER + KEY_BYTES as u64).is_multiple_of(64));
+
+impl Address {
+    /// The address with these bits; `None` for 0.
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        match NonZeroU64::new(bits) {
+            Some(bits) => Some(Self(bits)),
+            None => None,
+        }
+    }
+
+    /// Its bits, to be kept in an object or a record.
+    pub const fn bits(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The key under which the object is kept.
+    pub(crate) fn key(self) -> [u8; KEY_BYTES] {
+        let mut key = [0; KEY_BYTES];
+        for (place, byte) in key.iter_mut().zip(self.bits().to_le_bytes()) {
+            *place = byte;
+        }
+        key
+    }
+
+    pub(crate) fn of_key(key: &[u8]) -> Option<Self> {
+        let (bits, _) = key.split_first_chunk::<8>()?;
+        Self::from_bits(u64::from_le_bytes(*bits))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_found_again_in_its_key() {
+        for bits in [1, 0x0102_0304_0506_0708, u64::MAX] {
+            let address = Address::from_bits(bits).unwrap();
+            assert_eq!(Address::of_key(&address.key()), Some(address));
+            assert_eq!(address.bits(), bits);
+        }
+        assert_eq!(Address::from_bits(0), None);
+        assert_eq!(Address::of_key(&[0; KEY_BYTES]), None);
+        assert_eq!(Address::of_key(&[1; 7]), None);
+    }
+}

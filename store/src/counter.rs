@@ -1,0 +1,97 @@
+//! Counters that any number of sessions add to at once, without a lock and without a conflict.
+//!
+//! A record of a namespace of counters has no value; it owns one cell of sixteen stripes, and each
+//! session adds to the stripe of its own number. A counter that is deleted and added to again
+//! begins at zero.
+
+use nearstate_memory::Verdict;
+use nearstate_model::{Error, Result};
+
+use crate::record::Kind;
+use crate::session::{Namespace, Session, Spot, check_key};
+
+impl Session {
+    /// Adds to a counter; creates it at zero first if there is none. Wraps round beyond 64 bits.
+    ///
+    /// Once this has returned the add is in every later read, whatever becomes of this process; if
+    /// the process is killed before, it is in whole or not at all. If the counter is deleted
+    /// meanwhile, the add counts as one before the deletion.
+    ///
+    /// Cost: that of a read, and one atomic add to a line that only sessions with the same number
+    /// modulo 16 write to. Creating costs a put.
+    ///
+    /// # Errors
+    /// `WrongKind` in a namespace of other records, `KeyTooLarge`, `Full` and `Stalled` (only when
+    /// it is created), `Damaged`, `Forked`; nothing was added then.
+    #[inline]
+    pub fn add(&self, namespace: Namespace, key: &[u8], delta: i64) -> Result<()> {
+        check_counter(namespace, key)?;
+        let spot = self.spot(namespace, key)?;
+        loop {
+            let held = self.member.pin()?;
+            if let Some((cell, _)) = self.member.find(spot.table, spot.hash, key)? {
+                cell.counter(0)?.add(&self.member, delta)?;
+                // A page that went away meanwhile took the add with it.
+                return self.member.whole();
+            }
+            drop(held);
+            if self.create_counter(spot, delta)? {
+                return Ok(());
+            }
+            // Somebody else created it.
+        }
+    }
+
+    /// What a counter stands at; `None` if there is none.
+    ///
+    /// Every add that returned before this was called is in the sum, and none that began after it
+    /// returned. Of the adds that run at the same time some are in: the stripes are read one after
+    /// the other, so of two such adds of different sessions the later may be in and the earlier
+    /// not. Where adds are never negative, what one session reads never falls.
+    ///
+    /// # Errors
+    /// `WrongKind` in a namespace of other records, `KeyTooLarge`, `Damaged`, `Forked`.
+    pub fn read_counter(&self, namespace: Namespace, key: &[u8]) -> Result<Option<i64>> {
+        check_counter(namespace, key)?;
+        let spot = self.spot(namespace, key)?;
+        let _held = self.member.pin()?;
+        let Some((cell, _)) = self.member.find(spot.table, spot.hash, key)? else {
+            return Ok(None);
+        };
+        let sum = cell.counter(0)?.sum()?;
+        self.member.whole()?;
+        Ok(Some(sum))
+    }
+
+    /// False if there is one already.
+    #[cold]
+    fn create_counter(&self, spot: Spot<'_>, delta: i64) -> Result<bool> {
+        let drafted = self
+            .member
+            .draft_counter(delta)
+            .and_then(|counter| self.draft(spot, &counter.to_le_bytes(), &[], &[]));
+        let draft = match drafted {
+            Ok(draft) => draft,
+            Err(error) => {
+                self.member.give_up()?;
+                return Err(error);
+            }
+        };
+        let done = self.member.change(spot.table, spot.hash, spot.key, Some(draft), |record| {
+            Ok(if record.is_none() { Verdict::Publish } else { Verdict::Leave })
+        })?;
+        Ok(done.verdict == Verdict::Publish)
+    }
+}
+
+#[inline]
+fn check_counter(namespace: Namespace, key: &[u8]) -> Result<()> {
+    check_key(key)?;
+    if namespace.kind != Kind::Counters {
+        return Err(Error::WrongKind {
+            detail: "records of this namespace are not counters: open one with Kind::Counters"
+                .to_owned(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! An event: what a change of one record tells whoever watches it, as bytes in a ring.
+//!
+//! ```text
+//! kind u8 | flags u8 | key bytes u16 | blocks u16 | tags before u16 | tags after u16 | version u64
+//! key | blocks x { bytes u8, name } | tags x { name bytes u8, value bytes u16, name, value }
+//! ```
+//!
+//! All numbers are little-endian. The tags before the change and after it travel along, so that a
+//! watcher judges by itself whether a record has come into, stayed in, or left what it watches.
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX};
+
+/// Where in an event's bytes its version stands.
+pub(crate) const VERSION_AT: usize = 10;
+const HEAD: usize = VERSION_AT + 8;
+
+/// The longest name in an event, in bytes: its length is one byte.
+pub(crate) const NAME_BYTES_MAX: usize = u8::MAX as usize;
+
+/// Flag: names and tags were left out, because the event would have been too large.
+const CUT: u8 = 1;
+
+const SHORT: Damage = Damage("an event is cut short");
+
+/// A tag and one of its values.
+pub type TagValue<'a> = (&'a str, &'a [u8]);
+
+/// What happened to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// There was none, and now there is.
+    Created,
+    /// There was one, and it changed.
+    Updated,
+    /// Somebody deleted it.
+    Deleted,
+    /// It ended by itself.
+    Expired,
+}
+
+impl EventKind {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Created => 1,
+            Self::Updated => 2,
+            Self::Deleted => 3,
+            Self::Expired => 4,
+        }
+    }
+
+    const fn of(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Created),
+            2 => Some(Self::Updated),
+            3 => Some(Self::Deleted),
+            4 => Some(Self::Expired),
+            _ => None,
+        }
+    }
+}
+
+/// What a writer says of a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change<'a> {
+    pub(crate) kind: EventKind,
+    /// The record's version after the change; the last one it had, if it is gone.
+    pub(crate) version: u64,
+    pub(crate) key: &'a [u8],
+    /// Names of the blocks that changed; none where a record has one block without a name.
+    pub(crate) blocks: &'a [&'a str],
+    pub(crate) before: &'a [TagValue<'a>],
+    pub(crate) after: &'a [TagValue<'a>],
+}
+
+impl Change<'_> {
+    /// Appends the event's bytes to `out`. An event that would be larger than [`EVENT_BYTES_MAX`],
+    /// or has a name or a value that no record can have, goes without names and tags and says so.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let from = out.len();
+        if self.encode_whole(out).is_none() || out.len() - from > EVENT_BYTES_MAX {
+            out.truncate(from);
+            self.head(CUT, [0; 3], out);
+        }
+    }
+
+    fn head(&self, flags: u8, counts: [u16; 3], out: &mut Vec<u8>) {
+        out.extend([self.kind.code(), flags]);
+        // Keys are judged where they come in: they are never longer than what fits here.
+        let key = self.key.get(..KEY_BYTES_MAX).unwrap_or(self.key);
+        out.extend_from_slice(&u16::try_from(key.len()).unwrap_or(0).to_le_bytes());
+        for count in counts {
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(key);
+    }
+
+    fn encode_whole(&self, out: &mut Vec<u8>) -> Option<()> {
+        let [blocks, before, after] = [self.blocks.len(), self.before.len(), self.after.len()];
+        let count = |count: usize| u16::try_from(count).ok();
+        self.head(0, [count(blocks)?, count(before)?, count(after)?], out);
+        for name in self.blocks {
+            out.push(u8::try_from(name.len()).ok()?);
+            out.extend_from_slice(name.as_bytes());
+        }
+        for (name, value) in self.before.iter().chain(self.after) {
+            out.push(u8::try_from(name.len()).ok()?);
+            out.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(value);
+        }
+        Some(())
+    }
+}
+
+/// A change of one record, as a watcher is told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// What happened.
+    pub kind: EventKind,
+    /// The record's key.
+    pub key: &'a [u8],
+    /// Its version after the change; the last one it had, if it is gone.
+    pub version: u64,
+    /// True if the names of blocks and the tags were too much for an event: read the record.
+    pub is_cut: bool,
+    blocks: &'a [u8],
+    before: &'a [u8],
+    after: &'a [u8],
+}
+
+impl<'a> Event<'a> {
+    /// Reads an event. Total: any bytes are an event or damage.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, Damage> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(SHORT)?;
+        let [kind, flags, k0, k1, b0, b1, o0, o1, n0, n1, version @ ..] = *head;
+        let kind = EventKind::of(kind).ok_or(Damage("an event of a kind that does not exist"))?;
+        if flags & !CUT != 0 {
+            return Err(Damage("an event has a flag that does not exist"));
+        }
+        let key_bytes = usize::from(u16::from_le_bytes([k0, k1]));
+        let (key, rest) = rest.split_at_checked(key_bytes).ok_or(SHORT)?;
+        let (blocks, rest) = split(rest, [b0, b1], name)?;
+        let (before, rest) = split(rest, [o0, o1], tag)?;
+        let (after, rest) = split(rest, [n0, n1], tag)?;
+        if !rest.is_empty() {
+            return Err(Damage("an event is longer than it says"));
+        }
+        let version = u64::from_le_bytes(version);
+        Ok(Self { kind, key, version, is_cut: flags & CUT != 0, blocks, before, after })
+    }
+
+    /// The names of the blocks that changed; none of a record with one block without a name.
+    pub fn blocks(&self) -> impl Iterator<Item = &'a str> {
+        each(self.blocks, name)
+    }
+
+    /// The tags that the record had before: each value with its tag's name.
+    pub fn tags_before(&self) -> impl Iterator<Item = TagValue<'a>> {
+        each(self.before, tag)
+    }
+
+    /// The tags that it has now: none if it is gone.
+    pub fn tags_after(&self) -> impl Iterator<Item = TagValue<'a>> {
+        each(self.after, tag)
+    }
+}
+
+/// Takes one item from the front of some bytes.
+type Take<'a, T> = fn(&'a [u8]) -> Result<(T, &'a [u8]), Damage>;
+
+/// Cuts off so many items, after looking at each of them.
+fn split<'a, T>(
+    bytes: &'a [u8],
+    count: [u8; 2],
+    take: Take<'a, T>,
+) -> Result<(&'a [u8], &'a [u8]), Damage> {
+    let mut rest = bytes;
+    for _ in 0..u16::from_le_bytes(count) {
+        (_, rest) = take(rest)?;
+    }
+    bytes.split_at_checked(bytes.len() - rest.len()).ok_or(SHORT)
+}
+
+/// The items of bytes that [`split`] has looked at.
+fn each<'a, T>(mut bytes: &'a [u8], take: Take<'a, T>) -> impl Iterator<Item = T> {
+    std::iter::from_fn(move || {
+        let (item, rest) = take(bytes).ok()?;
+        bytes = rest;
+        Some(item)
+    })
+}
+
+fn name(bytes: &[u8]) -> Result<(&str, &[u8]), Damage> {
+    let (length, rest) = bytes.split_first().ok_or(SHORT)?;
+    text(rest, *length)
+}
+
+fn tag(bytes: &[u8]) -> Result<(TagValue<'_>, &[u8]), Damage> {
+    let ([length, v0, v1], rest) = bytes.split_first_chunk::<3>().ok_or(SHORT)?;
+    let (name, rest) = text(rest, *length)?;
+    let value_bytes = usize::from(u16::from_le_bytes([*v0, *v1]));
+    let (value, rest) = rest.split_at_checked(value_bytes).ok_or(SHORT)?;
+    Ok(((name, value), rest))
+}
+
+fn text(bytes: &[u8], length: u8) -> Result<(&str, &[u8]), Damage> {
+    let (name, rest) = bytes.split_at_checked(usize::from(length)).ok_or(SHORT)?;
+    let name = str::from_utf8(name).map_err(|_| Damage("a name in an event is not UTF-8"))?;
+    Ok((name, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tags() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
+        vec(("[a-zé]{0,9}", vec(any::<u8>(), 0..300)), 0..6)
+    }
+
+    fn lent(tags: &[(String, Vec<u8>)]) -> Vec<TagValue<'_>> {
+        tags.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn an_event_reads_back_as_it_was_written(
+            code in 1..5_u8, version: u64, key in vec(any::<u8>(), 1..100),
+            blocks in vec("[a-z]{1,20}", 0..20), before in tags(), after in tags(),
+        ) {
+            let kind = EventKind::of(code).unwrap();
+            let blocks: Vec<&str> = blocks.iter().map(String::as_str).collect();
+            let (before, after) = (lent(&before), lent(&after));
+            let (before, after) = (before.as_slice(), after.as_slice());
+            let mut bytes = b"before".to_vec();
+            Change { kind, version, key: &key, blocks: &blocks, before, after }.encode(&mut bytes);
+            prop_assert_eq!(&bytes[..6], b"before", "what was there stays");
+            let event = Event::decode(&bytes[6..]).unwrap();
+            prop_assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
+            prop_assert!(!event.is_cut);
+            prop_assert_eq!(event.blocks().collect::<Vec<_>>(), blocks);
+            prop_assert_eq!(event.tags_before().collect::<Vec<_>>(), before);
+            prop_assert_eq!(event.tags_after().collect::<Vec<_>>(), after);
+            // No shorter and no longer bytes are this event.
+            for end in 6..bytes.len() {
+                prop_assert!(Event::decode(&bytes[6..end]).is_err());
+            }
+            bytes.push(0);
+            prop_assert!(Event::decode(&bytes[6..]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_an_event_or_damage_and_never_a_panic(
+            mut bytes in vec(any::<u8>(), 0..200), is_likely: bool,
+        ) {
+            if let (true, Some(head)) = (is_likely, bytes.first_chunk_mut::<10>()) {
+                let [kind, flags, _, k1, b0, b1, o0, o1, n0, n1] = head;
+                (*kind, *flags) = (*kind % 4 + 1, *flags % 2);
+                (*k1, *b1, *o1, *n1) = (0, 0, 0, 0);
+                (*b0, *o0, *n0) = (*b0 % 3, *o0 % 3, *n0 % 3);
+            }
+            if let Ok(event) = Event::decode(&bytes) {
+                let names: usize = event.blocks().map(str::len).sum();
+                let tags = event.tags_before().chain(event.tags_after());
+                let tags: usize = tags.map(|(name, value)| name.len() + value.len()).sum();
+                prop_assert!(HEAD + event.key.len() + names + tags <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_that_is_too_large_says_what_happened_and_that_it_is_cut() {
+        let names: Vec<String> = (0..1024).map(|number| format!("{number:0>255}")).collect();
+        let blocks: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (kind, version, key) = (EventKind::Updated, 7, [9; KEY_BYTES_MAX]);
+        let long = vec![0; 70_000];
+        let whole = Change { kind, version, key: &key, blocks: &[], before: &[], after: &[] };
+        let cut = [
+            Change { blocks: &blocks, ..whole },
+            Change { before: &[("tag", &long)], ..whole },
+            Change { after: &[(&"n".repeat(256), b"")], ..whole },
+        ];
+        for change in cut {
+            let mut bytes = Vec::new();
+            change.encode(&mut bytes);
+            assert!(bytes.len() <= EVENT_BYTES_MAX);
+            let event = Event::decode(&bytes).unwrap();
+            assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
+            assert!(event.is_cut);
+            assert_eq!(event.blocks().count() + event.tags_before().count(), 0);
+        }
+        // As many as fit are not cut.
+        let mut bytes = Vec::new();
+        Change { blocks: &blocks[..900], ..whole }.encode(&mut bytes);
+        let event = Event::decode(&bytes).unwrap();
+        assert_eq!((event.is_cut, event.blocks().count()), (false, 900));
+    }
+}

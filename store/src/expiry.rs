@@ -1,0 +1,154 @@
+//! Collecting what has ended: whoever collects deletes a record in a transaction that judges its
+//! time again, so a record ends once, however many collect.
+//!
+//! The order of expiry holds an entry for each record that ends, at or before its time. Putting a
+//! record off leaves its entry where it is; the collector that meets it moves it on.
+
+use std::ops::Bound;
+
+use nearstate_model::{Error, Result};
+
+use crate::hidden::{EXPIRY_TREES, expiry_root};
+use crate::meta::{is_past, split};
+use crate::ordered::{Cursor, Sight};
+use crate::session::{Namespace, Session};
+use crate::tagging::{ends, expiry_key};
+use crate::writeset::WriteSet;
+
+/// Entries that one look into a tree takes out at the most.
+const BATCH: usize = 64;
+
+/// What a collection came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Records that were deleted because their time had passed.
+    pub records: usize,
+    /// True if there may be more.
+    pub has_more: bool,
+}
+
+/// An entry of the order of expiry.
+#[derive(Debug)]
+struct Due {
+    entry: Vec<u8>,
+    namespace: u32,
+    key: Vec<u8>,
+}
+
+impl Session {
+    /// Deletes records whose time has passed, at most `limit`, with their tags; watchers are told
+    /// that they expired. Reads never return such records, so this frees memory and tells; call it
+    /// now and then, or let any process do so. Several may collect at once.
+    ///
+    /// Complexity: a transaction for each record; nothing else is looked at.
+    ///
+    /// # Errors
+    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
+        let mut collected = Collected::default();
+        let first = u64::from(self.member.index());
+        for tree in first..first + EXPIRY_TREES {
+            while collected.records < limit {
+                let due = self.due(tree, BATCH.min(limit - collected.records))?;
+                if due.is_empty() {
+                    break;
+                }
+                let mut has_moved = false;
+                for entry in &due {
+                    match self.end(tree, entry) {
+                        Ok(is_ended) => {
+                            collected.records += usize::from(is_ended);
+                            has_moved = true;
+                        }
+                        // Somebody else has it.
+                        Err(Error::Conflict { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                if !has_moved {
+                    collected.has_more = true;
+                    break;
+                }
+            }
+        }
+        collected.has_more |= collected.records >= limit;
+        Ok(collected)
+    }
+
+    /// The first entries of a tree whose time has passed.
+    fn due(&self, tree: u64, limit: usize) -> Result<Vec<Due>> {
+        let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
+        let mut set = WriteSet::new(self)?;
+        let mut cursor = Cursor::default();
+        let range = (Bound::Unbounded, Bound::Excluded(&now[..]));
+        cursor.begin(expiry_root(tree), range, Sight::Untracked);
+        let mut due = Vec::new();
+        while due.len() < limit {
+            let entry = match cursor.next(&mut set) {
+                Ok(Some(entry)) => entry,
+                Ok(None) | Err(Error::Conflict { .. }) => break,
+                Err(error) => return Err(error),
+            };
+            let Some((_, rest)) = entry.split_first_chunk::<8>() else { break };
+            let Some((namespace, key)) = rest.split_first_chunk::<4>() else { break };
+            due.push(Due {
+                entry: entry.to_vec(),
+                namespace: u32::from_be_bytes(*namespace),
+                key: key.to_vec(),
+            });
+        }
+        Ok(due)
+    }
+
+    /// One entry: its record is deleted if its time has passed, else the entry goes where it
+    /// belongs. True if the record was deleted.
+    fn end(&self, tree: u64, due: &Due) -> Result<bool> {
+        let mut set = WriteSet::new(self)?;
+        let mut ordered = std::mem::take(&mut set.buffers.workshop.ordered);
+        let root = expiry_root(tree);
+        let is_there = ordered.remove(&mut set, root, &due.entry);
+        let ended = is_there.and_then(|is_there| {
+            if !is_there {
+                return Ok(false); // Somebody else was faster.
+            }
+            let hash = self.hash(&due.key);
+            let (place, stored) = set.read(due.namespace, hash, &due.key)?;
+            let Some((cell, bytes)) = stored else { return Ok(false) };
+            let (_, meta) = split(cell, bytes)?;
+            if is_past(meta)? {
+                set.delete(place);
+                if let Some(entry) = set.buffers.entries.get_mut(place) {
+                    entry.is_expiry = true;
+                }
+                return Ok(true);
+            }
+            if ends(meta) != 0 {
+                let mut key = Vec::with_capacity(due.entry.len());
+                expiry_key(ends(meta), due.namespace, &due.key, &mut key);
+                ordered.insert(&mut set, root, &key)?;
+            }
+            Ok(false)
+        });
+        set.buffers.workshop.ordered = ordered;
+        let ended = ended?;
+        set.index_all()?;
+        set.tell_all()?;
+        set.commit()?;
+        Ok(ended)
+    }
+
+    /// Puts a record that ends by itself.
+    ///
+    /// # Errors
+    /// As [`Session::transact`].
+    pub fn put_until(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        value: &[u8],
+        expires_ms: u64,
+    ) -> Result<()> {
+        let labels = crate::txn::Labels { expires_ms, ..crate::txn::Labels::default() };
+        self.transact(|txn| txn.put_labelled(namespace, key, value, labels))
+    }
+}

@@ -1,0 +1,269 @@
+//! Finding records by their tags, in shared memory, by any process: one more look into an index
+//! than finding them by their key.
+
+use std::ops::Bound;
+
+use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
+use nearstate_model::{Error, Result};
+
+use crate::found::Record;
+use crate::hidden::{STRIPES, count_key, posting_key, tag_root};
+use crate::ordered::{Cursor, Sight, composite_range, split_composite};
+use crate::schema::{Tag, TagState};
+use crate::session::{Namespace, Session};
+use crate::tagging::read_count;
+use crate::txn::Txn;
+use crate::view::View;
+use crate::writeset::WriteSet;
+
+/// Which values of a tag are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values<'a> {
+    /// This one.
+    Equal(&'a [u8]),
+    /// Those that begin with these bytes. The tag must be ordered.
+    Prefix(&'a [u8]),
+    /// Those of a range, in the order of the bytes. The tag must be ordered.
+    Range(Bound<&'a [u8]>, Bound<&'a [u8]>),
+}
+
+impl Session {
+    /// The record that has this value of a unique tag, as a zero-copy view, or `None`.
+    ///
+    /// Linearizable: the answer held at one moment of the call. Cost: twice that of
+    /// [`Session::get`].
+    ///
+    /// # Errors
+    /// `BadArgument`: no such tag, not unique, or still being built; `Damaged`, `Forked`.
+    pub fn find(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<Option<View<'_>>> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if !known.is_unique {
+            return Err(Error::BadArgument {
+                detail: format!("the tag {tag:?} is not unique: ask for all records that have it"),
+            });
+        }
+        if value.len() > TAG_VALUE_BYTES_MAX {
+            return Ok(None);
+        }
+        let hidden = self.member.table(self.hidden_table()?)?;
+        let mut key = Vec::with_capacity(8 + value.len());
+        posting_key(namespace.index, known.id, value, &mut key);
+        let hash = self.hash(&key);
+        for _ in 0..TRANSACTION_TRIES {
+            let _held = self.member.pin()?;
+            let Some((_, record)) = self.member.find(hidden, hash, &key)? else { return Ok(None) };
+            if let Some(view) = self.get(namespace, record)? {
+                if view.tags().any(|(name, found)| name == tag && found == value) {
+                    return Ok(Some(view));
+                }
+            } else if self.is_past(namespace, record)? {
+                return Ok(None);
+            }
+            // The value went to another record, or away, between the two looks.
+        }
+        Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
+    }
+
+    /// True if a key has a record whose time has passed.
+    fn is_past(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
+        let found = self.member.find(self.table(namespace)?, self.hash(key), key)?;
+        match found {
+            Some((cell, _)) => crate::meta::is_past_cell(cell),
+            None => Ok(false),
+        }
+    }
+
+    /// Calls `each` with every record that has such a value of a tag, in the order of the values,
+    /// until it says false. A record may be met once for each of its values.
+    ///
+    /// A record that has the value during the whole call is met; what changes meanwhile may be met
+    /// or not. Each view is as the record was at one moment.
+    ///
+    /// # Errors
+    /// `BadArgument`: no such tag, not ordered (for prefixes and ranges), or still being built;
+    /// `Conflict` if the index changes faster than it can be walked; `Damaged`, `Forked`.
+    pub fn find_all(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        values: Values<'_>,
+        mut each: impl FnMut(&View<'_>) -> bool,
+    ) -> Result<()> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if let (Values::Equal(value), false) = (values, known.has_order()) {
+            if let Some(view) = self.find(namespace, tag, value)? {
+                each(&view);
+            }
+            return Ok(());
+        }
+        let mut set = WriteSet::new(self)?;
+        let mut walk = Walk::new(namespace, known, values, Sight::Untracked)?;
+        while walk.step(&mut set)? {
+            if let Some(view) = self.get(namespace, &walk.record)?
+                && view.tags().any(|(name, found)| name == tag && found == walk.value)
+                && !each(&view)
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many records have a value of a tag. A counted tag knows; of another they are walked. A
+    /// record past its time counts until it is collected.
+    ///
+    /// # Errors
+    /// As [`Session::find_all`].
+    pub fn count_tagged(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<u64> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if !known.is_counted {
+            let mut count = 0;
+            self.find_all(namespace, tag, Values::Equal(value), |_| {
+                count += 1;
+                true
+            })?;
+            return Ok(count);
+        }
+        self.transact(|txn| {
+            let mut key = Vec::new();
+            let mut count = 0;
+            for stripe in 0..STRIPES {
+                count_key(namespace.index, known.id, stripe, value, &mut key);
+                let mut set = txn.set.borrow_mut();
+                count += set.hidden_value(&key, read_count)?.unwrap_or(0);
+            }
+            Ok(u64::try_from(count).unwrap_or(0))
+        })
+    }
+}
+
+impl Txn<'_> {
+    /// The key and the record that has this value of a unique tag, or `None`. Both are part of what
+    /// the transaction has read. What the transaction itself has written is found by its key only.
+    ///
+    /// # Errors
+    /// As [`Session::find`]; `Conflict`.
+    pub fn find(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        value: &[u8],
+    ) -> Result<Option<(Vec<u8>, Record<'_>)>> {
+        let key = {
+            let mut set = self.set.borrow_mut();
+            let tags = set.session.tag_set(namespace.index)?;
+            let known = ready(tags.tag(tag), tag)?;
+            if !known.is_unique {
+                return Err(Error::BadArgument {
+                    detail: format!("the tag {tag:?} is not unique: ask for all that have it"),
+                });
+            }
+            let mut key = Vec::with_capacity(8 + value.len());
+            posting_key(namespace.index, known.id, value, &mut key);
+            set.hidden_value(&key, <[u8]>::to_vec)?
+        };
+        let Some(key) = key else { return Ok(None) };
+        Ok(self.get(namespace, &key)?.map(|record| (key, record)))
+    }
+
+    /// Calls `each` with the key of every record that has such a value of a tag until it says
+    /// false. That there are these and no others is part of what the transaction has read.
+    ///
+    /// # Errors
+    /// As [`Session::find_all`]; `Conflict`.
+    pub fn find_all(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        values: Values<'_>,
+        mut each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<()> {
+        let mut set = self.set.borrow_mut();
+        let tags = set.session.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if let (Values::Equal(value), false) = (values, known.has_order()) {
+            drop(set);
+            if let Some((key, _)) = self.find(namespace, tag, value)? {
+                each(&key);
+            }
+            return Ok(());
+        }
+        let mut walk = Walk::new(namespace, known, values, Sight::Tracked)?;
+        while walk.step(&mut set)? {
+            if !each(&walk.record) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tag, if it can answer.
+fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
+    match known {
+        Some(tag) if tag.state == TagState::Ready => Ok(tag),
+        Some(_) => Err(Error::BadArgument {
+            detail: format!(
+                "the index of the tag {name:?} is still being built: ask again when whoever \
+                 declared it has finished, or declare it again if they died"
+            ),
+        }),
+        None => Err(Error::BadArgument {
+            detail: format!("the namespace has no tag {name:?}: declare it in its schema"),
+        }),
+    }
+}
+
+/// A walk over the entries of an ordered index.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    cursor: Cursor,
+    /// The value of the present entry.
+    value: Vec<u8>,
+    /// The key of its record.
+    pub(crate) record: Vec<u8>,
+    prefix: Vec<u8>,
+}
+
+impl Walk {
+    fn new(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Result<Self> {
+        if !tag.is_ordered && !matches!(values, Values::Equal(_)) {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "the tag {:?} is not ordered: ask for one value, or declare it ordered",
+                    tag.name
+                ),
+            });
+        }
+        Ok(Self::over(namespace, tag, values, sight))
+    }
+
+    /// As [`Walk::new`]; also ranges of tags that are not declared ordered, for those who need no
+    /// order.
+    pub(crate) fn over(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Self {
+        let (from, to) = match values {
+            Values::Equal(value) => (Bound::Included(value), Bound::Included(value)),
+            Values::Prefix(prefix) => (Bound::Included(prefix), Bound::Unbounded),
+            Values::Range(from, to) => (from, to),
+        };
+        let prefix = if let Values::Prefix(prefix) = values { prefix } else { &[] };
+        let (from, to) = composite_range(from, to);
+        let mut cursor = Cursor::default();
+        let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+        cursor.begin(tag_root(namespace.index, tag.id), range, sight);
+        Self { cursor, value: Vec::new(), record: Vec::new(), prefix: prefix.to_vec() }
+    }
+
+    /// False at the end.
+    pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
+        let Some(key) = self.cursor.next(set)? else { return Ok(false) };
+        self.value.clear();
+        let record = split_composite(key, &mut self.value)?;
+        self.record.clear();
+        self.record.extend_from_slice(record);
+        Ok(self.value.starts_with(&self.prefix))
+    }
+}

@@ -1,0 +1,97 @@
+//! Does a tree say the same everywhere? For the check of a region at rest.
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::Result;
+
+use super::descent::Nodes;
+use super::node::{LEVEL_MAX, Node};
+
+/// What a tree consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys.
+    pub keys: u64,
+    /// Nodes, the root too.
+    pub nodes: u64,
+    /// Levels above the leaves.
+    pub height: u8,
+}
+
+/// Looks at every node of a tree that nobody changes meanwhile: each is of this tree and of its
+/// level, the fences of children meet and fill those of their branch, keys ascend within them, and
+/// only a root is empty. Calls `each` with every key in ascending order.
+///
+/// # Errors
+/// `Damaged`, with what contradicts what; what the nodes and `each` answer.
+pub fn check<N: Nodes>(
+    nodes: &mut N,
+    root: u64,
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<Counts> {
+    let mut counts = Counts::default();
+    let Some(bytes) = nodes.peek(root, <[u8]>::to_vec)? else { return Ok(counts) };
+    let top = Node::parse(&bytes)?;
+    if !top.shape.low.is_empty() || !top.shape.high.is_empty() {
+        return Err(Damage("the root of an index tree has a fence").into());
+    }
+    counts.height = top.shape.level;
+    if top.count() == 0 {
+        return Ok(Counts { nodes: 1, ..counts });
+    }
+    let place = Place { root, level: top.shape.level, low: Vec::new(), high: Vec::new() };
+    visit(nodes, root, &place, &mut Visit { counts: &mut counts, each })?;
+    Ok(counts)
+}
+
+/// What a node's parent says of it.
+struct Place {
+    root: u64,
+    level: u8,
+    low: Vec<u8>,
+    high: Vec<u8>,
+}
+
+struct Visit<'v> {
+    counts: &'v mut Counts,
+    each: &'v mut dyn FnMut(&[u8]) -> Result<()>,
+}
+
+/// Visits a subtree. As deep as a tree is high at most: levels fall by one.
+fn visit<N: Nodes>(nodes: &mut N, name: u64, place: &Place, seen: &mut Visit<'_>) -> Result<()> {
+    let bytes = nodes.peek(name, <[u8]>::to_vec)?;
+    let bytes = bytes.ok_or(Damage("an index branch leads to a node that is not there"))?;
+    let node = Node::parse(&bytes)?;
+    let shape = &node.shape;
+    if shape.root != place.root || shape.level != place.level || shape.level > LEVEL_MAX {
+        return Err(Damage("an index node is of another tree or level than its branch").into());
+    }
+    if shape.low != place.low || shape.high != place.high {
+        return Err(Damage("an index node has other fences than its branch gives it").into());
+    }
+    if node.count() == 0 {
+        return Err(Damage("an index leaf is empty").into());
+    }
+    seen.counts.nodes += 1;
+    let is_branch = shape.level > 0;
+    for entry in 0..node.count() {
+        let key = node.key(entry)?;
+        let is_first_child = is_branch && entry == 0;
+        if is_first_child != (is_branch && key.is_empty())
+            || !(is_first_child || node.covers(key))
+            || (entry > 0 && node.key(entry - 1)? >= key)
+        {
+            return Err(Damage("an index node's keys are not in order").into());
+        }
+        if !is_branch {
+            seen.counts.keys += 1;
+            (seen.each)(key)?;
+            continue;
+        }
+        let low = if is_first_child { shape.low } else { key };
+        let high = if entry + 1 < node.count() { node.key(entry + 1)? } else { shape.high };
+        let level = shape.level.saturating_sub(1);
+        let below = Place { root: place.root, level, low: low.to_vec(), high: high.to_vec() };
+        visit(nodes, node.child(entry)?, &below, seen)?;
+    }
+    Ok(())
+}

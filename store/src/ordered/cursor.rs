@@ -1,0 +1,145 @@
+//! A walk over the keys of a range, leaf by leaf.
+//!
+//! The cursor copies each leaf that it comes to, so its caller may work on records, and even on the
+//! same tree, between two keys. It goes on from where a leaf ended, by its fence: keys that are
+//! inserted or removed behind it make no key come twice. A leaf that is changed after it was copied
+//! is given out as it was; in a tracked walk such a change by somebody else is a conflict.
+
+use std::ops::Bound;
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::Result;
+
+use super::descent::{Descent, Nodes, Sight, as_leaf, astray, look, tries};
+use super::node::Node;
+
+/// Gives out the keys of a range in ascending order.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    root: u64,
+    sight: Sight,
+    state: State,
+    /// The walk goes on from this key, or only after it.
+    from: Vec<u8>,
+    is_after: bool,
+    to: End,
+    descent: Descent,
+    leaf: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// A leaf must be looked at.
+    Before,
+    /// The next key is this entry of the leaf.
+    At(usize),
+    #[default]
+    Done,
+}
+
+/// Where the range ends.
+#[derive(Debug, Default)]
+struct End {
+    key: Vec<u8>,
+    is_bound: bool,
+    is_within: bool,
+}
+
+impl End {
+    /// Is a key beyond the range?
+    fn is_before(&self, key: &[u8]) -> bool {
+        self.is_bound && (self.key.as_slice() < key || (!self.is_within && self.key == key))
+    }
+}
+
+impl Cursor {
+    /// A cursor before the first key of a range of the tree with this root.
+    pub fn new(root: u64, range: (Bound<&[u8]>, Bound<&[u8]>), sight: Sight) -> Self {
+        let mut cursor = Self::default();
+        cursor.begin(root, range, sight);
+        cursor
+    }
+
+    /// Sets the cursor before the first key of a range, keeping its memory.
+    pub fn begin(&mut self, root: u64, (from, to): (Bound<&[u8]>, Bound<&[u8]>), sight: Sight) {
+        (self.root, self.sight, self.state) = (root, sight, State::Before);
+        self.is_after = matches!(from, Bound::Excluded(_));
+        self.to.is_within = matches!(to, Bound::Included(_));
+        self.to.is_bound = !matches!(to, Bound::Unbounded);
+        for (place, bound) in [(&mut self.from, from), (&mut self.to.key, to)] {
+            place.clear();
+            match bound {
+                Bound::Included(key) | Bound::Excluded(key) => place.extend_from_slice(key),
+                Bound::Unbounded => {}
+            }
+        }
+    }
+
+    /// The next key. After `None`, or an error, there is none.
+    ///
+    /// # Errors
+    /// As [`Ordered::walk`](super::Ordered::walk).
+    pub fn next<N: Nodes>(&mut self, nodes: &mut N) -> Result<Option<&[u8]>> {
+        let before = std::mem::replace(&mut self.state, State::Done);
+        let Some(entry) = self.advance(nodes, before)? else { return Ok(None) };
+        let key = Node::parse(&self.leaf)?.key(entry)?;
+        if self.to.is_before(key) {
+            return Ok(None);
+        }
+        self.state = State::At(entry + 1);
+        Ok(Some(key))
+    }
+
+    /// The entry of the leaf that has the next key, after going on to the leaf that has it.
+    fn advance<N: Nodes>(&mut self, nodes: &mut N, mut state: State) -> Result<Option<usize>> {
+        loop {
+            let entry = match state {
+                State::Done => return Ok(None),
+                State::At(entry) => entry,
+                State::Before => match self.fetch(nodes)? {
+                    Some(entry) => entry,
+                    None => return Ok(None),
+                },
+            };
+            let node = Node::parse(&self.leaf)?;
+            if entry < node.count() {
+                return Ok(Some(entry));
+            }
+            // The leaf's high fence is where the next one begins. If the range ends there, the next
+            // one need not be looked at, and others may change it.
+            let high = node.shape.high;
+            if high.is_empty() || self.to.is_before(high) {
+                return Ok(None);
+            }
+            self.from.clear();
+            self.from.extend_from_slice(high);
+            self.is_after = false;
+            state = State::Before;
+        }
+    }
+
+    /// Copies the leaf that is responsible for `from`: its first entry that is not before it.
+    fn fetch<N: Nodes>(&mut self, nodes: &mut N) -> Result<Option<usize>> {
+        for sight in tries(self.sight) {
+            if !self.descent.seek_leaf(nodes, self.root, &self.from, sight)? {
+                continue;
+            }
+            let (name, copy) = (self.descent.leaf(), &mut self.leaf);
+            let (root, from, is_after) = (self.root, self.from.as_slice(), self.is_after);
+            let seen = look(nodes, self.sight, name, |bytes| {
+                let Some(node) = as_leaf(bytes, root, from)? else { return Ok(None) };
+                copy.clear();
+                copy.extend_from_slice(bytes);
+                let (entry, is_there) = node.find(from)?;
+                Ok::<_, Damage>(Some(entry + usize::from(is_there && is_after)))
+            })?;
+            match seen.transpose()? {
+                // An empty tree.
+                None if name == self.root => return Ok(None),
+                None | Some(None) => {}
+                Some(Some(entry)) => return Ok(Some(entry)),
+            }
+        }
+        Err(astray(self.sight))
+    }
+}

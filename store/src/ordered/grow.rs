@@ -1,0 +1,164 @@
+//! Inserting a key: into its leaf, or by splitting nodes from the leaf upwards.
+//!
+//! All that a split rests on is read and judged before the first write, so a way that turns out
+//! to be stale leaves nothing behind.
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::{Error, Result};
+
+use super::descent::{Claim, Descent, Nodes, as_leaf};
+use super::node::{LEVEL_MAX, Node, Piece, Shape, compose, name_child};
+
+enum Added {
+    Stale,
+    Present,
+    /// The new content is whole.
+    Fits,
+    /// The new content is too much for one node; this entry of it is the new one.
+    Crowded(usize),
+}
+
+/// A node that is split: its content with the new entry, and where it is cut.
+struct Cut {
+    content: Vec<u8>,
+    new: usize,
+    at: usize,
+}
+
+/// Inserts a key into the leaf of a way down: whether it was not there. `None`: the way was stale.
+pub(super) fn insert<N: Nodes>(
+    nodes: &mut N,
+    descent: &Descent,
+    key: &[u8],
+    next: &mut Vec<u8>,
+) -> Result<Option<bool>> {
+    let (root, leaf) = (descent.root(), descent.leaf());
+    let added = nodes.read(leaf, |bytes| add(bytes, root, key, next))?.transpose()?;
+    match added {
+        None if leaf == root => {
+            let shape = Shape { root, level: 0, low: b"", high: b"" };
+            compose(next, &shape, &[Piece::Key(key)])?;
+            nodes.write(root, next)?;
+            Ok(Some(true))
+        }
+        None | Some(Added::Stale) => Ok(None),
+        Some(Added::Present) => Ok(Some(false)),
+        Some(Added::Fits) => {
+            nodes.write(leaf, next)?;
+            Ok(Some(true))
+        }
+        Some(Added::Crowded(new)) => {
+            let content = std::mem::take(next);
+            Ok(split(nodes, descent, key, Cut::plan(content, new)?)?.then_some(true))
+        }
+    }
+}
+
+fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Added, Damage> {
+    let Some(node) = as_leaf(bytes, root, key)? else { return Ok(Added::Stale) };
+    let (at, is_there) = node.find(key)?;
+    if is_there {
+        return Ok(Added::Present);
+    }
+    put_in(&node, at, Piece::Key(key), next)
+}
+
+fn put_in(node: &Node<'_>, at: usize, new: Piece<'_>, next: &mut Vec<u8>) -> Result<Added, Damage> {
+    let pieces = [Piece::Run(node, 0..at), new, Piece::Run(node, at..node.count())];
+    compose(next, &node.shape, &pieces)?;
+    Ok(if Node::parse(next)?.is_crowded() { Added::Crowded(at) } else { Added::Fits })
+}
+
+/// A branch with a further child behind the one that is split. The child has no name yet.
+fn adopt(
+    bytes: &[u8],
+    claim: &Claim<'_>,
+    separator: &[u8],
+    next: &mut Vec<u8>,
+) -> Result<Option<(Added, usize)>, Damage> {
+    let Some((node, entry)) = claim.judge(bytes)? else { return Ok(None) };
+    let added = put_in(&node, entry + 1, Piece::Child(0, separator), next)?;
+    Ok(Some((added, entry + 1)))
+}
+
+/// Splits the leaf, and every branch that becomes too crowded by it. False: the way was stale.
+fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: Cut) -> Result<bool> {
+    let mut cuts = vec![leaf];
+    let mut top = None;
+    for level in 1..=LEVEL_MAX {
+        let Some(claim) = descent.claim(level, key) else { break };
+        let mut content = Vec::new();
+        let adopted = match cuts.last() {
+            Some(cut) => {
+                let separator = cut.separator()?;
+                nodes.read(claim.node, |bytes| adopt(bytes, &claim, separator, &mut content))?
+            }
+            None => None,
+        };
+        match adopted.transpose()?.flatten() {
+            Some((Added::Crowded(new), _)) => cuts.push(Cut::plan(content, new)?),
+            Some((Added::Fits, new)) => {
+                top = Some((claim.node, content, new));
+                break;
+            }
+            Some((Added::Stale | Added::Present, _)) | None => return Ok(false),
+        }
+    }
+    let mut born = None;
+    for (node, mut cut) in descent.below(LEVEL_MAX + 1).zip(cuts) {
+        if let Some(child) = born {
+            name_child(&mut cut.content, cut.new, child)?;
+        }
+        born = cut.make(nodes, node)?;
+    }
+    if let (Some((node, mut content, new)), Some(child)) = (top, born) {
+        name_child(&mut content, new, child)?;
+        nodes.write(node, &content)?;
+    }
+    Ok(true)
+}
+
+impl Cut {
+    fn plan(content: Vec<u8>, new: usize) -> Result<Self, Damage> {
+        let at = Node::parse(&content)?.choose_cut(new);
+        Ok(Self { content, new, at })
+    }
+
+    fn separator(&self) -> Result<&[u8], Damage> {
+        Node::parse(&self.content)?.separator(self.at)
+    }
+
+    /// Writes the two parts: the left one keeps the name, the right one gets a new one, which is
+    /// returned. The root's parts both get new names, and become its children.
+    fn make<N: Nodes>(&self, nodes: &mut N, name: u64) -> Result<Option<u64>> {
+        let node = Node::parse(&self.content)?;
+        let (shape, separator) = (node.shape, node.separator(self.at)?);
+        let mut part = Vec::with_capacity(self.content.len());
+        let right = Shape { low: separator, ..shape };
+        let all = self.at..node.count();
+        if shape.level == 0 {
+            compose(&mut part, &right, &[Piece::Run(&node, all)])?;
+        } else {
+            let first = Piece::Child(node.child(self.at)?, b"");
+            compose(&mut part, &right, &[first, Piece::Run(&node, self.at + 1..node.count())])?;
+        }
+        let right = nodes.create(&part)?;
+        let left = Shape { high: separator, ..shape };
+        compose(&mut part, &left, &[Piece::Run(&node, 0..self.at)])?;
+        if name != shape.root {
+            nodes.write(name, &part)?;
+            return Ok(Some(right));
+        }
+        if shape.level >= LEVEL_MAX {
+            return Err(Error::Full {
+                detail: "an ordered index is as high as one may be: remove keys".to_owned(),
+            });
+        }
+        let left = nodes.create(&part)?;
+        let above = Shape { level: shape.level + 1, ..shape };
+        let children = [Piece::Child(left, b""), Piece::Child(right, separator)];
+        compose(&mut part, &above, &children)?;
+        nodes.write(name, &part)?;
+        Ok(None)
+    }
+}

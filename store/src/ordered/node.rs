@@ -1,0 +1,389 @@
+//! The bytes of a node, and how new ones are composed of old ones.
+//!
+//! ```text
+//! root u64 | format u8 | level u8 | entries u16 | low bytes u16 | high bytes u16
+//! | end of each entry u16.. | low | high | entries          (little-endian)
+//!
+//! entry of a leaf (level 0): a key          entry of a branch: child u64 | separator
+//! ```
+//!
+//! - `root` is the tree's name, in every node of it: a name that was given up and serves another
+//!   tree now is found out.
+//! - A node is responsible for the keys from `low` on and below `high`; an empty `low` is below
+//!   every key, an empty `high` above every one (no key is below the empty key).
+//! - The ends count from the first entry's begin. The first separator of a branch is empty: the
+//!   child is responsible from the branch's own low fence on.
+
+use std::ops::Range;
+
+use nearstate_memory::layout::Damage;
+
+/// What the entries of a node may take together before it is split. A change copies its leaf once,
+/// and two changes of one leaf conflict: both speak for small nodes. The height and the bytes
+/// around each entry (a cell's header, fences) speak for large ones. At 1 KiB a leaf has some 25
+/// identities, a branch some 50 children, and a node is copied in less than the time of two misses.
+pub(super) const NODE_BYTES: usize = 1024;
+
+/// The highest level of a root. A branch has two children at least when it is made, so this is
+/// more leaves than a region has room for; what claims to be higher is damaged.
+pub(super) const LEVEL_MAX: u8 = 31;
+
+const HEAD: usize = 16;
+const FORMAT: u8 = 1;
+const CHILD: usize = 8;
+
+const CUT: Damage = Damage("an index node is cut short");
+const LARGE: Damage = Damage("an index node is larger than any that is written");
+
+/// What a node says of itself besides its entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape<'a> {
+    pub(super) root: u64,
+    pub(super) level: u8,
+    pub(super) low: &'a [u8],
+    pub(super) high: &'a [u8],
+}
+
+/// A node as its bytes have it. Total: any bytes are a node or damage, here or when an entry is
+/// looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node<'a> {
+    pub(super) shape: Shape<'a>,
+    /// Bytes before each separator: of the child in a branch, none in a leaf.
+    before: usize,
+    ends: &'a [[u8; 2]],
+    entries: &'a [u8],
+}
+
+impl<'a> Node<'a> {
+    #[inline]
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(CUT)?;
+        let [r0, r1, r2, r3, r4, r5, r6, r7, format, level, c0, c1, l0, l1, h0, h1] = *head;
+        if format != FORMAT || level > LEVEL_MAX {
+            return Err(Damage("an index node of a form that does not exist"));
+        }
+        let count = usize::from(u16::from_le_bytes([c0, c1]));
+        let (ends, rest) = rest.split_at_checked(2 * count).ok_or(CUT)?;
+        let (ends, _) = ends.as_chunks::<2>();
+        let (low, rest) = rest.split_at_checked(u16::from_le_bytes([l0, l1]).into()).ok_or(CUT)?;
+        let (high, entries) =
+            rest.split_at_checked(u16::from_le_bytes([h0, h1]).into()).ok_or(CUT)?;
+        if level > 0 && count == 0 {
+            return Err(Damage("an index branch without a child"));
+        }
+        let root = u64::from_le_bytes([r0, r1, r2, r3, r4, r5, r6, r7]);
+        let before = if level == 0 { 0 } else { CHILD };
+        Ok(Self { shape: Shape { root, level, low, high }, before, ends, entries })
+    }
+
+    #[inline]
+    pub(super) const fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Is the node responsible for this key?
+    #[inline]
+    pub(super) fn covers(&self, key: &[u8]) -> bool {
+        self.shape.low <= key && (self.shape.high.is_empty() || key < self.shape.high)
+    }
+
+    /// Where an entry begins: where the one before it ends.
+    #[inline]
+    fn begin(&self, entry: usize) -> usize {
+        match entry.checked_sub(1).and_then(|before| self.ends.get(before)) {
+            Some(end) => u16::from_le_bytes(*end).into(),
+            None => 0,
+        }
+    }
+
+    /// The bytes of some entries.
+    #[inline]
+    fn bytes(&self, entries: &Range<usize>) -> Result<&'a [u8], Damage> {
+        self.entries.get(self.begin(entries.start)..self.begin(entries.end)).ok_or(CUT)
+    }
+
+    /// A leaf's key, or a branch's separator.
+    #[inline]
+    pub(super) fn key(&self, entry: usize) -> Result<&'a [u8], Damage> {
+        if entry >= self.count() {
+            return Err(CUT);
+        }
+        self.bytes(&(entry..entry + 1))?.get(self.before..).ok_or(CUT)
+    }
+
+    /// A branch's child.
+    #[inline]
+    pub(super) fn child(&self, entry: usize) -> Result<u64, Damage> {
+        if entry >= self.count() || self.before != CHILD {
+            return Err(CUT);
+        }
+        let (child, _) =
+            self.bytes(&(entry..entry + 1))?.split_first_chunk::<CHILD>().ok_or(CUT)?;
+        Ok(u64::from_le_bytes(*child))
+    }
+
+    /// The first entry whose key is not below this one, and whether it is this one.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Result<(usize, bool), Damage> {
+        let (mut from, mut to) = (0, self.count());
+        while from < to {
+            let middle = usize::midpoint(from, to);
+            match self.key(middle)?.cmp(key) {
+                std::cmp::Ordering::Less => from = middle + 1,
+                std::cmp::Ordering::Equal => return Ok((middle, true)),
+                std::cmp::Ordering::Greater => to = middle,
+            }
+        }
+        Ok((from, false))
+    }
+
+    /// The entry of the child that is responsible for a key: the last one whose separator is not
+    /// above it.
+    #[inline]
+    pub(super) fn child_of(&self, key: &[u8]) -> Result<usize, Damage> {
+        let (entry, is_there) = self.find(key)?;
+        Ok(if is_there { entry } else { entry.saturating_sub(1) })
+    }
+
+    /// Bytes of all entries and of their ends: what [`NODE_BYTES`] bounds. Fences do not count:
+    /// a node between two long ones would be split until nothing is left to split.
+    #[inline]
+    fn weight(&self) -> usize {
+        self.entries.len() + 2 * self.count()
+    }
+
+    /// Must it be split? Only what leaves both parts a key, or two children, can be.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.weight() > NODE_BYTES && self.count() >= 2 * self.part_min()
+    }
+
+    const fn part_min(&self) -> usize {
+        if self.shape.level == 0 { 1 } else { 2 }
+    }
+
+    /// Where to split a crowded node, given the entry that made it so: the first entry of the right
+    /// part. In the middle of the bytes; but at an end of the tree that grows there (times, rising
+    /// numbers), the old part is left full and the new entry begins a part of its own.
+    pub(super) fn choose_cut(&self, new: usize) -> usize {
+        let (first, last) = (self.part_min(), self.count().saturating_sub(self.part_min()));
+        if self.shape.high.is_empty() && new + 1 == self.count() {
+            return last;
+        }
+        if self.shape.low.is_empty() && new + 1 == first {
+            return first;
+        }
+        let heavier = |cut: usize| {
+            let left = self.begin(cut) + 2 * cut;
+            left.max(self.weight().saturating_sub(left))
+        };
+        (first..=last).min_by_key(|cut| heavier(*cut)).unwrap_or(first)
+    }
+
+    /// The shortest bytes that are above all before an entry and not above it.
+    pub(super) fn separator(&self, entry: usize) -> Result<&'a [u8], Damage> {
+        let key = self.key(entry)?;
+        if self.shape.level > 0 {
+            return Ok(key);
+        }
+        let before = self.key(entry.checked_sub(1).ok_or(CUT)?)?;
+        let same = before.iter().zip(key).take_while(|(left, right)| left == right).count();
+        Ok(key.get(..=same).unwrap_or(key))
+    }
+}
+
+/// What a new node is composed of.
+#[derive(Clone, Debug)]
+pub(super) enum Piece<'a> {
+    /// Entries of a node, as they are.
+    Run(&'a Node<'a>, Range<usize>),
+    /// A key of a leaf.
+    Key(&'a [u8]),
+    /// A child of a branch, and its separator.
+    Child(u64, &'a [u8]),
+}
+
+impl Piece<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Self::Run(_, entries) => entries.len(),
+            Self::Key(_) | Self::Child(..) => 1,
+        }
+    }
+
+    fn bytes(&self) -> Result<usize, Damage> {
+        match self {
+            Self::Run(node, entries) => node.bytes(entries).map(<[u8]>::len),
+            Self::Key(key) => Ok(key.len()),
+            Self::Child(_, separator) => Ok(CHILD + separator.len()),
+        }
+    }
+}
+
+/// Composes a node of whole pieces, replacing what is in `out`. Cost: a few copies, however many
+/// entries there are.
+pub(super) fn compose(
+    out: &mut Vec<u8>,
+    shape: &Shape<'_>,
+    pieces: &[Piece<'_>],
+) -> Result<(), Damage> {
+    let narrow = |bytes: usize| u16::try_from(bytes).map_err(|_| LARGE);
+    let count = pieces.iter().map(Piece::count).sum();
+    out.clear();
+    out.extend_from_slice(&shape.root.to_le_bytes());
+    out.extend_from_slice(&[FORMAT, shape.level]);
+    for field in [count, shape.low.len(), shape.high.len()] {
+        out.extend_from_slice(&narrow(field)?.to_le_bytes());
+    }
+    let mut end = 0;
+    for piece in pieces {
+        let bytes = piece.bytes()?;
+        narrow(end + bytes)?;
+        if let Piece::Run(node, entries) = piece {
+            // What every entry of the run moves by; the sum was just found to fit.
+            let moved = narrow(end)?.wrapping_sub(narrow(node.begin(entries.start))?);
+            let ends = node.ends.get(entries.clone()).ok_or(CUT)?;
+            let moved = ends.iter().map(|end| u16::from_le_bytes(*end).wrapping_add(moved));
+            out.extend(moved.flat_map(u16::to_le_bytes));
+        } else {
+            out.extend_from_slice(&narrow(end + bytes)?.to_le_bytes());
+        }
+        end += bytes;
+    }
+    out.extend_from_slice(shape.low);
+    out.extend_from_slice(shape.high);
+    for piece in pieces {
+        match piece {
+            Piece::Run(node, entries) => out.extend_from_slice(node.bytes(entries)?),
+            Piece::Key(key) => out.extend_from_slice(key),
+            Piece::Child(child, separator) => {
+                out.extend_from_slice(&child.to_le_bytes());
+                out.extend_from_slice(separator);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names the child of a branch's entry, which was composed before its child had a name.
+pub(super) fn name_child(bytes: &mut [u8], entry: usize, child: u64) -> Result<(), Damage> {
+    let node = Node::parse(bytes)?;
+    let at = bytes.len() - node.entries.len() + node.begin(entry);
+    let place = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<CHILD>).ok_or(CUT)?;
+    *place = child.to_le_bytes();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn leaf(keys: &[&[u8]]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let shape = Shape { root: 1, level: 0, low: b"", high: b"" };
+        let pieces: Vec<_> = keys.iter().map(|key| Piece::Key(key)).collect();
+        compose(&mut out, &shape, &pieces).unwrap();
+        out
+    }
+
+    fn all(node: &Node<'_>) -> Vec<Vec<u8>> {
+        (0..node.count()).map(|entry| node.key(entry).unwrap().to_vec()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_node_or_damage_and_never_a_panic(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+            key in prop::collection::vec(any::<u8>(), 0..4),
+            count in 0_u8..8,
+            level in 0_u8..3,
+        ) {
+            for (at, byte) in [(8, FORMAT), (9, level), (10, count), (11, 0), (13, 0), (15, 0)] {
+                if let Some(place) = bytes.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            if let Ok(node) = Node::parse(&bytes) {
+                let _ = (node.find(&key), node.child_of(&key), node.covers(&key));
+                let _ = (node.is_crowded(), node.choose_cut(0));
+                for entry in 0..10 {
+                    let _ = (node.key(entry), node.child(entry), node.separator(entry));
+                }
+                let mut out = Vec::new();
+                let pieces = [Piece::Run(&node, 0..1), Piece::Key(&key), Piece::Run(&node, 1..3)];
+                let _ = compose(&mut out, &node.shape, &pieces);
+                let _ = name_child(&mut bytes, 1, 7);
+            }
+        }
+
+        #[test]
+        fn pieces_compose_what_they_name(
+            keys in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..9), 1..30),
+            new in prop::collection::vec(any::<u8>(), 0..9),
+        ) {
+            let keys: Vec<_> = keys.into_iter().collect();
+            let bytes = leaf(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let node = Node::parse(&bytes).unwrap();
+            let found = node.find(&new).unwrap();
+            prop_assert_eq!(found, match keys.binary_search(&new) {
+                Ok(at) => (at, true),
+                Err(at) => (at, false),
+            });
+            let (at, count) = (found.0, node.count());
+            let mut out = Vec::new();
+            let shape = Shape { low: b"low", high: b"hi", ..node.shape };
+            let pieces = [Piece::Run(&node, 0..at), Piece::Key(&new), Piece::Run(&node, at..count)];
+            compose(&mut out, &shape, &pieces).unwrap();
+            let mut expected = keys.clone();
+            expected.insert(at, new);
+            let grown = Node::parse(&out).unwrap();
+            prop_assert_eq!(all(&grown), expected);
+            prop_assert_eq!((grown.shape.low, grown.shape.high), (&b"low"[..], &b"hi"[..]));
+        }
+
+        #[test]
+        fn a_separator_parts_two_keys_and_is_short(
+            left in prop::collection::vec(0_u8..3, 0..9),
+            right in prop::collection::vec(0_u8..3, 0..9),
+        ) {
+            prop_assume!(left < right);
+            let bytes = leaf(&[&left, &right]);
+            let node = Node::parse(&bytes).unwrap();
+            let separator = node.separator(1).unwrap();
+            prop_assert!(left.as_slice() < separator && separator <= right.as_slice());
+            let shorter = &separator[..separator.len() - 1];
+            prop_assert!(shorter <= left.as_slice());
+        }
+    }
+
+    #[test]
+    fn a_child_is_responsible_from_its_separator_on() {
+        let mut bytes = Vec::new();
+        let shape = Shape { root: 1, level: 1, low: b"b", high: b"x" };
+        let pieces = [Piece::Child(7, b""), Piece::Child(0, b"m"), Piece::Child(9, b"p")];
+        compose(&mut bytes, &shape, &pieces).unwrap();
+        name_child(&mut bytes, 1, 8).unwrap();
+        let node = Node::parse(&bytes).unwrap();
+        let keys: [&[u8]; 6] = [b"b", b"l\xff", b"m", b"o", b"p", b"w"];
+        let children = keys.map(|key| node.child(node.child_of(key).unwrap()).unwrap());
+        assert_eq!(children, [7, 7, 8, 8, 9, 9]);
+        assert!(node.covers(b"b") && !node.covers(b"a") && !node.covers(b"x"));
+    }
+
+    #[test]
+    fn a_cut_halves_the_bytes_and_lets_an_end_grow() {
+        let keys: Vec<Vec<u8>> =
+            (0..40_u8).map(|key| vec![key; if key < 10 { 90 } else { 10 }]).collect();
+        let bytes = leaf(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let node = Node::parse(&bytes).unwrap();
+        assert!(node.is_crowded());
+        assert_eq!(node.choose_cut(20), 7, "7 x 92 of 1280 bytes");
+        assert_eq!(node.choose_cut(39), 39, "the tree grows at its end");
+        assert_eq!(node.choose_cut(0), 1, "the tree grows at its begin");
+        let inner = Node { shape: Shape { low: b"\0", high: b"\xff", ..node.shape }, ..node };
+        assert_eq!((inner.choose_cut(39), inner.choose_cut(0)), (7, 7));
+    }
+}

@@ -1,0 +1,247 @@
+//! The tags of a namespace: what each is, and how far its index is.
+//!
+//! ```text
+//! count u8 | count x { id u8, bits u8, state u8, name bytes u8, name }
+//! ```
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
+use nearstate_model::{Error, Result};
+
+const CUT: Damage = Damage("a namespace's tags are cut short");
+const UNIQUE: u8 = 1;
+const ORDERED: u8 = 2;
+const COUNTED: u8 = 4;
+const REQUIRED: u8 = 8;
+
+/// A tag as an application declares it (TS 29.598: `MetaTag` with its `keyType`).
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four properties that exclude none of each other"
+)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TagSchema {
+    /// Its name.
+    pub name: String,
+    /// A value stands in one record of the namespace at the most.
+    pub is_unique: bool,
+    /// Ranges and prefixes can be asked for, in the order of the bytes.
+    pub is_ordered: bool,
+    /// How many records have a value is known without looking at them.
+    pub is_counted: bool,
+    /// A record must have it.
+    pub is_required: bool,
+}
+
+/// How far the index of a tag is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagState {
+    /// Writers keep it; records from before are being entered.
+    Building,
+    /// Complete.
+    Ready,
+    /// Given up because of what the records hold; its entries are being taken away.
+    Leaving,
+    /// Gone. Its number is not used again.
+    Gone,
+}
+
+/// A tag as the region has it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four properties that exclude none of each other"
+)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// Name.
+    pub name: String,
+    /// Number within the namespace, for good.
+    pub id: u8,
+    /// See [`TagSchema`].
+    pub is_unique: bool,
+    /// See [`TagSchema`].
+    pub is_ordered: bool,
+    /// See [`TagSchema`].
+    pub is_counted: bool,
+    /// See [`TagSchema`].
+    pub is_required: bool,
+    /// How far its index is.
+    pub state: TagState,
+}
+
+impl Tag {
+    /// True if writers keep its index.
+    pub(crate) const fn is_kept(&self) -> bool {
+        matches!(self.state, TagState::Building | TagState::Ready)
+    }
+
+    /// True if it has an ordered index: all but the ones that are unique and nothing else.
+    pub(crate) const fn has_order(&self) -> bool {
+        !self.is_unique || self.is_ordered
+    }
+
+    fn is_as(&self, wanted: &TagSchema) -> bool {
+        (self.is_unique, self.is_ordered, self.is_counted, self.is_required)
+            == (wanted.is_unique, wanted.is_ordered, wanted.is_counted, wanted.is_required)
+    }
+}
+
+/// All tags that a namespace ever had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TagSet {
+    tags: Vec<Tag>,
+}
+
+impl TagSet {
+    pub(crate) fn tags(&self) -> impl Iterator<Item = &Tag> {
+        self.tags.iter()
+    }
+
+    /// The tag with this name, unless it is gone.
+    pub(crate) fn tag(&self, name: &str) -> Option<&Tag> {
+        self.tags.iter().find(|tag| tag.name == name && tag.is_kept())
+    }
+
+    /// Adds what is not there yet. True if anything is new or not complete yet.
+    ///
+    /// # Errors
+    /// `BadName`; `BadArgument` for too many tags and for one that is there in another form.
+    pub(crate) fn declare(&mut self, wanted: &[TagSchema]) -> Result<bool> {
+        let mut is_open = false;
+        for tag in wanted {
+            let bytes = tag.name.len();
+            if bytes == 0 || bytes > TAG_NAME_BYTES_MAX || tag.name.contains('\0') {
+                return Err(Error::BadName { bytes });
+            }
+            if let Some(known) = self.tag(&tag.name) {
+                if !known.is_as(tag) {
+                    return Err(Error::BadArgument {
+                        detail: format!(
+                            "the tag {:?} is declared in another form already: open the \
+                             namespace without it, or take another name",
+                            tag.name
+                        ),
+                    });
+                }
+                is_open |= known.state == TagState::Building;
+                continue;
+            }
+            let id = u8::try_from(self.tags.len()).unwrap_or(u8::MAX);
+            if usize::from(id) >= TAGS_DECLARED_MAX {
+                return Err(Error::BadArgument {
+                    detail: format!("a namespace has at most {TAGS_DECLARED_MAX} tags in its life"),
+                });
+            }
+            self.tags.push(Tag {
+                name: tag.name.clone(),
+                id,
+                is_unique: tag.is_unique,
+                is_ordered: tag.is_ordered,
+                is_counted: tag.is_counted,
+                is_required: tag.is_required,
+                state: TagState::Building,
+            });
+            is_open = true;
+        }
+        Ok(is_open)
+    }
+
+    /// Moves every tag in one state, and of these names, to another.
+    pub(crate) fn move_on(&mut self, from: TagState, to: TagState, names: &[TagSchema]) {
+        for tag in &mut self.tags {
+            if tag.state == from && names.iter().any(|wanted| wanted.name == tag.name) {
+                tag.state = to;
+            }
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::try_from(self.tags.len()).unwrap_or(u8::MAX)];
+        for tag in &self.tags {
+            let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+            let bits = bit(tag.is_unique, UNIQUE)
+                | bit(tag.is_ordered, ORDERED)
+                | bit(tag.is_counted, COUNTED)
+                | bit(tag.is_required, REQUIRED);
+            let state = match tag.state {
+                TagState::Building => 0,
+                TagState::Ready => 1,
+                TagState::Leaving => 2,
+                TagState::Gone => 3,
+            };
+            let bytes = u8::try_from(tag.name.len()).unwrap_or(u8::MAX);
+            out.extend_from_slice(&[tag.id, bits, state, bytes]);
+            out.extend_from_slice(tag.name.as_bytes());
+        }
+        out
+    }
+
+    /// The reverse. Total: any bytes give tags or damage.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        let (count, mut rest) = bytes.split_first().ok_or(CUT)?;
+        let mut tags = Vec::new();
+        for _ in 0..*count {
+            let ([id, bits, state, name_bytes], after) =
+                rest.split_first_chunk::<4>().ok_or(CUT)?;
+            let (name, after) = after.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
+            let name = str::from_utf8(name).map_err(|_| Damage("a tag's name is not UTF-8"))?;
+            let state = match state {
+                0 => TagState::Building,
+                1 => TagState::Ready,
+                2 => TagState::Leaving,
+                3 => TagState::Gone,
+                _ => return Err(Damage("a tag is in a state that does not exist")),
+            };
+            if usize::from(*id) != tags.len() {
+                return Err(Damage("a tag has another number than its place"));
+            }
+            tags.push(Tag {
+                name: name.to_owned(),
+                id: *id,
+                is_unique: bits & UNIQUE != 0,
+                is_ordered: bits & ORDERED != 0,
+                is_counted: bits & COUNTED != 0,
+                is_required: bits & REQUIRED != 0,
+                state,
+            });
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(Damage("a namespace's tags are longer than they say"));
+        }
+        Ok(Self { tags })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn unique(name: &str) -> TagSchema {
+        TagSchema { name: name.to_owned(), is_unique: true, ..TagSchema::default() }
+    }
+
+    #[test]
+    fn a_tag_keeps_its_number_and_its_form() {
+        let mut set = TagSet::default();
+        assert!(set.declare(&[unique("guti"), unique("imsi")]).unwrap());
+        set.move_on(TagState::Building, TagState::Ready, &[unique("guti"), unique("imsi")]);
+        assert!(!set.declare(&[unique("imsi")]).unwrap());
+        assert_eq!(set.tag("imsi").unwrap().id, 1);
+        let other = TagSchema { is_unique: false, ..unique("imsi") };
+        assert!(set.declare(&[other]).unwrap_err().to_string().contains("another form"));
+        assert_eq!(TagSet::decode(&set.encode()).unwrap(), set);
+        let many: Vec<_> = (0..TAGS_DECLARED_MAX).map(|n| unique(&n.to_string())).collect();
+        assert!(set.declare(&many).is_err());
+        assert!(matches!(set.declare(&[unique("")]), Err(Error::BadName { bytes: 0 })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_tags_or_damage(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = TagSet::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The commit stream: every writer of a streamed namespace keeps an ordered log of its committed
+//! transactions in the region, which a consumer (replication, a durable log) reads without touching
+//! the writers.
+//!
+//! A writer's log is bounded. What happens when its consumer is behind is the namespace's policy,
+//! and visible: the oldest entries are lost and the consumer is told how many, or commits are
+//! refused with `Behind` until it has caught up.
+//!
+//! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
+//! transactions that touch the same record the first one's entry is there before the second commits,
+//! and the versions of the record say which came first.
+
+use nearstate_memory::layout::{Damage, traits};
+use nearstate_memory::{Next, RingReader, Start};
+use nearstate_model::Result;
+
+use crate::commit::{Committed, decode};
+use crate::session::{Namespace, Session};
+
+/// What becomes of a full stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+    #[default]
+    LoseOldest,
+    /// Commits are refused with `Behind` until the consumer has acknowledged some.
+    Refuse,
+}
+
+/// One step of a consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'c> {
+    /// A committed transaction.
+    Transaction(Entry<'c>),
+    /// So many transactions of this writer are lost: read anew what they may have changed.
+    Lost {
+        /// Number of the writer's session.
+        writer: u32,
+        /// How many.
+        transactions: u64,
+    },
+}
+
+/// A committed transaction: its records of streamed namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'c> {
+    /// Number of the writer's session.
+    pub writer: u32,
+    /// Number of the transaction in the writer's stream: one more than that of the one before.
+    pub number: u64,
+    bytes: &'c [u8],
+}
+
+impl<'c> Entry<'c> {
+    /// The records, each with what became of it. Ends early at bytes that are damaged.
+    pub fn records(&self) -> impl Iterator<Item = Result<Committed<'c>, Damage>> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || match decode(&mut rest) {
+            Ok(record) => record.map(Ok),
+            Err(damage) => {
+                rest = &[];
+                Some(Err(damage))
+            }
+        })
+    }
+}
+
+/// A consumer of all writers' streams.
+#[derive(Debug)]
+pub struct CommitStream<'s> {
+    session: &'s Session,
+    /// The reader of each session's stream, where there is one.
+    readers: Vec<Option<RingReader>>,
+    next: usize,
+    bytes: Vec<u8>,
+}
+
+impl Session {
+    /// Streams the commits of a namespace from now on, with this policy; the streams of sessions
+    /// that wrote before get it as well.
+    ///
+    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`, `Forked`.
+    pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
+        let is_keeping = when_full == WhenFull::Refuse;
+        self.member.change_traits(namespace.index, |word| {
+            let word = word | traits::STREAMED;
+            if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
+        })?;
+        for index in 0..self.member.sessions()? {
+            let Some(ring_at) = self.member.stream_ring(index)? else { continue };
+            self.member.ring_reader(ring_at, Start::Acked)?.refuse_when_full(is_keeping)?;
+        }
+        self.member.pass_every_bucket(self.table(namespace)?)
+    }
+
+    /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;
+    /// others may read along.
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`.
+    pub fn commit_stream(&self) -> Result<CommitStream<'_>> {
+        self.member.usable()?;
+        Ok(CommitStream { session: self, readers: Vec::new(), next: 0, bytes: Vec::new() })
+    }
+}
+
+impl CommitStream<'_> {
+    /// The next transaction of any writer, or `None` if there is none at present. Never waits;
+    /// looks at each writer in turn.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
+    pub fn next(&mut self) -> Result<Option<Told<'_>>> {
+        let sessions = self.session.member.sessions()? as usize;
+        self.readers.resize_with(sessions, || None);
+        let mut found = None;
+        for step in 0..sessions {
+            let index = (self.next + step) % sessions;
+            let Some(slot) = self.readers.get_mut(index) else { break };
+            let writer = u32::try_from(index).unwrap_or(u32::MAX);
+            if slot.is_none()
+                && let Some(ring_at) = self.session.member.stream_ring(writer)?
+            {
+                *slot = Some(self.session.member.ring_reader(ring_at, Start::Acked)?);
+            }
+            let Some(reader) = slot else { continue };
+            match reader.next(&mut self.bytes)? {
+                Next::Empty => {}
+                Next::Entry { number } => found = Some((index, writer, Ok(number))),
+                Next::Lost { entries } => found = Some((index, writer, Err(entries))),
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((index, writer, what)) = found else { return Ok(None) };
+        self.next = index;
+        Ok(Some(match what {
+            Ok(number) => Told::Transaction(Entry { writer, number, bytes: &self.bytes }),
+            Err(transactions) => Told::Lost { writer, transactions },
+        }))
+    }
+
+    /// Acknowledges everything that was read: a stream that refuses when it is full may overwrite
+    /// it.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledge(&self) -> Result<()> {
+        self.readers.iter().flatten().try_for_each(RingReader::ack)
+    }
+}

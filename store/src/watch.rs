@@ -1,0 +1,337 @@
+//! Watching records: a session is told what happens to those that it asked for.
+//!
+//! A namespace that is watched has one ring, into which its writers put an event with each change;
+//! a watch reads the ring at its own pace and keeps what its filter lets through. One watcher or a
+//! thousand cost a writer the same, and a slow one is told how many events it missed.
+
+use std::time::Duration;
+
+use nearstate_memory::layout::traits;
+use nearstate_memory::{Next, RingReader, Start};
+use nearstate_model::limits::WATCH_RING_BYTES;
+use nearstate_model::{Error, Result};
+
+use crate::event::{Event, NAME_BYTES_MAX};
+use crate::record::Kind;
+use crate::session::{Namespace, Session, check_key};
+
+/// Events that one call passes over before it lets its caller do something else: about a
+/// millisecond.
+const PASSED_MAX: u32 = 8192;
+
+/// Which events a watch gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// Those of all records.
+    Namespace,
+    /// Those of the record with this key.
+    Key(Vec<u8>),
+    /// Those of the records whose keys begin with these bytes.
+    Prefix(Vec<u8>),
+    /// Those of the records that have this value of a tag, before the change or after it: so also
+    /// the one by which a record gets the value, and the one by which it loses it.
+    Tag {
+        /// The tag's name.
+        name: String,
+        /// The value.
+        value: Vec<u8>,
+    },
+}
+
+impl Filter {
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Namespace | Self::Prefix(_) => Ok(()),
+            Self::Key(key) => check_key(key),
+            Self::Tag { name, .. } => match name.len() {
+                1..=NAME_BYTES_MAX => Ok(()),
+                bytes => Err(Error::BadArgument {
+                    detail: format!("a tag's name of {bytes} bytes: it has 1 to {NAME_BYTES_MAX}"),
+                }),
+            },
+        }
+    }
+
+    /// True if a watch with this filter gives the event. An event whose tags were cut off is given:
+    /// it may be one.
+    pub fn matches(&self, event: &Event<'_>) -> bool {
+        match self {
+            Self::Namespace => true,
+            Self::Key(key) => event.key == key,
+            Self::Prefix(prefix) => event.key.starts_with(prefix),
+            Self::Tag { name, value } => {
+                let mut tags = event.tags_before().chain(event.tags_after());
+                event.is_cut || tags.any(|(its, has)| its == name && has == value)
+            }
+        }
+    }
+}
+
+/// What a watch gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice<'w> {
+    /// A change of a record that the filter lets through.
+    Event(Event<'w>),
+    /// The watcher was too slow: so many events of the namespace are gone, whether the filter
+    /// would have let them through or not. Read what is watched anew; what happens from here on is
+    /// told again.
+    Lost {
+        /// How many.
+        events: u64,
+    },
+}
+
+/// A wish to be told what happens to some records. Owes nothing to the session that made it, and
+/// may go to another thread; costs the region nothing when it is dropped or killed.
+#[derive(Debug)]
+pub struct Watch {
+    reader: RingReader,
+    filter: Filter,
+    bytes: Vec<u8>,
+}
+
+impl Session {
+    /// Watches records of a namespace: every change that begins after this has returned is told, in
+    /// the order in which the changes were made. Of changes that run at the same moment some may
+    /// not be. To follow records from a known state on, watch first and read them then.
+    ///
+    /// The first watch of a namespace takes a MiB of the heap, for good.
+    ///
+    /// # Errors
+    /// `WrongKind` in a namespace of counters, `KeyTooLarge`, `BadArgument` for a tag without a
+    /// name, `Full`, `Damaged`, `Forked`.
+    pub fn watch(&self, namespace: Namespace, filter: Filter) -> Result<Watch> {
+        filter.check()?;
+        if namespace.kind == Kind::Counters {
+            return Err(Error::WrongKind {
+                detail: "adding to a counter makes no event: read it (Session::read_counter)"
+                    .to_owned(),
+            });
+        }
+        let table = self.table(namespace)?;
+        let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
+        // The ring first: who sees the trait finds the ring.
+        self.member.raise_trait(table, traits::WATCHED)?;
+        let reader = self.member.ring_reader(ring, Start::Tail)?;
+        Ok(Watch { reader, filter, bytes: Vec::new() })
+    }
+}
+
+impl Watch {
+    /// The next notice, or `None` if there is nothing to tell at present. Never waits. The notice
+    /// borrows the watch.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`. After damage open a new watch, and read what is watched anew.
+    #[expect(clippy::should_implement_trait, reason = "it lends: a notice ends before the next")]
+    pub fn next(&mut self) -> Result<Option<Notice<'_>>> {
+        for _ in 0..PASSED_MAX {
+            match self.reader.next(&mut self.bytes)? {
+                Next::Empty => return Ok(None),
+                Next::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
+                Next::Entry { .. } => {}
+            }
+            if self.filter.matches(&Event::decode(&self.bytes)?) {
+                return Ok(Some(Notice::Event(Event::decode(&self.bytes)?)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until there may be a notice, for so long at the most: true if [`Watch::next`] has
+    /// something to look at, which its filter may hold back. Costs nothing while it waits.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn wait(&self, timeout: Duration) -> Result<bool> {
+        self.reader.wait(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nearstate_memory::CreateOptions;
+    use nearstate_model::limits::EVENT_BYTES_MAX;
+
+    use super::*;
+    use crate::event::{Change, EventKind, TagValue};
+    use crate::session::{Region, Schema};
+
+    struct Place {
+        _dir: tempfile::TempDir,
+        region: Region,
+    }
+
+    fn place() -> Place {
+        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        let dir = tempfile::tempdir_in(base).unwrap();
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&dir.path().join("region"), &options).unwrap();
+        Place { _dir: dir, region }
+    }
+
+    fn open(region: &Region) -> (Session, Namespace) {
+        let session = region.session().unwrap();
+        let ns = session.namespace("ue", &Schema::default()).unwrap();
+        (session, ns)
+    }
+
+    /// Tells a change as its writer does.
+    fn tell(session: &Session, ns: Namespace, change: &Change<'_>) {
+        let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
+        let mut bytes = Vec::new();
+        change.encode(&mut bytes);
+        assert!(session.member.append_alone(ring, &bytes).unwrap());
+    }
+
+    fn change(version: u64, key: &[u8]) -> Change<'_> {
+        let (kind, blocks, before, after) = (EventKind::Updated, &[], &[], &[]);
+        Change { kind, version, key, blocks, before, after }
+    }
+
+    /// The versions of all events that a watch has to tell.
+    fn told(watch: &mut Watch) -> Vec<u64> {
+        let mut versions = Vec::new();
+        while let Some(notice) = watch.next().unwrap() {
+            let Notice::Event(event) = notice else { panic!("{notice:?}") };
+            versions.push(event.version);
+        }
+        versions
+    }
+
+    #[test]
+    fn each_watch_is_told_what_its_filter_lets_through_in_order() {
+        let place = place();
+        let (session, ns) = open(&place.region);
+        let (other, _) = open(&place.region);
+        let tag = |name: &str, value: &[u8]| Filter::Tag { name: name.into(), value: value.into() };
+        let mut watches = [
+            Filter::Namespace,
+            Filter::Key(b"imsi-2".to_vec()),
+            Filter::Prefix(b"imsi-".to_vec()),
+            Filter::Prefix(Vec::new()),
+            tag("slice", b"1"),
+            tag("slice", b""),
+            tag("dnn", b"1"),
+        ]
+        .map(|filter| session.watch(ns, filter).unwrap());
+        let [one, two]: [&[TagValue<'_>]; 2] =
+            [&[("slice", b"1"), ("slice", b"3")], &[("dnn", b"2"), ("slice", b"2")]];
+        let large = vec![0; EVENT_BYTES_MAX];
+        let changes = [
+            Change { kind: EventKind::Created, after: one, ..change(1, b"imsi-1") },
+            Change { before: one, after: two, ..change(2, b"imsi-1") },
+            Change { before: two, after: two, ..change(3, b"imsi-2") },
+            Change { kind: EventKind::Deleted, before: one, ..change(4, b"imsi-2") },
+            Change { kind: EventKind::Expired, before: two, ..change(5, b"imsi") },
+            Change { after: &[("dnn", b"1")], ..change(6, b"imsi-22") },
+            // Too large for its tags: it may be one of any tag.
+            Change { before: &[("x", &large)], ..change(7, b"imsi-2") },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            tell([&session, &other][number % 2], ns, change);
+        }
+        let expected: [&[u64]; 7] = [
+            &[1, 2, 3, 4, 5, 6, 7],
+            &[3, 4, 7],
+            &[1, 2, 3, 4, 6, 7],
+            &[1, 2, 3, 4, 5, 6, 7],
+            &[1, 2, 4, 7],
+            &[7],
+            &[6, 7],
+        ];
+        for (watch, expected) in watches.iter_mut().zip(expected) {
+            assert!(watch.wait(Duration::from_secs(60)).unwrap());
+            assert_eq!(told(watch), expected, "{:?}", watch.filter);
+            assert!(!watch.wait(Duration::ZERO).unwrap());
+        }
+        // A watch that begins now is told nothing of that.
+        assert_eq!(told(&mut session.watch(ns, Filter::Namespace).unwrap()), []);
+        // A watch outlives its session.
+        drop(session);
+        let [all, ..] = &mut watches;
+        tell(&other, ns, &Change { blocks: &["pdu", "auth"], ..change(8, b"k") });
+        let Some(Notice::Event(event)) = all.next().unwrap() else { panic!("nothing told") };
+        assert_eq!((event.key, event.kind), (b"k".as_slice(), EventKind::Updated));
+        assert_eq!(event.blocks().collect::<Vec<_>>(), ["pdu", "auth"]);
+    }
+
+    #[test]
+    fn a_slow_watch_is_told_how_many_events_it_missed_and_goes_on() {
+        let place = place();
+        let (session, ns) = open(&place.region);
+        let mut slow = session.watch(ns, Filter::Key(b"rare".to_vec())).unwrap();
+        let value = [7; 1000];
+        for version in 1..=5000 {
+            let after = &[("tag", value.as_slice())];
+            tell(&session, ns, &Change { after, ..change(version, b"often") });
+        }
+        assert_eq!(slow.next().unwrap(), Some(Notice::Lost { events: 5000 }));
+        assert_eq!(slow.next().unwrap(), None);
+        tell(&session, ns, &change(1, b"rare"));
+        assert_eq!(told(&mut slow), [1]);
+    }
+
+    #[test]
+    fn a_call_passes_over_a_bounded_number_of_events_and_none_is_forgotten() {
+        let place = place();
+        let (session, ns) = open(&place.region);
+        let mut watch = session.watch(ns, Filter::Key(b"rare".to_vec())).unwrap();
+        for version in 0..u64::from(PASSED_MAX) + 10 {
+            tell(&session, ns, &change(version, b"often"));
+        }
+        tell(&session, ns, &change(1, b"rare"));
+        assert_eq!(watch.next().unwrap(), None, "for now");
+        assert!(watch.wait(Duration::from_secs(60)).unwrap(), "there is more to look at");
+        assert_eq!(told(&mut watch), [1]);
+    }
+
+    #[test]
+    fn what_is_no_event_is_damage_and_what_follows_is_told() {
+        let place = place();
+        let (session, ns) = open(&place.region);
+        let mut watch = session.watch(ns, Filter::Namespace).unwrap();
+        let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
+        for bytes in [b"".as_slice(), b"not an event", &[1; 18]] {
+            session.member.append_alone(ring, bytes).unwrap();
+            assert!(matches!(watch.next(), Err(Error::Damaged { .. })));
+        }
+        tell(&session, ns, &change(9, b"k"));
+        assert_eq!(told(&mut watch), [9]);
+    }
+
+    #[test]
+    fn a_wish_that_cannot_come_true_is_refused() {
+        let place = place();
+        let (session, ns) = open(&place.region);
+        for key in [Vec::new(), vec![1; 5000]] {
+            let refused = session.watch(ns, Filter::Key(key)).unwrap_err();
+            assert!(matches!(refused, Error::KeyTooLarge { .. }), "{refused}");
+        }
+        for bytes in [0, 256] {
+            let filter = Filter::Tag { name: "n".repeat(bytes), value: Vec::new() };
+            let refused = session.watch(ns, filter).unwrap_err().to_string();
+            assert!(refused.contains("1 to 255"), "{refused}");
+        }
+        let table = session.table(ns).unwrap();
+        assert_eq!(session.member.watch_ring(table), Ok(None), "nothing was made for them");
+        let counters = session
+            .namespace("count", &Schema { kind: Kind::Counters, ..Schema::default() })
+            .unwrap();
+        let refused = session.watch(counters, Filter::Namespace).unwrap_err();
+        assert!(refused.to_string().contains("read_counter"), "{refused}");
+        // A heap without room for a ring says so, and goes on.
+        let (mut number, value) = (0_u64, vec![0; 60_000]);
+        while session.put(ns, &number.to_le_bytes(), &value).is_ok() {
+            number += 1;
+        }
+        let refused = session.watch(ns, Filter::Namespace).unwrap_err();
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+        for number in 0..number {
+            session.delete(ns, &number.to_le_bytes()).unwrap();
+        }
+        session.put(ns, b"k", b"v").unwrap();
+    }
+}

@@ -1,0 +1,234 @@
+//! Tags and expiry: uniqueness over the namespace, lookups, declaration beside writers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nearstate_store::{
+    CreateOptions, Error, Labels, Namespace, Region, Schema, Session, TagSchema, Values, check,
+    now_ms_coarse,
+};
+
+struct Place {
+    dir: tempfile::TempDir,
+    region: Region,
+}
+
+fn place() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
+    let region = Region::create(&dir.path().join("region"), &options).unwrap();
+    Place { dir, region }
+}
+
+impl Place {
+    fn close_and_check(self) {
+        drop(self.region);
+        let report = check(&self.dir.path().join("region")).unwrap();
+        assert!(report.is_clean(), "{:?}", report.faults);
+    }
+}
+
+fn unique(name: &str) -> TagSchema {
+    TagSchema { name: name.to_owned(), is_unique: true, ..TagSchema::default() }
+}
+
+fn ordered(name: &str) -> TagSchema {
+    TagSchema { name: name.to_owned(), is_ordered: true, is_counted: true, ..TagSchema::default() }
+}
+
+fn sessions(session: &Session) -> Namespace {
+    let tags = vec![unique("guti"), unique("teid"), ordered("cell")];
+    session.namespace("sessions", &Schema { tags, ..Schema::default() }).unwrap()
+}
+
+fn put(session: &Session, ns: Namespace, key: &str, tags: &[(&str, &str)]) -> Result<(), Error> {
+    let tags: Vec<(&str, &[u8])> = tags.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
+    let labels = Labels { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_labelled(ns, key.as_bytes(), b"session", labels))
+}
+
+fn keys_of(session: &Session, ns: Namespace, tag: &str, values: Values<'_>) -> Vec<String> {
+    let mut keys = Vec::new();
+    session
+        .find_all(ns, tag, values, |view| {
+            keys.push(String::from_utf8(view.key().to_vec()).unwrap());
+            true
+        })
+        .unwrap();
+    keys
+}
+
+#[test]
+fn a_record_is_found_by_its_tags_until_they_change() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let ns = sessions(&session);
+    put(&session, ns, "imsi-1", &[("guti", "g1"), ("teid", "t1"), ("cell", "5")]).unwrap();
+    put(&session, ns, "imsi-2", &[("guti", "g2"), ("teid", "t2"), ("cell", "5")]).unwrap();
+    put(&session, ns, "imsi-3", &[("guti", "g3"), ("cell", "51"), ("cell", "6")]).unwrap();
+    let view = session.find(ns, "guti", b"g2").unwrap().unwrap();
+    assert_eq!((view.key(), view.bytes()), (&b"imsi-2"[..], &b"session"[..]));
+    assert_eq!(view.tags().count(), 3);
+    drop(view);
+    assert!(session.find(ns, "guti", b"g9").unwrap().is_none());
+    assert_eq!(keys_of(&session, ns, "cell", Values::Equal(b"5")), ["imsi-1", "imsi-2"]);
+    assert_eq!(keys_of(&session, ns, "cell", Values::Prefix(b"5")), ["imsi-1", "imsi-2", "imsi-3"]);
+    let above = Values::Range(Bound::Excluded(b"5"), Bound::Unbounded);
+    assert_eq!(keys_of(&session, ns, "cell", above), ["imsi-3", "imsi-3"]);
+    assert_eq!(session.count_tagged(ns, "cell", b"5").unwrap(), 2);
+    // A plain put has no tags: those of before are gone.
+    session.put(ns, b"imsi-1", b"plain").unwrap();
+    assert!(session.find(ns, "guti", b"g1").unwrap().is_none());
+    assert_eq!(session.count_tagged(ns, "cell", b"5").unwrap(), 1);
+    put(&session, ns, "imsi-4", &[("guti", "g1")]).unwrap();
+    session.delete(ns, b"imsi-2").unwrap();
+    assert!(keys_of(&session, ns, "cell", Values::Equal(b"5")).is_empty());
+    for refused in [
+        session.find(ns, "cell", b"5").map(drop),
+        session.find(ns, "unknown", b"5").map(drop),
+        session.find_all(ns, "guti", Values::Prefix(b"g"), |_| true),
+    ] {
+        assert!(matches!(refused, Err(Error::BadArgument { .. })), "{refused:?}");
+    }
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn a_unique_value_has_one_holder_and_the_error_names_it() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let ns = sessions(&session);
+    put(&session, ns, "imsi-1", &[("guti", "g1")]).unwrap();
+    let refused = put(&session, ns, "imsi-2", &[("guti", "g1"), ("teid", "t2")]).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, Error::TagTaken { .. }));
+    assert!(text.contains("guti") && text.contains("g1") && text.contains("imsi-1"), "{text}");
+    assert!(session.get(ns, b"imsi-2").unwrap().is_none());
+    assert!(session.find(ns, "teid", b"t2").unwrap().is_none());
+    // Two records of one transaction.
+    let g7: &[(&str, &[u8])] = &[("guti", b"g7")];
+    let labels = Labels { tags: g7, expires_ms: 0 };
+    let refused = session.transact(|txn| {
+        txn.put_labelled(ns, b"imsi-7", b"", labels)?;
+        txn.put_labelled(ns, b"imsi-8", b"", labels)
+    });
+    assert!(matches!(refused, Err(Error::TagTaken { .. })), "{refused:?}");
+    // A value may go from one record to another within a transaction.
+    let g1: &[(&str, &[u8])] = &[("guti", b"g1")];
+    session
+        .transact(|txn| {
+            txn.put_labelled(ns, b"imsi-9", b"", Labels { tags: g1, expires_ms: 0 })?;
+            txn.put(ns, b"imsi-1", b"without")
+        })
+        .unwrap();
+    assert_eq!(session.find(ns, "guti", b"g1").unwrap().unwrap().key(), b"imsi-9");
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn tags_are_added_beside_writers() {
+    let place = place();
+    let is_over = AtomicBool::new(false);
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("late", &Schema::default()).unwrap();
+    for n in 0..3000 {
+        put(&session, ns, &format!("imsi-{n}"), &[("guti", &format!("g{n}")), ("cell", "1")])
+            .unwrap();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = place.region.session().unwrap();
+            let mut n = 3000;
+            while !is_over.load(Ordering::Acquire) {
+                let tags: &[(&str, &str)] = &[("guti", &format!("g{n}")), ("cell", "2")];
+                put(&session, ns, &format!("imsi-{n}"), tags).unwrap();
+                session.delete(ns, format!("imsi-{}", n - 1500).as_bytes()).unwrap();
+                n += 1;
+            }
+        });
+        session.add_tags(ns, &[unique("guti"), ordered("cell")]).unwrap();
+        is_over.store(true, Ordering::Release);
+    });
+    // The index says what the records say.
+    let mut records = 0;
+    let mut scan = session.scan(ns).unwrap();
+    while let Some(view) = scan.next().unwrap() {
+        records += 1;
+        let guti = view.tags().find(|(name, _)| *name == "guti").unwrap().1;
+        let found = session.find(ns, "guti", guti).unwrap().unwrap();
+        assert_eq!(found.key(), view.key());
+    }
+    let of_cells = |cell: &[u8]| keys_of(&session, ns, "cell", Values::Equal(cell)).len() as u64;
+    assert_eq!(of_cells(b"1") + of_cells(b"2"), records);
+    assert_eq!(of_cells(b"1"), session.count_tagged(ns, "cell", b"1").unwrap());
+    assert_eq!(of_cells(b"2"), session.count_tagged(ns, "cell", b"2").unwrap());
+    drop(scan);
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn a_tag_that_the_records_contradict_is_refused_and_leaves_nothing() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("late", &Schema::default()).unwrap();
+    for n in 0..200 {
+        put(&session, ns, &format!("imsi-{n}"), &[("cell", &format!("c{}", n % 150))]).unwrap();
+    }
+    let refused = session.add_tags(ns, &[unique("cell")]).unwrap_err();
+    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+    assert!(session.tags(ns).unwrap().is_empty());
+    let required = TagSchema { is_required: true, ..ordered("guti") };
+    let refused = session.add_tags(ns, &[required]).unwrap_err();
+    assert!(refused.to_string().contains("required"), "{refused}");
+    session.add_tags(ns, &[ordered("cell")]).unwrap();
+    assert_eq!(keys_of(&session, ns, "cell", Values::Equal(b"c1")).len(), 2);
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn a_record_past_its_time_is_never_returned_and_collected_once() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let other = place.region.session().unwrap();
+    let ns = sessions(&session);
+    let now = now_ms_coarse();
+    let put = |key: &[u8], guti: &[u8], expires_ms| {
+        let tags: &[(&str, &[u8])] = &[("guti", guti)];
+        session
+            .transact(|txn| txn.put_labelled(ns, key, b"v", Labels { tags, expires_ms }))
+            .unwrap();
+    };
+    put(b"past", b"g1", now - 1000);
+    put(b"later", b"g2", now + 3_600_000);
+    put(b"put off", b"g3", now - 500);
+    put(b"put off", b"g3", now + 3_600_000);
+    put(b"for ever", b"g4", 0);
+    assert!(session.get(ns, b"past").unwrap().is_none());
+    assert!(session.find(ns, "guti", b"g1").unwrap().is_none());
+    assert_eq!(session.count(ns).unwrap(), 3);
+    assert!(!session.delete(ns, b"past").unwrap());
+    assert_eq!(session.get(ns, b"later").unwrap().unwrap().expires_ms(), now + 3_600_000);
+    // Its value is free for another record, collected or not.
+    put(b"heir", b"g1", 0);
+    assert_eq!(session.find(ns, "guti", b"g1").unwrap().unwrap().key(), b"heir");
+    put(b"past", b"g5", now - 10);
+    let both = [session.collect_expired(100).unwrap(), other.collect_expired(100).unwrap()];
+    assert_eq!(both.iter().map(|collected| collected.records).sum::<usize>(), 1);
+    assert_eq!(session.collect_expired(100).unwrap().records, 0);
+    assert_eq!(session.count(ns).unwrap(), 4);
+    for n in 0..500 {
+        put(format!("many-{n}").as_bytes(), format!("m{n}").as_bytes(), now - n % 50);
+    }
+    let first = session.collect_expired(100).unwrap();
+    assert_eq!((first.records, first.has_more), (100, true));
+    assert_eq!(session.collect_expired(10_000).unwrap().records, 400);
+    assert_eq!(session.count(ns).unwrap(), 4);
+    drop((session, other));
+    place.close_and_check();
+}

@@ -1,0 +1,191 @@
+//! What watchers and the commit stream are told of real commits.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use nearstate_store::{
+    BlockChange, CreateOptions, Error, EventKind, Filter, Kind, Labels, Notice, Region, Schema,
+    Step, TagSchema, Told, Watch, WhenFull, check,
+};
+
+struct Place {
+    dir: tempfile::TempDir,
+    region: Region,
+}
+
+fn place() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
+    let region = Region::create(&dir.path().join("region"), &options).unwrap();
+    Place { dir, region }
+}
+
+impl Place {
+    fn close_and_check(self) {
+        drop(self.region);
+        let report = check(&self.dir.path().join("region")).unwrap();
+        assert!(report.is_clean(), "{:?}", report.faults);
+    }
+}
+
+fn told(watch: &mut Watch) -> Vec<(EventKind, String, u64, Vec<String>)> {
+    let mut all = Vec::new();
+    while let Some(notice) = watch.next().unwrap() {
+        let Notice::Event(event) = notice else { panic!("{notice:?}") };
+        let key = String::from_utf8(event.key.to_vec()).unwrap();
+        let blocks = event.blocks().map(str::to_owned).collect();
+        all.push((event.kind, key, event.version, blocks));
+    }
+    all
+}
+
+#[test]
+fn a_watcher_is_told_each_change_in_order_with_its_version() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let tags = vec![TagSchema { name: "cell".to_owned(), ..TagSchema::default() }];
+    let ns = session.namespace("s", &Schema { tags, ..Schema::default() }).unwrap();
+    let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
+    let blocks = session.namespace("b", &schema).unwrap();
+    let mut all = session.watch(ns, Filter::Namespace).unwrap();
+    let in_5 = Filter::Tag { name: "cell".to_owned(), value: b"5".to_vec() };
+    let mut in_5 = session.watch(ns, in_5).unwrap();
+    let mut of_blocks = session.watch(blocks, Filter::Key(b"k".to_vec())).unwrap();
+    let first = session.put(ns, b"a", b"1").unwrap();
+    let second = session.put(ns, b"a", b"2").unwrap();
+    assert!(session.delete(ns, b"a").unwrap());
+    assert!(!session.delete(ns, b"a").unwrap());
+    let cell: &[(&str, &[u8])] = &[("cell", b"5")];
+    session
+        .transact(|txn| {
+            txn.put(ns, b"x", b"1")?;
+            txn.put_labelled(ns, b"y", b"1", Labels { tags: cell, expires_ms: 0 })
+        })
+        .unwrap();
+    // A transaction that does not commit tells nothing.
+    session.begin().unwrap().put(ns, b"never", b"").unwrap();
+    session
+        .transact(|txn| {
+            txn.put_labelled(ns, b"y", b"2", Labels { tags: &[], expires_ms: 1 })?;
+            let change = |name, bytes| BlockChange { name, bytes };
+            txn.patch(blocks, b"k", &[change("auth", Some(b"1")), change("loc", None)])
+        })
+        .unwrap();
+    assert_eq!(session.collect_expired(10).unwrap().records, 1);
+    let names = |all: &[(EventKind, String, u64, Vec<String>)]| {
+        all.iter().map(|(kind, key, ..)| (*kind, key.clone())).collect::<Vec<_>>()
+    };
+    let events = told(&mut all);
+    let expected = [
+        (EventKind::Created, "a"),
+        (EventKind::Updated, "a"),
+        (EventKind::Deleted, "a"),
+        (EventKind::Created, "x"),
+        (EventKind::Created, "y"),
+        (EventKind::Updated, "y"),
+        (EventKind::Expired, "y"),
+    ];
+    assert_eq!(names(&events), expected.map(|(kind, key)| (kind, key.to_owned())));
+    assert_eq!([events[0].2, events[1].2, events[2].2], [first, second, second]);
+    assert_eq!(told(&mut in_5).len(), 2, "coming into the cell and leaving it");
+    let events = told(&mut of_blocks);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].3, ["auth", "loc"]);
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn a_record_that_ended_unseen_is_told_as_expired_when_it_is_replaced() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema::default()).unwrap();
+    session.put_until(ns, b"k", b"1", 1).unwrap();
+    let mut watch = session.watch(ns, Filter::Namespace).unwrap();
+    session.put(ns, b"k", b"2").unwrap();
+    assert_eq!(session.collect_expired(10).unwrap().records, 0);
+    let kinds: Vec<_> = told(&mut watch).into_iter().map(|(kind, ..)| kind).collect();
+    assert_eq!(kinds, [EventKind::Expired, EventKind::Created]);
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let other = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema::default()).unwrap();
+    session.put(ns, b"before", b"").unwrap();
+    session.stream(ns, WhenFull::LoseOldest).unwrap();
+    for round in 0..100_u32 {
+        let writer = if round % 2 == 0 { &session } else { &other };
+        writer
+            .transact(|txn| {
+                txn.put(ns, b"one", &round.to_le_bytes())?;
+                txn.put(ns, b"two", &round.to_le_bytes())?;
+                txn.delete(ns, b"before").map(drop)
+            })
+            .unwrap();
+    }
+    let reader = place.region.session().unwrap();
+    let mut stream = reader.commit_stream().unwrap();
+    let mut rounds = Vec::new();
+    while let Some(told) = stream.next().unwrap() {
+        let Told::Transaction(entry) = told else { panic!("{told:?}") };
+        let records: Vec<_> = entry.records().map(Result::unwrap).collect();
+        assert_eq!(records.len(), 3);
+        let Step::Put { value, .. } = &records[0].step else { panic!("{records:?}") };
+        assert_eq!(records[1].step, records[0].step);
+        assert_eq!(records[2].step, Step::Deleted { is_expiry: false });
+        rounds.push((records[0].version, u32::from_le_bytes((*value).try_into().unwrap())));
+    }
+    rounds.sort_unstable();
+    assert_eq!(
+        rounds.iter().map(|(_, round)| *round).collect::<Vec<_>>(),
+        (0..100).collect::<Vec<_>>()
+    );
+    drop(stream);
+    drop((session, other, reader));
+    place.close_and_check();
+}
+
+#[test]
+fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let value = vec![1_u8; 100_000];
+    for policy in [WhenFull::LoseOldest, WhenFull::Refuse] {
+        let ns = session.namespace(&format!("{policy:?}"), &Schema::default()).unwrap();
+        session.stream(ns, policy).unwrap();
+        let mut written = 0;
+        let refused = (0..100_u32).find_map(|round| {
+            let done = session.put(ns, &round.to_le_bytes(), &value);
+            written += u32::from(done.is_ok());
+            done.err()
+        });
+        let mut stream = session.commit_stream().unwrap();
+        let (mut read, mut lost) = (0, 0);
+        while let Some(told) = stream.next().unwrap() {
+            match told {
+                Told::Transaction(_) => read += 1,
+                Told::Lost { transactions, .. } => lost += transactions,
+            }
+        }
+        if policy == WhenFull::LoseOldest {
+            assert_eq!((refused, written), (None, 100));
+            assert!(lost >= 100, "{lost}");
+            stream.acknowledge().unwrap();
+        } else {
+            assert!(matches!(refused, Some(Error::Behind { .. })), "{refused:?}");
+            assert_eq!((read, lost), (written, 0));
+            assert!(session.put(ns, b"more", &value).is_err());
+            stream.acknowledge().unwrap();
+            session.put(ns, b"more", &value).unwrap();
+        }
+    }
+    let large = session.namespace("Refuse", &Schema::default()).unwrap();
+    let refused = session.put(large, b"k", &vec![1; 2 << 20]);
+    assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
+    drop(session);
+    place.close_and_check();
+}
