@@ -41,6 +41,8 @@ pub(crate) struct Hidden {
     pub(crate) objects: Cell<Option<u32>>,
     /// The last name that was given to a node.
     pub(crate) named: Cell<u64>,
+    /// Commits that put a record with an end, since this session last collected.
+    pub(crate) expiring: Cell<u32>,
     /// Tags of namespaces, each with the traits word under which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
 }

@@ -26,13 +26,13 @@
 
 pub mod check;
 mod object;
-mod expiry;
 mod searching;
 mod scan;
 mod lookup;
 mod declare;
 mod single;
 mod txn;
+mod expiry;
 mod stream;
 mod telling;
 mod tagging;

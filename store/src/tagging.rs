@@ -252,6 +252,8 @@ impl<'s> WriteSet<'s> {
         shop.key.clear();
         expiry_key(expires_ms, table, &shop.record, &mut shop.key);
         shop.ordered.insert(self, root, &shop.key)?;
+        let expiring = &self.session.hidden.expiring;
+        expiring.set(expiring.get().saturating_add(1));
         Ok(())
     }
 }

@@ -117,6 +117,21 @@ impl Session {
         }
     }
 
+    /// Puts a record that ends by itself.
+    ///
+    /// # Errors
+    /// As [`Session::transact`].
+    pub fn put_until(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        value: &[u8],
+        expires_ms: u64,
+    ) -> Result<()> {
+        let labels = Labels { expires_ms, ..Labels::default() };
+        self.transact(|txn| txn.put_labelled(namespace, key, value, labels))
+    }
+
     /// Between two tries: longer each time, and not as long as others wait.
     pub(crate) fn pause(&self, tries: u32) {
         let spins = 1_u32 << tries.min(SPINS_LOG_MAX);
@@ -138,7 +153,8 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
@@ -266,7 +282,9 @@ impl Txn<'_> {
     pub fn commit(self) -> Result<()> {
         let mut set = self.set.into_inner();
         let done = set.index_all().and_then(|_| set.tell_all()).and_then(|()| set.commit());
+        let session = set.session;
         set.give_back();
+        session.collect_some();
         done
     }
 
