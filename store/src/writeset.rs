@@ -178,10 +178,13 @@ impl<'s> WriteSet<'s> {
 
     /// The entry of a record that is about to be written.
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        match self.place_of(table, hash, key) {
-            Some(place) => Ok(place),
-            None => self.push(table, hash, key),
+        if let Some(place) = self.place_of(table, hash, key) {
+            return Ok(place);
         }
+        // It is written without being read: its bucket is needed at the commit.
+        let member = &self.session.member;
+        member.prefetch_bucket(member.table(table)?, hash);
+        self.push(table, hash, key)
     }
 
     /// Buffers a whole new value.
