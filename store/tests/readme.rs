@@ -2,7 +2,6 @@
 //! here.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::panic_in_result_fn,
