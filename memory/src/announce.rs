@@ -51,24 +51,6 @@ impl Announcements {
 }
 
 impl Member {
-    /// Names the rings' locks in the lines from `first` on.
-    pub(crate) fn name_rings(
-        &self,
-        announced: &Announcements,
-        log: Log<'_>,
-        first: u64,
-    ) -> Result<()> {
-        let mut before = 0;
-        for (index, event) in (first..).zip(&announced.all) {
-            let is_same = event.ring_at == before;
-            log.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
-            log.set(index, LINE_SLOT, 0)?;
-            log.set(index, LINE_RING, 0)?;
-            before = event.ring_at;
-        }
-        Ok(())
-    }
-
     /// Under all locks, before the decision: every event becomes a cell of the transaction, and its
     /// place in its ring is noted.
     pub(crate) fn prepare_events(
@@ -119,6 +101,19 @@ impl Member {
         self.seal_block(at, 0)?;
         Ok(at)
     }
+}
+
+/// Names the rings' locks in the lines from `first` on.
+pub(crate) fn name_rings(announced: &Announcements, log: Log<'_>, first: u64) -> Result<()> {
+    let mut before = 0;
+    for (index, event) in (first..).zip(&announced.all) {
+        let is_same = event.ring_at == before;
+        log.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
+        log.set(index, LINE_SLOT, 0)?;
+        log.set(index, LINE_RING, 0)?;
+        before = event.ring_at;
+    }
+    Ok(())
 }
 
 /// After the decision: what is not in its ring yet is appended.

@@ -59,6 +59,11 @@ impl CheckReport {
         self.faults_count == 0
     }
 
+    /// Adds what an upper floor found.
+    pub fn add_fault(&mut self, text: impl Into<String>) {
+        self.fault(text);
+    }
+
     fn fault(&mut self, text: impl Into<String>) {
         self.faults_count += 1;
         if self.faults.len() < FAULTS_NAMED_MAX {

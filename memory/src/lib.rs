@@ -106,6 +106,6 @@ pub use region::{
 #[cfg(not(loom))]
 pub use ring::{Next, RingReader, Start};
 #[cfg(not(loom))]
-pub use system::now_ms_coarse;
+pub use system::{now_ms_coarse, since_boot};
 #[cfg(not(loom))]
 pub use table::Table;

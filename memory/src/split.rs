@@ -113,7 +113,9 @@ impl Member {
     pub(crate) fn add_segment(&self, index: u32, segment: usize) -> Result<()> {
         let at = self.alloc_extent((buckets_of(segment) + 1) * LINE)?;
         let word_at = segment_slot(index, segment);
-        note_word(&self.arena()?, word_at, 0, at, op::WORD);
+        // Once: a creator of a namespace that is killed here may find its place taken by the next
+        // one, who holds the attach lock by then.
+        note_word(&self.arena()?, word_at, 0, at, op::ONCE);
         publish(self.map().word(word_at)?, at);
         crash_point!("segment.taken");
         settle_word(&self.arena()?);

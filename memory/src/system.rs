@@ -407,15 +407,24 @@ pub(crate) fn end_self(is_stop: bool) {
     unsafe { libc::kill(std::process::id().cast_signed(), signal) };
 }
 
-/// Milliseconds since 1970 by the system's clock, as of its last tick (1 to 4 ms ago): a few
-/// nanoseconds, no system call.
-pub fn now_ms_coarse() -> u64 {
+/// What a clock of the kernel says: some nanoseconds, no system call. Zero if it does not exist.
+fn clock(which: libc::clockid_t) -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills `now`, which is ours; the clock exists on every Linux since 2.6.32.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+    // SAFETY: the kernel fills `now`, which is ours.
+    let failed = unsafe { libc::clock_gettime(which, &raw mut now) };
     if failed != 0 {
-        return 0; // Nothing is past its time.
+        return Duration::ZERO;
     }
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+    let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)
+}
+
+/// Milliseconds since 1970 by the system's clock, as of its last tick (1 to 4 ms ago).
+pub fn now_ms_coarse() -> u64 {
+    u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long the machine runs, as of the clock's last tick: a clock that never jumps.
+pub fn since_boot() -> Duration {
+    clock(libc::CLOCK_MONOTONIC_COARSE)
 }

@@ -27,6 +27,15 @@ pub const NAMESPACES_MAX: usize = 4096;
 /// named by 16 bits, and 0 means nobody.
 pub const MEMBERS_MAX: usize = 16_384;
 
+/// How deep conditions of a search may stand in each other. People write two or three levels; the
+/// bound keeps what a stranger sends from using up the stack. A deeper one is refused with
+/// [`crate::Error::BadArgument`].
+pub const SEARCH_DEPTH_MAX: usize = 16;
+
+/// The most conditions, comparisons and record ids of one search. Every candidate record may be
+/// judged by all of them. More are refused with [`crate::Error::BadArgument`].
+pub const SEARCH_UNITS_MAX: usize = 1024;
+
 /// The smallest region, in bytes: the fixed tables and a few records.
 pub const REGION_BYTES_MIN: u64 = 64 << 20;
 
@@ -35,7 +44,8 @@ pub const REGION_BYTES_MIN: u64 = 64 << 20;
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
 
 /// The most records that one transaction may touch. A procedure touches some ten and their index
-/// entries; a lock is held for each at commit, so the bound keeps that time below some milliseconds.
+/// entries; a lock is held for each at commit, so the bound keeps that time below some
+/// milliseconds.
 pub const TRANSACTION_RECORDS_MAX: usize = 4096;
 
 /// The most bytes that one transaction may write: they are buffered in the process until commit.

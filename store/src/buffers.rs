@@ -2,7 +2,7 @@
 //! from one transaction to the next.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use nearstate_memory::{Plan, Seen};
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
@@ -13,14 +13,16 @@ use crate::workshop::Workshop;
 
 /// The memory of the last transaction, if it is not in use.
 #[derive(Default)]
-pub(crate) struct Spare(Cell<Option<Buffers>>);
+pub(crate) struct Spare(Cell<Option<Box<Buffers>>>);
 
 impl Spare {
-    pub(crate) fn take(&self) -> Buffers {
+    #[inline]
+    pub(crate) fn take(&self) -> Box<Buffers> {
         self.0.take().unwrap_or_default()
     }
 
-    pub(crate) fn give(&self, mut buffers: Buffers) {
+    #[inline]
+    pub(crate) fn give(&self, mut buffers: Box<Buffers>) {
         buffers.clear();
         self.0.set(Some(buffers));
     }
@@ -35,14 +37,16 @@ impl std::fmt::Debug for Spare {
 /// A range of bytes in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
-    from: usize,
-    to: usize,
+    from: u32,
+    to: u32,
 }
+
+const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
 
 impl Span {
     #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
-        bytes.get(self.from..self.to).unwrap_or_default()
+        bytes.get(self.from as usize..self.to as usize).unwrap_or_default()
     }
 }
 
@@ -94,7 +98,7 @@ pub(crate) struct Buffers {
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: Copies,
     pub(crate) plan: Plan,
-    pub(crate) places: HashMap<(u32, u64), u32>,
+    pub(crate) places: BTreeMap<(u32, u64), u32>,
     /// True once a read did not fit the earlier ones.
     pub(crate) is_torn: bool,
     /// True while the commit adds what the indexes need: it is judged as a whole afterwards.
@@ -109,24 +113,31 @@ impl Buffers {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();
-        self.bytes.shrink_to(KEPT_MAX);
+        if self.bytes.capacity() > KEPT_MAX {
+            self.bytes.shrink_to(KEPT_MAX);
+        }
         self.copies.clear();
         self.plan.clear();
-        self.places.clear();
+        if !self.places.is_empty() {
+            self.places.clear();
+        }
         self.is_torn = false;
         self.is_committing = false;
     }
 
+    #[inline]
     pub(crate) fn bytes(&self, span: Span) -> &[u8] {
         span.of(&self.bytes)
     }
 
+    #[inline]
     pub(crate) fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
         let from = self.bytes.len();
         let to = from + bytes.len();
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
-        Ok(Span { from, to })
+        let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        Ok(Span { from: at(from), to: at(to) })
     }
 
     /// Refuses what makes the transaction too large.

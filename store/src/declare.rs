@@ -164,9 +164,10 @@ impl Txn<'_> {
             let mut has_any = false;
             for value in values(record.meta(), &tag.name) {
                 has_any = true;
-                let step = match is_entering {
-                    true => set.give(namespace.index, tag, value, &mut shop),
-                    false => set.take(namespace.index, tag, value, &mut shop),
+                let step = if is_entering {
+                    set.give(namespace.index, tag, value, &mut shop)
+                } else {
+                    set.take(namespace.index, tag, value, &mut shop)
                 };
                 done = done.and(step);
             }

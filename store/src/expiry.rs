@@ -11,12 +11,19 @@ use nearstate_model::{Error, Result};
 use crate::hidden::{EXPIRY_TREES, expiry_root};
 use crate::meta::{is_past, split};
 use crate::ordered::{Cursor, Sight};
-use crate::session::{Namespace, Session};
+use crate::session::Session;
 use crate::tagging::{ends, expiry_key};
 use crate::writeset::WriteSet;
 
 /// Entries that one look into a tree takes out at the most.
 const BATCH: usize = 64;
+
+/// Commits that put a record with an end before their session collects. Some microseconds each time
+/// are little beside what sixteen such commits cost.
+const EXPIRING_MAX: u32 = 16;
+
+/// Records that it collects then: twice as many as it has put, so that the due ones get fewer.
+const COLLECTED_MAX: usize = 32;
 
 /// What a collection came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,18 +144,19 @@ impl Session {
         Ok(ended)
     }
 
-    /// Puts a record that ends by itself.
-    ///
-    /// # Errors
-    /// As [`Session::transact`].
-    pub fn put_until(
-        &self,
-        namespace: Namespace,
-        key: &[u8],
-        value: &[u8],
-        expires_ms: u64,
-    ) -> Result<()> {
-        let labels = crate::txn::Labels { expires_ms, ..crate::txn::Labels::default() };
-        self.transact(|txn| txn.put_labelled(namespace, key, value, labels))
+    /// After commits that put records with an end: collects a few that are due, so that a region is
+    /// kept clean by those who fill it, whoever else collects or not.
+    #[inline]
+    pub(crate) fn collect_some(&self) {
+        if self.hidden.expiring.get() >= EXPIRING_MAX {
+            self.collect_now();
+        }
+    }
+
+    #[cold]
+    fn collect_now(&self) {
+        self.hidden.expiring.set(0);
+        // The caller's commit is done: what keeps the collection from its work is not its failure.
+        let _ = self.collect_expired(COLLECTED_MAX);
     }
 }

@@ -10,7 +10,7 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::schema::TagSet;
@@ -41,8 +41,10 @@ pub(crate) struct Hidden {
     pub(crate) objects: Cell<Option<u32>>,
     /// The last name that was given to a node.
     pub(crate) named: Cell<u64>,
+    /// Commits that put a record with an end, since this session last collected.
+    pub(crate) expiring: Cell<u32>,
     /// Tags of namespaces, each with the traits word under which they were read.
-    pub(crate) tags: RefCell<HashMap<u32, (u64, Arc<TagSet>)>>,
+    pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
 }
 
 /// The root of a tag's ordered index.
@@ -52,7 +54,7 @@ pub(crate) const fn tag_root(namespace: u32, tag: u8) -> u64 {
 
 /// The root of one tree of the order of expiry.
 pub(crate) const fn expiry_root(tree: u64) -> u64 {
-    ROOT | ROOT_EXPIRY | tree % EXPIRY_TREES
+    ROOT | ROOT_EXPIRY | (tree % EXPIRY_TREES)
 }
 
 /// The key of a unique tag's posting.

@@ -26,16 +26,18 @@
 
 pub mod check;
 mod object;
-mod expiry;
+mod searching;
+mod scan;
 mod lookup;
 mod declare;
-mod scan;
 mod single;
 mod txn;
+mod expiry;
 mod stream;
 mod telling;
 mod tagging;
 mod nodes;
+mod found;
 mod writeset;
 mod watch;
 mod counter;
@@ -48,11 +50,12 @@ mod copies;
 mod address;
 mod workshop;
 mod view;
-mod meta;
+pub mod meta;
 mod event;
 mod commit;
+pub mod search;
 mod record;
-mod ordered;
+pub mod ordered;
 mod hidden;
 mod schema;
 pub mod glob;
@@ -62,9 +65,10 @@ pub use check::{CheckReport, check};
 pub use commit::{Committed, Step};
 pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
+pub use found::Record;
 pub use lookup::Values;
 pub use nearstate_memory::{
-    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash,
+    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, now_ms_coarse,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;
@@ -74,7 +78,7 @@ pub use scan::{Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
 pub use stream::{CommitStream, Entry, Told, WhenFull};
-pub use txn::{Labels, Patience, Record, Txn};
+pub use txn::{Labels, Patience, Txn};
 pub use view::{Blocks, View};
 pub use watch::{Filter, Notice, Watch};
 pub use write::{Condition, Outcome};

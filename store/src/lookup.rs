@@ -6,12 +6,13 @@ use std::ops::Bound;
 use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
 use nearstate_model::{Error, Result};
 
+use crate::found::Record;
 use crate::hidden::{STRIPES, count_key, posting_key, tag_root};
 use crate::ordered::{Cursor, Sight, composite_range, split_composite};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Session};
 use crate::tagging::read_count;
-use crate::txn::{Record, Txn};
+use crate::txn::Txn;
 use crate::view::View;
 use crate::writeset::WriteSet;
 
@@ -162,7 +163,7 @@ impl Txn<'_> {
             }
             let mut key = Vec::with_capacity(8 + value.len());
             posting_key(namespace.index, known.id, value, &mut key);
-            set.hidden_value(&key, |record| record.to_vec())?
+            set.hidden_value(&key, <[u8]>::to_vec)?
         };
         let Some(key) = key else { return Ok(None) };
         Ok(self.get(namespace, &key)?.map(|record| (key, record)))
@@ -180,7 +181,7 @@ impl Txn<'_> {
         values: Values<'_>,
         mut each: impl FnMut(&[u8]) -> bool,
     ) -> Result<()> {
-        let mut set = self.set.borrow_mut();
+        let set = self.set.borrow();
         let tags = set.session.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
         if let (Values::Equal(value), false) = (values, known.has_order()) {
@@ -190,13 +191,15 @@ impl Txn<'_> {
             }
             return Ok(());
         }
+        drop(set);
         let mut walk = Walk::new(namespace, known, values, Sight::Tracked)?;
-        while walk.step(&mut set)? {
-            if !each(&walk.record) {
-                break;
+        loop {
+            // Not across the call: it may use the transaction.
+            let has_more = walk.step(&mut self.set.borrow_mut())?;
+            if !has_more || !each(&walk.record) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 
@@ -217,12 +220,13 @@ fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
 }
 
 /// A walk over the entries of an ordered index.
-struct Walk {
+#[derive(Debug)]
+pub(crate) struct Walk {
     cursor: Cursor,
     /// The value of the present entry.
     value: Vec<u8>,
     /// The key of its record.
-    record: Vec<u8>,
+    pub(crate) record: Vec<u8>,
     prefix: Vec<u8>,
 }
 
@@ -236,6 +240,12 @@ impl Walk {
                 ),
             });
         }
+        Ok(Self::over(namespace, tag, values, sight))
+    }
+
+    /// As [`Walk::new`]; also ranges of tags that are not declared ordered, for those who need no
+    /// order.
+    pub(crate) fn over(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Self {
         let (from, to) = match values {
             Values::Equal(value) => (Bound::Included(value), Bound::Included(value)),
             Values::Prefix(prefix) => (Bound::Included(prefix), Bound::Unbounded),
@@ -246,11 +256,11 @@ impl Walk {
         let mut cursor = Cursor::default();
         let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
         cursor.begin(tag_root(namespace.index, tag.id), range, sight);
-        Ok(Self { cursor, value: Vec::new(), record: Vec::new(), prefix: prefix.to_vec() })
+        Self { cursor, value: Vec::new(), record: Vec::new(), prefix: prefix.to_vec() }
     }
 
     /// False at the end.
-    fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
+    pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
         let Some(key) = self.cursor.next(set)? else { return Ok(false) };
         self.value.clear();
         let record = split_composite(key, &mut self.value)?;

@@ -45,17 +45,11 @@ impl Session {
 
     /// A name for a node that probably no other has; whoever uses it makes sure.
     fn name_node(&self) -> u64 {
-        let mut seed = [0; 20];
-        let last = self.hidden.named.get();
-        let nanos = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64);
-        for (place, byte) in seed.iter_mut().zip(
-            (last.to_le_bytes().into_iter())
-                .chain(nanos.to_le_bytes())
-                .chain(self.member.index().to_le_bytes()),
-        ) {
-            *place = byte;
+        let [last, now] = [self.hidden.named.get(), nearstate_memory::now_ms_coarse()];
+        let words = [last, now, u64::from(self.member.index())];
+        let mut seed = [0; 24];
+        for (place, word) in seed.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
         let name = self.hash(&seed) & (ROOT - 1);
         self.hidden.named.set(name);

@@ -19,7 +19,7 @@
 //! - There are no links between leaves: a walk goes down again for each of them. A leaf is then
 //!   changed without a word to its neighbours.
 //!
-//! At every moment the leaves' fences cover all keys once; [`check`] proves it.
+//! At every moment the leaves' fences cover all keys once; [`check()`] proves it.
 
 mod check;
 mod grow;
@@ -37,7 +37,7 @@ use std::ops::Bound;
 use nearstate_model::limits::INDEX_KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
-pub use check::{Counts, check};
+pub use check::check;
 pub use composite::{composite, composite_range, split_composite};
 pub use cursor::Cursor;
 pub use descent::{Nodes, Sight};

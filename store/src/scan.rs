@@ -185,6 +185,26 @@ impl Session {
         Ok(count)
     }
 
+    /// Calls `each` with every record of a namespace that nobody else changes, also those whose
+    /// time has passed.
+    pub(crate) fn each_stored(
+        &self,
+        namespace: Namespace,
+        each: &mut dyn FnMut(nearstate_memory::Cell<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let table = self.table(namespace)?;
+        let buckets = self.member.bucket_count(table)?;
+        let mut cells = Vec::new();
+        for bucket in 0..buckets {
+            let _held = self.member.pin()?;
+            self.member.collect(table, bucket, buckets, &mut cells)?;
+            for at in cells.drain(..) {
+                each(self.member.cell(at)?)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the records whose time has passed out of what was collected under the caller's pin.
     fn drop_past(&self, cells: &mut Vec<u64>) -> Result<()> {
         let mut failed = Ok(());

@@ -15,6 +15,10 @@ const COUNTED: u8 = 4;
 const REQUIRED: u8 = 8;
 
 /// A tag as an application declares it (TS 29.598: `MetaTag` with its `keyType`).
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four properties that exclude none of each other"
+)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagSchema {
     /// Its name.
@@ -43,6 +47,10 @@ pub enum TagState {
 }
 
 /// A tag as the region has it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four properties that exclude none of each other"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Name.
@@ -184,6 +192,9 @@ impl TagSet {
                 3 => TagState::Gone,
                 _ => return Err(Damage("a tag is in a state that does not exist")),
             };
+            if usize::from(*id) != tags.len() {
+                return Err(Damage("a tag has another number than its place"));
+            }
             tags.push(Tag {
                 name: name.to_owned(),
                 id: *id,
@@ -194,6 +205,9 @@ impl TagSet {
                 state,
             });
             rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(Damage("a namespace's tags are longer than they say"));
         }
         Ok(Self { tags })
     }

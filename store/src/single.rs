@@ -4,7 +4,7 @@
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
-use crate::patch::{BlockChange, check_patch};
+use crate::patch::BlockChange;
 use crate::record::Kind;
 use crate::session::{Namespace, Session, wrong_kind};
 use crate::txn::Txn;
@@ -89,15 +89,10 @@ impl Session {
         changes: &[BlockChange<'_>],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.patch_plainly(namespace, key, changes, condition)? {
-            Some(outcome) => Ok(outcome),
-            None => {
-                check_patch(namespace, key, changes, condition)?;
-                self.change_told(namespace, key, condition, |txn| {
-                    txn.patch(namespace, key, changes)
-                })
-            }
+        if let Some(outcome) = self.patch_plainly(namespace, key, changes, condition)? {
+            return Ok(outcome);
         }
+        self.change_told(namespace, key, condition, |txn| txn.patch(namespace, key, changes))
     }
 
     /// A change of one record that indexes or watchers take part in.

@@ -7,8 +7,8 @@
 //! refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
-//! transactions that touch the same record the first one's entry is there before the second commits,
-//! and the versions of the record say which came first.
+//! transactions that touch the same record the first one's entry is there before the second
+//! commits, and the versions of the record say which came first.
 
 use nearstate_memory::layout::{Damage, traits};
 use nearstate_memory::{Next, RingReader, Start};
@@ -121,7 +121,7 @@ impl CommitStream<'_> {
         for step in 0..sessions {
             let index = (self.next + step) % sessions;
             let Some(slot) = self.readers.get_mut(index) else { break };
-            let writer = index as u32;
+            let writer = u32::try_from(index).unwrap_or(u32::MAX);
             if slot.is_none()
                 && let Some(ring_at) = self.session.member.stream_ring(writer)?
             {

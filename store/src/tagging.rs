@@ -79,11 +79,13 @@ impl<'s> WriteSet<'s> {
         if !is_write || seen & (traits::TAGGED | traits::EXPIRING) == 0 {
             return Ok(());
         }
-        // `None`: a patch, which keeps what the record has.
-        let Some(meta) = meta else { return Ok(()) };
+        // `None`: a patch, which keeps what the record has; a new one has nothing.
+        if meta.is_none() && self.read_again(place)?.is_some() {
+            return Ok(());
+        }
         let old = self.old_meta(place)?;
         shop.meta.clear();
-        shop.meta.extend_from_slice(self.buffers.bytes(meta));
+        shop.meta.extend_from_slice(self.buffers.bytes(meta.unwrap_or_default()));
         shop.record.clear();
         shop.record.extend_from_slice(self.key(place));
         let new = std::mem::take(&mut shop.meta);
@@ -146,7 +148,7 @@ impl<'s> WriteSet<'s> {
         let mut is_new = true;
         if tag.is_unique {
             posting_key(table, tag.id, value, &mut shop.key);
-            let holder = self.hidden_value(&shop.key, |holder| holder.to_vec())?;
+            let holder = self.hidden_value(&shop.key, <[u8]>::to_vec)?;
             is_new = holder.is_none();
             if let Some(holder) = holder
                 && holder != shop.record
@@ -167,7 +169,7 @@ impl<'s> WriteSet<'s> {
             is_new = shop.ordered.insert(self, tag_root(table, tag.id), &shop.key)?;
         }
         if tag.is_counted && is_new {
-            self.count(table, tag.id, value, 1, shop)?;
+            self.count((table, tag.id), value, 1, shop)?;
         }
         Ok(())
     }
@@ -195,7 +197,7 @@ impl<'s> WriteSet<'s> {
             is_there = shop.ordered.remove(self, tag_root(table, tag.id), &shop.key)?;
         }
         if tag.is_counted && is_there {
-            self.count(table, tag.id, value, -1, shop)?;
+            self.count((table, tag.id), value, -1, shop)?;
         }
         Ok(())
     }
@@ -232,13 +234,12 @@ impl<'s> WriteSet<'s> {
 
     fn count(
         &mut self,
-        table: u32,
-        tag: u8,
+        (table, tag): (u32, u8),
         value: &[u8],
         change: i64,
         shop: &mut Workshop,
     ) -> Result<()> {
-        let stripe = (self.session.member.index() % u32::from(STRIPES)) as u8;
+        let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
         count_key(table, tag, stripe, value, &mut shop.key);
         let before = self.hidden_value(&shop.key, read_count)?.unwrap_or(0);
         // One stripe alone may be below zero: who takes a value away is not who gave it.
@@ -253,6 +254,8 @@ impl<'s> WriteSet<'s> {
         shop.key.clear();
         expiry_key(expires_ms, table, &shop.record, &mut shop.key);
         shop.ordered.insert(self, root, &shop.key)?;
+        let expiring = &self.session.hidden.expiring;
+        expiring.set(expiring.get().saturating_add(1));
         Ok(())
     }
 }

@@ -159,7 +159,7 @@ impl<'s> WriteSet<'s> {
 
 fn tags_of(meta: &[u8]) -> impl Iterator<Item = TagValue<'_>> {
     let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
-    meta.map_or(Tags::none(), |(_, meta)| meta.tags()).filter_map(|tag| tag.ok())
+    meta.map_or(Tags::none(), |(_, meta)| meta.tags()).filter_map(Result::ok)
 }
 
 impl Session {

@@ -4,17 +4,16 @@
 //! record, judges that what was read is still so, and makes everything visible by one store
 //! (`spec/region.md`, section 9).
 
-use std::borrow::Cow;
 use std::cell::RefCell;
-use std::time::Instant;
+use std::time::Duration;
 
 use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
-use crate::buffers::Write;
-use crate::meta::{self, Meta, is_past, split};
+use crate::found::{Record, own_record};
+use crate::meta::{self, is_past, split};
 use crate::patch::{BlockChange, check_patch};
-use crate::record::{Kind, Place, Table};
+use crate::record::Kind;
 use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::write::Condition;
 use crate::writeset::WriteSet;
@@ -33,62 +32,13 @@ pub struct Labels<'a> {
 pub struct Patience {
     /// The most runs, the first one included.
     pub tries: u32,
-    /// No further run begins after this.
-    pub deadline: Option<Instant>,
+    /// No further run begins after so long.
+    pub within: Option<Duration>,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { tries: TRANSACTION_TRIES, deadline: None }
-    }
-}
-
-/// A record as a transaction sees it.
-#[derive(Clone, Debug)]
-pub struct Record<'t> {
-    value: Cow<'t, [u8]>,
-    blocks: Vec<(Cow<'t, str>, Cow<'t, [u8]>)>,
-    meta: Cow<'t, [u8]>,
-    version: Option<u64>,
-}
-
-impl Record<'_> {
-    /// What stands behind the value; empty if nothing does.
-    pub(crate) fn meta(&self) -> &[u8] {
-        &self.meta
-    }
-
-    /// The value of a record that has one unnamed block; empty for one of named blocks.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &self.value
-    }
-
-    /// The version that was read; `None` for what the transaction itself has written.
-    #[inline]
-    pub const fn version(&self) -> Option<u64> {
-        self.version
-    }
-
-    /// The bytes of a named block.
-    pub fn block(&self, name: &str) -> Option<&[u8]> {
-        self.blocks.iter().find(|(found, _)| found == name).map(|(_, bytes)| bytes.as_ref())
-    }
-
-    /// All named blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.blocks.iter().map(|(name, bytes)| (name.as_ref(), bytes.as_ref()))
-    }
-
-    /// All tags: (name, value) pairs in ascending order.
-    pub fn tags(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let meta = Meta::split(&self.meta).ok();
-        meta.into_iter().flat_map(|(_, meta)| meta.tags().filter_map(|tag| tag.ok()))
-    }
-
-    /// When the record ends by itself, in milliseconds since 1970; 0: never.
-    pub fn expires_ms(&self) -> u64 {
-        Meta::split(&self.meta).map_or(0, |(_, meta)| meta.expires_ms)
+        Self { tries: TRANSACTION_TRIES, within: None }
     }
 }
 
@@ -149,6 +99,7 @@ impl Session {
         mut body: impl FnMut(&Txn<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut tries = 0;
+        let begun = patience.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
             let txn = self.begin()?;
@@ -157,12 +108,28 @@ impl Session {
                 Err(Error::Conflict { .. }) => {}
                 other => return other,
             }
-            let is_late = patience.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let spent = begun.map(|begun| nearstate_memory::since_boot().saturating_sub(begun));
+            let is_late = spent >= patience.within && spent.is_some();
             if tries >= patience.tries || is_late {
                 return Err(Error::Deadline { tries });
             }
             self.pause(tries);
         }
+    }
+
+    /// Puts a record that ends by itself.
+    ///
+    /// # Errors
+    /// As [`Session::transact`].
+    pub fn put_until(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        value: &[u8],
+        expires_ms: u64,
+    ) -> Result<()> {
+        let labels = Labels { expires_ms, ..Labels::default() };
+        self.transact(|txn| txn.put_labelled(namespace, key, value, labels))
     }
 
     /// Between two tries: longer each time, and not as long as others wait.
@@ -186,46 +153,28 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let own = match set.place_of(namespace.index, hash, key) {
-            Some(place) => set.buffers.entries.get(place).filter(|entry| !entry.write.is_none()),
-            None => None,
-        };
-        if own.is_some() {
+        let place = set.place_of(namespace.index, hash, key);
+        if let Some(place) = place
+            && set.buffers.entries.get(place).is_some_and(|entry| !entry.write.is_none())
+        {
             return own_record(&mut set, namespace, hash, key);
         }
-        let (_, stored) = set.read(namespace.index, hash, key)?;
-        drop(set);
+        let (_, stored) = set.read_at(place, namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(None) };
+        if !cell.has_meta() {
+            return Ok(Some(Record::stored(cell, bytes, namespace.kind)));
+        }
         let (value, meta) = split(cell, bytes)?;
-        if is_past(meta)? {
-            return Ok(None);
-        }
-        let version = Some(cell.version());
-        let mut record = Record {
-            value: Cow::Borrowed(value),
-            blocks: Vec::new(),
-            meta: Cow::Borrowed(meta),
-            version,
-        };
-        if namespace.kind == Kind::Blocks {
-            record.value = Cow::Borrowed(&[]);
-            let mut table = Table::new(value)?;
-            while let Some(block) = table.next()? {
-                let bytes = match block.place {
-                    Place::Inline(bytes) => bytes,
-                    Place::Child(child) => cell.block(child)?,
-                };
-                record.blocks.push((Cow::Borrowed(block.name), Cow::Borrowed(bytes)));
-            }
-        }
-        Ok(Some(record))
+        let is_gone = is_past(meta)?;
+        Ok((!is_gone).then(|| Record::stored(cell, value, namespace.kind)))
     }
 
     /// Puts a record: this value, no tags, no expiry, whatever it had before.
@@ -294,7 +243,7 @@ impl Txn<'_> {
     /// `BadArgument`, `Conflict`, `TransactionTooLarge`.
     pub fn label(&self, namespace: Namespace, key: &[u8], labels: Labels<'_>) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
-        let value = record.value.into_owned();
+        let value = record.bytes().to_vec();
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
@@ -332,9 +281,11 @@ impl Txn<'_> {
     #[inline]
     pub fn commit(self) -> Result<()> {
         let mut set = self.set.into_inner();
-        set.index_all()?;
-        set.tell_all()?;
-        set.commit()
+        let done = set.index_all().and_then(|_| set.tell_all()).and_then(|()| set.commit());
+        let session = set.session;
+        set.give_back();
+        session.collect_some();
+        done
     }
 
     /// Commits, and tells the version that each written record has now (`None`: deleted).
@@ -363,62 +314,4 @@ pub(crate) fn encode_meta(labels: Labels<'_>) -> Result<Vec<u8>> {
         meta::encode(labels.expires_ms, labels.tags, &mut out)?;
     }
     Ok(out)
-}
-
-/// A record that the transaction itself has written: a copy, for the buffer may move.
-#[cold]
-fn own_record<'t>(
-    set: &mut WriteSet<'_>,
-    namespace: Namespace,
-    hash: u64,
-    key: &[u8],
-) -> Result<Option<Record<'t>>> {
-    let (place, write) = match set.place_of(namespace.index, hash, key) {
-        Some(place) => match set.buffers.entries.get(place) {
-            Some(entry) => (place, entry.write.clone()),
-            None => return Ok(None),
-        },
-        None => return Ok(None),
-    };
-    let meta = set.buffers.entries.get(place).and_then(|entry| entry.meta);
-    let meta = meta.map(|span| set.buffers.bytes(span).to_vec());
-    let mut record = Record {
-        value: Cow::Borrowed(&[]),
-        blocks: Vec::new(),
-        meta: Cow::Owned(meta.clone().unwrap_or_default()),
-        version: None,
-    };
-    let (is_anew, changes) = match write {
-        // Objects are no records of a namespace that a caller can name.
-        Write::None | Write::Delete | Write::Object { .. } => return Ok(None),
-        Write::Put { value } => {
-            record.value = Cow::Owned(set.buffers.bytes(value).to_vec());
-            return Ok(Some(record));
-        }
-        Write::Patch { is_anew, changes } => (is_anew, changes),
-    };
-    if !is_anew && let (_, Some((cell, bytes))) = set.read(namespace.index, hash, key)? {
-        let (value, kept) = split(cell, bytes)?;
-        if meta.is_none() {
-            record.meta = Cow::Owned(kept.to_vec());
-        }
-        let mut table = Table::new(value)?;
-        while let Some(block) = table.next()? {
-            let bytes = match block.place {
-                Place::Inline(bytes) => bytes,
-                Place::Child(child) => cell.block(child)?,
-            };
-            let named = (Cow::Owned(block.name.to_owned()), Cow::Owned(bytes.to_vec()));
-            record.blocks.push(named);
-        }
-    }
-    for (name, bytes) in changes {
-        let name = str::from_utf8(set.buffers.bytes(name)).unwrap_or_default().to_owned();
-        record.blocks.retain(|(known, _)| *known != name);
-        if let Some(bytes) = bytes {
-            let bytes = Cow::Owned(set.buffers.bytes(bytes).to_vec());
-            record.blocks.push((Cow::Owned(name), bytes));
-        }
-    }
-    Ok(Some(record))
 }

@@ -51,7 +51,7 @@ impl<'s> View<'s> {
 
     /// The tags: (name, value) pairs in ascending order; a name may have several values.
     pub fn tags(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.meta().map_or(Tags::none(), |meta| meta.tags()).filter_map(|tag| tag.ok())
+        self.meta().map_or(Tags::none(), |meta| meta.tags()).filter_map(std::result::Result::ok)
     }
 
     /// When the record ends by itself, in milliseconds since 1970; 0: never.

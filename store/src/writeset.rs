@@ -17,18 +17,19 @@ use crate::session::{Session, Spot};
 #[derive(Debug)]
 pub(crate) struct WriteSet<'s> {
     pub(crate) session: &'s Session,
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: Box<Buffers>,
     /// Keeps every cell that was read from reuse, so that it is known again by its place.
     _pin: Pin<'s>,
 }
 
-impl Drop for WriteSet<'_> {
-    fn drop(&mut self) {
-        self.session.spare.give(std::mem::take(&mut self.buffers));
-    }
-}
-
 impl<'s> WriteSet<'s> {
+    /// Ends it: its memory serves the session's next one.
+    #[inline]
+    pub(crate) fn give_back(self) {
+        self.session.spare.give(self.buffers);
+    }
+
+    #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
         let buffers = session.spare.take();
@@ -36,7 +37,8 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The entry of a record, if the transaction has one.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub(crate) fn place_of(&self, table: u32, hash: u64, key: &[u8]) -> Option<usize> {
         let all = &self.buffers.entries;
         let is_it = |entry: &Entry| {
@@ -51,6 +53,7 @@ impl<'s> WriteSet<'s> {
         all.iter().position(is_it)
     }
 
+    #[inline]
     fn push(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         let place = self.buffers.entries.len();
         if place >= TRANSACTION_RECORDS_MAX {
@@ -70,15 +73,20 @@ impl<'s> WriteSet<'s> {
             after: None,
             is_expiry: false,
         });
-        if place == LINEAR_MAX {
-            for (index, entry) in (0_u32..).zip(&self.buffers.entries) {
-                self.buffers.places.insert((entry.table, entry.hash), index);
-            }
-        } else if place > LINEAR_MAX {
-            let index = u32::try_from(place).unwrap_or(u32::MAX);
-            self.buffers.places.insert((table, hash), index);
+        if place >= LINEAR_MAX {
+            self.enlist(place);
         }
         Ok(place)
+    }
+
+    /// Many entries: they are found through a tree.
+    #[cold]
+    fn enlist(&mut self, place: usize) {
+        let Buffers { entries, places, .. } = &mut *self.buffers;
+        let from = if place == LINEAR_MAX { 0 } else { place };
+        for (index, entry) in (0_u32..).zip(entries).skip(from) {
+            places.insert((entry.table, entry.hash), index);
+        }
     }
 
     pub(crate) fn key(&self, place: usize) -> &[u8] {
@@ -93,13 +101,27 @@ impl<'s> WriteSet<'s> {
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
-        let place = match self.place_of(table, hash, key) {
+        let place = self.place_of(table, hash, key);
+        self.read_at(place, table, hash, key)
+    }
+
+    /// As [`WriteSet::read`] of a record whose entry is known to be there or not.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub(crate) fn read_at(
+        &mut self,
+        place: Option<usize>,
+        table: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<(usize, Stored<'s>)> {
+        let place = match place {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
         let session = self.session;
         if let Some(Entry { seen: Some(seen), .. }) = self.buffers.entries.get(place) {
-            return Ok((place, session.stored(*seen)?));
+            return session.stored(*seen).map(|stored| (place, stored));
         }
         let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
         if !self.buffers.is_committing {
@@ -128,10 +150,14 @@ impl<'s> WriteSet<'s> {
     }
 
     /// True if everything that was read is still so: then all of it was so at one moment.
+    #[inline]
     pub(crate) fn is_whole(&self) -> Result<bool> {
         let session = self.session;
         for entry in &self.buffers.entries {
             let Some(seen) = entry.seen else { continue };
+            if session.member.stands(seen) {
+                continue;
+            }
             let table = session.member.table(entry.table)?;
             let key = self.buffers.bytes(entry.key);
             if !session.member.is_still(table, entry.hash, key, seen)? {
@@ -152,10 +178,13 @@ impl<'s> WriteSet<'s> {
 
     /// The entry of a record that is about to be written.
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        match self.place_of(table, hash, key) {
-            Some(place) => Ok(place),
-            None => self.push(table, hash, key),
+        if let Some(place) = self.place_of(table, hash, key) {
+            return Ok(place);
         }
+        // It is written without being read: its bucket is needed at the commit.
+        let member = &self.session.member;
+        member.prefetch_bucket(member.table(table)?, hash);
+        self.push(table, hash, key)
     }
 
     /// Buffers a whole new value.
@@ -273,7 +302,7 @@ impl<'s> WriteSet<'s> {
         for place in 0..self.buffers.entries.len() {
             let change =
                 if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
-            let Buffers { entries, bytes, plan, .. } = &mut self.buffers;
+            let Buffers { entries, bytes, plan, .. } = &mut *self.buffers;
             let Some(entry) = entries.get(place) else { break };
             let key = entry.key.of(bytes);
             let from = plan.keys.len();
@@ -290,7 +319,7 @@ impl<'s> WriteSet<'s> {
         }
         match session.member.commit(&mut self.buffers.plan)? {
             Committed::Done => {
-                let Buffers { entries, plan, .. } = &mut self.buffers;
+                let Buffers { entries, plan, .. } = &mut *self.buffers;
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
                     entry.after = access.after;
                 }

@@ -37,16 +37,27 @@ fn clean(path: &Path) {
     assert!(report.is_clean(), "{report:#?}");
 }
 
+/// A process that ends with the test at the latest, also with one that fails.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Another process, which runs an ignored test of this program. What it prints goes to us.
-fn start(place: &Place, test: &str, order: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+fn start(place: &Place, test: &str, order: &str) -> Started {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture", "--test-threads=1"])
         .env("COUNTERS_PATH", &place.path)
         .env("COUNTERS_ORDER", order)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap()
+        .unwrap();
+    Started(child)
 }
 
 /// The region and the words that a process started by [`start`] was given.
@@ -154,8 +165,8 @@ fn adder() {
 }
 
 /// How many adds a process that was killed said it had begun, and how many it had done.
-fn said(mut child: Child, is_enough: impl Fn(u64) -> bool) -> (u64, u64) {
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+fn said(mut child: Started, is_enough: impl Fn(u64) -> bool) -> (u64, u64) {
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let (mut begun, mut done, mut is_killed) = (0, 0, false);
     // After the kill the pipe still has what was printed before it.
     while let Some(Ok(line)) = lines.next() {
@@ -165,12 +176,12 @@ fn said(mut child: Child, is_enough: impl Fn(u64) -> bool) -> (u64, u64) {
             _ => {}
         }
         if !is_killed && is_enough(done) {
-            child.kill().unwrap();
+            child.0.kill().unwrap();
             is_killed = true;
         }
     }
     assert!(is_killed, "a process ended by itself");
-    child.wait().unwrap();
+    drop(child);
     (begun, done)
 }
 
@@ -223,8 +234,8 @@ fn creator() {
 
 /// Waits until a process says that it is ready. It keeps its pipe: a process whose words nobody can
 /// read would fail.
-fn ready(child: &mut Child) {
-    let pipe = child.stdout.as_mut().unwrap();
+fn ready(child: &mut Started) {
+    let pipe = child.0.stdout.as_mut().unwrap();
     let mut lines = BufReader::new(pipe).lines();
     assert!(lines.any(|line| line.unwrap().ends_with("ready")), "it ended before it began");
 }
@@ -263,7 +274,7 @@ fn processes_that_create_the_same_counters_lose_no_add() {
     children.iter_mut().for_each(ready);
     session.add(ns, b"go", 1).unwrap();
     for child in &mut children {
-        assert!(child.wait().unwrap().success());
+        assert!(child.0.wait().unwrap().success());
     }
     for key in 0..KEYS {
         let sum = session.read_counter(ns, format!("key {key}").as_bytes());
@@ -287,8 +298,7 @@ fn creators_that_are_killed_leak_nothing_and_tear_nothing() {
         for step in 0..3000 + round * 177 {
             session.delete(ns, format!("key {}", step * 7 % KEYS).as_bytes()).unwrap();
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         for key in 0..KEYS {
             let sum = session.read_counter(ns, format!("key {key}").as_bytes()).unwrap();
             assert!(sum.is_none_or(|sum| sum > 0), "a counter that nobody added to: {sum:?}");
@@ -334,7 +344,7 @@ fn a_sum_never_falls_while_others_add_and_every_add_is_in_it_once_it_returned() 
         }
     }
     // It ends when it sees the last add, and fails if a sum ever fell.
-    assert!(child.wait().unwrap().success());
+    assert!(child.0.wait().unwrap().success());
     drop((session, other, region));
     clean(&place.path);
 }

@@ -1,6 +1,7 @@
-//! Transactions of one process's threads: all or nothing at one instant, consistent reads, refusals.
+//! Transactions of one process's threads: all or nothing at one instant, consistent reads,
+//! refusals.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -105,7 +106,7 @@ fn a_retry_is_bounded_and_says_so() {
     let (other, _) = place.open();
     session.put(ue, b"a", b"0").unwrap();
     let mut runs = 0;
-    let patience = Patience { tries: 7, deadline: None };
+    let patience = Patience { tries: 7, within: None };
     let refused = session.transact_within(patience, |txn| {
         runs += 1;
         txn.get(ue, b"a")?;
@@ -140,7 +141,7 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
         .unwrap();
     for (number, key) in keys.iter().enumerate() {
         let view = session.get(ue, key.as_bytes()).unwrap();
-        let found = view.as_ref().map(|view| view.bytes());
+        let found = view.as_ref().map(nearstate_store::View::bytes);
         assert_eq!(found, [None, Some(&b"idle"[..]), Some(&b"attached"[..])][number % 3]);
     }
     let txn = session.begin().unwrap();

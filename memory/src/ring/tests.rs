@@ -23,21 +23,32 @@ impl Place {
     }
 
     /// Another process, which runs an ignored test of this module.
-    fn start(&self, test: &str, order: &str) -> Child {
+    fn start(&self, test: &str, order: &str) -> Started {
         let name = format!("ring::tests::{test}");
-        Command::new(std::env::current_exe().unwrap())
+        let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", &name, "--nocapture"])
             .env("RING_PATH", &self.0)
             .env("RING_ORDER", order)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap()
+            .unwrap();
+        Started(child)
     }
 
     fn clean(&self) {
         let report = check(&self.0, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");
+    }
+}
+
+/// A process that ends with the test at the latest, also with one that fails.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -53,9 +64,9 @@ fn given() -> (Region, String) {
     (Region::attach(Path::new(&path)).unwrap(), std::env::var("RING_ORDER").unwrap())
 }
 
-fn killed(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
+fn killed(mut child: Started) {
+    assert!(child.0.try_wait().unwrap().is_none(), "a process ended by itself");
+    drop(child);
 }
 
 const BYTES: u64 = RING_BYTES_MIN;
@@ -383,7 +394,7 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
             let region = place.region();
             let member = region.member().unwrap();
             assert_eq!(member.index(), 0);
-            let status = place.start("creator", order).wait().unwrap();
+            let status = place.start("creator", order).0.wait().unwrap();
             assert!(!status.success());
             let ring = is_overtaken.then(|| member.open_stream_ring(BYTES).unwrap());
             // A session recovers the dead one.

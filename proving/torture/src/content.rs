@@ -18,11 +18,14 @@ pub enum Space {
     Hot = 3,
     /// Counters that all writers raise.
     Count = 4,
+    /// Values of one writer that are written two by two, in one transaction each time.
+    Pair = 5,
 }
 
 impl Space {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Own, Self::Blocks, Self::Grow, Self::Hot, Self::Count];
+    pub const ALL: [Self; 6] =
+        [Self::Own, Self::Blocks, Self::Grow, Self::Hot, Self::Count, Self::Pair];
 
     /// From its number.
     pub fn of(number: u8) -> Option<Self> {
@@ -41,7 +44,7 @@ pub struct Key {
     pub number: u32,
 }
 
-const LETTERS: [&str; 5] = ["own", "blocks", "grow", "hot", "count"];
+const LETTERS: [&str; 6] = ["own", "blocks", "grow", "hot", "count", "pair"];
 
 impl Key {
     /// The key's bytes: 12 to 220 of them, as the number decides.

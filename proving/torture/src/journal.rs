@@ -1,6 +1,7 @@
 //! What a writer is about to do and what was acknowledged to it, in a file of its own that survives
 //! it: the intent is written before the call, the acknowledgement after it. Entries are 64 bytes
-//! and written by one `write(2)` each, which a kill does not tear; a checksum makes sure.
+//! and written by one `write(2)` each, which a kill does not tear; a checksum makes sure. Those of
+//! one transaction are written by one call, which a kill may cut between two of them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -68,6 +69,9 @@ const OPS: [Op; 10] = [
 /// The mask of an acknowledgement that says: there was no room.
 pub const FULL: u32 = u32::MAX;
 
+/// The mask of an acknowledgement that says: others were faster each time.
+pub const CONFLICT: u32 = u32::MAX - 1;
+
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -77,6 +81,8 @@ pub struct Entry {
     pub op: Op,
     /// To which record.
     pub key: Key,
+    /// How many entries of the same transaction follow at once.
+    pub left: u8,
     /// Sequence number of the intent: greater than all before of this writer.
     pub seq: u64,
     /// Bytes of the new content.
@@ -96,6 +102,7 @@ impl Entry {
         let kind = (self.tag as u64)
             | (self.op as u64) << 8
             | (self.key.space as u64) << 16
+            | u64::from(self.left) << 24
             | u64::from(self.key.writer) << 32;
         let sizes = u64::from(self.len) | u64::from(self.mask) << 32;
         let number = u64::from(self.key.number);
@@ -110,7 +117,7 @@ impl Entry {
             .map(|chunk| chunk.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
         let mut word = || words.next();
         let (kind, number, seq, sizes) = (word()?, word()?, word()?, word()?);
-        let [tag, op, space, _, low, high, ..] = kind.to_le_bytes();
+        let [tag, op, space, left, low, high, ..] = kind.to_le_bytes();
         let tags = [Tag::Base, Tag::Attached, Tag::Intent, Tag::Ack];
         let entry = Self {
             tag: tags.into_iter().find(|known| *known as u8 == tag)?,
@@ -120,6 +127,7 @@ impl Entry {
                 writer: u16::from_le_bytes([low, high]),
                 number: u32::try_from(number).ok()?,
             },
+            left,
             seq,
             len: u32::try_from(sizes & 0xffff_ffff).ok()?,
             mask: u32::try_from(sizes >> 32).ok()?,
@@ -136,6 +144,7 @@ impl Entry {
             tag,
             op: Op::Put,
             key: Key { space: Space::Own, writer: 0, number: 0 },
+            left: 0,
             seq,
             len: 0,
             mask: 0,
@@ -165,14 +174,12 @@ pub fn path_of(folder: &Path, writer: u16) -> PathBuf {
 /// The file system's.
 pub fn begin(path: &Path, base: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
-    write(&mut file, &Entry::mark(Tag::Base, base, 0))
+    write(&mut file, &[Entry::mark(Tag::Base, base, 0)])
 }
 
-fn write(file: &mut File, entry: &Entry) -> io::Result<()> {
-    let mut bytes = [0; BYTES];
-    for (chunk, word) in bytes.chunks_exact_mut(8).zip(entry.words()) {
-        chunk.copy_from_slice(&word.to_le_bytes());
-    }
+fn write(file: &mut File, entries: &[Entry]) -> io::Result<()> {
+    let words = entries.iter().flat_map(Entry::words);
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     file.write_all(&bytes)
 }
 
@@ -214,9 +221,9 @@ impl Journal {
         Ok((Self { file, path: path.to_owned(), next: base.seq + count }, last))
     }
 
-    fn append(&mut self, entry: &Entry) -> Result<(), String> {
-        write(&mut self.file, entry).map_err(|e| format!("{}: {e}", self.path.display()))?;
-        self.next += 1;
+    fn append(&mut self, entries: &[Entry]) -> Result<(), String> {
+        write(&mut self.file, entries).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        self.next += entries.len() as u64;
         Ok(())
     }
 
@@ -225,7 +232,7 @@ impl Journal {
     /// # Errors
     /// The file system's, in words.
     pub fn attached(&mut self, at_ns: u64) -> Result<(), String> {
-        self.append(&Entry::mark(Tag::Attached, self.next, at_ns))
+        self.append(&[Entry::mark(Tag::Attached, self.next, at_ns)])
     }
 
     /// The sequence number of the next intent.
@@ -233,12 +240,20 @@ impl Journal {
         self.next
     }
 
-    /// Writes an intent.
+    /// Writes an intent, or those of one transaction.
     ///
     /// # Errors
     /// The file system's, in words.
-    pub fn intend(&mut self, entry: &Entry) -> Result<(), String> {
-        self.append(entry)
+    pub fn intend(&mut self, entries: &[Entry]) -> Result<(), String> {
+        self.append(entries)
+    }
+
+    /// Writes the acknowledgements of a transaction's intents.
+    ///
+    /// # Errors
+    /// The file system's, in words.
+    pub fn acknowledge_all(&mut self, acks: &[Entry]) -> Result<(), String> {
+        self.append(acks)
     }
 
     /// Writes the acknowledgement of an intent.
@@ -246,6 +261,6 @@ impl Journal {
     /// # Errors
     /// The file system's, in words.
     pub fn acknowledge(&mut self, intent: &Entry, version: u64, at_ns: u64) -> Result<(), String> {
-        self.append(&Entry { tag: Tag::Ack, version, at_ns, ..*intent })
+        self.append(&[Entry { tag: Tag::Ack, version, at_ns, ..*intent }])
     }
 }

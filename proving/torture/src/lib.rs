@@ -11,14 +11,15 @@
 #[cfg(feature = "crash-points")]
 pub mod points;
 pub mod run;
+pub mod report;
 pub mod child;
 pub mod histories;
 pub mod step;
 pub mod scenario;
 mod reader;
 pub mod verify;
+mod told;
 mod writer;
-pub mod report;
 pub mod spawn;
 pub mod oracle;
 pub mod journal;

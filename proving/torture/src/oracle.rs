@@ -4,13 +4,14 @@
 //! cut short by a kill, that state or the next. Each further intent tells which of them its writer
 //! saw. A key that all write: the acknowledged change with the greatest version, or one that was
 //! cut short and has a greater one. A counter: what was acknowledged, and at most what was cut
-//! short on top.
+//! short on top. Of a transaction that was cut short, the first record that tells whether it
+//! happened decides for all others.
 
 use std::collections::BTreeMap;
 
 use crate::content::{Key, Space, Stamp, count_in, verify};
 use crate::dice::{Dice, mix};
-use crate::journal::{Entry, FULL, Op, Tag};
+use crate::journal::{CONFLICT, Entry, FULL, Op, Tag};
 
 /// How many blocks a record of a run may have.
 pub const BLOCKS: u8 = 6;
@@ -76,7 +77,7 @@ pub struct Found {
     pub content: Content,
     /// Its version.
     pub version: u64,
-    /// The number in it, if it is a counter.
+    /// The number in it, if it is a counter; of one of a pair, which transaction wrote it.
     pub count: u64,
 }
 
@@ -85,22 +86,43 @@ pub struct Found {
 /// # Errors
 /// One sentence: what is not as written.
 pub fn judge(key: Key, view: &nearstate_store::View<'_>) -> Result<Found, String> {
-    let version = view.version();
     if key.bytes() != view.key() {
         return Err(format!("{key:?}: has the key {:x?}", view.key()));
     }
+    judge_parts(key, view.version(), view.bytes(), view.blocks())
+}
+
+/// Verifies each byte of a record as a transaction sees it, before it has changed it.
+///
+/// # Errors
+/// One sentence: what is not as written.
+pub fn judge_record(key: Key, record: &nearstate_store::Record<'_>) -> Result<Found, String> {
+    judge_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
+}
+
+fn judge_parts<'r>(
+    key: Key,
+    version: u64,
+    value: &[u8],
+    blocks_there: impl Iterator<Item = (&'r str, &'r [u8])>,
+) -> Result<Found, String> {
     match key.space {
-        Space::Own | Space::Grow | Space::Hot => {
-            let (print, _) = verify(key, 0, view.bytes())?;
-            Ok(Found { content: Content::Value(print), version, count: 0 })
+        Space::Own | Space::Grow | Space::Hot | Space::Pair => {
+            let (print, stamp) = verify(key, 0, value)?;
+            let count = match (key.space, stamp) {
+                (Space::Pair, Some(stamp)) => round_of(key, stamp.seq),
+                (Space::Pair, None) => return Err(format!("{key:?}: too short for a pair")),
+                _ => 0,
+            };
+            Ok(Found { content: Content::Value(print), version, count })
         }
         Space::Count => {
-            let count = count_in(key, view.bytes())?;
+            let count = count_in(key, value)?;
             Ok(Found { content: Content::Value(mix(count) | 1), version, count })
         }
         Space::Blocks => {
             let mut blocks = BTreeMap::new();
-            for (name, bytes) in view.blocks() {
+            for (name, bytes) in blocks_there {
                 let block = (0..BLOCKS)
                     .find(|block| block_name(*block) == name)
                     .ok_or_else(|| format!("{key:?}: a block {name:?}"))?;
@@ -109,6 +131,11 @@ pub fn judge(key: Key, view: &nearstate_store::View<'_>) -> Result<Found, String
             Ok(Found { content: Content::Blocks(blocks), version, count: 0 })
         }
     }
+}
+
+/// Both of a pair are written next to each other: the same number for both.
+const fn round_of(key: Key, seq: u64) -> u64 {
+    seq.wrapping_sub(key.number as u64 & 1)
 }
 
 /// What an operation makes of a record if it is carried out.
@@ -164,6 +191,19 @@ struct Shared {
     raised_perhaps: u64,
 }
 
+/// One record of a transaction that was cut short.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    entry: Entry,
+    /// Prints before and after. Of a key that all write: 0 and what is written.
+    old: u64,
+    new: u64,
+}
+
+fn is_shared(key: Key) -> bool {
+    matches!(key.space, Space::Hot | Space::Count)
+}
+
 /// What was counted in the journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -178,6 +218,14 @@ pub struct Tally {
     pub verified: u64,
     /// Writes refused because a view held the heap's free cells back.
     pub full: u64,
+    /// Transactions that were acknowledged.
+    pub transactions: u64,
+    /// Transactions that a kill cut short.
+    pub transactions_cut_short: u64,
+    /// Of these, those of which one record told about the others.
+    pub transactions_resolved: u64,
+    /// Transactions that gave up because others were faster each time.
+    pub conflicts: u64,
 }
 
 /// The oracle.
@@ -185,6 +233,8 @@ pub struct Tally {
 pub struct Oracle {
     own: BTreeMap<Key, Own>,
     shared: BTreeMap<Key, Shared>,
+    /// Transactions that were cut short, and of which nothing was seen since.
+    torn: Vec<Vec<Member>>,
     /// What was counted.
     pub tally: Tally,
 }
@@ -195,28 +245,44 @@ impl Oracle {
     /// # Errors
     /// One sentence: the writer saw what cannot be, or was told what cannot be.
     pub fn replay(&mut self, writer: u16, entries: &[Entry]) -> Result<(), String> {
-        let mut open: Option<Entry> = None;
+        let mut open: Vec<Entry> = Vec::new();
+        let mut last_ack = None;
         for entry in entries {
             match entry.tag {
                 Tag::Base => {}
                 Tag::Attached => {
                     self.tally.attached += 1;
-                    self.cut_short(writer, open.take());
+                    self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                 }
                 Tag::Intent => {
-                    self.cut_short(writer, open.replace(*entry));
+                    if open.last().is_some_and(|before| before.left == 0) {
+                        self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
+                    }
+                    open.push(*entry);
                     self.saw(entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
                 Tag::Ack => {
-                    open = None;
-                    self.tally.acks += u64::from(entry.mask != FULL);
-                    self.tally.full += u64::from(entry.mask == FULL);
+                    let is_whole = open.len() > 1 || last_ack.is_some();
+                    open.retain(|intent| intent.seq != entry.seq);
+                    last_ack = if open.is_empty() { None } else { Some(*entry) };
+                    let is_last = open.is_empty() && is_whole;
+                    self.tally_ack(entry, is_last);
                     self.done(writer, entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
             }
         }
-        self.cut_short(writer, open);
+        self.cut_short(writer, open, last_ack);
         Ok(())
+    }
+
+    fn tally_ack(&mut self, entry: &Entry, is_last_of_many: bool) {
+        let is_nothing = entry.op == Op::PutStale && entry.mask >= CONFLICT;
+        self.tally.acks += u64::from(!is_nothing);
+        self.tally.full += u64::from(is_nothing && entry.mask == FULL);
+        if is_last_of_many {
+            self.tally.transactions += u64::from(!is_nothing);
+            self.tally.conflicts += u64::from(is_nothing && entry.mask == CONFLICT);
+        }
     }
 
     fn own(&mut self, key: Key) -> &mut Own {
@@ -225,9 +291,10 @@ impl Oracle {
 
     /// The writer saw the record before its change.
     fn saw(&mut self, entry: &Entry) -> Result<(), String> {
-        if matches!(entry.key.space, Space::Hot | Space::Count) {
+        if is_shared(entry.key) {
             return Ok(());
         }
+        self.resolve(entry.key, entry.old)?;
         let own = self.own(entry.key);
         let before = own.states.clone();
         own.states.retain(|state| print_of(state.as_ref()) == entry.old);
@@ -242,7 +309,7 @@ impl Oracle {
     }
 
     fn done(&mut self, writer: u16, entry: &Entry) -> Result<(), String> {
-        if matches!(entry.key.space, Space::Hot | Space::Count) {
+        if is_shared(entry.key) {
             return self.done_shared(writer, entry);
         }
         let own = self.own(entry.key);
@@ -280,22 +347,99 @@ impl Oracle {
         Ok(())
     }
 
-    fn cut_short(&mut self, writer: u16, open: Option<Entry>) {
-        let Some(entry) = open else { return };
-        self.tally.cut_short += 1;
-        if matches!(entry.key.space, Space::Hot | Space::Count) {
-            let shared = self.shared.entry(entry.key).or_default();
-            shared.doubts.push(print_of(after(&entry, writer, None).as_ref()));
-            shared.raised_perhaps += u64::from(entry.op == Op::Raise);
-            return;
+    /// A process ended. `open`: what it had not written an acknowledgement of. `last_ack`: one of
+    /// the same transaction, which tells that all of it is done, or that nothing is.
+    fn cut_short(&mut self, writer: u16, open: Vec<Entry>, last_ack: Option<Entry>) {
+        match (open.last(), last_ack) {
+            (None, _) => return,
+            (Some(_), Some(ack)) => {
+                let is_done = ack.op != Op::PutStale;
+                for entry in open.iter().filter(|_| is_done) {
+                    self.done_unnumbered(writer, entry);
+                }
+                return;
+            }
+            // It was killed while it wrote its intents: before the call.
+            (Some(last), None) if last.left > 0 => return,
+            (Some(_), None) => {}
         }
-        let own = self.own(entry.key);
-        for state in own.states.clone() {
-            let next = after(&entry, writer, state.as_ref());
-            if !own.states.contains(&next) {
-                own.states.push(next);
+        self.tally.cut_short += open.len() as u64;
+        let mut members = Vec::new();
+        for entry in open {
+            if is_shared(entry.key) {
+                let print = print_of(after(&entry, writer, None).as_ref());
+                let shared = self.shared.entry(entry.key).or_default();
+                shared.doubts.push(print);
+                shared.raised_perhaps += u64::from(entry.op == Op::Raise);
+                members.push(Member { entry, old: 0, new: print });
+                continue;
+            }
+            let own = self.own(entry.key);
+            for state in own.states.clone() {
+                let next = after(&entry, writer, state.as_ref());
+                members.push(Member {
+                    entry,
+                    old: print_of(state.as_ref()),
+                    new: print_of(next.as_ref()),
+                });
+                if !own.states.contains(&next) {
+                    own.states.push(next);
+                }
             }
         }
+        if members.len() > 1 {
+            self.tally.transactions_cut_short += 1;
+            self.torn.push(members);
+        }
+    }
+
+    /// It is done, and with which version is not known.
+    fn done_unnumbered(&mut self, writer: u16, entry: &Entry) {
+        if is_shared(entry.key) {
+            let print = print_of(after(entry, writer, None).as_ref());
+            let shared = self.shared.entry(entry.key).or_default();
+            shared.doubts.push(print);
+            shared.raised += u64::from(entry.op == Op::Raise);
+            return;
+        }
+        for state in &mut self.own(entry.key).states {
+            *state = after(entry, writer, state.as_ref());
+        }
+    }
+
+    /// A record was seen. If a transaction that was cut short has it, this tells of all others.
+    fn resolve(&mut self, key: Key, print: u64) -> Result<(), String> {
+        let tells = |member: &Member| {
+            member.entry.key == key && member.old != member.new && !is_shared(key)
+        };
+        let Some(place) = self.torn.iter().position(|members| members.iter().any(tells)) else {
+            // It tells nothing; what happens to it from now on is not that transaction's.
+            for members in &mut self.torn {
+                members.retain(|member| member.entry.key != key);
+            }
+            return Ok(());
+        };
+        let members = self.torn.swap_remove(place);
+        let is_done = members.iter().any(|member| tells(member) && member.new == print);
+        self.tally.transactions_resolved += 1;
+        for member in members {
+            let other = member.entry.key;
+            if is_shared(other) {
+                let shared = self.shared.entry(other).or_default();
+                shared.resolve(&member, is_done);
+                continue;
+            }
+            let wanted = if is_done { member.new } else { member.old };
+            let states = &mut self.own(other).states;
+            states.retain(|state| print_of(state.as_ref()) == wanted);
+            if states.is_empty() {
+                return Err(format!(
+                    "half of a transaction: {key:?} has {print:#x}, so {other:?} should have \
+                     {wanted:#x}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Compares a region's records with what they may be. Each of `found` was met once in a walk
@@ -309,6 +453,11 @@ impl Oracle {
                 return Err(format!("{key:?}: nobody ever wrote it"));
             }
         }
+        let torn: Vec<Key> = self.torn.iter().flatten().map(|member| member.entry.key).collect();
+        for key in torn.into_iter().filter(|key| !is_shared(*key)) {
+            self.resolve(key, print_of(found.get(&key).map(|found| &found.content)))?;
+        }
+        self.torn.clear();
         for (key, own) in &mut self.own {
             let there = found.get(key);
             let print = print_of(there.map(|found| &found.content));
@@ -344,6 +493,16 @@ impl Oracle {
 }
 
 impl Shared {
+    /// Whether a transaction that was cut short is done has become known.
+    fn resolve(&mut self, member: &Member, is_done: bool) {
+        if member.entry.op == Op::Raise {
+            self.raised_perhaps = self.raised_perhaps.saturating_sub(1);
+            self.raised += u64::from(is_done);
+        } else if !is_done && let Some(at) = self.doubts.iter().position(|d| *d == member.new) {
+            self.doubts.swap_remove(at);
+        }
+    }
+
     fn compare(&mut self, key: Key, found: Option<&Found>) -> Result<(), String> {
         if key.space == Space::Count {
             return self.compare_count(key, found);
@@ -389,3 +548,6 @@ impl Shared {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nearstate_store::crash::POINTS;
 
-use crate::scenario::{End, SCENARIOS, Scenario, child, prepare, verify};
+use crate::scenario::{End, SCENARIOS, Scenario, child, named, prepare, verify};
 use crate::spawn::Starter;
 
 /// How often each point was reached, by scenario.
@@ -76,7 +76,32 @@ pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reac
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
         }
     }
+    for (first, second) in pairs_of_transactions() {
+        let name = match first {
+            first if first.starts_with("line.") => "transaction-grow",
+            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "told",
+            _ => "transaction",
+        };
+        let scenario = named(name).ok_or("no scenario of transactions")?;
+        two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
+    }
     Ok(reached)
+}
+
+/// Every point of a commit with every point that its recovery passes.
+fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
+    // What recovery does of a commit, beside its own points.
+    let of_commit =
+        ["undone", "appended", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
+    let is_second = move |point: &&str| {
+        let name = point.strip_prefix("txn.");
+        point.starts_with("recover.") || name.is_some_and(|name| of_commit.contains(&name))
+    };
+    let first = POINTS.iter().copied().filter(is_first);
+    first.flat_map(move |first| {
+        POINTS.iter().copied().filter(is_second).map(move |second| (first, second))
+    })
 }
 
 /// Points of a write path with points that recovery passes. The recoverer's own points come with

@@ -1,17 +1,18 @@
 //! A reader: it verifies every byte of every record that it sees, that the versions of a key never
-//! go back and name one content each, and that a view stays as it is while it is held.
+//! go back and name one content each, that a view stays as it is while it is held, and that of two
+//! records which are always written together the second one read is never older.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{Region, Session, View};
+use nearstate_store::{Error, Region, Session, View};
 
 use crate::content::{Key, Space};
 use crate::dice::Dice;
-use crate::oracle::judge;
-use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, OWN_KEYS, Spaces};
+use crate::oracle::{Found, judge, judge_record};
+use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, OWN_KEYS, PAIR_KEYS, Spaces};
 
 /// Views that a reader holds at once.
 const HELD: usize = 6;
@@ -21,14 +22,30 @@ pub(crate) fn path_of(folder: &Path, reader: u16) -> PathBuf {
     folder.join(format!("seen-{reader}"))
 }
 
-/// What a reader's file says: views verified, processes that attached.
-pub(crate) fn counted(path: &Path) -> (u64, u64) {
-    let mut bytes = [0; 16];
+/// What a reader's file says of all processes that were this reader.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    /// Views verified.
+    pub(crate) views: u64,
+    /// Processes that attached.
+    pub(crate) attached: u64,
+    /// Pairs that were judged.
+    pub(crate) pairs: u64,
+    /// Of these, as one transaction's reads.
+    pub(crate) snapshots: u64,
+}
+
+const COUNTED_BYTES: usize = 32;
+
+pub(crate) fn counted(path: &Path) -> Counted {
+    let mut bytes = [0; COUNTED_BYTES];
     let _ = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
-    let (views, attached) = bytes.split_at(8);
-    let word =
-        |half: &[u8]| half.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
-    (word(views), word(attached))
+    let mut words = bytes
+        .chunks_exact(8)
+        .map(|word| word.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut word = || words.next().unwrap_or(0);
+    let (views, attached, pairs, snapshots) = (word(), word(), word(), word());
+    Counted { views, attached, pairs, snapshots }
 }
 
 #[derive(Debug)]
@@ -43,8 +60,7 @@ struct Reader {
     writers: u16,
     last: BTreeMap<Key, Seen>,
     file: File,
-    views: u64,
-    attached: u64,
+    counted: Counted,
 }
 
 /// Reads for ever.
@@ -56,7 +72,7 @@ pub(crate) fn run(
     dice: &mut Dice,
 ) -> Result<(), String> {
     let path = path_of(folder, me);
-    let (views, attached) = counted(&path);
+    let mut counted = counted(&path);
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -66,11 +82,14 @@ pub(crate) fn run(
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
     let spaces = Spaces::open(&session, round)?;
-    let attached = attached + 1;
-    let mut reader = Reader { spaces, writers, last: BTreeMap::new(), file, views, attached };
+    counted.attached += 1;
+    let mut reader = Reader { spaces, writers, last: BTreeMap::new(), file, counted };
     reader.count()?;
     loop {
         reader.hold_some(&session, dice)?;
+        for _ in 0..20 {
+            reader.pair(&session, dice)?;
+        }
         if dice.chance(2) {
             reader.walk(&session, dice)?;
         }
@@ -83,10 +102,9 @@ pub(crate) fn run(
 
 impl Reader {
     fn count(&mut self) -> Result<(), String> {
-        let mut bytes = [0; 16];
-        let (views, attached) = bytes.split_at_mut(8);
-        views.copy_from_slice(&self.views.to_le_bytes());
-        attached.copy_from_slice(&self.attached.to_le_bytes());
+        let Counted { views, attached, pairs, snapshots } = self.counted;
+        let words = [views, attached, pairs, snapshots];
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         self.file
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.file.write_all(&bytes))
@@ -109,7 +127,14 @@ impl Reader {
     fn verify(&mut self, key: Key, view: &View<'_>) -> Result<u64, String> {
         let found = judge(key, view)?;
         let print = found.content.print();
-        self.views += 1;
+        self.note(key, &found)?;
+        Ok(print)
+    }
+
+    /// Compares what was found with what was there before.
+    fn note(&mut self, key: Key, found: &Found) -> Result<(), String> {
+        let print = found.content.print();
+        self.counted.views += 1;
         let seen = Seen { version: found.version, print, count: found.count };
         if let Some(before) = self.last.get(&key) {
             let is_back = seen.version < before.version || seen.count < before.count;
@@ -119,7 +144,69 @@ impl Reader {
             }
         }
         self.last.insert(key, seen);
-        Ok(print)
+        Ok(())
+    }
+
+    fn look(&mut self, session: &Session, key: Key) -> Result<Option<Found>, String> {
+        let view = session.get(self.spaces.of(key.space), &key.bytes());
+        let Some(view) = view.map_err(|e| format!("{key:?}: get: {e}"))? else { return Ok(None) };
+        let found = judge(key, &view)?;
+        self.note(key, &found)?;
+        Ok(Some(found))
+    }
+
+    /// Two records that are always written together, in either order, by single reads; and both in
+    /// one transaction.
+    fn pair(&mut self, session: &Session, dice: &mut Dice) -> Result<(), String> {
+        let writer = u16::try_from(dice.below(u64::from(self.writers))).unwrap_or(0);
+        let number = dice.pick(PAIR_KEYS);
+        let key = |number| Key { space: Space::Pair, writer, number };
+        let (first, second) = (key(number), key(number ^ 1));
+        if dice.chance(40) {
+            return self.pair_at_once(session, first, second);
+        }
+        let one = self.look(session, first)?;
+        let other = self.look(session, second)?;
+        let is_bad = match (&one, &other) {
+            (Some(one), Some(other)) => other.count < one.count,
+            // Both go together. So the first must be gone, or another, if it is read again.
+            (Some(one), None) => {
+                self.look(session, first)?.is_some_and(|again| again.version == one.version)
+            }
+            (None, _) => return Ok(()),
+        };
+        self.counted.pairs += 1;
+        if is_bad {
+            return Err(format!(
+                "half of a transaction: {first:?} was {one:x?}, and after it {second:?} {other:x?}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn pair_at_once(&mut self, session: &Session, first: Key, second: Key) -> Result<(), String> {
+        let txn = session.begin().map_err(|e| format!("begin: {e}"))?;
+        let mut found = Vec::new();
+        for key in [first, second] {
+            match txn.get(self.spaces.of(key.space), &key.bytes()) {
+                Ok(record) => {
+                    found.push(record.map(|record| judge_record(key, &record)).transpose()?);
+                }
+                Err(Error::Conflict { .. }) => return Ok(()),
+                Err(error) => return Err(format!("{key:?}: get: {error}")),
+            }
+        }
+        txn.commit().map_err(|e| format!("a transaction that only read: {e}"))?;
+        let rounds: Vec<Option<u64>> =
+            found.iter().map(|found| found.as_ref().map(|found| found.count)).collect();
+        self.counted.pairs += 1;
+        self.counted.snapshots += 1;
+        match rounds.as_slice() {
+            [one, other] if one != other => Err(format!(
+                "half of a transaction: at one moment {first:?} and {second:?} were {found:x?}"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Holds some views at once and verifies them again before it lets them go.

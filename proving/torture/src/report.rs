@@ -5,6 +5,17 @@ use std::fmt::Write as _;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use crate::histories::game::Totals;
+
+/// True if the named points are built in.
+const HAS_POINTS: bool = cfg!(feature = "crash-points");
+
+const POINTS: &str = if HAS_POINTS {
+    "built in: processes also stop between two stores"
+} else {
+    "not built in: faults of some nanoseconds are hardly met (cargo build --features crash-points)"
+};
+
 /// The longest latency that is told apart: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
@@ -27,8 +38,22 @@ pub struct Report {
     pub verified: u64,
     /// Writes refused for lack of room while a view held free cells back.
     pub full: u64,
+    /// Transactions that were acknowledged: all of their records are among the writes.
+    pub transactions: u64,
+    /// Transactions that a kill cut short.
+    pub transactions_cut_short: u64,
+    /// Of these, those of which one record told what became of the others.
+    pub transactions_resolved: u64,
+    /// Transactions that gave up because others were faster each time.
+    pub conflicts: u64,
     /// Views of which readers verified every byte.
     pub views: u64,
+    /// Pairs of records, always written together, that readers judged.
+    pub pairs: u64,
+    /// Of these, those that were read in one transaction.
+    pub pair_snapshots: u64,
+    /// What the histories came to, if any were played.
+    pub histories: Option<Totals>,
     /// Dead sessions that were put in order.
     pub recoveries: u64,
     /// Of these, by the check, because nobody had met them before.
@@ -72,7 +97,14 @@ impl Report {
             cut_short: 0,
             verified: 0,
             full: 0,
+            transactions: 0,
+            transactions_cut_short: 0,
+            transactions_resolved: 0,
+            conflicts: 0,
             views: 0,
+            pairs: 0,
+            pair_snapshots: 0,
+            histories: None,
             recoveries: 0,
             recoveries_by_check: 0,
             checks: 0,
@@ -100,6 +132,7 @@ impl Report {
         };
         json!({
             "seed": self.seed,
+            "has_crash_points": HAS_POINTS,
             "kills": self.kills,
             "kills_of_writers": self.kills_of_writers,
             "stops_before_checks": self.stops,
@@ -107,7 +140,14 @@ impl Report {
             "writes_cut_short": self.cut_short,
             "acknowledged_states_verified": self.verified,
             "writes_refused_for_a_held_view": self.full,
+            "transactions_acknowledged": self.transactions,
+            "transactions_cut_short": self.transactions_cut_short,
+            "transactions_cut_short_resolved": self.transactions_resolved,
+            "transactions_given_up": self.conflicts,
             "views_verified": self.views,
+            "pairs_verified": self.pairs,
+            "pairs_verified_in_transactions": self.pair_snapshots,
+            "histories": self.histories.as_ref().map(Totals::json),
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
             "checks": self.checks,
@@ -136,6 +176,7 @@ impl Report {
         let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10) % 1024 * 10 / 1024);
         let lines = [
             ("seed", self.seed.to_string()),
+            ("crash points", POINTS.to_owned()),
             (
                 "processes killed",
                 format!(
@@ -147,7 +188,19 @@ impl Report {
             ("writes cut short by a kill", self.cut_short.to_string()),
             ("acknowledged states verified", self.verified.to_string()),
             ("refused for a held view", self.full.to_string()),
+            ("transactions", format!("{} ({} gave up)", self.transactions, self.conflicts)),
+            (
+                "transactions cut short",
+                format!(
+                    "{}, all or nothing in each of {} that changed several own records",
+                    self.transactions_cut_short, self.transactions_resolved
+                ),
+            ),
             ("views verified byte by byte", self.views.to_string()),
+            (
+                "pairs never half written",
+                format!("{} ({} in transactions)", self.pairs, self.pair_snapshots),
+            ),
             (
                 "recoveries",
                 format!("{} ({} of them by the check)", self.recoveries, self.recoveries_by_check),
@@ -168,7 +221,8 @@ impl Report {
             ("seconds", format!("{:.1}", self.seconds)),
         ];
         let mut text = String::new();
-        for (name, value) in lines {
+        let more = self.histories.iter().flat_map(Totals::lines);
+        for (name, value) in lines.into_iter().chain(more) {
             let _ = writeln!(text, "{name:<30} {value}");
         }
         text

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
 
 use crate::content::{Key, Space};
 use crate::journal::{self, Op};
 use crate::oracle::Oracle;
 use crate::spawn::Starter;
+use crate::told::{self, STREAMED};
 use crate::verify::{check_clean, compare};
 use crate::writer::{Order, Spaces, Writer};
 
@@ -23,23 +24,32 @@ pub struct Scenario {
     work: fn(&mut Script),
     /// Its region is filled to the brim first.
     is_full: bool,
+    /// Its records are watched, and told to the commit stream.
+    is_told: bool,
 }
 
-/// Orders for a writer.
+/// Orders for a writer; those that stand together are one transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Script(pub(crate) Vec<Order>);
+pub(crate) struct Script(pub(crate) Vec<Vec<Order>>);
 
 impl Script {
     pub(crate) fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
         for number in numbers {
             let key = Key { space, writer: 0, number };
-            self.0.push(Order { op, key, len, mask: 0 });
+            self.0.push(vec![Order { op, key, len, mask: 0 }]);
         }
     }
 
     pub(crate) fn patch(&mut self, number: u32, mask: u32) {
         let key = Key { space: Space::Blocks, writer: 0, number };
-        self.0.push(Order { op: Op::Patch, key, len: 0, mask });
+        self.0.push(vec![Order { op: Op::Patch, key, len: 0, mask }]);
+    }
+
+    /// What `fill` orders is one transaction.
+    pub(crate) fn together(&mut self, fill: impl FnOnce(&mut Self)) {
+        let mut parts = Self::default();
+        fill(&mut parts);
+        self.0.push(parts.0.into_iter().flatten().collect());
     }
 }
 
@@ -56,6 +66,7 @@ pub const SCENARIOS: &[Scenario] = &[
         before: |s| s.each(Op::Put, Space::Own, 0..40, 100),
         work: |s| s.each(Op::PutAbsent, Space::Own, 40..60, 300),
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "replace",
@@ -67,6 +78,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::PutStale, Space::Own, 0..2, 700);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "delete",
@@ -76,6 +88,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 0..5, 200);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "patch",
@@ -92,12 +105,14 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Delete, Space::Blocks, 3..4, 0);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "grow",
         before: |_| {},
         work: |s| s.each(Op::Put, Space::Grow, 0..400, 20),
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "pool",
@@ -107,6 +122,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 0..36, 60_000);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "chunk",
@@ -116,6 +132,51 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 8..40, 12_000);
         },
         is_full: false,
+        is_told: false,
+    },
+    Scenario {
+        name: "transaction",
+        before: |s| {
+            s.each(Op::Put, Space::Own, 0..30, 300);
+            for number in 0..3 {
+                s.patch(number, ALL);
+            }
+            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+        },
+        work: transactions,
+        is_full: false,
+        is_told: false,
+    },
+    Scenario {
+        name: "transaction-grow",
+        before: |_| {},
+        work: |s| {
+            for first in 0..16 {
+                s.together(|s| {
+                    s.each(Op::Put, Space::Grow, 20 * first..20 * first + 20, 20);
+                    s.each(Op::Put, Space::Own, first..first + 1, 50);
+                });
+            }
+        },
+        is_full: false,
+        is_told: false,
+    },
+    Scenario {
+        name: "told",
+        before: |s| {
+            s.each(Op::Put, Space::Own, 0..30, 300);
+            for number in 0..3 {
+                s.patch(number, ALL);
+            }
+            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+        },
+        work: |s| {
+            s.each(Op::Put, Space::Own, 20..22, 300);
+            transactions(s);
+            s.each(Op::Delete, Space::Own, 20..21, 0);
+        },
+        is_full: false,
+        is_told: true,
     },
     Scenario {
         name: "full",
@@ -130,8 +191,32 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 103..140, 20_000);
         },
         is_full: true,
+        is_told: false,
     },
 ];
+
+/// Inserts, replacements, deletions and patches in transactions.
+pub(crate) fn transactions(s: &mut Script) {
+    s.together(|s| {
+        s.each(Op::Put, Space::Own, 0..2, 300);
+        s.each(Op::Put, Space::Own, 40..42, 700);
+        s.each(Op::Delete, Space::Own, 2..4, 0);
+    });
+    s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 200));
+    s.together(|s| {
+        s.patch(0, SET_SECOND);
+        s.patch(1, TAKE_FIRST);
+        s.patch(5, ALL);
+        s.each(Op::Delete, Space::Blocks, 2..3, 0);
+        s.each(Op::Put, Space::Own, 4..5, 5000);
+    });
+    s.together(|s| {
+        s.each(Op::Put, Space::Hot, 0..2, 100);
+        s.each(Op::Raise, Space::Count, 0..2, 0);
+        s.each(Op::Delete, Space::Own, 40..41, 0);
+    });
+    s.together(|s| s.each(Op::Delete, Space::Pair, 0..2, 0));
+}
 
 /// As "pool", with values that take fewer instructions to write: only stepped through.
 const STEPPED: &[Scenario] = &[Scenario {
@@ -139,6 +224,7 @@ const STEPPED: &[Scenario] = &[Scenario {
     before: |s| s.each(Op::Put, Space::Own, 0..400, 4000),
     work: |s| s.each(Op::Put, Space::Own, 380..400, 4000),
     is_full: false,
+    is_told: false,
 }];
 
 /// The scenario of this name.
@@ -163,8 +249,34 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     let mut oracle = Oracle::default();
     let mut script = Script::default();
     (scenario.before)(&mut script);
-    work(folder, &mut oracle, 0, script.0, scenario.is_full)?;
+    work(folder, &mut oracle, 0, script, scenario.is_full)?;
+    if scenario.is_told {
+        tell(&path).map_err(|e| format!("watch: {e}"))?;
+    }
     Ok(oracle)
+}
+
+/// From now on each change of these records is an event of a watch and of the commit stream.
+fn tell(path: &Path) -> Result<(), String> {
+    let words = |e: Error| e.to_string();
+    let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
+    let spaces = Spaces::open(&session, 0)?;
+    for space in [Space::Own, Space::Pair, Space::Blocks] {
+        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(words)?);
+    }
+    STREAMED
+        .into_iter()
+        .try_for_each(|space| session.stream(spaces.of(space), WhenFull::LoseOldest))
+        .map_err(words)
+}
+
+/// What there is in scenario "told" before the commit stream begins.
+fn is_before_told(key: Key) -> bool {
+    match key.space {
+        Space::Own => key.number < 30,
+        Space::Pair => key.number < 2,
+        Space::Blocks | Space::Grow | Space::Hot | Space::Count => false,
+    }
 }
 
 /// Does some orders in this process, and tells the oracle.
@@ -172,17 +284,17 @@ pub(crate) fn work(
     folder: &Path,
     oracle: &mut Oracle,
     base: u64,
-    orders: Vec<Order>,
+    script: Script,
     is_full: bool,
 ) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
     // A process that wrote nothing opened no namespace either: that is left to the child.
-    if !orders.is_empty() {
+    if !script.0.is_empty() {
         let mut writer = Writer::open(folder, WRITER, 0)?;
         writer.is_full_fine = is_full;
-        for order in orders {
-            writer.order(order)?;
+        for orders in script.0 {
+            writer.work(&orders)?;
         }
     }
     learn(folder, oracle)
@@ -207,8 +319,8 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     writer.is_full_fine = scenario.is_full;
     let mut script = Script::default();
     (scenario.work)(&mut script);
-    for order in script.0 {
-        writer.order(order)?;
+    for orders in script.0 {
+        writer.work(&orders)?;
     }
     Ok(())
 }
@@ -271,8 +383,14 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
     learn(folder, oracle)?;
     check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
+    if scenario.is_told {
+        told::compare(&path, is_before_told).map_err(|e| format!("after recovery: {e}"))?;
+    }
     go_on(folder, scenario, oracle).map_err(|e| format!("going on: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after going on: {e}"))?;
+    if scenario.is_told {
+        told::compare(&path, is_before_told).map_err(|e| format!("after going on: {e}"))?;
+    }
     check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
     Ok(())
 }
@@ -281,19 +399,24 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
 fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let mut script = Script::default();
     (scenario.work)(&mut script);
-    let mut orders: Vec<Order> = script.0.into_iter().step_by(7).take(12).collect();
-    for order in &mut orders {
-        order.op = if order.key.space == Space::Blocks { Op::Patch } else { Op::Put };
+    // Of many orders some; of few, which are transactions, all.
+    let step = if script.0.len() < 20 { 1 } else { 7 };
+    let mut script = Script(script.0.into_iter().step_by(step).take(12).collect());
+    for order in script.0.iter_mut().flatten() {
+        order.op = match order.key.space {
+            Space::Blocks => Op::Patch,
+            Space::Count => Op::Raise,
+            Space::Own | Space::Grow | Space::Hot | Space::Pair => Op::Put,
+        };
         order.mask = SET_SECOND;
-        order.len = order.len.min(1000);
+        order.len = order.len.clamp(40, 1000);
     }
-    let mut script = Script(orders);
     script.each(Op::Put, Space::Own, 1000..1012, 64);
     script.each(Op::Delete, Space::Own, 1000..1004, 0);
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;
-    work(folder, oracle, base, script.0, scenario.is_full)
+    work(folder, oracle, base, script, scenario.is_full)
 }
 
 /// What a child does: it attaches, which recovers the dead, and detaches.

@@ -34,7 +34,7 @@ pub struct Operation {
 }
 
 /// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go
-/// to a pool and come from it, a split.
+/// to a pool and come from it, a transaction, a split.
 pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "insert",
@@ -68,6 +68,18 @@ pub const OPERATIONS: &[Operation] = &[
         work: |s, _| {
             s.each(Op::Delete, Space::Own, 0..385, 0);
             s.each(Op::Put, Space::Own, 450..451, 4000);
+        },
+    },
+    Operation {
+        name: "transaction",
+        scenario: "transaction",
+        work: |s, _| {
+            s.together(|s| s.each(Op::Put, Space::Own, 10..12, 300));
+            s.together(|s| {
+                s.each(Op::Put, Space::Own, 0..1, 300);
+                s.each(Op::Put, Space::Own, 43..44, 300);
+                s.each(Op::Delete, Space::Own, 5..6, 0);
+            });
         },
     },
     Operation {
@@ -138,13 +150,13 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
     ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))?;
     let mut script = Script::default();
     (operation.work)(&mut script, number);
-    let last = script.0.pop().ok_or("nothing to do")?;
+    let last: Vec<Order> = script.0.pop().ok_or("nothing to do")?;
     let mut writer = Writer::open(folder, WRITER, 0)?;
-    for order in script.0 {
-        writer.order(order)?;
+    for orders in script.0 {
+        writer.work(&orders)?;
     }
     writer.is_stepped = true;
-    writer.order(last)
+    writer.work(&last)
 }
 
 /// Kills children at instructions of every operation. `tick` learns which operation and how far.

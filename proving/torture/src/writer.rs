@@ -1,6 +1,8 @@
 //! A writer: it reads a record, says in its journal what it saw and what it is about to do, does
 //! it, and says what was acknowledged.
 
+mod group;
+
 use std::path::Path;
 
 use nearstate_store::{
@@ -23,10 +25,12 @@ pub(crate) const GROW_KEYS: u32 = 30_000;
 pub(crate) const HOT_KEYS: u32 = 16;
 /// Counters.
 pub(crate) const COUNT_KEYS: u32 = 4;
+/// Keys of one writer that are written two by two.
+pub(crate) const PAIR_KEYS: u32 = 16;
 
 /// The namespaces of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Spaces([Namespace; 5]);
+pub struct Spaces([Namespace; 6]);
 
 /// Rounds use this many growing namespaces in turn.
 const GROWING: u64 = 1000;
@@ -49,18 +53,20 @@ impl Spaces {
             open(&grow, Kind::Value)?,
             open("hot", Kind::Value)?,
             open("count", Kind::Value)?,
+            open("pair", Kind::Value)?,
         ]))
     }
 
     /// The namespace of a space.
     pub const fn of(&self, space: Space) -> Namespace {
-        let [own, blocks, grow, hot, count] = self.0;
+        let [own, blocks, grow, hot, count, pair] = self.0;
         match space {
             Space::Own => own,
             Space::Blocks => blocks,
             Space::Grow => grow,
             Space::Hot => hot,
             Space::Count => count,
+            Space::Pair => pair,
         }
     }
 }
@@ -122,31 +128,45 @@ impl Writer {
     /// Does random things, for ever. First it looks at what its predecessor left half done.
     pub(crate) fn run(&mut self, dice: &mut Dice) -> Result<(), String> {
         if let Some(last) = self.last.take() {
-            self.random_on(last.key, dice)?;
+            if last.key.space == Space::Pair {
+                self.random_group(dice)?;
+            } else {
+                self.random_on(last.key, dice)?;
+            }
         }
         loop {
-            let own = |space, bound, dice: &mut Dice| Key {
-                space,
-                writer: self.me,
-                number: dice.pick(bound),
-            };
-            let shared =
-                |space, bound, dice: &mut Dice| Key { space, writer: 0, number: dice.pick(bound) };
-            let key = match dice.below(100) {
-                0..=39 => own(Space::Own, OWN_KEYS, dice),
-                40..=49 => own(Space::Blocks, BLOCKS_KEYS, dice),
-                50..=79 => own(Space::Grow, GROW_KEYS, dice),
-                80..=93 => shared(Space::Hot, HOT_KEYS, dice),
-                _ => shared(Space::Count, COUNT_KEYS, dice),
-            };
-            self.random_on(key, dice)?;
+            if dice.chance(40) {
+                self.random_group(dice)?;
+            } else {
+                let key = self.random_key(dice);
+                self.random_on(key, dice)?;
+            }
         }
+    }
+
+    fn random_key(&self, dice: &mut Dice) -> Key {
+        let (space, writer, bound) = match dice.below(100) {
+            0..=39 => (Space::Own, self.me, OWN_KEYS),
+            40..=49 => (Space::Blocks, self.me, BLOCKS_KEYS),
+            50..=79 => (Space::Grow, self.me, GROW_KEYS),
+            80..=93 => (Space::Hot, 0, HOT_KEYS),
+            _ => (Space::Count, 0, COUNT_KEYS),
+        };
+        Key { space, writer, number: dice.pick(bound) }
     }
 
     fn random_on(&mut self, key: Key, dice: &mut Dice) -> Result<(), String> {
         let seen = self.see(key)?;
         let order = choose(key, seen.is_some(), dice);
         self.carry_out(order, seen.as_ref())
+    }
+
+    /// Does one order, or several in one transaction.
+    pub(crate) fn work(&mut self, orders: &[Order]) -> Result<(), String> {
+        match orders {
+            [order] => self.order(*order),
+            orders => self.group(orders),
+        }
     }
 
     /// Reads a record and changes it.
@@ -160,6 +180,7 @@ impl Writer {
             tag: Tag::Intent,
             op: order.op,
             key: order.key,
+            left: 0,
             seq: self.journal.next_seq(),
             len: order.len,
             mask: order.mask,
@@ -167,7 +188,7 @@ impl Writer {
             version: seen.map_or(0, |found| found.version),
             at_ns: now_ns(),
         };
-        self.journal.intend(&intent)?;
+        self.journal.intend(&[intent])?;
         self.stop_if_stepped();
         let done = self.call(&intent, seen);
         self.stop_if_stepped();
@@ -255,6 +276,16 @@ fn patch(
     intent: &Entry,
     writer: u16,
 ) -> Result<Outcome, Error> {
+    let contents = contents(intent, writer);
+    let changes: Vec<BlockChange<'_>> = contents
+        .iter()
+        .map(|(name, bytes)| BlockChange { name, bytes: bytes.as_deref() })
+        .collect();
+    session.patch(namespace, key, &changes, Condition::Always)
+}
+
+/// The blocks that a patch changes, and their bytes; `None` takes one away.
+fn contents(intent: &Entry, writer: u16) -> Vec<(&'static str, Option<Vec<u8>>)> {
     let mut contents = Vec::new();
     for block in 0..BLOCKS {
         let mut bytes = None;
@@ -267,13 +298,9 @@ fn patch(
             Some(false) => {}
             None => continue,
         }
-        contents.push((block, bytes));
+        contents.push((block_name(block), bytes));
     }
-    let changes: Vec<BlockChange<'_>> = contents
-        .iter()
-        .map(|(block, bytes)| BlockChange { name: block_name(*block), bytes: bytes.as_deref() })
-        .collect();
-    session.patch(namespace, key, &changes, Condition::Always)
+    contents
 }
 
 /// Chooses what fits the record as it is.
@@ -285,6 +312,7 @@ fn choose(key: Key, is_there: bool, dice: &mut Dice) -> Order {
         (Space::Blocks, _) => (Op::Patch, 0),
         (Space::Hot, _) if percent < 15 => (Op::Delete, 0),
         (Space::Hot, _) => (Op::Put, dice.size()),
+        (Space::Pair, _) => (Op::Put, 100),
         (Space::Grow, false) => (Op::Put, dice.pick(300)),
         (Space::Grow, true) if percent < 50 => (Op::Delete, 0),
         (Space::Grow, true) => (Op::PutPresent, dice.pick(300)),

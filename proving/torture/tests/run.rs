@@ -20,4 +20,5 @@ fn three_hundred_kills_lose_tear_and_leak_nothing() {
     println!("{}", report.table());
     assert_eq!((report.kills, report.checks, report.bytes_leaked), (300, 3, 0));
     assert!(report.verified > 1000 && report.views > 1000 && report.cut_short > 0);
+    assert!(report.transactions > 1000 && report.transactions_resolved > 0 && report.pairs > 1000);
 }

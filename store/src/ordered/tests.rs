@@ -200,6 +200,21 @@ fn a_queue_ordered_by_time_leaves_no_trail() {
 }
 
 #[test]
+fn a_tree_that_shrinks_becomes_lower() {
+    let mut nodes = Kept::default();
+    let mut tree = Ordered::default();
+    for number in 0..20_000 {
+        tree.insert(&mut nodes, ROOT, &imsi(number)).unwrap();
+    }
+    assert_eq!(check(&mut nodes, ROOT, &mut |_| Ok(())).unwrap().height, 2);
+    for number in 0..19_980 {
+        tree.remove(&mut nodes, ROOT, &imsi(number)).unwrap();
+    }
+    let counts = check(&mut nodes, ROOT, &mut |_| Ok(())).unwrap();
+    assert_eq!((counts.keys, counts.nodes, counts.height), (20, 1, 0));
+}
+
+#[test]
 fn keys_of_7_kib_that_differ_at_their_ends_make_a_tree() {
     let mut nodes = Kept::default();
     let mut tree = Ordered::default();

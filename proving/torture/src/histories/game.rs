@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
+
 use super::model::Model;
 
 /// What is played.
@@ -73,6 +75,51 @@ pub struct Totals {
     pub first: BTreeMap<By, String>,
     /// How long it took.
     pub seconds: f64,
+}
+
+impl Totals {
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "rounds": self.rounds,
+            "histories_checked": self.histories,
+            "histories_undecided": self.undecided,
+            "operations": self.ops,
+            "transactions_and_writes_done": self.done,
+            "refused": self.refused,
+            "cut_short": self.unknown,
+            "kills": self.kills,
+            "snapshots_judged": self.snapshots,
+            "checks": self.checks,
+            "seconds": self.seconds,
+        })
+    }
+
+    /// For people.
+    pub fn lines(&self) -> [(&'static str, String); 5] {
+        [
+            (
+                "histories checked",
+                format!(
+                    "{} of {} rounds ({} undecided)",
+                    self.histories, self.rounds, self.undecided
+                ),
+            ),
+            (
+                "operations in them",
+                format!(
+                    "{} ({} writes done, {} refused, {} cut short)",
+                    self.ops, self.done, self.refused, self.unknown
+                ),
+            ),
+            ("processes killed in them", self.kills.to_string()),
+            ("snapshots judged in them", self.snapshots.to_string()),
+            (
+                "offline checks after them",
+                format!("{}, in {:.1} seconds", self.checks, self.seconds),
+            ),
+        ]
+    }
 }
 
 /// Something that must not be.

@@ -17,9 +17,10 @@ pub(crate) enum Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Conflict { .. } => Self::Conflict,
-            error => Self::Bad(error.to_string()),
+        if matches!(error, Error::Conflict { .. }) {
+            Self::Conflict
+        } else {
+            Self::Bad(error.to_string())
         }
     }
 }
@@ -82,7 +83,9 @@ const BLOCK_NAMES: [&str; BLOCKS as usize] = ["location", "security"];
 impl Places {
     pub(crate) fn open(session: &Session) -> Result<Self, String> {
         let open = |name: &str, kind: Kind| {
-            session.namespace(name, &Schema { kind }).map_err(|e| format!("namespace {name}: {e}"))
+            session
+                .namespace(name, &Schema { kind, ..Schema::default() })
+                .map_err(|e| format!("namespace {name}: {e}"))
         };
         Ok(Self {
             values: open("values", Kind::Value)?,

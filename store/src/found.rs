@@ -1,0 +1,157 @@
+//! A record as a transaction sees it: the bytes in the region, or what the transaction has written.
+
+use nearstate_memory::Cell;
+use nearstate_model::Result;
+
+use crate::buffers::Write;
+use crate::meta::{Meta, Tags, split};
+use crate::record::{Kind, Place, Table};
+use crate::session::Namespace;
+use crate::writeset::WriteSet;
+
+/// A record as a transaction sees it.
+#[derive(Clone, Debug)]
+pub struct Record<'t> {
+    source: Source<'t>,
+}
+
+#[derive(Clone, Debug)]
+enum Source<'t> {
+    /// As the region has it; the transaction's pin keeps it.
+    Stored { cell: Cell<'t>, value: &'t [u8], kind: Kind },
+    /// As the transaction has written it: a copy, for its buffer may move.
+    Own(Box<Own>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Own {
+    value: Vec<u8>,
+    blocks: Vec<(String, Vec<u8>)>,
+    meta: Vec<u8>,
+}
+
+impl<'t> Record<'t> {
+    #[inline]
+    pub(crate) const fn stored(cell: Cell<'t>, value: &'t [u8], kind: Kind) -> Self {
+        Self { source: Source::Stored { cell, value, kind } }
+    }
+
+    /// The value of a record that has one unnamed block; empty for one of named blocks.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.source {
+            Source::Stored { value, kind: Kind::Value, .. } => value,
+            Source::Stored { .. } => &[],
+            Source::Own(own) => &own.value,
+        }
+    }
+
+    /// The version that was read; `None` for what the transaction itself has written.
+    #[inline]
+    pub const fn version(&self) -> Option<u64> {
+        match &self.source {
+            Source::Stored { cell, .. } => Some(cell.version()),
+            Source::Own(_) => None,
+        }
+    }
+
+    /// The bytes of a named block. Linear in the number of blocks.
+    pub fn block(&self, name: &str) -> Option<&[u8]> {
+        self.blocks().find(|(found, _)| *found == name).map(|(_, bytes)| bytes)
+    }
+
+    /// All named blocks. A damaged table ends early; the offline check names it.
+    pub fn blocks(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let blocks = match &self.source {
+            Source::Stored { cell, value, kind: Kind::Blocks } => blocks_of(cell, value),
+            Source::Stored { .. } => Vec::new(),
+            Source::Own(own) => {
+                own.blocks.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect()
+            }
+        };
+        blocks.into_iter()
+    }
+
+    /// What stands behind the value; empty if nothing does.
+    pub(crate) fn meta(&self) -> &[u8] {
+        match &self.source {
+            Source::Stored { cell, .. } => {
+                let parts = cell.value().and_then(|bytes| split(*cell, bytes));
+                parts.map_or(&[], |(_, meta)| meta)
+            }
+            Source::Own(own) => &own.meta,
+        }
+    }
+
+    /// All tags: (name, value) pairs in ascending order.
+    pub fn tags(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let tags = Meta::split(self.meta()).map_or(Tags::none(), |(_, meta)| meta.tags());
+        tags.filter_map(Result::ok)
+    }
+
+    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    pub fn expires_ms(&self) -> u64 {
+        Meta::split(self.meta()).map_or(0, |(_, meta)| meta.expires_ms)
+    }
+}
+
+/// The blocks of a record in the region, as far as its table is whole.
+fn blocks_of<'v>(cell: &Cell<'v>, value: &'v [u8]) -> Vec<(&'v str, &'v [u8])> {
+    let mut blocks = Vec::new();
+    let Ok(mut table) = Table::new(value) else { return blocks };
+    while let Ok(Some(block)) = table.next() {
+        let bytes = match block.place {
+            Place::Inline(bytes) => bytes,
+            Place::Child(child) => match cell.block(child) {
+                Ok(bytes) => bytes,
+                Err(_) => break,
+            },
+        };
+        blocks.push((block.name, bytes));
+    }
+    blocks
+}
+
+/// A record that the transaction itself has written.
+#[cold]
+pub(crate) fn own_record<'t>(
+    set: &mut WriteSet<'_>,
+    namespace: Namespace,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<Record<'t>>> {
+    let place = set.place_of(namespace.index, hash, key);
+    let Some(entry) = place.and_then(|place| set.buffers.entries.get(place)) else {
+        return Ok(None);
+    };
+    let (write, meta) = (entry.write.clone(), entry.meta);
+    let mut own = Own::default();
+    if let Some(span) = meta {
+        own.meta.extend_from_slice(set.buffers.bytes(span));
+    }
+    let (is_anew, changes) = match write {
+        // Objects are no records of a namespace that a caller can name.
+        Write::None | Write::Delete | Write::Object { .. } => return Ok(None),
+        Write::Put { value } => {
+            own.value.extend_from_slice(set.buffers.bytes(value));
+            return Ok(Some(Record { source: Source::Own(Box::new(own)) }));
+        }
+        Write::Patch { is_anew, changes } => (is_anew, changes),
+    };
+    if !is_anew && let (_, Some((cell, bytes))) = set.read(namespace.index, hash, key)? {
+        let (value, kept) = split(cell, bytes)?;
+        if meta.is_none() {
+            own.meta.extend_from_slice(kept);
+        }
+        let owned = |(name, bytes): (&str, &[u8])| (name.to_owned(), bytes.to_vec());
+        own.blocks.extend(blocks_of(&cell, value).into_iter().map(owned));
+    }
+    for (name, bytes) in changes {
+        let name = str::from_utf8(set.buffers.bytes(name)).unwrap_or_default().to_owned();
+        own.blocks.retain(|(known, _)| *known != name);
+        if let Some(bytes) = bytes {
+            own.blocks.push((name, set.buffers.bytes(bytes).to_vec()));
+        }
+    }
+    Ok(Some(Record { source: Source::Own(Box::new(own)) }))
+}

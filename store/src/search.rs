@@ -1,0 +1,307 @@
+//! Finding records by what their tags say: the search expressions of TS 29.598.
+//!
+//! A tag may have several values. A comparison asks:
+//!
+//! | comparison | holds for a record if |
+//! |---|---|
+//! | `Eq`, `Gt`, `Gte`, `Lt`, `Lte` | some value of the tag compares so |
+//! | `Neq` | it has the tag, and no value of it is equal |
+//!
+//! So `Eq` and `Neq` never hold together, and a record that lacks a tag satisfies no comparison of
+//! it. Whoever wants records without the tag too says `Not(Eq)`; were `Neq` the same as that,
+//! having the tag could not be asked for. `Gt 1 and Lt 5` may hold by two different values, 9 and
+//! 0: the comparisons of an `And` stand alone, and are not one range.
+//!
+//! Values compare as strings of bytes, as the public implementations have it: `"10" < "9"`.
+//!
+//! A search is planned (`search/plan.rs`): some part of the expression that an index answers gives
+//! the *candidates*, among which all matching records are; then each is judged by the whole
+//! expression. So an index decides how long a search takes and never what it finds.
+
+mod plan;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use nearstate_model::limits::{
+    KEY_BYTES_MAX, SEARCH_DEPTH_MAX, SEARCH_UNITS_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX,
+};
+use nearstate_model::{Error, Result};
+
+use plan::{Source, plan};
+
+/// How a value is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Some value is equal.
+    Eq,
+    /// There are values, and none is equal.
+    Neq,
+    /// Some value is above.
+    Gt,
+    /// Some value is above or equal.
+    Gte,
+    /// Some value is below.
+    Lt,
+    /// Some value is below or equal.
+    Lte,
+}
+
+/// What a record must be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Search {
+    /// All of these; at least one.
+    And(Vec<Search>),
+    /// One of these; at least one.
+    Or(Vec<Search>),
+    /// Not this.
+    Not(Box<Search>),
+    /// A tag's values compare so.
+    Compare {
+        /// How.
+        op: Op,
+        /// The tag's name.
+        tag: String,
+        /// With what.
+        value: Vec<u8>,
+    },
+    /// The record's key is one of these.
+    Records(Vec<Vec<u8>>),
+}
+
+impl Search {
+    /// Refuses what no search may be. [`find`] and [`count`] ask first; who calls
+    /// [`Search::matches`] on an expression from outside asks here before.
+    ///
+    /// # Errors
+    /// `BadArgument`: too deep, too many units, none, a name, value or key that is too long.
+    pub fn check(&self) -> Result<()> {
+        let refused = |detail: String| Err(Error::BadArgument { detail });
+        let mut units = 0;
+        // A list instead of calls in calls: this is what finds out that it is too deep.
+        let mut open = vec![(self, 1)];
+        while let Some((search, depth)) = open.pop() {
+            units += 1;
+            if depth > SEARCH_DEPTH_MAX {
+                return refused(format!(
+                    "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
+                ));
+            }
+            match search {
+                Self::And(within) | Self::Or(within) => {
+                    if within.is_empty() {
+                        return refused("a condition without units: give one".to_owned());
+                    }
+                    open.extend(within.iter().map(|unit| (unit, depth + 1)));
+                }
+                Self::Not(within) => open.push((within, depth + 1)),
+                Self::Compare { tag, value, .. } => check_comparison(tag, value)?,
+                Self::Records(keys) => {
+                    units += keys.len();
+                    if let Some(key) =
+                        keys.iter().find(|key| key.is_empty() || key.len() > KEY_BYTES_MAX)
+                    {
+                        return Err(Error::KeyTooLarge { bytes: key.len() });
+                    }
+                }
+            }
+            if units + open.len() > SEARCH_UNITS_MAX {
+                return refused(format!(
+                    "a search of more than {SEARCH_UNITS_MAX} units: search in several steps"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does a record match? `tags` are its (name, value) pairs in ascending order.
+    pub fn matches(&self, key: &[u8], tags: &[(&str, &[u8])]) -> bool {
+        match self {
+            Self::And(within) => within.iter().all(|unit| unit.matches(key, tags)),
+            Self::Or(within) => within.iter().any(|unit| unit.matches(key, tags)),
+            Self::Not(within) => !within.matches(key, tags),
+            Self::Records(keys) => keys.iter().any(|wanted| wanted == key),
+            Self::Compare { op, tag, value } => {
+                let from = tags.partition_point(|(name, _)| *name < tag.as_str());
+                let values = tags.iter().skip(from).take_while(|(name, _)| name == tag);
+                let mut values = values.map(|(_, found)| found).peekable();
+                let value = &value.as_slice();
+                match op {
+                    Op::Eq => values.any(|found| found == value),
+                    Op::Neq => values.peek().is_some() && values.all(|found| found != value),
+                    Op::Gt => values.any(|found| found > value),
+                    Op::Gte => values.any(|found| found >= value),
+                    Op::Lt => values.any(|found| found < value),
+                    Op::Lte => values.any(|found| found <= value),
+                }
+            }
+        }
+    }
+}
+
+fn check_comparison(tag: &str, value: &[u8]) -> Result<()> {
+    let detail = if tag.is_empty() || tag.len() > TAG_NAME_BYTES_MAX {
+        format!("a tag's name of {} bytes: give one of 1 to {TAG_NAME_BYTES_MAX}", tag.len())
+    } else if value.len() > TAG_VALUE_BYTES_MAX {
+        format!(
+            "a comparison of tag {tag:?} with {} bytes: no value is longer than \
+             {TAG_VALUE_BYTES_MAX}",
+            value.len()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::BadArgument { detail })
+}
+
+/// A question that an index answers, or a walk over all records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup<'s> {
+    /// All records.
+    All,
+    /// The record with this value of a unique tag.
+    Posting {
+        /// The tag's name.
+        tag: &'s str,
+        /// The value.
+        value: &'s [u8],
+    },
+    /// The records with a value of this tag in a range.
+    Range {
+        /// The tag's name.
+        tag: &'s str,
+        /// Where the range begins.
+        from: Bound<&'s [u8]>,
+        /// Where it ends.
+        to: Bound<&'s [u8]>,
+    },
+}
+
+/// How a search gets from a tag's values to records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// One value leads to at most one record, in one step.
+    pub by_posting: bool,
+    /// A range of values leads to records.
+    pub by_order: bool,
+}
+
+/// Where candidates come from.
+///
+/// A search inside a transaction finds what one moment's records are if `next` and `judge` track
+/// what they look at; `weigh` need not.
+pub trait Candidates {
+    /// A lookup that was begun.
+    type Keys;
+
+    /// How a tag may be used now; nothing for a tag that is not indexed, or not ready.
+    fn access(&mut self, tag: &str) -> Access;
+
+    /// About how many records a lookup gives; need not count beyond `up_to`.
+    ///
+    /// # Errors
+    /// What the store answers.
+    fn weigh(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64>;
+
+    /// Begins a lookup.
+    ///
+    /// # Errors
+    /// What the store answers.
+    fn open(&mut self, lookup: &Lookup<'_>) -> Result<Self::Keys>;
+
+    /// The key of the next record of a lookup replaces what is in `key`; false if there is none. A
+    /// record with several values in a range may come several times.
+    ///
+    /// # Errors
+    /// What the store answers.
+    fn next(&mut self, keys: &mut Self::Keys, key: &mut Vec<u8>) -> Result<bool>;
+
+    /// What `judge` says of a record's tags, given in ascending order; false if there is no such
+    /// record.
+    ///
+    /// # Errors
+    /// What the store answers.
+    fn judge(&mut self, key: &[u8], judge: impl FnOnce(&[(&str, &[u8])]) -> bool) -> Result<bool>;
+}
+
+/// Calls `each` once with the key of every record that matches, at most `limit` times and until it
+/// says false; in no promised order. Returns how many times.
+///
+/// Cost: one record looked at for each candidate; without an index that helps, for each record.
+///
+/// # Errors
+/// As [`Search::check`], and what the store and `each` answer.
+pub fn find<C: Candidates>(
+    search: &Search,
+    candidates: &mut C,
+    limit: u64,
+    each: impl FnMut(&[u8]) -> Result<bool>,
+) -> Result<u64> {
+    search.check()?;
+    let sources = plan(search, candidates)?;
+    let seen = plan::may_repeat(&sources).then(BTreeSet::new);
+    let mut finding = Finding { search, limit, each, seen, found: 0 };
+    let mut key = Vec::new();
+    for source in &sources {
+        match source {
+            Source::Records(keys) => {
+                for key in *keys {
+                    if !finding.look_at(candidates, key)? {
+                        return Ok(finding.found);
+                    }
+                }
+            }
+            Source::Lookup(lookup) => {
+                let mut keys = candidates.open(lookup)?;
+                while candidates.next(&mut keys, &mut key)? {
+                    if !finding.look_at(candidates, &key)? {
+                        return Ok(finding.found);
+                    }
+                }
+            }
+        }
+    }
+    Ok(finding.found)
+}
+
+/// How many records match.
+///
+/// # Errors
+/// As [`find`].
+pub fn count<C: Candidates>(search: &Search, candidates: &mut C) -> Result<u64> {
+    find(search, candidates, u64::MAX, |_| Ok(true))
+}
+
+/// A search while it runs.
+struct Finding<'s, E> {
+    search: &'s Search,
+    limit: u64,
+    each: E,
+    /// The keys that were found, if one might come again. What was judged and does not match is
+    /// judged again: this set grows with the answer only.
+    seen: Option<BTreeSet<Vec<u8>>>,
+    found: u64,
+}
+
+impl<E: FnMut(&[u8]) -> Result<bool>> Finding<'_, E> {
+    /// Judges a candidate. False: enough.
+    fn look_at<C: Candidates>(&mut self, candidates: &mut C, key: &[u8]) -> Result<bool> {
+        if self.found >= self.limit {
+            return Ok(false);
+        }
+        if self.seen.as_ref().is_some_and(|seen| seen.contains(key)) {
+            return Ok(true);
+        }
+        if !candidates.judge(key, |tags| self.search.matches(key, tags))? {
+            return Ok(true);
+        }
+        if let Some(seen) = &mut self.seen {
+            seen.insert(key.to_vec());
+        }
+        self.found += 1;
+        Ok((self.each)(key)? && self.found < self.limit)
+    }
+}
