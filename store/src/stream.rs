@@ -7,8 +7,8 @@
 //! refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
-//! transactions that touch the same record the first one's entry is there before the second commits,
-//! and the versions of the record say which came first.
+//! transactions that touch the same record the first one's entry is there before the second
+//! commits, and the versions of the record say which came first.
 
 use nearstate_memory::layout::{Damage, traits};
 use nearstate_memory::{Next, RingReader, Start};

@@ -7,6 +7,15 @@ use serde_json::{Value, json};
 
 use crate::histories::game::Totals;
 
+/// True if the named points are built in.
+const HAS_POINTS: bool = cfg!(feature = "crash-points");
+
+const POINTS: &str = if HAS_POINTS {
+    "built in: processes also stop between two stores"
+} else {
+    "not built in: faults of some nanoseconds are hardly met (cargo build --features crash-points)"
+};
+
 /// The longest latency that is told apart: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
@@ -123,6 +132,7 @@ impl Report {
         };
         json!({
             "seed": self.seed,
+            "has_crash_points": HAS_POINTS,
             "kills": self.kills,
             "kills_of_writers": self.kills_of_writers,
             "stops_before_checks": self.stops,
@@ -166,6 +176,7 @@ impl Report {
         let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10) % 1024 * 10 / 1024);
         let lines = [
             ("seed", self.seed.to_string()),
+            ("crash points", POINTS.to_owned()),
             (
                 "processes killed",
                 format!(
