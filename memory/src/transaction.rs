@@ -114,8 +114,8 @@ impl Member {
     /// A full memory fence follows: what the caller loads next is not older than the commit.
     ///
     /// # Errors
-    /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`. Nothing
-    /// was changed then.
+    /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
+    /// Nothing was changed then.
     pub fn commit(&self, plan: &mut Plan) -> Result<Committed> {
         self.usable()?;
         match self.commit_in_order(plan) {

@@ -24,8 +24,8 @@ const REQUIRED: u8 = 8;
 pub struct TagSchema {
     /// Its name.
     pub name: String,
-    /// A value stands in one record of the namespace at the most (`UNIQUE_KEY`): a commit that gives
-    /// it to a second one is refused with `TagTaken`. Costs each record a posting.
+    /// A value stands in one record of the namespace at the most (`UNIQUE_KEY`): a commit that
+    /// gives it to a second one is refused with `TagTaken`. Costs each record a posting.
     pub is_unique: bool,
     /// Ranges and prefixes can be asked for, in the order of the bytes (`sort`). A tag that is not
     /// unique has the same index, whether it is ordered or not.

@@ -19,9 +19,9 @@ impl Session {
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
-    /// was changed then. In a namespace that has tags, is watched or streamed a put is a transaction
-    /// of one record: then also `Deadline`, `BadArgument` (a tag is required), `Behind`,
-    /// `TransactionTooLarge`.
+    /// was changed then. In a namespace that has tags, is watched or streamed a put is a
+    /// transaction of one record: then also `Deadline`, `BadArgument` (a tag is required),
+    /// `Behind`, `TransactionTooLarge`.
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
         match self.put_if(namespace, key, value, Condition::Always)? {

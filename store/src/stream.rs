@@ -81,9 +81,9 @@ impl Session {
     /// Streams the commits of a namespace from now on, with this policy; the streams of sessions
     /// that wrote before get it as well.
     ///
-    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap, for
-    /// good; whoever has the same number later goes on with it. A transaction of more than a quarter
-    /// of that is refused with `TransactionTooLarge`. Adds to counters are not streamed.
+    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap,
+    /// for good; whoever has the same number later goes on with it. A transaction of more than a
+    /// quarter of that is refused with `TransactionTooLarge`. Adds to counters are not streamed.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
@@ -101,8 +101,8 @@ impl Session {
     }
 
     /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;
-    /// others may read along. It takes no lock, and no writer waits for it, or is refused for it but
-    /// by [`WhenFull::Refuse`].
+    /// others may read along. It takes no lock, and no writer waits for it, or is refused for it
+    /// but by [`WhenFull::Refuse`].
     ///
     /// # Errors
     /// `Forked`, `Damaged`.

@@ -170,8 +170,8 @@ impl Txn<'_> {
     /// was not there a search): the square of the reads, in all.
     ///
     /// # Errors
-    /// `Conflict`: what was read earlier is not so any more; `TransactionTooLarge`; `WrongKind` in a
-    /// namespace of counters; `Damaged`.
+    /// `Conflict`: what was read earlier is not so any more; `TransactionTooLarge`; `WrongKind` in
+    /// a namespace of counters; `Damaged`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
@@ -299,19 +299,19 @@ impl Txn<'_> {
     }
 
     /// Commits: everything that was written is there at one instant, for every process, or nothing
-    /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read of
-    /// it has failed.
+    /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read
+    /// of it has failed.
     ///
-    /// Cost: the indexes first (a record for each unique value, a leaf for each other one); then the
-    /// lock of each record that was read or written, taken in one order. Waits at most for a second
-    /// or two, and never while it keeps others waiting for more than some milliseconds. A full memory
-    /// fence stands behind it: what its caller reads next is not older. Some records past their time
-    /// may be collected in passing, after it is done.
+    /// Cost: the indexes first (a record for each unique value, a leaf for each other one); then
+    /// the lock of each record that was read or written, taken in one order. Waits at most for a
+    /// second or two, and never while it keeps others waiting for more than some milliseconds. A
+    /// full memory fence stands behind it: what its caller reads next is not older. Some records
+    /// past their time may be collected in passing, after it is done.
     ///
     /// # Errors
     /// `Conflict`: something that was read was changed meanwhile, or what the namespace asks of its
-    /// writers. `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`, with
-    /// what the indexes add, or for its commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
+    /// writers. `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`,
+    /// with what the indexes add, or for its commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
     /// `Forked`, `System`. Nothing was changed then.
     #[inline]
     pub fn commit(self) -> Result<()> {
