@@ -36,10 +36,17 @@ impl Session {
         Ok(namespace)
     }
 
-    /// Adds tags to a namespace and enters the records that it has; writers go on meanwhile. Tags
-    /// that are there already in the same form are left as they are.
+    /// Adds tags to a namespace and enters the records that it has; writers go on meanwhile, and
+    /// keep the tags from the beginning. Lookups answer `BadArgument` until it is done. Tags that
+    /// are there already in the same form are left as they are; one that a process has left
+    /// unfinished is finished.
+    ///
+    /// A tag is for good, and takes one of [`TAGS_DECLARED_MAX`] numbers, also when it is refused
+    /// for what the records hold.
     ///
     /// Complexity: linear in the records if a tag is new; each record costs a transaction.
+    ///
+    /// [`TAGS_DECLARED_MAX`]: nearstate_model::limits::TAGS_DECLARED_MAX
     ///
     /// # Errors
     /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
@@ -64,7 +71,7 @@ impl Session {
         }
     }
 
-    /// The tags that a namespace has.
+    /// The tags that a namespace has, also those that are still being built.
     ///
     /// # Errors
     /// `Damaged`.
