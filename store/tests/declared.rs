@@ -1,7 +1,5 @@
 //! Tags that are declared for records that are there already.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use nearstate_store::{
     CreateOptions, EventKind, Filter, Labels, Notice, Region, Schema, TagSchema, check,
     now_ms_coarse,
