@@ -133,6 +133,24 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
     word.store(value, order);
 }
 
+/// The status of a transaction that is decided; 0 before.
+pub(crate) const COMMITTED: u64 = 1;
+
+/// Decides a transaction: all its intents stand for their new entries from here on.
+#[inline]
+pub(crate) fn decide(status: &AtomicU64) {
+    let order = if mutant("decide-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    status.store(COMMITTED, order);
+}
+
+/// The status of a transaction, for a reader that met one of its intents. Acquire: who sees the
+/// decision sees every intent, or what came after it.
+#[inline]
+pub(crate) fn status_of(status: &AtomicU64) -> u64 {
+    let order = if mutant("status-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    status.load(order)
+}
+
 /// Loads an entry (R2).
 #[inline]
 pub(crate) fn load(word: &AtomicU64) -> u64 {

@@ -159,6 +159,25 @@ fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
     (picked, last)
 }
 
+/// As [`pick`], but the last such entry, with the number of its word.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
+fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+    let words = entries.each_ref().map(load);
+    let whole = entry(tag, 0);
+    let (mut picked, mut place) = (NONE, 0);
+    for (number, word) in (0..).zip(words) {
+        let units = word ^ whole;
+        let is_it = tag_in(units) == 0;
+        picked = if is_it { units } else { picked };
+        place = if is_it { number } else { place };
+    }
+    (picked, place)
+}
+
+/// Lines of a record that a transaction's read asks for ahead: a kilobyte.
+const WHOLE_LINES: u64 = 16;
+
 /// What [`pick`] says where no entry has the tag.
 const NONE: u64 = u64::MAX;
 
@@ -281,31 +300,42 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn find_placed(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
         let line_at = table.bucket_at(map, bucket)?;
         let [first, entries @ ..] = map.line(line_at / LINE)?;
         if step(hash, bucket, depth_of(begin(first))).is_none() {
-            let (units, _) = pick(entries, tag_of(hash));
+            let (units, place) = pick_placed(entries, tag_of(hash));
             if is_units(units) {
-                map.prefetch(LINE * (units + self.lines.get()));
-                let word = entry(tag_of(hash), LINE * units);
+                // A transaction will probably read all of it.
+                let last = self.lines.get();
+                for line in 1..=last.min(WHOLE_LINES) {
+                    map.prefetch(LINE * (units + line));
+                }
+                map.prefetch(LINE * (units + last));
                 if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
                     self.lines.set(found.0.last_line());
-                    // Not there any more: then it is looked for again.
-                    let place = entries.iter().position(|slot| load(slot) == word);
-                    let slot_at = place.map_or(0, |place| line_at + 8 + 8 * place as u64);
-                    let seen = Seen { at: found.0.at(), slot_at, word };
+                    let slot_at = line_at + 8 + 8 * place;
+                    let word = entry(tag_of(hash), LINE * units);
+                    let seen = Seen { at: LINE * units, slot_at, word };
                     return Ok(Placed { found: Some(found), seen });
                 }
             }
         }
+        self.find_placed_slowly(table, hash, key)
+    }
+
+    /// As [`Member::find_placed`], of a record without a plain entry in its bucket's line, or of
+    /// none.
+    #[cold]
+    fn find_placed_slowly(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
         // Of an absent record its bucket's control word is kept, from before the search: each
         // removal changes it, so that a key that came and went is not taken for one that never
         // was there.
-        let (_, _, control) = find_bucket(map, table, hash)?;
+        let (_, _, control) = find_bucket(self.map(), table, hash)?;
         let found = self.find(table, hash, key)?;
         let at = found.map_or(0, |(cell, _)| cell.at());
         Ok(Placed { found, seen: Seen { at, slot_at: 0, word: control } })

@@ -14,7 +14,9 @@
 //! comes after it.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::{at_of, control, depth_of, is_intent, load, publish, stamp_of};
+use crate::bucket::{
+    COMMITTED, at_of, control, depth_of, is_intent, load, publish, stamp_of, status_of,
+};
 use crate::crash::crash_point;
 use crate::layout::{Damage, LINE};
 use crate::lock;
@@ -25,7 +27,6 @@ pub(crate) const STATUS: u64 = 24;
 pub(crate) const LINES: u64 = 32;
 /// How many of the lines, the last ones, are events.
 pub(crate) const EVENTS: u64 = 40;
-pub(crate) const COMMITTED: u64 = 1;
 pub(crate) const LINE_LOCK: u64 = 0;
 pub(crate) const LINE_SLOT: u64 = 8;
 pub(crate) const LINE_OLD: u64 = 16;
@@ -44,7 +45,7 @@ pub(crate) const LINES_MAX: u64 = 1 << 16;
 pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Damage> {
     let [_, _, old, new, owner, ..] = map.words::<8>(at_of(word))?;
     let status = map.word(owner.load(Ordering::Relaxed).saturating_add(STATUS))?;
-    let decided = if status.load(Ordering::Acquire) == COMMITTED { new } else { old };
+    let decided = if status_of(status) == COMMITTED { new } else { old };
     let found = decided.load(Ordering::Relaxed);
     if is_intent(found) { Err(Damage("an intent leads to an intent")) } else { Ok(found) }
 }
@@ -91,7 +92,7 @@ impl<'m> Log<'m> {
     }
 
     pub(crate) fn is_committed(&self) -> Result<bool, Damage> {
-        match self.word(STATUS)?.load(Ordering::Acquire) {
+        match status_of(self.word(STATUS)?) {
             0 => Ok(false),
             COMMITTED => Ok(true),
             _ => Err(Damage("a transaction has a status that does not exist")),

@@ -13,10 +13,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::bucket::{
-    at_of, begin, control, depth_of, entry, is_link, is_unmoved, link, load, publish, stamp_of,
-    step, tag_in,
+    COMMITTED, at_of, begin, control, decide, depth_of, entry, intent, is_intent, is_link,
+    is_unmoved, link, load, publish, stamp_of, status_of, step, tag_in,
 };
 use crate::layout::{HEAP, seal};
 use crate::ring_words::{Look, RingWords, call_waiters, enlist};
@@ -42,6 +42,10 @@ const MUTANTS: &[(&str, &str)] = &[
     ("miss-unchecked", SPLIT),
     ("hold-relaxed", SPLIT),
     ("begin-relaxed", SPLIT),
+    ("decide-relaxed", DECISION),
+    ("status-relaxed", DECISION),
+    ("decide-early", DECISION),
+    ("publish-relaxed", DECISION),
     ("win-without-swap", RECOVERY),
     ("free-relaxed", RECOVERY),
     ("tail-relaxed", RING),
@@ -59,6 +63,7 @@ const PUBLISH: &str = "a_reader_that_sees_an_entry_sees_the_whole_cell";
 const REUSE: &str = "a_pinned_cell_is_not_used_again";
 const HANDED_ON: &str = "a_pinned_cell_is_not_used_again_by_a_member_it_was_handed_to";
 const SPLIT: &str = "a_split_hides_no_key";
+const DECISION: &str = "all_of_a_transaction_is_seen_or_none";
 const RECOVERY: &str = "one_of_two_recoverers_wins";
 const RING: &str = "a_reader_of_a_ring_gets_whole_entries_in_order_or_is_told";
 const SLEEP: &str = "nobody_sleeps_over_an_entry";
@@ -149,6 +154,55 @@ fn a_reader_that_sees_an_entry_sees_the_whole_cell() {
             }
         });
         wait_for([writing, reading]);
+    });
+}
+
+/// What a transaction of two records and a reader share: the words, the lines' new cells, the
+/// status.
+struct Both {
+    words: [AtomicU64; 2],
+    cells: [UnsafeCell<u64>; 2],
+    status: AtomicU64,
+}
+
+impl Both {
+    /// What a reader sees of a record: 0 the old version, 1 the new one, whose cell is whole.
+    fn version(&self, which: usize) -> u64 {
+        let word = load(&self.words[which]);
+        if word == 0 || is_intent(word) && status_of(&self.status) != COMMITTED {
+            return 0;
+        }
+        assert_eq!(read(&self.cells[which]), LIVE);
+        1
+    }
+}
+
+#[test]
+fn all_of_a_transaction_is_seen_or_none() {
+    check(|| {
+        let shared = Arc::new(Both {
+            words: [AtomicU64::new(0), AtomicU64::new(0)],
+            cells: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            status: AtomicU64::new(0),
+        });
+        let writing = start(&shared, |both| {
+            both.cells.iter().for_each(|cell| write(cell, LIVE));
+            if mutant("decide-early") {
+                decide(&both.status);
+            }
+            both.words.iter().for_each(|word| publish(word, intent(TAG, AT)));
+            decide(&both.status);
+            both.words.iter().for_each(|word| publish(word, entry(TAG, AT)));
+        });
+        let reading = start(&shared, |both| {
+            let first = both.version(1);
+            assert!(both.version(0) >= first, "the second record is older than the first");
+        });
+        let other = start(&shared, |both| {
+            let first = both.version(0);
+            assert!(both.version(1) >= first, "the second record is older than the first");
+        });
+        wait_for([writing, reading, other]);
     });
 }
 

@@ -8,13 +8,14 @@ use crate::announce::{self, Announcements};
 use crate::arena::{Arena, note, note_word, op, settle_line, slot};
 use crate::atomic::{Ordering, fence};
 use crate::bucket::{
-    VERSION_MAX, at_of, control, depth_of, intent, link, load, publish, stamp_of, step, tag_of,
+    VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, step,
+    tag_of,
 };
 use crate::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
 use crate::crash::{crash_point, is_planted};
 use crate::index::{find_bucket, walk_chain};
 use crate::intent::{
-    COMMITTED, EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
+    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
 };
 use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
 use crate::lock;
@@ -412,7 +413,7 @@ impl Member {
             }
         }
         crash_point!("txn.intended");
-        log.word(STATUS)?.store(COMMITTED, Ordering::Release);
+        decide(log.word(STATUS)?);
         crash_point!("txn.decided");
         Ok(finish(arena)?)
     }

@@ -181,7 +181,7 @@ impl Txn<'_> {
         values: Values<'_>,
         mut each: impl FnMut(&[u8]) -> bool,
     ) -> Result<()> {
-        let mut set = self.set.borrow_mut();
+        let set = self.set.borrow();
         let tags = set.session.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
         if let (Values::Equal(value), false) = (values, known.has_order()) {
@@ -191,13 +191,15 @@ impl Txn<'_> {
             }
             return Ok(());
         }
+        drop(set);
         let mut walk = Walk::new(namespace, known, values, Sight::Tracked)?;
-        while walk.step(&mut set)? {
-            if !each(&walk.record) {
-                break;
+        loop {
+            // Not across the call: it may use the transaction.
+            let has_more = walk.step(&mut self.set.borrow_mut())?;
+            if !has_more || !each(&walk.record) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 

@@ -79,11 +79,13 @@ impl<'s> WriteSet<'s> {
         if !is_write || seen & (traits::TAGGED | traits::EXPIRING) == 0 {
             return Ok(());
         }
-        // `None`: a patch, which keeps what the record has.
-        let Some(meta) = meta else { return Ok(()) };
+        // `None`: a patch, which keeps what the record has; a new one has nothing.
+        if meta.is_none() && self.read_again(place)?.is_some() {
+            return Ok(());
+        }
         let old = self.old_meta(place)?;
         shop.meta.clear();
-        shop.meta.extend_from_slice(self.buffers.bytes(meta));
+        shop.meta.extend_from_slice(self.buffers.bytes(meta.unwrap_or_default()));
         shop.record.clear();
         shop.record.extend_from_slice(self.key(place));
         let new = std::mem::take(&mut shop.meta);

@@ -153,7 +153,8 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));

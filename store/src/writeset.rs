@@ -37,7 +37,8 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The entry of a record, if the transaction has one.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub(crate) fn place_of(&self, table: u32, hash: u64, key: &[u8]) -> Option<usize> {
         let all = &self.buffers.entries;
         let is_it = |entry: &Entry| {
@@ -52,6 +53,7 @@ impl<'s> WriteSet<'s> {
         all.iter().position(is_it)
     }
 
+    #[inline]
     fn push(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         let place = self.buffers.entries.len();
         if place >= TRANSACTION_RECORDS_MAX {
@@ -71,15 +73,20 @@ impl<'s> WriteSet<'s> {
             after: None,
             is_expiry: false,
         });
-        if place == LINEAR_MAX {
-            for (index, entry) in (0_u32..).zip(&self.buffers.entries) {
-                self.buffers.places.insert((entry.table, entry.hash), index);
-            }
-        } else if place > LINEAR_MAX {
-            let index = u32::try_from(place).unwrap_or(u32::MAX);
-            self.buffers.places.insert((table, hash), index);
+        if place >= LINEAR_MAX {
+            self.enlist(place);
         }
         Ok(place)
+    }
+
+    /// Many entries: they are found through a tree.
+    #[cold]
+    fn enlist(&mut self, place: usize) {
+        let Buffers { entries, places, .. } = &mut *self.buffers;
+        let from = if place == LINEAR_MAX { 0 } else { place };
+        for (index, entry) in (0_u32..).zip(entries).skip(from) {
+            places.insert((entry.table, entry.hash), index);
+        }
     }
 
     pub(crate) fn key(&self, place: usize) -> &[u8] {
@@ -99,7 +106,8 @@ impl<'s> WriteSet<'s> {
     }
 
     /// As [`WriteSet::read`] of a record whose entry is known to be there or not.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub(crate) fn read_at(
         &mut self,
         place: Option<usize>,
@@ -113,7 +121,7 @@ impl<'s> WriteSet<'s> {
         };
         let session = self.session;
         if let Some(Entry { seen: Some(seen), .. }) = self.buffers.entries.get(place) {
-            return Ok((place, session.stored(*seen)?));
+            return session.stored(*seen).map(|stored| (place, stored));
         }
         let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
         if !self.buffers.is_committing {
@@ -170,10 +178,13 @@ impl<'s> WriteSet<'s> {
 
     /// The entry of a record that is about to be written.
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        match self.place_of(table, hash, key) {
-            Some(place) => Ok(place),
-            None => self.push(table, hash, key),
+        if let Some(place) = self.place_of(table, hash, key) {
+            return Ok(place);
         }
+        // It is written without being read: its bucket is needed at the commit.
+        let member = &self.session.member;
+        member.prefetch_bucket(member.table(table)?, hash);
+        self.push(table, hash, key)
     }
 
     /// Buffers a whole new value.
@@ -243,7 +254,8 @@ impl<'s> WriteSet<'s> {
         if writes == 0 {
             return Ok(()); // All reads were so at the moment of the last.
         }
-
+        // Before the first draft: a forked child has no arena of its own.
+        self.session.member.usable()?;
         let done = match self.buffers.entries.len() {
             1 if self.buffers.plan.announced.all.is_empty() => self.commit_one(),
             _ => self.commit_many(),

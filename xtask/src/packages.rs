@@ -38,6 +38,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "the gate checks the files that git tracks",
     },
     Package {
+        name: "golang-go",
+        there: There::Program("go"),
+        why: "builds the checker of histories (Porcupine), which the torture tests ask",
+    },
+    Package {
         name: "redis-server",
         there: There::Program("redis-server"),
         why: "the peer of every benchmark, and a back-end of sdl that the tests start themselves",

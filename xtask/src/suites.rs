@@ -30,7 +30,8 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "torture",
-        why: "kills at every named point, after instructions and at random; bounds of waiting",
+        why: "kills at every named point, after instructions and at random; histories that are \
+              checked; bounds of waiting",
         words: &["test", "-p", "nearstate-torture", "--features", "crash-points", "--no-fail-fast"],
         settings: &[],
         is_built_apart: false,

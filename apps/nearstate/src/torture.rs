@@ -1,8 +1,11 @@
 //! `nearstate torture`: writers and readers on one region, a killer, and an oracle that knows what
-//! was acknowledged.
+//! was acknowledged; then histories of transactions, judged by a checker.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use nearstate_torture::histories::checker::Checker;
+use nearstate_torture::histories::game::{Options as Game, Totals};
+use nearstate_torture::histories::rounds::play;
 use nearstate_torture::report::Report;
 use nearstate_torture::run::{Options, run as torture};
 use nearstate_torture::spawn::Starter;
@@ -41,6 +44,9 @@ pub(crate) struct Torture {
     /// The longest pause between two kills, in microseconds
     #[arg(long, default_value_t = 6000, value_name = "US")]
     pause_us_max: u64,
+    /// Histories of killed processes to check for strict serializability afterwards (needs go)
+    #[arg(long, default_value_t = 2000, value_name = "N")]
+    histories: u64,
     /// Kill at single instructions instead: after every N-th of each kind of write (1 = every one)
     #[arg(long, value_name = "N")]
     step: Option<u64>,
@@ -90,27 +96,65 @@ fn bar(length: u64) -> ProgressBar {
 }
 
 fn kills(args: &Torture, starter: &Starter) -> Result<String, String> {
+    let seed = args.seed.unwrap_or_else(nearstate_torture::clock::now_ns);
+    if args.histories > 0 {
+        // What is missing for the second half is said before the first.
+        drop(Checker::start()?);
+    }
+    let mut report = writers_and_readers(args, seed, starter)?;
+    if args.histories > 0 {
+        report.histories = Some(histories(args, seed, starter)?);
+    }
+    Ok(if args.json { report.json().to_string() } else { report.table() })
+}
+
+fn histories(args: &Torture, seed: u64, starter: &Starter) -> Result<Totals, String> {
+    let game = Game {
+        rounds: args.histories,
+        rounds_per_check: 50,
+        players: 4,
+        operations: 24,
+        kills_percent: 60,
+        jitter: 150,
+        model: None,
+        folder: args.path.join(format!("nearstate-histories-{}", std::process::id())),
+        seed,
+        is_survey: false,
+    };
+    let bar = bar(args.histories);
+    let mut tick = |totals: &Totals| {
+        bar.set_position(totals.rounds);
+        bar.set_message(format!(
+            "histories, {} operations, {} kills, {} snapshots whole",
+            totals.ops, totals.kills, totals.snapshots
+        ));
+    };
+    let done = play(&game, starter, &mut tick);
+    bar.finish_and_clear();
+    done
+}
+
+fn writers_and_readers(args: &Torture, seed: u64, starter: &Starter) -> Result<Report, String> {
     let options = Options {
         kills: args.kills,
         kills_per_check: args.kills_per_check,
         writers: args.writers,
         readers: args.readers,
         folder: folder(args),
-        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+        seed,
         pause_us_max: args.pause_us_max,
     };
     let bar = bar(args.kills);
     let mut tick = |report: &Report| {
         bar.set_position(report.kills);
         bar.set_message(format!(
-            "kills, {} writes verified, {} checks clean",
-            report.verified, report.checks
+            "kills, {} writes verified, {} transactions, {} checks clean",
+            report.verified, report.transactions, report.checks
         ));
     };
     let done = torture(&options, starter, &mut tick);
     bar.finish_and_clear();
-    let report = done?;
-    Ok(if args.json { report.json().to_string() } else { report.table() })
+    done
 }
 
 fn steps(args: &Torture, stride: u64, starter: &Starter) -> Result<String, String> {

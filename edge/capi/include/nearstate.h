@@ -5,17 +5,18 @@
  *
  * The rules, to which every function refers:
  *
- * 1. Handles. A handle comes from this library and is not used after its close, detach or release:
- *    nobody can check that for a pointer. A region may be used by several threads at once; a
- *    session, with its views, by one thread at a time.
+ * 1. Handles. A handle comes from this library and is not used after its close, detach, release,
+ *    commit or abort: nobody can check that for a pointer. A region may be used by several threads
+ *    at once; a session, with its views and transactions, by one thread at a time.
  * 2. Bytes. `data` points to `len` bytes that stay as they are during the call; it is NULL only
  *    with `len` 0. Text ends with a NUL.
  * 3. Out-parameters stand last, point to memory that may be written and need not hold anything.
  *    They are written if the answer is NS_OK, and otherwise only where it is said. NULL is refused,
  *    except where it is said that it may be NULL.
  * 4. Callbacks run in the calling thread before the call returns. What they are given is valid
- *    until they return. They return true to go on and false to end the walk, which is no failure.
- *    They may call this library. They neither throw nor longjmp: the process would be aborted.
+ *    until they return. They return true to go on and false to end the walk, which is no failure
+ *    (that of ns_transact answers a status). They may call this library. They neither throw nor
+ *    longjmp: the process would be aborted.
  *
  * Lengths beyond a limit and NULL are refused before anything is touched. Reading a record
  * allocates nothing. After a fork the child attaches again; handles that it inherited answer
@@ -180,6 +181,31 @@ typedef enum {
      * The caller's words are off (a URL, an option).
      */
     NS_BAD_ARGUMENT = 30,
+    /**
+     * What a transaction read was changed by somebody else before it could commit.
+     */
+    NS_CONFLICT = 31,
+    /**
+     * A transaction did not get through within the tries and the time that it was given.
+     */
+    NS_DEADLINE = 32,
+    /**
+     * A transaction touches more records than `NS_TRANSACTION_RECORDS_MAX`, or
+     * writes more bytes than `NS_TRANSACTION_BYTES_MAX`.
+     */
+    NS_TRANSACTION_TOO_LARGE = 33,
+    /**
+     * Another record has this value of a unique tag.
+     */
+    NS_TAG_TAKEN = 34,
+    /**
+     * No object of the transactional memory has this address: it was freed, or never given.
+     */
+    NS_NO_OBJECT = 35,
+    /**
+     * The commit stream of this writer is full and its policy is to wait for the consumer.
+     */
+    NS_BEHIND = 36,
 } ns_status;
 
 /**
@@ -193,14 +219,19 @@ typedef struct ns_region ns_region;
 typedef struct ns_session ns_session;
 
 /**
- * A namespace, as one session knows it: of no use to another session. Passed by value.
+ * An open transaction: changes of records and objects that happen all at one instant, for every
+ * process and every reader, or not at all. What it has read stands still for it; a call that finds
+ * something changed answers `NS_CONFLICT`, and the transaction is over then: end it and begin
+ * again, or let `ns_transact` do that. Memory that is retired in the region is not used again
+ * while it is open, so keep it short. It is its session's, and used by the same thread.
  */
-typedef struct {
-    /**
-     * The session's number and the namespace's number in it. Never 0.
-     */
-    uint64_t id;
-} ns_namespace;
+typedef struct ns_txn ns_txn;
+
+/**
+ * The name of an object: it stands where a program had a pointer, in objects and in records. The
+ * same in every process. Never 0, and never given to another object in the life of a region.
+ */
+typedef uint64_t ns_address;
 
 /**
  * Some bytes, NULs included. Passed by value; nothing is copied and nothing is owned.
@@ -215,6 +246,118 @@ typedef struct {
      */
     size_t len;
 } ns_bytes;
+
+/**
+ * Gets the objects of a region, one by one.
+ */
+typedef bool (*ns_object_fn)(void *context, ns_address address, ns_bytes object);
+
+/**
+ * A namespace, as one session knows it: of no use to another session. Passed by value.
+ */
+typedef struct {
+    /**
+     * The session's number and the namespace's number in it. Never 0.
+     */
+    uint64_t id;
+} ns_namespace;
+
+/**
+ * A record as a transaction has it; good until the transaction ends.
+ */
+typedef struct {
+    /**
+     * The value; empty in a namespace of named blocks.
+     */
+    ns_bytes value;
+    /**
+     * The version that was read; 0 for what the transaction itself has written.
+     */
+    uint64_t version;
+    /**
+     * When the record ends by itself, in milliseconds since 1970; 0: never.
+     */
+    uint64_t expires_ms;
+    /**
+     * Private.
+     */
+    const void *held;
+} ns_record;
+
+/**
+ * Gets the blocks of a record, one by one.
+ */
+typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
+
+/**
+ * A tag: a name and one of its values.
+ */
+typedef struct {
+    /**
+     * The name, 1 to 255 bytes of UTF-8.
+     */
+    ns_bytes name;
+    /**
+     * The value, at most 1,024 bytes.
+     */
+    ns_bytes value;
+} ns_tag;
+
+/**
+ * What a record carries beside its value. All bytes 0: nothing.
+ */
+typedef struct {
+    /**
+     * The first of the tags; a name may stand several times. NULL only if there are none.
+     */
+    const ns_tag *tags;
+    /**
+     * How many; at most 64.
+     */
+    size_t tags_len;
+    /**
+     * When the record ends by itself, in milliseconds since 1970; 0: never.
+     */
+    uint64_t expires_ms;
+} ns_labels;
+
+/**
+ * A change of one block.
+ */
+typedef struct {
+    /**
+     * The block's name, 1 to 255 bytes of UTF-8 without a NUL.
+     */
+    ns_bytes name;
+    /**
+     * The new bytes. Not looked at if `is_removal`.
+     */
+    ns_bytes bytes;
+    /**
+     * Take the block away.
+     */
+    bool is_removal;
+} ns_change;
+
+/**
+ * Changes that are made in one step.
+ */
+typedef struct {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const ns_change *items;
+    /**
+     * How many; at most 1,024, no block twice.
+     */
+    size_t len;
+} ns_changes;
+
+/**
+ * What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
+ * call that it made has answered) to be run again, anything else to give up.
+ */
+typedef int32_t (*ns_body_fn)(void *context, ns_txn *txn);
 
 /**
  * A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
@@ -260,38 +403,6 @@ typedef bool (*ns_record_fn)(void *context, const ns_view *view);
 typedef bool (*ns_key_fn)(void *context, ns_bytes key);
 
 /**
- * A change of one block.
- */
-typedef struct {
-    /**
-     * The block's name, 1 to 255 bytes of UTF-8 without a NUL.
-     */
-    ns_bytes name;
-    /**
-     * The new bytes. Not looked at if `is_removal`.
-     */
-    ns_bytes bytes;
-    /**
-     * Take the block away.
-     */
-    bool is_removal;
-} ns_change;
-
-/**
- * Changes that are made in one step.
- */
-typedef struct {
-    /**
-     * The first of them. NULL only if there are none.
-     */
-    const ns_change *items;
-    /**
-     * How many; at most 1,024, no block twice.
-     */
-    size_t len;
-} ns_changes;
-
-/**
  * A caller's own memory for a copy.
  */
 typedef struct {
@@ -332,11 +443,6 @@ typedef struct {
  * record. The view is lent: it ends with the callback and is not released.
  */
 typedef bool (*ns_batch_fn)(void *context, size_t index, const ns_view *view);
-
-/**
- * Gets the blocks of a record, one by one.
- */
-typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
 
 /**
  * How a region is created. Fill it with `ns_create_options_default` first, then change what is to
@@ -513,6 +619,255 @@ typedef struct {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Makes an object of `bytes` bytes, all of them 0. It is there with the commit, and nothing of it
+ * remains without one. Open it to write it.
+ *
+ * Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records
+ * and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
+ * region also as `ns_namespace_open`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_alloc(ns_txn *txn, size_t bytes, ns_address *address);
+
+/**
+ * Opens an object to be read: the first `bytes` bytes of it, which it must have. `object` gets
+ * their place: in the region itself, or in the transaction's copy if it has opened the object to
+ * write it. It is aligned to 16 and good until the transaction ends; what lies in the region stays
+ * as it is until then. Costs a lookup and no copy.
+ *
+ * Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
+ * `NS_BAD_ARGUMENT` if the object is smaller.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_open_read(ns_txn *txn, ns_address address, size_t bytes, const void **object);
+
+/**
+ * As `ns_txn_open_read`, for the `bytes` bytes from `offset` on. A conflict is still one about the
+ * whole object.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_open_read_range(ns_txn *txn,
+                                 ns_address address,
+                                 size_t offset,
+                                 size_t bytes,
+                                 const void **place);
+
+/**
+ * Opens an object to be written: the first `bytes` bytes of it, which it must have. `object` gets
+ * their place in a copy that only this transaction has, aligned to 16. Read and write there; the
+ * commit publishes it. It does not move, is the same if the object is opened again, and is good
+ * until the transaction ends. Only what was opened may be written.
+ *
+ * Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
+ * `NS_BAD_ARGUMENT` if the object is smaller.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_open_write(ns_txn *txn, ns_address address, size_t bytes, void **object);
+
+/**
+ * As `ns_txn_open_write`, for the `bytes` bytes from `offset` on: only they are copied, and the
+ * commit takes the rest from the region. A conflict is still one about the whole object.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_open_write_range(ns_txn *txn,
+                                  ns_address address,
+                                  size_t offset,
+                                  size_t bytes,
+                                  void **place);
+
+/**
+ * The size of an object, as it was asked for. Fails as `ns_txn_open_read`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_object_size(ns_txn *txn, ns_address address, size_t *bytes);
+
+/**
+ * Frees an object at the commit. Its address is never given again: whoever still has it gets
+ * `NS_NO_OBJECT`. Places that were opened in this transaction stay readable until it ends.
+ *
+ * Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_txn_free(ns_txn *txn, ns_address address);
+
+/**
+ * Calls `each` with every object: to count them, or to look for those that nothing leads to. One
+ * that is there from the beginning to the end is met exactly once; one that comes or goes
+ * meanwhile at most once. Writers are never blocked.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_object_scan(ns_session *session, ns_object_fn each, void *context);
+
+/**
+ * How many objects a region has, and the bytes that were asked for with them; `bytes` may be NULL.
+ * Reads the header of each.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *bytes);
+
+/**
+ * Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
+ * there is none; that too is something that was read.
+ *
+ * Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above 4,096 records, `NS_WRONG_KIND`,
+ * `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_txn_get(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_record *record);
+
+/**
+ * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+ * good until the transaction ends.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_record_block(const ns_record *record, ns_bytes name, ns_bytes *block);
+
+/**
+ * Calls `each` with every named block of a record. None in a namespace of values.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_record_blocks(const ns_record *record, ns_block_fn each, void *context);
+
+/**
+ * Calls `each` with every tag of a record, in ascending order: its name and a value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_record_tags(const ns_record *record, ns_block_fn each, void *context);
+
+/**
+ * Puts a record at the commit: this value, no tags, no expiry, whatever it had before.
+ *
+ * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`,
+ * `NS_TRANSACTION_TOO_LARGE` above 256 MiB, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_txn_put(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_bytes value);
+
+/**
+ * Puts a record with tags and an expiry at the commit. Fails as `ns_txn_put`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_txn_put_labelled(ns_txn *txn,
+                              ns_namespace namespace_,
+                              ns_bytes key,
+                              ns_bytes value,
+                              ns_labels labels);
+
+/**
+ * Gives a record other tags and another expiry at the commit; its value or blocks stay as they
+ * are. `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get` and `ns_txn_put`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_txn_label(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_labels labels);
+
+/**
+ * Changes some named blocks of a record at the commit; the others, its tags and its expiry stay.
+ * Creates the record if there is none.
+ *
+ * Fails with `NS_CONFLICT`, `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`,
+ * `NS_TOO_MANY_BLOCKS`, `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_TRANSACTION_TOO_LARGE`,
+ * `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_txn_patch(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_changes changes);
+
+/**
+ * Deletes a record at the commit: `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_txn_delete(ns_txn *txn, ns_namespace namespace_, ns_bytes key);
+
+/**
+ * Begins a transaction. Several may be open in one session. It ends with `ns_txn_commit` or
+ * `ns_txn_abort`; a session that has an open one does not close.
+ *
+ * Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
+
+/**
+ * Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
+ * one; with any other answer nothing was changed. One that only read has nothing to do. In each
+ * case the transaction is over, and neither it nor what it gave out must be used any more.
+ *
+ * Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
+ * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
+ * without an end, for NULL and in the function of `ns_transact`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_txn_commit(ns_txn *txn);
+
+/**
+ * Gives a transaction up: nothing of it happens. NULL is left alone. `NS_BAD_ARGUMENT` in the
+ * function of `ns_transact`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_txn_abort(ns_txn *txn);
+
+/**
+ * Runs `body` in a transaction and commits it. If others have changed what it had read it is run
+ * again in a new one, with growing pauses, at most 1,000 times: each conflict means that another
+ * one went through. So it does nothing that must not happen twice, but through the transaction.
+ * What it has allocated, opened or got is over with each run.
+ *
+ * Answers what `body` does, if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
+ * then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit`, and
+ * with `NS_BAD_ARGUMENT` if `body` answers what is no `ns_status`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_transact(ns_session *session, ns_body_fn body, void *context);
 
 /**
  * Calls `each` with every record of a namespace, in the order of their slots. A record that is
@@ -790,8 +1145,9 @@ ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
 ns_status ns_session_open(const ns_region *region, ns_session **session);
 
 /**
- * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held,
- * or from within its callbacks, it stays open and the answer is `NS_BAD_ARGUMENT`.
+ * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
+ * or a transaction is open, or from within its callbacks, it stays open and the answer is
+ * `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rule 1.

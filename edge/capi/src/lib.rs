@@ -6,9 +6,9 @@
 //!
 //! # The rules of this border
 //!
-//! 1. **Handles.** A handle comes from this library and is not used after its `close`, `detach` or
-//!    `release`: nobody can check that for a pointer. A region may be used by several threads at
-//!    once; a session, with its views, by one thread at a time.
+//! 1. **Handles.** A handle comes from this library and is not used after its `close`, `detach`,
+//!    `release`, `commit` or `abort`: nobody can check that for a pointer. A region may be used by
+//!    several threads at once; a session, with its views and transactions, by one thread at a time.
 //! 2. **Bytes.** `data` points to `len` bytes that stay as they are during the call; it is NULL
 //!    only with `len` 0. Text ends with a NUL.
 //! 3. **Out-parameters** stand last, point to memory that may be written and need not hold
@@ -16,8 +16,8 @@
 //!    NULL is refused, except where it is said that it may be NULL.
 //! 4. **Callbacks** run in the calling thread before the call returns. What they are given is valid
 //!    until they return. They return `true` to go on and `false` to end the walk, which is no
-//!    failure. They may call this library. They neither throw nor `longjmp`: the process would be
-//!    aborted.
+//!    failure (that of `ns_transact` answers a status). They may call this library. They neither
+//!    throw nor `longjmp`: the process would be aborted.
 //!
 //! Lengths beyond a limit and NULL are refused before anything is touched. A panic in this library
 //! does not cross the border: it becomes `NS_BUG`. Reading allocates nothing. After a `fork` the
@@ -25,6 +25,9 @@
 
 #![expect(non_camel_case_types, reason = "types have the names that C sees")]
 
+pub mod object;
+pub mod txn_record;
+pub mod txn;
 pub mod walk;
 pub mod patch;
 pub mod write;

@@ -35,7 +35,7 @@ pub struct ns_changes {
 impl ns_changes {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
-    unsafe fn read<'a>(self) -> Result<Vec<BlockChange<'a>>> {
+    pub(crate) unsafe fn read<'a>(self) -> Result<Vec<BlockChange<'a>>> {
         if self.len > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: self.len });
         }

@@ -23,7 +23,7 @@ pub struct ns_session {
     /// Tells the namespaces of this session from those of others.
     serial: u32,
     namespaces: RefCell<Vec<Namespace>>,
-    /// Views that are out, and walks that go on.
+    /// Views that are out, walks that go on, and open transactions.
     held: Cell<usize>,
 }
 
@@ -67,7 +67,7 @@ impl ns_session {
         Ok(ns_namespace { id: u64::from(self.serial) << 32 | number as u64 })
     }
 
-    /// One view or walk more keeps the session open.
+    /// One view, walk or transaction more keeps the session open.
     #[inline]
     pub(crate) fn hold(&self) {
         self.held.set(self.held.get() + 1);
@@ -132,8 +132,9 @@ pub unsafe extern "C" fn ns_session_open(
     })
 }
 
-/// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held,
-/// or from within its callbacks, it stays open and the answer is `NS_BAD_ARGUMENT`.
+/// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
+/// or a transaction is open, or from within its callbacks, it stays open and the answer is
+/// `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rule 1.
@@ -147,7 +148,9 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
         let held = unsafe { borrow(session, "the session") }?.held.get();
         if held != 0 {
             return Err(Error::BadArgument {
-                detail: format!("{held} views or walks of the session go on: end them first"),
+                detail: format!(
+                    "{held} views, walks or transactions of the session go on: end them first"
+                ),
             });
         }
         // SAFETY: rule 1: `ns_session_open` made it of a box, and nobody uses it after this call.

@@ -50,6 +50,19 @@ pub enum ns_status {
     NS_BACKEND = 29,
     /// The caller's words are off (a URL, an option).
     NS_BAD_ARGUMENT = 30,
+    /// What a transaction read was changed by somebody else before it could commit.
+    NS_CONFLICT = 31,
+    /// A transaction did not get through within the tries and the time that it was given.
+    NS_DEADLINE = 32,
+    /// A transaction touches more records than `NS_TRANSACTION_RECORDS_MAX`, or
+    /// writes more bytes than `NS_TRANSACTION_BYTES_MAX`.
+    NS_TRANSACTION_TOO_LARGE = 33,
+    /// Another record has this value of a unique tag.
+    NS_TAG_TAKEN = 34,
+    /// No object of the transactional memory has this address: it was freed, or never given.
+    NS_NO_OBJECT = 35,
+    /// The commit stream of this writer is full and its policy is to wait for the consumer.
+    NS_BEHIND = 36,
 }
 
 /// All of them.
@@ -74,6 +87,12 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_SYSTEM, c"NS_SYSTEM"),
     (ns_status::NS_BACKEND, c"NS_BACKEND"),
     (ns_status::NS_BAD_ARGUMENT, c"NS_BAD_ARGUMENT"),
+    (ns_status::NS_CONFLICT, c"NS_CONFLICT"),
+    (ns_status::NS_DEADLINE, c"NS_DEADLINE"),
+    (ns_status::NS_TRANSACTION_TOO_LARGE, c"NS_TRANSACTION_TOO_LARGE"),
+    (ns_status::NS_TAG_TAKEN, c"NS_TAG_TAKEN"),
+    (ns_status::NS_NO_OBJECT, c"NS_NO_OBJECT"),
+    (ns_status::NS_BEHIND, c"NS_BEHIND"),
 ];
 
 impl ns_status {
@@ -95,9 +114,22 @@ impl ns_status {
             Error::System { .. } => Self::NS_SYSTEM,
             Error::Backend { .. } => Self::NS_BACKEND,
             Error::BadArgument { .. } => Self::NS_BAD_ARGUMENT,
+            Error::Conflict { .. } => Self::NS_CONFLICT,
+            Error::Deadline { .. } => Self::NS_DEADLINE,
+            Error::TransactionTooLarge { .. } => Self::NS_TRANSACTION_TOO_LARGE,
+            Error::TagTaken { .. } => Self::NS_TAG_TAKEN,
+            Error::NoObject { .. } => Self::NS_NO_OBJECT,
+            Error::Behind { .. } => Self::NS_BEHIND,
             // The catalogue may grow, and this table with it.
             _ => Self::NS_BUG,
         }
+    }
+}
+
+impl ns_status {
+    /// The answer with this number, as C gives it.
+    pub(crate) fn of_number(number: i32) -> Option<Self> {
+        NAMES.iter().map(|(known, _)| *known).find(|known| *known as i32 == number)
     }
 }
 

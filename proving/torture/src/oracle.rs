@@ -434,7 +434,8 @@ impl Oracle {
             states.retain(|state| print_of(state.as_ref()) == wanted);
             if states.is_empty() {
                 return Err(format!(
-                    "half of a transaction: {key:?} has {print:#x}, so {other:?} should have                      {wanted:#x}"
+                    "half of a transaction: {key:?} has {print:#x}, so {other:?} should have \
+                     {wanted:#x}"
                 ));
             }
         }
@@ -547,3 +548,6 @@ impl Shared {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

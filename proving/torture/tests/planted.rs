@@ -2,7 +2,7 @@
 //! promises of the models, the processes themselves. Without a fault nobody finds anything.
 #![cfg(feature = "crash-points")]
 #![expect(clippy::print_stdout, reason = "a test says what it measured")]
-#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 use nearstate_torture::histories::game::{By, Options, Totals};
 use nearstate_torture::histories::model::Model;

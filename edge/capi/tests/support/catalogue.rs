@@ -94,6 +94,13 @@ const FIXED: &[(&str, u32, &str)] = &[
 ];
 
 const CLOSING: &str = "
+impl ns_status {
+    /// The answer with this number, as C gives it.
+    pub(crate) fn of_number(number: i32) -> Option<Self> {
+        NAMES.iter().map(|(known, _)| *known).find(|known| *known as i32 == number)
+    }
+}
+
 /// The name of an answer, such as `NS_FULL`; `?` for a number that is none. Never NULL.
 #[unsafe(no_mangle)]
 pub extern \"C\" fn ns_status_name(status: i32) -> *const c_char {

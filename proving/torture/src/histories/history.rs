@@ -1,7 +1,7 @@
 //! What a process writes down of its operations, line by line, and the history that comes of it.
 //!
 //! ```text
-//! R N                                the N-th process of a player begins; what is before may be cut
+//! R N                                process N of a player begins; what is before may be cut
 //! w OP CALL K=V .. | K:=V/P ..       about to write this, having read that
 //! d OP RETURN [K=V ..]               it is done; what it saw beside what stands above
 //! n OP RETURN [K=V ..]               nothing was written; what was read stands

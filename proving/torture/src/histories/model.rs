@@ -70,14 +70,13 @@ impl Model {
     /// What a key holds at the start.
     pub fn start(self, key: u32) -> Option<Payload> {
         match self {
-            Self::Registers => (key % 3 == 0).then_some(0),
+            Self::Registers => key.is_multiple_of(3).then_some(0),
             Self::Bank => Some(BALANCE),
             Self::Ring if key < NODES_AT_START => Some(u64::from((key + 1) % NODES_AT_START)),
-            Self::Ring => None,
             // The first two have the first two names.
             Self::Index if key < 2 => Some(u64::from(FIRSTS + key)),
             Self::Index if (FIRSTS..FIRSTS + 2).contains(&key) => Some(u64::from(key - FIRSTS)),
-            Self::Index => None,
+            Self::Ring | Self::Index => None,
         }
     }
 

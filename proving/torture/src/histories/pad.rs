@@ -17,9 +17,10 @@ pub(crate) enum Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Conflict { .. } => Self::Conflict,
-            error => Self::Bad(error.to_string()),
+        if matches!(error, Error::Conflict { .. }) {
+            Self::Conflict
+        } else {
+            Self::Bad(error.to_string())
         }
     }
 }

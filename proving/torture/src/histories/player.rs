@@ -179,7 +179,7 @@ impl<'g> Player<'g> {
     }
 
     fn registers(&mut self, pad: &mut Pad<'g>) -> Result<(), Stop> {
-        for _ in 0..1 + self.dice.below(6) {
+        for _ in 0..=self.dice.below(5) {
             let key = self.key();
             match self.dice.below(100) {
                 0..=54 => drop(pad.get(key)?),

@@ -2,6 +2,7 @@
 //! they wrote down is judged.
 
 use std::fs;
+use std::time::Instant;
 
 use nearstate_store::{CreateOptions, Region, Session};
 
@@ -37,7 +38,7 @@ pub fn play(
     starter: &Starter,
     tick: &mut dyn FnMut(&Totals),
 ) -> Result<Totals, String> {
-    let begun = now_ns();
+    let begun = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut rounds = Rounds {
@@ -51,7 +52,7 @@ pub fn play(
     let done = rounds.all(tick);
     let Rounds { mut totals, team, .. } = rounds;
     drop(team);
-    totals.seconds = now_ns().saturating_sub(begun) as f64 / 1e9;
+    totals.seconds = begun.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;

@@ -26,6 +26,7 @@ const KILLS_WITHIN_NS: u64 = 4_000_000;
 const STARTS_MAX: u64 = 60;
 
 /// What a process said: that it has played a round, or nothing any more.
+#[derive(Clone, Copy, Debug)]
 enum Said {
     Done(u64),
     Gone,
@@ -122,7 +123,7 @@ impl<'r> Team<'r> {
         }
         let mut kills: Vec<(u64, u16)> = Vec::new();
         if dice.chance(self.options.kills_percent) {
-            for _ in 0..1 + dice.below(3) {
+            for _ in 0..=dice.below(2) {
                 let victim = u16::try_from(dice.below(self.players.len() as u64)).unwrap_or(0);
                 kills.push((start_ns + dice.below(KILLS_WITHIN_NS), victim));
             }
@@ -296,7 +297,8 @@ fn doom(dice: &mut Dice) -> String {
         parts.iter().any(|part| point.starts_with(part))
     };
     let points: Vec<&&str> = nearstate_store::crash::POINTS.iter().filter(is_it).collect();
-    let point = points.get(dice.below(points.len() as u64) as usize).copied();
+    let number = usize::try_from(dice.below(points.len() as u64)).unwrap_or(0);
+    let point = points.get(number).copied();
     let nth = if point.is_some_and(|point| point.starts_with("recover.")) {
         1
     } else {

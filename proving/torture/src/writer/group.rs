@@ -40,7 +40,7 @@ impl Writer {
                     Op::Put
                 }
                 Op::DeleteVersion => Op::Delete,
-                op => op,
+                op @ (Op::Put | Op::Delete | Op::Patch | Op::Raise) => op,
             };
             orders.push(Order { op, ..order });
         }
@@ -195,7 +195,13 @@ impl Writer {
                 let count = seen.as_ref().map_or(0, |found| found.count) + 1;
                 txn.put(namespace, &key, &counter(intent.key, count))?;
             }
-            _ => {
+            Op::Put
+            | Op::PutAbsent
+            | Op::PutPresent
+            | Op::PutVersion
+            | Op::PutValue
+            | Op::PutStale
+            | Op::DeleteVersion => {
                 let mut value = Vec::new();
                 let (key_of, writer) = (intent.key, self.me);
                 let stamp =

@@ -1,0 +1,267 @@
+//! Transactional memory: objects with addresses, for programs whose state is structures with
+//! pointers between them (paper 4, figure 4).
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use nearstate_model::limits::VALUE_BYTES_MAX;
+use nearstate_model::{Error, Result};
+use nearstate_store::{Address, Objects};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null};
+use crate::session::ns_session;
+use crate::status::ns_status;
+use crate::txn::ns_txn;
+
+/// The name of an object: it stands where a program had a pointer, in objects and in records. The
+/// same in every process. Never 0, and never given to another object in the life of a region.
+pub type ns_address = u64;
+
+/// An address as it comes from C. 0 is nobody's.
+fn address(bits: ns_address) -> Result<Address> {
+    Address::from_bits(bits).ok_or(Error::NoObject { address: 0 })
+}
+
+/// A part of an object that lies within what an object can have.
+fn part(offset: usize, bytes: usize) -> Result<Range<usize>> {
+    match offset.checked_add(bytes) {
+        Some(to) if to <= VALUE_BYTES_MAX => Ok(offset..to),
+        _ => Err(Error::BadArgument {
+            detail: format!(
+                "{bytes} bytes from {offset} on: an object has {VALUE_BYTES_MAX} at most"
+            ),
+        }),
+    }
+}
+
+/// Makes an object of `bytes` bytes, all of them 0. It is there with the commit, and nothing of it
+/// remains without one. Open it to write it.
+///
+/// Fails with `NS_VALUE_TOO_LARGE` above 128 MiB, `NS_TRANSACTION_TOO_LARGE` above 4,096 records
+/// and objects or 256 MiB, `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`; with the first object of a
+/// region also as `ns_namespace_open`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_alloc(
+    txn: *mut ns_txn,
+    bytes: usize,
+    address: *mut ns_address,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(address, "the address") }?;
+        out.put(txn.store().alloc(bytes)?.bits());
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// # Safety
+/// Rules 1 and 3.
+unsafe fn open_read(
+    txn: *mut ns_txn,
+    bits: ns_address,
+    part: Result<Range<usize>>,
+    place: *mut *const c_void,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let txn = unsafe { borrow(txn, "the transaction") }?;
+    // SAFETY: rule 3.
+    let out = unsafe { Out::new(place, "the place") }?;
+    out.put(txn.store().lend_read(address(bits)?, part?)?.cast());
+    Ok(ns_status::NS_OK)
+}
+
+/// # Safety
+/// Rules 1 and 3.
+unsafe fn open_write(
+    txn: *mut ns_txn,
+    bits: ns_address,
+    part: Result<Range<usize>>,
+    place: *mut *mut c_void,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let txn = unsafe { borrow(txn, "the transaction") }?;
+    // SAFETY: rule 3.
+    let out = unsafe { Out::new(place, "the place") }?;
+    out.put(txn.store().lend_write(address(bits)?, part?)?.cast());
+    Ok(ns_status::NS_OK)
+}
+
+/// Opens an object to be read: the first `bytes` bytes of it, which it must have. `object` gets
+/// their place: in the region itself, or in the transaction's copy if it has opened the object to
+/// write it. It is aligned to 16 and good until the transaction ends; what lies in the region stays
+/// as it is until then. Costs a lookup and no copy.
+///
+/// Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
+/// `NS_BAD_ARGUMENT` if the object is smaller.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_open_read(
+    txn: *mut ns_txn,
+    address: ns_address,
+    bytes: usize,
+    object: *mut *const c_void,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { open_read(txn, address, part(0, bytes), object) })
+}
+
+/// As `ns_txn_open_read`, for the `bytes` bytes from `offset` on. A conflict is still one about the
+/// whole object.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_open_read_range(
+    txn: *mut ns_txn,
+    address: ns_address,
+    offset: usize,
+    bytes: usize,
+    place: *mut *const c_void,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { open_read(txn, address, part(offset, bytes), place) })
+}
+
+/// Opens an object to be written: the first `bytes` bytes of it, which it must have. `object` gets
+/// their place in a copy that only this transaction has, aligned to 16. Read and write there; the
+/// commit publishes it. It does not move, is the same if the object is opened again, and is good
+/// until the transaction ends. Only what was opened may be written.
+///
+/// Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
+/// `NS_BAD_ARGUMENT` if the object is smaller.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_open_write(
+    txn: *mut ns_txn,
+    address: ns_address,
+    bytes: usize,
+    object: *mut *mut c_void,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { open_write(txn, address, part(0, bytes), object) })
+}
+
+/// As `ns_txn_open_write`, for the `bytes` bytes from `offset` on: only they are copied, and the
+/// commit takes the rest from the region. A conflict is still one about the whole object.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_open_write_range(
+    txn: *mut ns_txn,
+    address: ns_address,
+    offset: usize,
+    bytes: usize,
+    place: *mut *mut c_void,
+) -> ns_status {
+    // SAFETY: the same rules.
+    guard(|| unsafe { open_write(txn, address, part(offset, bytes), place) })
+}
+
+/// The size of an object, as it was asked for. Fails as `ns_txn_open_read`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_object_size(
+    txn: *mut ns_txn,
+    address: ns_address,
+    bytes: *mut usize,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(bytes, "the size") }?;
+        out.put(txn.store().object_size(self::address(address)?)?);
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Frees an object at the commit. Its address is never given again: whoever still has it gets
+/// `NS_NO_OBJECT`. Places that were opened in this transaction stay readable until it ends.
+///
+/// Fails with `NS_NO_OBJECT`, `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE`, `NS_DAMAGED`,
+/// `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rule 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_free(txn: *mut ns_txn, address: ns_address) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        txn.store().free(self::address(address)?)?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Gets the objects of a region, one by one.
+pub type ns_object_fn = Option<
+    unsafe extern "C" fn(context: *mut c_void, address: ns_address, object: ns_bytes) -> bool,
+>;
+
+/// Calls `each` with every object: to count them, or to look for those that nothing leads to. One
+/// that is there from the beginning to the end is met exactly once; one that comes or goes
+/// meanwhile at most once. Writers are never blocked.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_object_scan(
+    session: *mut ns_session,
+    each: ns_object_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        let each = each.ok_or_else(|| null("the callback"))?;
+        session.while_open(|| {
+            session.store().walk_objects(|address, object| {
+                // SAFETY: rule 4: it takes these arguments and returns.
+                unsafe { each(context, address.bits(), ns_bytes::of(object)) }
+            })
+        })?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// How many objects a region has, and the bytes that were asked for with them; `bytes` may be NULL.
+/// Reads the header of each.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_object_count(
+    session: *mut ns_session,
+    objects: *mut u64,
+    bytes: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(objects, "the number of objects") }?;
+        // SAFETY: rule 3.
+        let out_bytes = unsafe { Out::optional(bytes, "the bytes of the objects") }?;
+        let Objects { count, bytes } = session.store().objects()?;
+        out.put(count);
+        out_bytes.put(bytes);
+        Ok(ns_status::NS_OK)
+    })
+}

@@ -1,0 +1,324 @@
+//! Records by key in a transaction: got, put, patched, labelled, deleted.
+
+use std::ffi::c_void;
+
+use nearstate_model::limits::TAGS_MAX;
+use nearstate_model::{Error, Result};
+use nearstate_store::{Labels, Record};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null};
+use crate::patch::ns_changes;
+use crate::session::ns_namespace;
+use crate::status::ns_status;
+use crate::txn::ns_txn;
+use crate::view::ns_block_fn;
+
+/// A tag: a name and one of its values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_tag {
+    /// The name, 1 to 255 bytes of UTF-8.
+    pub name: ns_bytes,
+    /// The value, at most 1,024 bytes.
+    pub value: ns_bytes,
+}
+
+/// What a record carries beside its value. All bytes 0: nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_labels {
+    /// The first of the tags; a name may stand several times. NULL only if there are none.
+    pub tags: *const ns_tag,
+    /// How many; at most 64.
+    pub tags_len: usize,
+    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    pub expires_ms: u64,
+}
+
+impl ns_labels {
+    /// # Safety
+    /// Rule 2, for the lifetime `'a`.
+    unsafe fn read<'a>(self) -> Result<Vec<(&'a str, &'a [u8])>> {
+        if self.tags_len > TAGS_MAX {
+            return Err(Error::BadArgument {
+                detail: format!("{} tags: a record has at most {TAGS_MAX}", self.tags_len),
+            });
+        }
+        if self.tags_len == 0 {
+            return Ok(Vec::new());
+        }
+        // SAFETY: rule 2.
+        unsafe { borrow(self.tags, "the tags") }?;
+        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises them.
+        let tags = unsafe { std::slice::from_raw_parts(self.tags, self.tags_len) };
+        let read = |tag: &ns_tag| {
+            // SAFETY: rule 2.
+            let name = unsafe { tag.name.name() }?;
+            // SAFETY: rule 2.
+            Ok((name, unsafe { tag.value.value() }?))
+        };
+        tags.iter().map(read).collect()
+    }
+}
+
+/// A record as a transaction has it; good until the transaction ends.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_record {
+    /// The value; empty in a namespace of named blocks.
+    pub value: ns_bytes,
+    /// The version that was read; 0 for what the transaction itself has written.
+    pub version: u64,
+    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    pub expires_ms: u64,
+    /// Private.
+    held: *const c_void,
+}
+
+impl ns_record {
+    /// # Safety
+    /// Rule 1: a call of this library has filled it, or its bytes are 0.
+    unsafe fn held<'a>(record: *const Self) -> Result<&'a Record<'a>> {
+        // SAFETY: rule 1.
+        let held = unsafe { borrow(record, "the record") }?.held;
+        // SAFETY: rule 1: NULL, or a record that the transaction keeps until its end.
+        unsafe { borrow(held.cast(), "the record's blocks and tags") }
+    }
+}
+
+/// Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
+/// there is none; that too is something that was read.
+///
+/// Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above 4,096 records, `NS_WRONG_KIND`,
+/// `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_get(
+    txn: *mut ns_txn,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    record: *mut ns_record,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(record, "the record") }?;
+        let namespace = txn.session().namespace(namespace)?;
+        let Some(found) = txn.store().get(namespace, key)? else {
+            return Ok(ns_status::NS_NOT_FOUND);
+        };
+        let (version, expires_ms) = (found.version().unwrap_or(0), found.expires_ms());
+        let held = txn.keep(found);
+        // SAFETY: `keep` has just made it.
+        let value = ns_bytes::of(unsafe { borrow(held, "the record") }?.bytes());
+        out.put(ns_record { value, version, expires_ms, held: held.cast() });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
+/// good until the transaction ends.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_record_block(
+    record: *const ns_record,
+    name: ns_bytes,
+    block: *mut ns_bytes,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let held = unsafe { ns_record::held(record) }?;
+        // SAFETY: rule 2.
+        let name = unsafe { name.name() }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(block, "the block") }?;
+        let Some(found) = held.block(name) else { return Ok(ns_status::NS_NOT_FOUND) };
+        out.put(ns_bytes::of(found));
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// # Safety
+/// Rule 4.
+unsafe fn call_each<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a [u8])>,
+    each: ns_block_fn,
+    context: *mut c_void,
+) -> Result<ns_status> {
+    let each = each.ok_or_else(|| null("the callback"))?;
+    for (name, bytes) in pairs {
+        let (name, bytes) = (ns_bytes::of(name.as_bytes()), ns_bytes::of(bytes));
+        // SAFETY: rule 4: it takes these arguments and returns.
+        if !unsafe { each(context, name, bytes) } {
+            break;
+        }
+    }
+    Ok(ns_status::NS_OK)
+}
+
+/// Calls `each` with every named block of a record. None in a namespace of values.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_record_blocks(
+    record: *const ns_record,
+    each: ns_block_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let held = unsafe { ns_record::held(record) }?;
+        // SAFETY: rule 4.
+        unsafe { call_each(held.blocks(), each, context) }
+    })
+}
+
+/// Calls `each` with every tag of a record, in ascending order: its name and a value.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_record_tags(
+    record: *const ns_record,
+    each: ns_block_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let held = unsafe { ns_record::held(record) }?;
+        // SAFETY: rule 4.
+        unsafe { call_each(held.tags(), each, context) }
+    })
+}
+
+/// Puts a record at the commit: this value, no tags, no expiry, whatever it had before.
+///
+/// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`,
+/// `NS_TRANSACTION_TOO_LARGE` above 256 MiB, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_put(
+    txn: *mut ns_txn,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+) -> ns_status {
+    let labels = ns_labels { tags: std::ptr::null(), tags_len: 0, expires_ms: 0 };
+    // SAFETY: the same rules.
+    unsafe { ns_txn_put_labelled(txn, namespace, key, value, labels) }
+}
+
+/// Puts a record with tags and an expiry at the commit. Fails as `ns_txn_put`.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_put_labelled(
+    txn: *mut ns_txn,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    labels: ns_labels,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        // SAFETY: rule 2.
+        let value = unsafe { value.value() }?;
+        // SAFETY: rule 2.
+        let tags = unsafe { labels.read() }?;
+        let labels = Labels { tags: &tags, expires_ms: labels.expires_ms };
+        let namespace = txn.session().namespace(namespace)?;
+        txn.store().put_labelled(namespace, key, value, labels)?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Gives a record other tags and another expiry at the commit; its value or blocks stay as they
+/// are. `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get` and `ns_txn_put`.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_label(
+    txn: *mut ns_txn,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    labels: ns_labels,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        // SAFETY: rule 2.
+        let tags = unsafe { labels.read() }?;
+        let labels = Labels { tags: &tags, expires_ms: labels.expires_ms };
+        let namespace = txn.session().namespace(namespace)?;
+        let is_there = txn.store().label(namespace, key, labels)?;
+        Ok(if is_there { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
+    })
+}
+
+/// Changes some named blocks of a record at the commit; the others, its tags and its expiry stay.
+/// Creates the record if there is none.
+///
+/// Fails with `NS_CONFLICT`, `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`,
+/// `NS_TOO_MANY_BLOCKS`, `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_TRANSACTION_TOO_LARGE`,
+/// `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_patch(
+    txn: *mut ns_txn,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    changes: ns_changes,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        // SAFETY: rule 2.
+        let changes = unsafe { changes.read() }?;
+        let namespace = txn.session().namespace(namespace)?;
+        txn.store().patch(namespace, key, &changes)?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Deletes a record at the commit: `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get`.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_txn_delete(
+    txn: *mut ns_txn,
+    namespace: ns_namespace,
+    key: ns_bytes,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let txn = unsafe { borrow(txn, "the transaction") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        let namespace = txn.session().namespace(namespace)?;
+        let is_there = txn.store().delete(namespace, key)?;
+        Ok(if is_there { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
+    })
+}
