@@ -109,6 +109,8 @@ pub struct World {
     pub streamed: BTreeSet<String>,
     /// Transactions in the stream: the steps of each.
     pub stream: Vec<Vec<String>>,
+    /// The earliest entry of each record in the order of expiry: one that was put off has it still.
+    pub entries: BTreeMap<String, u64>,
     /// True if the tags of `late` answer.
     pub is_late_ready: bool,
     /// True while the clock is set forward.
@@ -117,6 +119,7 @@ pub struct World {
 
 impl World {
     /// The worlds after no, one, two ... transactions of an act: the last one is after all of it.
+    /// Only one of an act that changes nothing which can be seen: that is done again.
     pub fn after(&self, act: &Act) -> Vec<Self> {
         let mut worlds = vec![self.clone()];
         let mut next = self.clone();
@@ -133,7 +136,8 @@ impl World {
                 let mut due: Vec<(u64, String)> = Vec::new();
                 for (key, rec) in &self.records {
                     if rec.is_past(self.is_forward) {
-                        due.push((rec.expires, key.clone()));
+                        let entry = self.entries.get(key).copied();
+                        due.push((entry.unwrap_or(rec.expires), key.clone()));
                     }
                 }
                 due.sort();
@@ -144,16 +148,16 @@ impl World {
             }
             Act::Forward(is_forward) => {
                 next.is_forward = *is_forward;
-                worlds.push(next);
+                worlds = vec![next];
             }
             Act::Declare => {
                 next.is_late_ready = true;
                 worlds.push(next);
             }
-            Act::DeclareInVain | Act::Watch(_) => worlds.push(next),
+            Act::DeclareInVain | Act::Watch(_) => {}
             Act::Stream(space, _) => {
                 next.streamed.insert((*space).to_owned());
-                worlds.push(next);
+                worlds = vec![next];
             }
             Act::Add(key, delta) => {
                 *next.counters.entry((*key).to_owned()).or_default() += delta;
@@ -200,6 +204,10 @@ impl World {
                 let what = if living.is_some() { "updated" } else { "created" };
                 self.tell(key, what, before, new);
                 evicted.extend(self.evicted_by(key, new));
+                if new.expires != 0 {
+                    let entry = self.entries.entry(key.to_owned()).or_insert(new.expires);
+                    *entry = new.expires.min(*entry);
+                }
                 self.records.insert(key.to_owned(), new.clone());
             } else {
                 if living.is_some() {
@@ -228,10 +236,12 @@ impl World {
     /// Another record that has ended and has a unique value of this one.
     fn evicted_by(&self, key: &str, new: &Rec) -> Option<String> {
         let is_unique = |tag: &&(String, String)| tag.0 == "guti" || tag.0 == "teid";
-        let shares = |rec: &Rec| new.tags.iter().filter(is_unique).any(|tag| rec.tags.contains(tag));
-        let mut others = self.records.iter().filter(|(other, _)| {
-            other.as_str() != key && space_of(other) == space_of(key)
-        });
+        let shares =
+            |rec: &Rec| new.tags.iter().filter(is_unique).any(|tag| rec.tags.contains(tag));
+        let mut others = self
+            .records
+            .iter()
+            .filter(|(other, _)| other.as_str() != key && space_of(other) == space_of(key));
         others.find(|(_, rec)| shares(rec) && rec.is_past(self.is_forward)).map(|(k, _)| k.clone())
     }
 
