@@ -79,7 +79,7 @@ fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
     let region = Region::attach(path)?;
     let session = region.session()?;
     let namespaces = region.inspect()?.namespaces;
-    if !namespaces.iter().any(|entry| entry.name == NAME) {
+    if !region.has_hidden(NAME)? {
         return Ok(());
     }
     for entry in &namespaces {

@@ -51,47 +51,42 @@ impl Session {
     /// that were not collected are there again; those that were stay gone.
     ///
     /// Complexity: a transaction for each record, and one for each that was put off since it was
-    /// entered into the order: its entry is moved on, and does not count towards `limit`.
+    /// entered into the order: its entry is moved on, and counts towards `limit` as well. What
+    /// keeps one record (a stream that is full) does not keep the others; it is told at the end.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.
     pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
         let mut collected = Collected::default();
+        let (mut left, mut failed) = (limit, None);
         let first = u64::from(self.member.index());
         for tree in first..first + EXPIRY_TREES {
-            while collected.records < limit {
-                let due = self.due(tree, BATCH.min(limit - collected.records))?;
-                if due.is_empty() {
-                    break;
-                }
-                let mut has_moved = false;
+            let mut after = Vec::new();
+            loop {
+                let due = self.due(tree, &after, BATCH.min(left))?;
+                let Some(last) = due.last() else { break };
+                after.clone_from(&last.entry);
+                left -= due.len();
                 for entry in &due {
                     match self.end(tree, entry) {
-                        Ok(is_ended) => {
-                            collected.records += usize::from(is_ended);
-                            has_moved = true;
-                        }
-                        // Somebody else has it.
-                        Err(Error::Conflict { .. }) => {}
-                        Err(error) => return Err(error),
+                        Ok(is_ended) => collected.records += usize::from(is_ended),
+                        // Somebody else has it, or something keeps this one: the others go on.
+                        Err(Error::Conflict { .. }) => collected.has_more = true,
+                        Err(error) => failed = failed.or(Some(error)),
                     }
-                }
-                if !has_moved {
-                    collected.has_more = true;
-                    break;
                 }
             }
         }
-        collected.has_more |= collected.records >= limit;
-        Ok(collected)
+        collected.has_more |= left == 0;
+        failed.map_or(Ok(collected), Err)
     }
 
-    /// The first entries of a tree whose time has passed.
-    fn due(&self, tree: u64, limit: usize) -> Result<Vec<Due>> {
+    /// The first entries of a tree after this one whose time has passed.
+    fn due(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<Due>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
         let mut set = WriteSet::new(self)?;
         let mut cursor = Cursor::default();
-        let range = (Bound::Unbounded, Bound::Excluded(&now[..]));
+        let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
         cursor.begin(expiry_root(tree), range, Sight::Untracked);
         let mut due = Vec::new();
         while due.len() < limit {

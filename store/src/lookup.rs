@@ -8,10 +8,11 @@ use nearstate_model::{Error, Result};
 
 use crate::found::Record;
 use crate::hidden::{STRIPES, count_key, posting_key, tag_root};
+use crate::meta::{is_past, split};
 use crate::ordered::{Cursor, Sight, composite_range, split_composite};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Session};
-use crate::tagging::read_count;
+use crate::tagging::{read_count, values};
 use crate::txn::Txn;
 use crate::view::View;
 use crate::writeset::WriteSet;
@@ -60,7 +61,7 @@ impl Session {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
                     return Ok(Some(view));
                 }
-            } else if self.is_past(namespace, record)? {
+            } else if self.has_ended(namespace, record, (tag, value))? {
                 return Ok(None);
             }
             // The value went to another record, or away, between the two looks.
@@ -68,13 +69,17 @@ impl Session {
         Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
     }
 
-    /// True if a key has a record whose time has passed.
-    fn is_past(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
+    /// True if a key has a record with this value whose time has passed.
+    fn has_ended(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        (tag, value): (&str, &[u8]),
+    ) -> Result<bool> {
         let found = self.member.find(self.table(namespace)?, self.hash(key), key)?;
-        match found {
-            Some((cell, _)) => crate::meta::is_past_cell(cell),
-            None => Ok(false),
-        }
+        let Some((cell, bytes)) = found else { return Ok(false) };
+        let (_, meta) = split(cell, bytes)?;
+        Ok(is_past(meta)? && values(meta, tag).any(|found| found == value))
     }
 
     /// Calls `each` with every record that has such a value of a tag, in the order of the values,
@@ -211,7 +216,11 @@ impl Txn<'_> {
         loop {
             // Not across the call: it may use the transaction.
             let has_more = walk.step(&mut self.set.borrow_mut())?;
-            if !has_more || !each(&walk.record) {
+            if !has_more {
+                return Ok(());
+            }
+            // Not one whose time has passed.
+            if self.get(namespace, &walk.record)?.is_some() && !each(&walk.record) {
                 return Ok(());
             }
         }

@@ -13,9 +13,11 @@
 use nearstate_memory::layout::{Damage, traits};
 use nearstate_memory::{Next, RingReader, Start};
 use nearstate_model::Result;
+use nearstate_model::limits::NAMESPACES_MAX;
 
 use crate::commit::{Committed, decode};
-use crate::session::{Namespace, Session};
+use crate::record::Kind;
+use crate::session::{Namespace, Session, wrong_kind};
 
 /// What becomes of a full stream. A session has one stream for all streamed namespaces that it
 /// writes to, so this is a property of the stream: it is set when the stream is made, by the
@@ -88,16 +90,35 @@ impl Session {
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
     pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
+        if namespace.kind() == Kind::Counters {
+            return Err(wrong_kind(namespace.kind(), "stream", ""));
+        }
         let is_keeping = when_full == WhenFull::Refuse;
         self.member.change_traits(namespace.index, |word| {
             let word = word | traits::STREAMED;
             if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
         })?;
-        for index in 0..self.member.sessions()? {
-            let Some(ring_at) = self.member.stream_ring(index)? else { continue };
-            self.member.ring_reader(ring_at, Start::Acked)?.refuse_when_full(is_keeping)?;
+        // A writer's stream is one for all namespaces: it refuses as long as one of them asks for it.
+        if is_keeping || !self.is_any_keeping()? {
+            for index in 0..self.member.sessions()? {
+                if let Some(ring_at) = self.member.stream_ring(index)? {
+                    self.member.set_refusing(ring_at, is_keeping)?;
+                }
+            }
         }
         self.member.pass_every_bucket(self.table(namespace)?)
+    }
+
+    fn is_any_keeping(&self) -> Result<bool> {
+        for index in 0..NAMESPACES_MAX as u32 {
+            if self.member.table(index).is_err() {
+                break;
+            }
+            if self.member.traits(index)? & traits::KEEPING != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;
@@ -126,8 +147,10 @@ impl CommitStream<'_> {
         let sessions = self.session.member.sessions()? as usize;
         self.readers.resize_with(sessions, || None);
         let mut found = None;
-        for step in 0..sessions {
-            let index = (self.next + step) % sessions;
+        for _ in 0..sessions {
+            // Each in its turn, also after one that is damaged.
+            let index = self.next % sessions;
+            self.next = index + 1;
             let Some(slot) = self.readers.get_mut(index) else { break };
             let writer = u32::try_from(index).unwrap_or(u32::MAX);
             if slot.is_none()
@@ -138,15 +161,14 @@ impl CommitStream<'_> {
             let Some(reader) = slot else { continue };
             match reader.next(&mut self.bytes)? {
                 Next::Empty => {}
-                Next::Entry { number } => found = Some((index, writer, Ok(number))),
-                Next::Lost { entries } => found = Some((index, writer, Err(entries))),
+                Next::Entry { number } => found = Some((writer, Ok(number))),
+                Next::Lost { entries } => found = Some((writer, Err(entries))),
             }
             if found.is_some() {
                 break;
             }
         }
-        let Some((index, writer, what)) = found else { return Ok(None) };
-        self.next = index;
+        let Some((writer, what)) = found else { return Ok(None) };
         Ok(Some(match what {
             Ok(number) => Told::Transaction(Entry { writer, number, bytes: &self.bytes }),
             Err(transactions) => Told::Lost { writer, transactions },

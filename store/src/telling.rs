@@ -1,15 +1,15 @@
 //! What a transaction tells: events for the watchers of a namespace, and its entry in the commit
 //! stream of this writer. Both are encoded here, before the decision, and appended by the commit.
 
+use nearstate_memory::Announcement;
 use nearstate_memory::layout::traits;
-use nearstate_memory::{Announcement, Start};
 use nearstate_model::Result;
 use nearstate_model::limits::STREAM_RING_BYTES;
 
 use crate::buffers::Write;
 use crate::commit::{self, Step};
 use crate::event::{Change, EventKind, TagValue, VERSION_AT};
-use crate::meta::{Meta, Tags, is_past, split};
+use crate::meta::{Meta, Tags, is_past, is_past_cell, split};
 use crate::session::Session;
 use crate::writeset::{Stored, WriteSet};
 
@@ -122,6 +122,11 @@ impl<'s> WriteSet<'s> {
             if entry.write.is_none() || entry.traits & traits::STREAMED == 0 {
                 continue;
             }
+            let old = entry.seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
+            let is_ended = match old {
+                Some((cell, _)) => is_past_cell(cell)?,
+                None => false,
+            };
             let object;
             let step = match &entry.write {
                 Write::None => continue,
@@ -129,7 +134,7 @@ impl<'s> WriteSet<'s> {
                     object = self.session.object_parts(entry, *copy, &buffers.copies)?.concat();
                     Step::Put { value: &object, meta: &[] }
                 }
-                Write::Delete => Step::Deleted { is_expiry: entry.is_expiry },
+                Write::Delete => Step::Deleted { is_expiry: entry.is_expiry || is_ended },
                 Write::Put { value } => Step::Put {
                     value: value.of(&buffers.bytes),
                     meta: entry.meta.unwrap_or_default().of(&buffers.bytes),
@@ -165,12 +170,13 @@ fn tags_of(meta: &[u8]) -> impl Iterator<Item = TagValue<'_>> {
 impl Session {
     /// The ring of this writer's stream, made if there is none. Nothing may be pending.
     fn stream_ring(&self, is_keeping: bool) -> Result<u64> {
-        if let Some(ring_at) = self.member.stream_ring(self.member.index())? {
-            return Ok(ring_at);
-        }
-        let ring_at = self.member.open_stream_ring(STREAM_RING_BYTES)?;
+        let ring_at = match self.member.stream_ring(self.member.index())? {
+            Some(ring_at) => ring_at,
+            None => self.member.open_stream_ring(STREAM_RING_BYTES)?,
+        };
         if is_keeping {
-            self.member.ring_reader(ring_at, Start::Oldest)?.refuse_when_full(true)?;
+            // Each time: the ring may be older than the policy, or its maker was killed before.
+            self.member.set_refusing(ring_at, true)?;
         }
         Ok(ring_at)
     }

@@ -330,12 +330,23 @@ impl Txn<'_> {
     /// As [`Txn::commit`].
     pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
-        let written = set.index_all()?;
-        set.tell_all()?;
-        set.commit()?;
+        let written = match set.index_all().and_then(|n| set.tell_all().map(|()| n)) {
+            Ok(written) => written,
+            Err(error) => {
+                set.give_back();
+                return Err(error);
+            }
+        };
+        if let Err(error) = set.commit() {
+            set.give_back();
+            return Err(error);
+        }
         for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
             each(set.buffers.bytes(entry.key), entry.after);
         }
+        let session = set.session;
+        set.give_back();
+        session.collect_some();
         Ok(())
     }
 

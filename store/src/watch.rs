@@ -117,6 +117,8 @@ impl Session {
         let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
         // The ring first: who sees the trait finds the ring.
         self.member.raise_trait(table, traits::WATCHED)?;
+        // Who had judged the traits before is done after this.
+        self.member.pass_every_bucket(table)?;
         let reader = self.member.ring_reader(ring, Start::Tail)?;
         Ok(Watch { reader, filter, bytes: Vec::new() })
     }
