@@ -7,7 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nearstate_store::{
@@ -91,7 +91,7 @@ fn objects_come_and_go_with_their_transaction() {
 #[test]
 fn an_address_is_never_given_twice() {
     let place = place();
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for round in 0..40 {
         let one = place.region.session().unwrap();
         let other = place.region.session().unwrap();
@@ -515,7 +515,7 @@ mod rings {
                                     .and_then(|all| Ok((all, walk(&txn, heads[1])?)));
                                 match seen {
                                     Ok((one, two)) => {
-                                        let all: HashSet<_> = one.iter().chain(&two).collect();
+                                        let all: BTreeSet<_> = one.iter().chain(&two).collect();
                                         assert_eq!(all.len(), one.len() + two.len());
                                     }
                                     Err(error) => {

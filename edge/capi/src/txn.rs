@@ -28,10 +28,6 @@ pub struct ns_txn {
 
 /// Where the transaction itself is.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one, in a box; another box would cost more"
-)]
 enum Place {
     /// Here: the caller ends it.
     Owned(Txn<'static>),
