@@ -85,6 +85,7 @@ impl Member {
             log.set(index, LINE_TAIL, tail)?;
             log.set(index, LINE_SOURCE, source)?;
             log.set(index, LINE_RING, ring_at)?;
+            crash_point!("event.placed");
             tail += words_of(length);
         }
         crash_point!("txn.announced");
@@ -99,6 +100,7 @@ impl Member {
         let at = self.draft(&Head { kind, flags, body, key, children, hash })?;
         self.write(at, 0, bytes)?;
         self.seal_block(at, 0)?;
+        crash_point!("event.drafted");
         Ok(at)
     }
 }
@@ -138,6 +140,7 @@ pub(crate) fn retire_all(arena: &Arena<'_>, log: Log<'_>) -> Result<(), Damage> 
     for index in lines - log.header(EVENTS)?.min(lines)..lines {
         if log.get(index, LINE_RING)? != 0 {
             arena.retire(log.get(index, LINE_SOURCE)?)?;
+            crash_point!("event.retired");
         }
     }
     Ok(())
@@ -150,6 +153,7 @@ pub(crate) fn wake_all(log: Log<'_>) -> Result<(), Damage> {
     for index in lines - log.header(EVENTS)?.min(lines)..lines {
         let ring_at = log.get(index, LINE_RING)?;
         if ring_at != 0 && ring_at != before {
+            crash_point!("txn.waking");
             ring::wake(log.map(), ring_at)?;
             before = ring_at;
         }

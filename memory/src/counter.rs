@@ -5,6 +5,7 @@ use nearstate_model::Result;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::{self, Cell, HEADER, Head, Kind};
+use crate::crash::crash_point;
 use crate::layout::{Damage, LINE};
 use crate::map::Map;
 use crate::member::Member;
@@ -54,7 +55,9 @@ impl Counter<'_> {
     pub fn add(&self, member: &Member, delta: i64) -> Result<(), Damage> {
         // Relaxed: a load of the same word that happens after this add sees it in any order, and a
         // counter publishes nothing but itself.
+        crash_point!("counter.adding");
         self.stripe(u64::from(member.index()))?.fetch_add(delta.cast_unsigned(), Ordering::Relaxed);
+        crash_point!("counter.added");
         Ok(())
     }
 
@@ -98,6 +101,7 @@ impl Member {
         }
         Counter { map, at }.add(self, sum)?;
         cell::seal(map, at, 0, 0)?;
+        crash_point!("counter.made");
         Ok(at)
     }
 }

@@ -49,6 +49,9 @@ pub const POINTS: &[&str] = &[
     "line.linked",
     "line.settled",
     "txn.sealed",
+    "event.drafted",
+    "event.placed",
+    "txn.announced",
     "txn.noted",
     "txn.intending",
     "txn.intended",
@@ -57,12 +60,33 @@ pub const POINTS: &[&str] = &[
     "txn.appended",
     "txn.settling",
     "txn.settled",
+    "tell.oldest",
+    "tell.reserved",
+    "tell.headed",
+    "tell.written",
+    "tell.numbered",
+    "tell.done",
+    "txn.appended",
     "txn.unpended",
+    "event.retired",
     "txn.retired",
     "txn.logged",
     "txn.unlocking",
     "txn.unlocked",
     "txn.undone",
+    "txn.waking",
+    "counter.made",
+    "counter.adding",
+    "counter.added",
+    "traits.raised",
+    "traits.changed",
+    "traits.passing",
+    "ring.made",
+    "ring.noted",
+    "ring.named",
+    "ring.settled",
+    "ring.numbered",
+    "ring.acked",
     "chunk.noted",
     "chunk.taken",
     "chunk.bumped",
@@ -135,6 +159,13 @@ pub fn is_planted(fault: &str) -> bool {
     }
 }
 
+/// Sets the clock that decides when records end forward by so many milliseconds, in this process
+/// only, or back: by how much it is off from the machine's in all, not from what it was.
+#[cfg(feature = "crash-points")]
+pub fn shift_clock(ms: i64) {
+    crate::system::CLOCK_SHIFT_MS.store(ms, std::sync::atomic::Ordering::Relaxed);
+}
+
 /// Kills this process with SIGKILL if `NEARSTATE_CRASH_AT=name:n` names this point and this is the
 /// n-th time it is passed; stops it with SIGSTOP for `name:n:stop`. With `NEARSTATE_JITTER=n` it
 /// gives the processor away at one point in n, so that others run between any two stores.
@@ -177,7 +208,7 @@ fn jitter() {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 20;
     if word.is_multiple_of(one_in) {
-        if word / one_in % 4 == 0 {
+        if (word / one_in).is_multiple_of(4) {
             std::thread::sleep(std::time::Duration::from_micros(30));
         } else {
             std::thread::yield_now();

@@ -104,6 +104,7 @@ impl Member {
     pub fn raise_trait(&self, table: &Table, bit: u64) -> Result<()> {
         let word = self.map().word(catalog_at(table.index()) + CATALOG_TRAITS)?;
         word.fetch_or(bit, Ordering::AcqRel);
+        crash_point!("traits.raised");
         self.whole()
     }
 
@@ -129,6 +130,7 @@ impl Member {
             let at = table.bucket_at(self.map(), bucket)?;
             let payload = self.take(at, slot::BUCKET)?;
             self.give_back(at, slot::BUCKET, payload)?;
+            crash_point!("traits.passing");
         }
         Ok(())
     }
@@ -144,7 +146,10 @@ impl Member {
         loop {
             let wanted = change(seen);
             match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(wanted),
+                Ok(_) => {
+                    crash_point!("traits.changed");
+                    return Ok(wanted);
+                }
                 Err(now) => seen = now,
             }
         }

@@ -13,6 +13,7 @@ use nearstate_model::{Error, Result};
 use crate::arena::{note, note_word, op, settle_word, slot};
 use crate::atomic::Ordering;
 use crate::cell::{self, Cell, Head, Kind};
+use crate::crash::crash_point;
 use crate::layout::{ARENA_BYTES, CATALOG_RING, Damage, LINE, arena_at, catalog_at};
 use crate::map::Map;
 use crate::member::Member;
@@ -85,6 +86,7 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
     }
     let at = member.alloc(RING_WORDS + capacity_bytes)?;
     fill(member.map(), at)?;
+    crash_point!("ring.made");
     Ok(at)
 }
 
@@ -257,9 +259,12 @@ impl Member {
             }
         };
         note_word(&arena, word_at, 0, at, op::ONCE);
+        crash_point!("ring.noted");
         match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
+                crash_point!("ring.named");
                 settle_word(&arena);
+                crash_point!("ring.settled");
                 Ok(at)
             }
             Err(there) => {
@@ -431,6 +436,7 @@ impl RingReader {
         // The number first: cut short between the two, it says what was read, and the position is
         // too low, which only keeps more.
         number.store(self.expected, Ordering::Relaxed);
+        crash_point!("ring.numbered");
         // Release, pairs with `has_room`: what was read was read before it is overwritten.
         at.store(self.at, Ordering::Release);
         self.whole()
@@ -443,6 +449,7 @@ impl RingReader {
     /// `Damaged`, `Forked`.
     pub fn refuse_when_full(&self, is_refusing: bool) -> Result<()> {
         self.ack()?;
+        crash_point!("ring.acked");
         let word = self.shared.map.word(self.ring_at.saturating_add(RING_FLAGS))?;
         word.store(if is_refusing { REFUSING } else { 0 }, Ordering::Release);
         self.whole()

@@ -31,7 +31,15 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
+#[cfg(not(loom))]
+use crate::crash::crash_point;
 use crate::layout::Damage;
+
+/// The models have no processes to kill.
+#[cfg(loom)]
+macro_rules! crash_point {
+    ($name:literal) => {};
+}
 
 /// Words before an entry's payload: its size and check, its number.
 pub(crate) const ENTRY_HEAD: u64 = 2;
@@ -155,6 +163,7 @@ impl RingWords<'_> {
         let number = place.load(Ordering::Relaxed);
         let check = check_of(payload, number, tail_before);
         head.store((payload.len() as u64) << 32 | check, Ordering::Relaxed);
+        crash_point!("tell.headed");
         let (whole, rest) = payload.as_chunks::<WORD>();
         for chunk in whole {
             put(places.next(), u64::from_le_bytes(*chunk));
@@ -165,10 +174,13 @@ impl RingWords<'_> {
                 rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
             );
         }
+        crash_point!("tell.written");
         put(places.nth(1), number.wrapping_add(1));
+        crash_point!("tell.numbered");
         // W4.
         let order = if mutant("tail-relaxed") { Ordering::Relaxed } else { Ordering::Release };
         self.tail.store(tail, order);
+        crash_point!("tell.done");
         Ok(())
     }
 
@@ -189,6 +201,7 @@ impl RingWords<'_> {
             }
         }
         self.oldest.store(oldest, Ordering::Release);
+        crash_point!("tell.oldest");
         // An append that was cut short and not repeated may have touched more than this one will.
         let before = self.reserved.load(Ordering::Relaxed);
         let is_sound = before <= tail.saturating_add(self.entry_words_max() + NEXT_HEAD);
@@ -202,6 +215,7 @@ impl RingWords<'_> {
         if mutant("reserve-late") {
             self.reserved.store(reserved, Ordering::Relaxed);
         }
+        crash_point!("tell.reserved");
     }
 
     /// R3 and R4: true if what was read from `at` on, before a tail that was read before it, had

@@ -419,9 +419,17 @@ fn clock(which: libc::clockid_t) -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)
 }
 
+/// By how many milliseconds the clock of this process is off, for tests of clocks that jump.
+#[cfg(feature = "crash-points")]
+pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
+    std::sync::atomic::AtomicI64::new(0);
+
 /// Milliseconds since 1970 by the system's clock, as of its last tick (1 to 4 ms ago).
 pub fn now_ms_coarse() -> u64 {
-    u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX)
+    let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);
+    #[cfg(feature = "crash-points")]
+    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(std::sync::atomic::Ordering::Relaxed));
+    now
 }
 
 /// How long the machine runs, as of the clock's last tick: a clock that never jumps.

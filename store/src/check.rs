@@ -1,6 +1,7 @@
 //! The offline verifier: `nearstate-memory`'s walk over every byte, the format of each record, and
 //! that the indexes of tags say what the records say.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_memory::layout::traits;
@@ -8,13 +9,13 @@ use nearstate_model::{Error, Result};
 
 pub use nearstate_memory::check::CheckReport;
 
-use crate::hidden::{EXPIRY_TREES, NAME, expiry_root, posting_key, tag_root};
+use crate::hidden::{EXPIRY_TREES, NAME, count_key, expiry_root, posting_key, tag_root};
 use crate::meta::{Meta, split};
 use crate::ordered::{self, composite, split_composite};
 use crate::record::{Kind, Place, Table};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Region, Session};
-use crate::tagging::values;
+use crate::tagging::{read_count, values};
 use crate::writeset::WriteSet;
 
 /// Verifies a region that nobody is attached to. Dead members are recovered first; nothing else is
@@ -118,10 +119,12 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
         })?;
     }
     let (mut found, mut key) = (0, Vec::new());
+    let mut counts = BTreeMap::new();
     session.each_stored(namespace, &mut |cell| {
         let (_, meta) = split(cell, cell.value()?)?;
         for value in values(meta, &tag.name) {
             found += 1;
+            *counts.entry(value.to_vec()).or_insert(0) += i64::from(tag.is_counted);
             if tag.is_unique {
                 posting_key(namespace.index, tag.id, value, &mut key);
                 let posting = session.member.find(hidden, session.hash(&key), &key)?;
@@ -153,7 +156,36 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
             return Err(damaged(format!("{postings} postings of {found} values")));
         }
     }
-    Ok(())
+    check_counts(session, namespace, tag, counts)
+}
+
+/// The stripes of each value's count come to the number of records that have it.
+fn check_counts(
+    session: &Session,
+    namespace: Namespace,
+    tag: &Tag,
+    mut found: BTreeMap<Vec<u8>, i64>,
+) -> Result<()> {
+    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let mut prefix = Vec::new();
+    count_key(namespace.index, tag.id, 0, &[], &mut prefix);
+    // What follows the tag is the stripe.
+    prefix.pop();
+    session.each_stored(hidden, &mut |cell| {
+        if let Some([_, value @ ..]) = cell.key()?.strip_prefix(prefix.as_slice()) {
+            *found.entry(value.to_vec()).or_default() -= read_count(cell.value()?);
+        }
+        Ok(())
+    })?;
+    match found.into_iter().find(|(_, left)| *left != 0) {
+        Some((value, left)) => Err(damaged(format!(
+            "the count of {:?} is {} too {}",
+            text(&value),
+            left.unsigned_abs(),
+            if left > 0 { "low" } else { "high" }
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn count_postings(session: &Session, namespace: Namespace, tag: &Tag) -> Result<usize> {

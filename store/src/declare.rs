@@ -3,7 +3,8 @@
 //! ```text
 //! 1 the tags are there, "building"         from now on each commit keeps them
 //! 2 every bucket's lock is passed once     nobody is left who had not seen them
-//! 3 record by record: its values are entered, each in a transaction of its own
+//! 3 record by record: its values are entered, each in a transaction of its own; a record whose time
+//!   has passed is deleted instead
 //! 4 "ready"                                lookups are answered
 //! ```
 //!
@@ -14,6 +15,7 @@ use nearstate_memory::layout::traits;
 use nearstate_model::{Error, Result};
 
 use crate::hidden::schema_key;
+use crate::meta::{is_past, split};
 use crate::schema::{Tag, TagSchema, TagSet, TagState};
 use crate::session::{Namespace, Schema, Session};
 use crate::tagging::values;
@@ -36,10 +38,17 @@ impl Session {
         Ok(namespace)
     }
 
-    /// Adds tags to a namespace and enters the records that it has; writers go on meanwhile. Tags
-    /// that are there already in the same form are left as they are.
+    /// Adds tags to a namespace and enters the records that it has; writers go on meanwhile, and
+    /// keep the tags from the beginning. Lookups answer `BadArgument` until it is done. Tags that
+    /// are there already in the same form are left as they are; one that a process has left
+    /// unfinished is finished.
+    ///
+    /// A tag is for good, and takes one of [`TAGS_DECLARED_MAX`] numbers, also when it is refused
+    /// for what the records hold.
     ///
     /// Complexity: linear in the records if a tag is new; each record costs a transaction.
+    ///
+    /// [`TAGS_DECLARED_MAX`]: nearstate_model::limits::TAGS_DECLARED_MAX
     ///
     /// # Errors
     /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
@@ -64,7 +73,7 @@ impl Session {
         }
     }
 
-    /// The tags that a namespace has.
+    /// The tags that a namespace has, also those that are still being built.
     ///
     /// # Errors
     /// `Damaged`.
@@ -112,13 +121,13 @@ impl Session {
         })
     }
 
-    /// Runs a transaction for each record of a namespace.
+    /// Runs a transaction for each record of a namespace, also for those whose time has passed.
     fn each_record(
         &self,
         namespace: Namespace,
         work: impl Fn(&Txn<'_>, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut scan = self.scan(namespace)?;
+        let mut scan = self.scan(namespace)?.with_past();
         let mut key = Vec::new();
         loop {
             match scan.next()? {
@@ -151,8 +160,20 @@ impl Txn<'_> {
         (state, wanted): (TagState, &[TagSchema]),
         is_entering: bool,
     ) -> Result<()> {
-        let Some(record) = self.get(namespace, key)? else { return Ok(()) };
         let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let (place, stored) = set.read(namespace.index, hash, key)?;
+        let Some((cell, bytes)) = stored else { return Ok(()) };
+        let (_, meta) = split(cell, bytes)?;
+        if is_entering && is_past(meta)? {
+            // Nobody misses it, and its values may be another record's by now. Left there, it would
+            // lack its entries if the clock was set back.
+            set.delete(place);
+            if let Some(entry) = set.buffers.entries.get_mut(place) {
+                entry.is_expiry = true;
+            }
+            return Ok(());
+        }
         let tags = set.session.tag_set(namespace.index)?;
         let mut shop = std::mem::take(&mut set.buffers.workshop);
         shop.record.clear();
@@ -162,7 +183,7 @@ impl Txn<'_> {
         let mut done = Ok(());
         for tag in tags.tags().filter(is_ours) {
             let mut has_any = false;
-            for value in values(record.meta(), &tag.name) {
+            for value in values(meta, &tag.name) {
                 has_any = true;
                 let step = if is_entering {
                     set.give(namespace.index, tag, value, &mut shop)

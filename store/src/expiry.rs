@@ -25,7 +25,7 @@ const EXPIRING_MAX: u32 = 16;
 /// Records that it collects then: twice as many as it has put, so that the due ones get fewer.
 const COLLECTED_MAX: usize = 32;
 
-/// What a collection came to.
+/// What a collection came to ([`Session::collect_expired`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Records that were deleted because their time had passed.
@@ -44,10 +44,14 @@ struct Due {
 
 impl Session {
     /// Deletes records whose time has passed, at most `limit`, with their tags; watchers are told
-    /// that they expired. Reads never return such records, so this frees memory and tells; call it
-    /// now and then, or let any process do so. Several may collect at once.
+    /// that they expired, once, however many collect. Reads of a record do not return it from its
+    /// time on, so this frees memory and tells; call it now and then, or let any process do so.
     ///
-    /// Complexity: a transaction for each record; nothing else is looked at.
+    /// Time is the machine's ([`now_ms_coarse`](crate::now_ms_coarse)). If it is set back, records
+    /// that were not collected are there again; those that were stay gone.
+    ///
+    /// Complexity: a transaction for each record, and one for each that was put off since it was
+    /// entered into the order: its entry is moved on, and does not count towards `limit`.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.

@@ -50,6 +50,12 @@ pub struct Scan<'s> {
 }
 
 impl Scan<'_> {
+    /// The same walk, which also meets records whose time has passed.
+    pub(crate) const fn with_past(mut self) -> Self {
+        self.is_expiring = false;
+        self
+    }
+
     /// Steps to the next record without touching it. False at the end.
     ///
     /// Cost: a line of the index for every three or four records.

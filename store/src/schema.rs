@@ -14,7 +14,8 @@ const ORDERED: u8 = 2;
 const COUNTED: u8 = 4;
 const REQUIRED: u8 = 8;
 
-/// A tag as an application declares it (TS 29.598: `MetaTag` with its `keyType`).
+/// A tag as an application declares it (TS 29.598, `MetaSchema`: a `MetaTag` with its `keyType`,
+/// `sort` and `presence`). With no property at all it is found by equality.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "four properties that exclude none of each other"
@@ -23,13 +24,17 @@ const REQUIRED: u8 = 8;
 pub struct TagSchema {
     /// Its name.
     pub name: String,
-    /// A value stands in one record of the namespace at the most.
+    /// A value stands in one record of the namespace at the most (`UNIQUE_KEY`): a commit that
+    /// gives it to a second one is refused with `TagTaken`. Costs each record a posting.
     pub is_unique: bool,
-    /// Ranges and prefixes can be asked for, in the order of the bytes.
+    /// Ranges and prefixes can be asked for, in the order of the bytes (`sort`). A tag that is not
+    /// unique has the same index, whether it is ordered or not.
     pub is_ordered: bool,
-    /// How many records have a value is known without looking at them.
+    /// How many records have a value is known without looking at them (`COUNT_KEY`). Writers that
+    /// give and take the same value meet at its count only if their numbers are equal modulo 8.
     pub is_counted: bool,
-    /// A record must have it.
+    /// A record must have it (`presence`): a commit that leaves one without is refused with
+    /// `BadArgument`. It holds for writers from the declaration on.
     pub is_required: bool,
 }
 

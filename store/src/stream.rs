@@ -17,7 +17,9 @@ use nearstate_model::Result;
 use crate::commit::{Committed, decode};
 use crate::session::{Namespace, Session};
 
-/// What becomes of a full stream.
+/// What becomes of a full stream. A session has one stream for all streamed namespaces that it
+/// writes to, so this is a property of the stream: it is set when the stream is made, by the
+/// namespaces of that transaction, and for all streams that there are by each [`Session::stream`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
@@ -44,7 +46,7 @@ pub enum Told<'c> {
 /// A committed transaction: its records of streamed namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'c> {
-    /// Number of the writer's session.
+    /// Number of the writer's session. One that attaches later may have the same number.
     pub writer: u32,
     /// Number of the transaction in the writer's stream: one more than that of the one before.
     pub number: u64,
@@ -79,7 +81,9 @@ impl Session {
     /// Streams the commits of a namespace from now on, with this policy; the streams of sessions
     /// that wrote before get it as well.
     ///
-    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap.
+    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap,
+    /// for good; whoever has the same number later goes on with it. A transaction of more than a
+    /// quarter of that is refused with `TransactionTooLarge`. Adds to counters are not streamed.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
@@ -97,7 +101,8 @@ impl Session {
     }
 
     /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;
-    /// others may read along.
+    /// others may read along. It takes no lock, and no writer waits for it, or is refused for it
+    /// but by [`WhenFull::Refuse`].
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -109,7 +114,10 @@ impl Session {
 
 impl CommitStream<'_> {
     /// The next transaction of any writer, or `None` if there is none at present. Never waits;
-    /// looks at each writer in turn.
+    /// looks at each writer in turn, so nothing says which of two writers' transactions came first
+    /// but the versions of their records.
+    ///
+    /// Complexity: linear in the sessions that there ever were at once, if there is nothing new.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

@@ -9,6 +9,7 @@ use crate::histories::player;
 use crate::reader;
 use crate::scenario;
 use crate::step;
+use crate::tagged::actor;
 use crate::writer::Writer;
 
 /// A child's words after the sub-command.
@@ -47,6 +48,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "player" => player::run(folder, number),
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
+        "tagged" => actor::play(folder, word, usize::from(number)),
         "attach" => scenario::attach(folder),
         other => Err(format!("no role {other}")),
     }

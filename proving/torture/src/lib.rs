@@ -8,11 +8,12 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "crash-points")]
-pub mod points;
 pub mod run;
 pub mod report;
 pub mod child;
+pub mod tagged;
+#[cfg(feature = "crash-points")]
+pub mod points;
 pub mod histories;
 pub mod step;
 pub mod scenario;

@@ -22,7 +22,7 @@ impl Reached {
         POINTS.iter().filter(|point| !self.kills.contains_key(*point)).copied().collect()
     }
 
-    fn count(&mut self, point: &'static str) {
+    pub(crate) fn count(&mut self, point: &'static str) {
         *self.kills.entry(point).or_default() += 1;
     }
 }

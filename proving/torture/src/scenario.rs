@@ -358,8 +358,22 @@ pub fn child(
     crash_at: Option<&str>,
 ) -> Result<End, String> {
     let [role, scenario] = words;
+    child_from(starter, folder, (role, 0, scenario), crash_at)
+}
+
+/// As [`child`], with the number that the child is given.
+///
+/// # Errors
+/// It met something that must not be.
+pub fn child_from(
+    starter: &Starter,
+    folder: &Path,
+    (role, number, what): (&str, usize, &str),
+    crash_at: Option<&str>,
+) -> Result<End, String> {
     let errors = folder.join("errors");
-    let words = [role, &folder.display().to_string(), "0", "0", "0", scenario].map(str::to_owned);
+    let (place, number) = (folder.display().to_string(), number.to_string());
+    let words = [role, &place, &number, "0", "0", what].map(str::to_owned);
     let settings: Vec<(&str, &str)> =
         crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
     let mut child = starter.start(&words, &settings, &errors)?;
