@@ -177,7 +177,7 @@ fn jitter() {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 20;
     if word.is_multiple_of(one_in) {
-        if word / one_in % 4 == 0 {
+        if (word / one_in).is_multiple_of(4) {
             std::thread::sleep(std::time::Duration::from_micros(30));
         } else {
             std::thread::yield_now();
