@@ -72,7 +72,9 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
 pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
     let mut reached = Reached::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
-        for (first, second) in pairs(depth.stride) {
+        // Those of transactions have their own pairs below.
+        let is_own = scenario.name.starts_with("transaction") || scenario.name == "told";
+        for (first, second) in pairs(if is_own { 5 * depth.stride } else { depth.stride }) {
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
         }
     }

@@ -161,8 +161,7 @@ impl Run<'_> {
         ];
         let errors = self.options.folder.join(format!("{role}-{number}.errors"));
         // Built with the crash points, half of all children give the processor away at one of them
-        // in so many: kills and readers then fall between any two stores. The others run as in
-        // life.
+        // in so many: kills and readers then fall between any two stores.
         let jitter = if self.dice.chance(50) { "400" } else { "0" };
         self.starter.start(&words, &[("NEARSTATE_JITTER", jitter)], &errors)
     }
