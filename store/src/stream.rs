@@ -89,11 +89,13 @@ impl Session {
             let word = word | traits::STREAMED;
             if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
         })?;
+        // Whoever commits later does so by the new policy; who did before has let its ring know.
+        self.member.pass_every_bucket(self.table(namespace)?)?;
         for index in 0..self.member.sessions()? {
             let Some(ring_at) = self.member.stream_ring(index)? else { continue };
             self.member.ring_reader(ring_at, Start::Acked)?.refuse_when_full(is_keeping)?;
         }
-        self.member.pass_every_bucket(self.table(namespace)?)
+        Ok(())
     }
 
     /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;

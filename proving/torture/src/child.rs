@@ -49,6 +49,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
         "tagged" => actor::play(folder, word, usize::from(number)),
+        "fill" => actor::fill(folder),
         "attach" => scenario::attach(folder),
         other => Err(format!("no role {other}")),
     }
