@@ -152,13 +152,16 @@ impl<'s> WriteSet<'s> {
             is_new = holder.is_none();
             if let Some(holder) = holder
                 && holder != shop.record
-                && !self.evict(table, &holder, shop)?
             {
-                return Err(Error::TagTaken {
-                    tag: tag.name.clone(),
-                    value: String::from_utf8_lossy(value).into_owned(),
-                    holder: String::from_utf8_lossy(&holder).into_owned(),
-                });
+                if !self.evict(table, &holder, shop)? {
+                    return Err(Error::TagTaken {
+                        tag: tag.name.clone(),
+                        value: String::from_utf8_lossy(value).into_owned(),
+                        holder: String::from_utf8_lossy(&holder).into_owned(),
+                    });
+                }
+                // It was counted for the holder, and is no more.
+                is_new = true;
             }
             posting_key(table, tag.id, value, &mut shop.key);
             if !nearstate_memory::crash::is_planted("forget-posting") {
