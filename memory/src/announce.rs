@@ -20,6 +20,10 @@ pub struct Announcement {
     pub ring_at: u64,
     /// Where the bytes stand in [`Announcements::bytes`].
     pub span: (usize, usize),
+    /// True if from now on nothing in the ring may be overwritten that its consumer has not
+    /// acknowledged. Judged with the transaction, under its locks, so that whoever made the ring
+    /// may have died, or meant otherwise.
+    pub is_keeping: bool,
 }
 
 /// Everything that a transaction announces, ring by ring in ascending order of their offsets.
@@ -73,6 +77,9 @@ impl Member {
                 });
             }
             total += words_of(length);
+            if event.is_keeping {
+                ring::keep(self.map(), ring_at)?;
+            }
             if !ring::has_room(self.map(), ring_at, total * 8)? {
                 return Err(Error::Behind {
                     detail: "the commit stream of this writer is full and its consumer asked to \

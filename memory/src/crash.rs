@@ -49,6 +49,7 @@ pub const POINTS: &[&str] = &[
     "line.linked",
     "line.settled",
     "txn.sealed",
+    "ring.keeping",
     "event.drafted",
     "event.placed",
     "txn.announced",

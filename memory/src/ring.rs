@@ -144,6 +144,17 @@ pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bo
     words.has_room(map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire), payload_bytes)
 }
 
+/// From now on an append that would overwrite what is not acknowledged is refused. Under the ring's
+/// lock.
+pub(crate) fn keep(map: &Map, ring_at: u64) -> Result<(), Damage> {
+    let word = map.word(ring_at + RING_FLAGS)?;
+    if word.load(Ordering::Acquire) & REFUSING == 0 {
+        word.store(REFUSING, Ordering::Release);
+        crash_point!("ring.keeping");
+    }
+    Ok(())
+}
+
 /// Appends `bytes` bytes that stand at `source_at` in the region, unless they were appended: then
 /// the tail is not `tail_before` any more. Under the ring's lock, or as the recoverer of its owner;
 /// may be cut short by a kill anywhere and repeated, also by another process.

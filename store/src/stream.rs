@@ -98,6 +98,8 @@ impl Session {
             let word = word | traits::STREAMED;
             if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
         })?;
+        // Whoever commits later does so by the new policy; who did before has let its ring know.
+        self.member.pass_every_bucket(self.table(namespace)?)?;
         // A writer's stream is one for all namespaces: it refuses as long as one of them asks for it.
         if is_keeping || !self.is_any_keeping()? {
             for index in 0..self.member.sessions()? {
@@ -106,7 +108,7 @@ impl Session {
                 }
             }
         }
-        self.member.pass_every_bucket(self.table(namespace)?)
+        Ok(())
     }
 
     fn is_any_keeping(&self) -> Result<bool> {

@@ -60,7 +60,8 @@ impl<'s> WriteSet<'s> {
         let mut add = |change: &Change<'_>, is_new: bool| {
             let from = announced.bytes.len();
             change.encode(&mut announced.bytes);
-            announced.all.push(Announcement { ring_at, span: (from, announced.bytes.len()) });
+            let span = (from, announced.bytes.len());
+            announced.all.push(Announcement { ring_at, span, is_keeping: false });
             if is_new {
                 announced.versions.push((from + VERSION_AT, place));
             }
@@ -114,7 +115,7 @@ impl<'s> WriteSet<'s> {
 
     /// The transaction's entry in the stream of this writer.
     fn tell_stream(&mut self, is_keeping: bool) -> Result<()> {
-        let ring_at = self.session.stream_ring(is_keeping)?;
+        let ring_at = self.session.stream_ring()?;
         let buffers = &mut self.buffers;
         let announced = &mut buffers.plan.announced;
         let from = announced.bytes.len();
@@ -156,7 +157,7 @@ impl<'s> WriteSet<'s> {
         }
         let to = announced.bytes.len();
         if to > from {
-            announced.all.push(Announcement { ring_at, span: (from, to) });
+            announced.all.push(Announcement { ring_at, span: (from, to), is_keeping });
         }
         Ok(())
     }
@@ -169,15 +170,10 @@ fn tags_of(meta: &[u8]) -> impl Iterator<Item = TagValue<'_>> {
 
 impl Session {
     /// The ring of this writer's stream, made if there is none. Nothing may be pending.
-    fn stream_ring(&self, is_keeping: bool) -> Result<u64> {
-        let ring_at = match self.member.stream_ring(self.member.index())? {
-            Some(ring_at) => ring_at,
-            None => self.member.open_stream_ring(STREAM_RING_BYTES)?,
-        };
-        if is_keeping {
-            // Each time: the ring may be older than the policy, or its maker was killed before.
-            self.member.set_refusing(ring_at, true)?;
+    fn stream_ring(&self) -> Result<u64> {
+        match self.member.stream_ring(self.member.index())? {
+            Some(ring_at) => Ok(ring_at),
+            None => self.member.open_stream_ring(STREAM_RING_BYTES),
         }
-        Ok(ring_at)
     }
 }

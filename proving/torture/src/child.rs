@@ -10,6 +10,7 @@ use crate::reader;
 use crate::scenario;
 use crate::step;
 use crate::tagged::actor;
+use crate::tagged::crowd::worker;
 use crate::writer::Writer;
 
 /// A child's words after the sub-command.
@@ -49,6 +50,10 @@ fn run(words: &[String]) -> Result<(), String> {
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
         "tagged" => actor::play(folder, word, usize::from(number)),
+        "tagged-writer" => worker::write(folder, number, &mut dice),
+        "tagged-collector" => worker::collect(folder, &mut dice),
+        "tagged-reader" => worker::read(folder, number, &mut dice),
+        "fill" => actor::fill(folder),
         "attach" => scenario::attach(folder),
         other => Err(format!("no role {other}")),
     }

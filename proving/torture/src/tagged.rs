@@ -7,6 +7,7 @@
 //!
 //! Modules stand in the order of floors: each uses only those below it.
 
+pub mod crowd;
 #[cfg(feature = "crash-points")]
 pub mod points;
 #[cfg(feature = "crash-points")]

@@ -4,6 +4,7 @@
 
 use nearstate_torture::points::{Depth, recoveries, writes};
 use nearstate_torture::spawn::Starter;
+use nearstate_torture::tagged;
 use std::path::PathBuf;
 
 const DEPTH: Depth = Depth { occurrences: 3, stride: 9 };
@@ -21,7 +22,9 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let folder = folder("points");
     let mut reached = writes(&folder, &starter(), DEPTH).unwrap_or_else(|e| panic!("{e}"));
     let more = recoveries(&folder, &starter(), DEPTH).unwrap_or_else(|e| panic!("{e}"));
-    for (point, kills) in more.kills {
+    let tagged = tagged::points::writes(&folder, &starter(), Depth { occurrences: 1, ..DEPTH });
+    let tagged = tagged.unwrap_or_else(|e| panic!("{e}"));
+    for (point, kills) in more.kills.into_iter().chain(tagged.kills) {
         *reached.kills.entry(point).or_default() += kills;
     }
     println!("{:#?}", reached.kills);

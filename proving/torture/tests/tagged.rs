@@ -5,7 +5,7 @@
 
 use nearstate_torture::points::Depth;
 use nearstate_torture::spawn::Starter;
-use nearstate_torture::tagged::points::{recoveries, writes};
+use nearstate_torture::tagged::points::{kept, recoveries, writes};
 use std::path::PathBuf;
 
 const DEPTH: Depth = Depth { occurrences: 4, stride: 9 };
@@ -34,5 +34,13 @@ fn a_kill_of_whoever_recovers_a_commit_with_events_tells_each_once() {
     let reached = recoveries(&folder, &starter(), DEPTH).unwrap_or_else(|e| panic!("{e}"));
     println!("{:#?}", reached.kills);
     assert!(reached.kills.contains_key("tell.numbered"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_stream_that_keeps_everything_does_so_after_any_kill() {
+    let folder = folder("kept");
+    let kills = kept(&folder, &starter()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(kills > 10, "{kills} kills");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -256,3 +256,29 @@ fn do_change(
         Change::Free(_) => txn.free(address()?),
     }
 }
+
+/// The namespace of [`fill`].
+pub(crate) const KEPT: &str = "kept";
+
+/// What a child does: large records, each with another key, until the stream that keeps everything
+/// refuses.
+///
+/// # Errors
+/// What must not be, in words.
+pub(crate) fn fill(folder: &Path) -> Result<(), String> {
+    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
+    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
+    let first = session.count(ns).map_err(|e| format!("count: {e}"))?;
+    for number in first..first + FILL_MAX {
+        match session.put(ns, format!("{KEPT}/{number}").as_bytes(), &[7; 900_000]) {
+            Ok(_) => {}
+            Err(Error::Behind { .. }) => return Ok(()),
+            Err(error) => return Err(format!("put {number}: {error}")),
+        }
+    }
+    Err(format!("{FILL_MAX} records of 900 kB, and the stream has not refused"))
+}
+
+/// Many more than a stream's ring holds of the records of [`fill`].
+const FILL_MAX: u64 = 12;

@@ -1,19 +1,31 @@
 //! Every crash point that a script passes: a child kills itself there, another process verifies,
 //! a second child does the rest of the script, and the whole is verified again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nearstate_store::crash::POINTS;
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, Pattern, Region, Schema, Told, WhenFull};
 
 use crate::points::{Depth, Reached};
 use crate::scenario::{End, child_from};
 use crate::spawn::Starter;
-use crate::tagged::actor::{Progress, forget_progress, progress};
+use crate::tagged::actor::{KEPT, Progress, forget_progress, progress};
 use crate::tagged::judge::Judge;
 use crate::tagged::scripts::{SCRIPTS, Script};
 use crate::tagged::world::World;
 use crate::verify::check_clean;
+
+/// A new region in a folder.
+fn create(folder: &Path) -> Result<PathBuf, String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let path = folder.join("region");
+    if path.exists() {
+        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+    Ok(path)
+}
 
 /// A region at the beginning of a script.
 struct Case<'c> {
@@ -26,13 +38,7 @@ struct Case<'c> {
 
 impl<'c> Case<'c> {
     fn new(folder: &'c Path, starter: &'c Starter, script: &'c Script) -> Result<Self, String> {
-        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let path = folder.join("region");
-        if path.exists() {
-            std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
-        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+        let path = create(folder)?;
         forget_progress(folder)?;
         let mut world = World::default();
         if let Some(before) = script.before {
@@ -154,4 +160,62 @@ fn two_deaths(
         reached.count(second);
     }
     case.verify().map_err(context)
+}
+
+/// A process is killed while it makes its stream's ring, or as it appends to it, in a namespace
+/// whose stream is to keep everything; the next one in its place writes until it is refused.
+///
+/// # Errors
+/// What must not be, and at which point: above all a stream that has lost something.
+pub fn kept(folder: &Path, starter: &Starter) -> Result<u64, String> {
+    let mut kills = 0;
+    let of_rings = |point: &&&str| {
+        ["ring.", "tell.", "txn.announced"].iter().any(|prefix| point.starts_with(prefix))
+    };
+    for point in POINTS.iter().filter(of_rings) {
+        for occurrence in [1, 3] {
+            let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
+            let path = create(folder).map_err(context)?;
+            stream_kept(&path).map_err(|e| context(e.to_string()))?;
+            let plan = format!("{point}:{occurrence}");
+            let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));
+            kills += u64::from(end.map_err(context)? == End::Killed);
+            // The dead one's slot is free, and its ring there for the next one.
+            child_from(starter, folder, ("attach", 0, ""), None).map_err(context)?;
+            child_from(starter, folder, ("fill", 0, ""), None).map_err(context)?;
+            verify_kept(&path).map_err(context)?;
+            check_clean(&path).map_err(context)?;
+        }
+    }
+    Ok(kills)
+}
+
+fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
+    let session = Region::attach(path)?.session()?;
+    let ns = session.namespace(KEPT, &Schema::default())?;
+    session.stream(ns, WhenFull::Refuse)
+}
+
+/// Each record is in the stream once, and nothing is lost.
+fn verify_kept(path: &Path) -> Result<(), String> {
+    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
+    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
+    let mut there = Vec::new();
+    let listed = session.list(ns, Pattern::All, |key| there.push(key.to_vec()));
+    listed.map_err(|e| format!("list: {e}"))?;
+    let mut told = Vec::new();
+    let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+    while let Some(next) = consumer.next().map_err(|e| format!("stream: {e}"))? {
+        let Told::Transaction(entry) = next else { return Err(format!("{next:?}")) };
+        for record in entry.records() {
+            told.push(record.map_err(|e| format!("{e:?}"))?.key.to_vec());
+        }
+    }
+    there.sort();
+    told.sort();
+    if there != told {
+        return Err(format!("{} records are there, {} in the stream", there.len(), told.len()));
+    }
+    Ok(())
 }

@@ -47,7 +47,7 @@ fn work_on_tags() -> Vec<Act> {
 
 fn some_ends() -> Vec<Act> {
     vec![
-        txn(&[Put("tagged/old", "1", "guti=g1 cell=c1", PAST)]),
+        txn(&[Put("tagged/old", "1", "guti=g1 teid=t1 cell=c1", PAST)]),
         txn(&[Put("tagged/soon", "1", "guti=g2 teid=t2 cell=c1", SOON)]),
         txn(&[Put("tagged/off", "1", "guti=g3 cell=c2", SOON)]),
         txn(&[Put("tagged/late", "1", "guti=g4 cell=c2", LATE)]),
@@ -60,7 +60,7 @@ fn work_on_ends() -> Vec<Act> {
         txn(&[Label("tagged/off", "guti=g3 cell=c2", LATE)]),
         txn(&[Label("tagged/late", "guti=g4 cell=c2", SOON)]),
         // A holder that has ended gives way.
-        txn(&[Put("tagged/heir", "1", "guti=g1 cell=c1", 0)]),
+        txn(&[Put("tagged/heir", "1", "guti=g1 teid=t1 cell=c1", 0)]),
         txn(&[Put("tagged/past", "1", "guti=g5 cell=c3", PAST)]),
         // One that has ended is made anew.
         txn(&[Put("tagged/past", "2", "guti=g5 cell=c3", SOON)]),
