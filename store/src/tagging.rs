@@ -157,14 +157,13 @@ impl<'s> WriteSet<'s> {
             is_new = holder.as_ref() != Some(&shop.record);
             if let Some(holder) = holder
                 && is_new
+                && !self.evict(table, &holder, shop)?
             {
-                if !self.evict(table, &holder, shop)? {
-                    return Err(Error::TagTaken {
-                        tag: tag.name.clone(),
-                        value: String::from_utf8_lossy(value).into_owned(),
-                        holder: String::from_utf8_lossy(&holder).into_owned(),
-                    });
-                }
+                return Err(Error::TagTaken {
+                    tag: tag.name.clone(),
+                    value: String::from_utf8_lossy(value).into_owned(),
+                    holder: String::from_utf8_lossy(&holder).into_owned(),
+                });
             }
             posting_key(table, tag.id, value, &mut shop.key);
             if !nearstate_memory::crash::is_planted("forget-posting") {
