@@ -404,6 +404,12 @@ pub fn judge_superblock(page: &[u8]) -> std::result::Result<Superblock, String> 
     if sum != Some(word(SUPER_CHECK)) {
         return Err("the superblock is damaged (its checksum differs): restore the file".to_owned());
     }
+    if (1..FORMAT).contains(&format) {
+        return Err(format!(
+            "a region of format {format}, of an older build, and this build reads format {FORMAT} \
+             only: go on with that build, or drop the region and create it anew"
+        ));
+    }
     let (length, page_bytes) = (word(SUPER_LENGTH), word(SUPER_PAGE));
     let is_sound = format == FORMAT
         && flags & !FLAG_FENCED == 0

@@ -313,6 +313,19 @@ impl Member {
         Ok(done?)
     }
 
+    /// Whether a ring refuses an append that would overwrite what its consumer has not acknowledged.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_refusing(&self, ring_at: u64, is_refusing: bool) -> Result<()> {
+        let word = self.map().word(ring_at.saturating_add(RING_FLAGS))?;
+        let wanted = if is_refusing { REFUSING } else { 0 };
+        if word.load(Ordering::Acquire) != wanted {
+            word.store(wanted, Ordering::Release);
+        }
+        self.whole()
+    }
+
     /// A reader of a ring.
     ///
     /// # Errors

@@ -111,8 +111,11 @@ impl Member {
     /// and a line of this member. Locks are taken in the order of their offsets, so there is no
     /// deadlock; they are held for some 100 ns for each record.
     ///
+    /// A full memory fence follows: what the caller loads next is not older than the commit.
+    ///
     /// # Errors
-    /// `Stalled`, `Full`, `Damaged`, `System`. Nothing was changed then.
+    /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
+    /// Nothing was changed then.
     pub fn commit(&self, plan: &mut Plan) -> Result<Committed> {
         self.usable()?;
         match self.commit_in_order(plan) {

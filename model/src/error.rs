@@ -54,7 +54,7 @@ pub enum Error {
         /// What is full, and what would help.
         detail: String,
     },
-    /// What a transaction read was changed by somebody else before it could commit.
+    /// What a transaction read was changed by somebody else before it could commit: run it again.
     Conflict {
         /// What was changed.
         detail: String,
@@ -84,7 +84,8 @@ pub enum Error {
         /// The address.
         address: u64,
     },
-    /// The commit stream of this writer is full and its policy is to wait for the consumer.
+    /// The commit stream of this writer is full, and refuses more until its consumer has
+    /// acknowledged some.
     Behind {
         /// What is full, and what would help.
         detail: String,

@@ -44,7 +44,8 @@ pub const REGION_BYTES_MIN: u64 = 64 << 20;
 pub const REGION_BYTES_MAX: u64 = 16 << 40;
 
 /// The most records that one transaction may touch. A procedure touches some ten and their index
-/// entries; a lock is held for each at commit, so the bound keeps that time below some milliseconds.
+/// entries; a lock is held for each at commit, so the bound keeps that time below some
+/// milliseconds.
 pub const TRANSACTION_RECORDS_MAX: usize = 4096;
 
 /// The most bytes that one transaction may write: they are buffered in the process until commit.

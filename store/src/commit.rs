@@ -27,7 +27,7 @@ pub enum Step<'a> {
     Put {
         /// The value.
         value: &'a [u8],
-        /// Tags and expiry, encoded.
+        /// Tags and expiry, encoded: [`crate::meta::Meta::split`] reads them. Empty: neither.
         meta: &'a [u8],
     },
     /// These blocks changed; `None`: the block is gone.
@@ -36,12 +36,13 @@ pub enum Step<'a> {
         is_anew: bool,
         /// Name and bytes of each.
         blocks: Vec<(&'a [u8], Option<&'a [u8]>)>,
-        /// Tags and expiry, encoded; `None`: as they were.
+        /// Tags and expiry, encoded as in `Put`; `None`: as they were.
         meta: Option<&'a [u8]>,
     },
     /// It is gone.
     Deleted {
-        /// True if its time had passed.
+        /// True if it was collected, or gave way to another, because its time had passed. A plain
+        /// deletion of such a record says false.
         is_expiry: bool,
     },
 }

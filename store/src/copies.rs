@@ -180,7 +180,7 @@ mod tests {
             len in 1..200_usize,
             opens in prop::collection::vec((0..200_usize, 0..60_usize, any::<bool>()), 0..12),
         ) {
-            let old: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let old: Vec<u8> = (0..=u8::MAX).take(len).collect();
             let mut expected = old.clone();
             let mut copies = Copies::default();
             let which = copies.add(len, false);

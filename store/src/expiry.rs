@@ -25,7 +25,7 @@ const EXPIRING_MAX: u32 = 16;
 /// Records that it collects then: twice as many as it has put, so that the due ones get fewer.
 const COLLECTED_MAX: usize = 32;
 
-/// What a collection came to.
+/// What a collection came to ([`Session::collect_expired`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Records that were deleted because their time had passed.
@@ -44,50 +44,49 @@ struct Due {
 
 impl Session {
     /// Deletes records whose time has passed, at most `limit`, with their tags; watchers are told
-    /// that they expired. Reads never return such records, so this frees memory and tells; call it
-    /// now and then, or let any process do so. Several may collect at once.
+    /// that they expired, once, however many collect. Reads of a record do not return it from its
+    /// time on, so this frees memory and tells; call it now and then, or let any process do so.
     ///
-    /// Complexity: a transaction for each record; nothing else is looked at.
+    /// Time is the machine's ([`now_ms_coarse`](crate::now_ms_coarse)). If it is set back, records
+    /// that were not collected are there again; those that were stay gone.
+    ///
+    /// Complexity: a transaction for each record, and one for each that was put off since it was
+    /// entered into the order: its entry is moved on, and counts towards `limit` as well. What
+    /// keeps one record (a stream that is full) does not keep the others; it is told at the end.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.
     pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
         let mut collected = Collected::default();
+        let (mut left, mut failed) = (limit, None);
         let first = u64::from(self.member.index());
         for tree in first..first + EXPIRY_TREES {
-            while collected.records < limit {
-                let due = self.due(tree, BATCH.min(limit - collected.records))?;
-                if due.is_empty() {
-                    break;
-                }
-                let mut has_moved = false;
+            let mut after = Vec::new();
+            loop {
+                let due = self.due(tree, &after, BATCH.min(left))?;
+                let Some(last) = due.last() else { break };
+                after.clone_from(&last.entry);
+                left -= due.len();
                 for entry in &due {
                     match self.end(tree, entry) {
-                        Ok(is_ended) => {
-                            collected.records += usize::from(is_ended);
-                            has_moved = true;
-                        }
-                        // Somebody else has it.
-                        Err(Error::Conflict { .. }) => {}
-                        Err(error) => return Err(error),
+                        Ok(is_ended) => collected.records += usize::from(is_ended),
+                        // Somebody else has it, or something keeps this one: the others go on.
+                        Err(Error::Conflict { .. }) => collected.has_more = true,
+                        Err(error) => failed = failed.or(Some(error)),
                     }
-                }
-                if !has_moved {
-                    collected.has_more = true;
-                    break;
                 }
             }
         }
-        collected.has_more |= collected.records >= limit;
-        Ok(collected)
+        collected.has_more |= left == 0;
+        failed.map_or(Ok(collected), Err)
     }
 
-    /// The first entries of a tree whose time has passed.
-    fn due(&self, tree: u64, limit: usize) -> Result<Vec<Due>> {
+    /// The first entries of a tree after this one whose time has passed.
+    fn due(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<Due>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
         let mut set = WriteSet::new(self)?;
         let mut cursor = Cursor::default();
-        let range = (Bound::Unbounded, Bound::Excluded(&now[..]));
+        let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
         cursor.begin(expiry_root(tree), range, Sight::Untracked);
         let mut due = Vec::new();
         while due.len() < limit {

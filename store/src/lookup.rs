@@ -8,10 +8,11 @@ use nearstate_model::{Error, Result};
 
 use crate::found::Record;
 use crate::hidden::{STRIPES, count_key, posting_key, tag_root};
+use crate::meta::{is_past, split};
 use crate::ordered::{Cursor, Sight, composite_range, split_composite};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Session};
-use crate::tagging::read_count;
+use crate::tagging::{read_count, values};
 use crate::txn::Txn;
 use crate::view::View;
 use crate::writeset::WriteSet;
@@ -28,13 +29,16 @@ pub enum Values<'a> {
 }
 
 impl Session {
-    /// The record that has this value of a unique tag, as a zero-copy view, or `None`.
+    /// The record that has this value of a unique tag, as a zero-copy view, or `None`; also `None`
+    /// if its time has passed.
     ///
-    /// Linearizable: the answer held at one moment of the call. Cost: twice that of
-    /// [`Session::get`].
+    /// Linearizable: the answer held at one moment of the call. Takes no lock. Cost: twice that of
+    /// [`Session::get`], and a small allocation; once more each time that the value moves between
+    /// the two looks, at most [`TRANSACTION_TRIES`] times.
     ///
     /// # Errors
-    /// `BadArgument`: no such tag, not unique, or still being built; `Damaged`, `Forked`.
+    /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value has
+    /// moved each time; `Damaged`, `Forked`.
     pub fn find(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<Option<View<'_>>> {
         let tags = self.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
@@ -57,7 +61,7 @@ impl Session {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
                     return Ok(Some(view));
                 }
-            } else if self.is_past(namespace, record)? {
+            } else if self.has_ended(namespace, record, (tag, value))? {
                 return Ok(None);
             }
             // The value went to another record, or away, between the two looks.
@@ -65,17 +69,22 @@ impl Session {
         Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
     }
 
-    /// True if a key has a record whose time has passed.
-    fn is_past(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
+    /// True if a key has a record with this value whose time has passed.
+    fn has_ended(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        (tag, value): (&str, &[u8]),
+    ) -> Result<bool> {
         let found = self.member.find(self.table(namespace)?, self.hash(key), key)?;
-        match found {
-            Some((cell, _)) => crate::meta::is_past_cell(cell),
-            None => Ok(false),
-        }
+        let Some((cell, bytes)) = found else { return Ok(false) };
+        let (_, meta) = split(cell, bytes)?;
+        Ok(is_past(meta)? && values(meta, tag).any(|found| found == value))
     }
 
     /// Calls `each` with every record that has such a value of a tag, in the order of the values,
-    /// until it says false. A record may be met once for each of its values.
+    /// until it says false. A record may be met once for each of its values. Records past their
+    /// time are left out. No lock is taken; a pin is held until the call returns.
     ///
     /// A record that has the value during the whole call is met; what changes meanwhile may be met
     /// or not. Each view is as the record was at one moment.
@@ -111,11 +120,12 @@ impl Session {
         Ok(())
     }
 
-    /// How many records have a value of a tag. A counted tag knows; of another they are walked. A
-    /// record past its time counts until it is collected.
+    /// How many records have a value of a tag. A counted tag knows: eight records of the index are
+    /// read, at one moment, and one past its time counts until it is collected. Of another tag the
+    /// records are walked, and only those that are not past their time count.
     ///
     /// # Errors
-    /// As [`Session::find_all`].
+    /// As [`Session::find_all`]; `Deadline` if the count changes faster than it can be read.
     pub fn count_tagged(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<u64> {
         let tags = self.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
@@ -142,10 +152,15 @@ impl Session {
 
 impl Txn<'_> {
     /// The key and the record that has this value of a unique tag, or `None`. Both are part of what
-    /// the transaction has read. What the transaction itself has written is found by its key only.
+    /// the transaction has read.
+    ///
+    /// The index is kept by the commit: until then it is that of before. So a value that this
+    /// transaction itself has given is not found, and a record from which it has taken the value
+    /// still is; the record comes as the transaction has written it.
     ///
     /// # Errors
-    /// As [`Session::find`]; `Conflict`.
+    /// As [`Session::find`]; `Conflict`: what was read earlier is not so any more;
+    /// `TransactionTooLarge`.
     pub fn find(
         &self,
         namespace: Namespace,
@@ -169,11 +184,16 @@ impl Txn<'_> {
         Ok(self.get(namespace, &key)?.map(|record| (key, record)))
     }
 
-    /// Calls `each` with the key of every record that has such a value of a tag until it says
-    /// false. That there are these and no others is part of what the transaction has read.
+    /// Calls `each` with the key of every record that has such a value of a tag, in the order of
+    /// the values, until it says false. That there are these and no others is part of what the
+    /// transaction has read; a leaf of the index for some ten keys.
+    ///
+    /// Keys of records past their time that nobody has collected are among them: [`Txn::get`]
+    /// tells. What this transaction itself has written is not in the index yet, see [`Txn::find`].
     ///
     /// # Errors
-    /// As [`Session::find_all`]; `Conflict`.
+    /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;
+    /// `TransactionTooLarge`.
     pub fn find_all(
         &self,
         namespace: Namespace,
@@ -196,7 +216,11 @@ impl Txn<'_> {
         loop {
             // Not across the call: it may use the transaction.
             let has_more = walk.step(&mut self.set.borrow_mut())?;
-            if !has_more || !each(&walk.record) {
+            if !has_more {
+                return Ok(());
+            }
+            // Not one whose time has passed.
+            if self.get(namespace, &walk.record)?.is_some() && !each(&walk.record) {
                 return Ok(());
             }
         }

@@ -284,7 +284,10 @@ mod tests {
         }
 
         #[test]
-        fn meta_that_is_cut_anywhere_is_damage_or_shorter(pairs in pairs(), cut: prop::sample::Index) {
+        fn meta_that_is_cut_anywhere_is_damage_or_shorter(
+            pairs in pairs(),
+            cut: prop::sample::Index,
+        ) {
             let mut bytes = Vec::new();
             encode(1, &borrowed(&pairs), &mut bytes).unwrap();
             let kept = &bytes[..cut.index(bytes.len())];

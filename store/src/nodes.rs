@@ -39,8 +39,20 @@ impl Session {
             Some((_, bytes)) => Arc::new(TagSet::decode(bytes)?),
             None => Arc::default(),
         };
+        // Who goes by these tags makes sure that nobody commits by older ones any more.
+        let now = if now < tags.generation { self.raise_to(namespace, &tags)? } else { now };
         self.hidden.tags.borrow_mut().insert(namespace, (now, Arc::clone(&tags)));
         Ok(tags)
+    }
+
+    /// Raises the count of schema changes to that of these tags. Returns it.
+    pub(crate) fn raise_to(&self, namespace: u32, tags: &TagSet) -> Result<u64> {
+        let wanted = tags.generation.saturating_mul(traits::GENERATION);
+        let word = self.member.change_traits(namespace, |word| {
+            let flags = (word | traits::TAGGED) % traits::GENERATION;
+            (word - word % traits::GENERATION).max(wanted) | flags
+        })?;
+        Ok(word / traits::GENERATION)
     }
 
     /// A name for a node that probably no other has; whoever uses it makes sure.

@@ -169,7 +169,7 @@ impl<'s> Opened<'s> {
 
 impl Txn<'_> {
     /// Makes an object of `bytes` bytes, all of them 0. Nobody else sees it before the commit, and
-    /// nothing of it remains if there is none.
+    /// nothing of it remains if there is none, but that its address is never given again.
     ///
     /// ```
     /// # use nearstate_store::{Address, CreateOptions, Region, Schema};

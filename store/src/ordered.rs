@@ -19,7 +19,7 @@
 //! - There are no links between leaves: a walk goes down again for each of them. A leaf is then
 //!   changed without a word to its neighbours.
 //!
-//! At every moment the leaves' fences cover all keys once; [`check`] proves it.
+//! At every moment the leaves' fences cover all keys once; [`check()`] proves it.
 
 mod check;
 mod grow;

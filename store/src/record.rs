@@ -29,7 +29,8 @@ pub enum Kind {
     Value,
     /// Named blocks (TS 29.598, RESP hashes, UE contexts).
     Blocks,
-    /// Numbers that many add to at once.
+    /// Numbers that many add to at once ([`Session::add`](crate::Session::add)). They have no tags
+    /// and no expiry, make no events, and are no part of a transaction.
     Counters,
 }
 

@@ -44,15 +44,15 @@ pub struct Scan<'s> {
     cells: Vec<u64>,
     /// The present record is `cells[next - 1]`.
     next: usize,
-    /// True if some records may be past their time.
-    is_expiring: bool,
+    /// True if records past their time are given as well.
+    has_past: bool,
     pin: Option<nearstate_memory::Pin<'s>>,
 }
 
 impl Scan<'_> {
     /// The same walk, which also meets records whose time has passed.
     pub(crate) const fn with_past(mut self) -> Self {
-        self.is_expiring = false;
+        self.has_past = true;
         self
     }
 
@@ -120,7 +120,8 @@ impl Scan<'_> {
                 return Err(error);
             }
             self.bucket += 1;
-            if self.is_expiring {
+            let traits = self.session.member.traits(self.namespace.index)?;
+            if traits & traits::EXPIRING != 0 && !self.has_past {
                 self.session.drop_past(cells)?;
             }
         }
@@ -145,8 +146,8 @@ impl Session {
         self.member.usable()?;
         let buckets = self.member.bucket_count(self.table(namespace)?)?;
         let (cells, next, pin) = (Vec::new(), 0, None);
-        let is_expiring = self.member.traits(namespace.index)? & traits::EXPIRING != 0;
-        Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, is_expiring, pin })
+        let has_past = false;
+        Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, has_past, pin })
     }
 
     /// Calls `each` with every key that matches. Complexity: linear in the namespace.
@@ -176,13 +177,12 @@ impl Session {
     pub fn count(&self, namespace: Namespace) -> Result<u64> {
         let table = self.table(namespace)?;
         let buckets = self.member.bucket_count(table)?;
-        let is_expiring = self.member.traits(namespace.index)? & traits::EXPIRING != 0;
         let mut cells = Vec::new();
         let mut count = 0;
         for bucket in 0..buckets {
             let _held = self.member.pin()?;
             self.member.collect(table, bucket, buckets, &mut cells)?;
-            if is_expiring {
+            if self.member.traits(namespace.index)? & traits::EXPIRING != 0 {
                 self.drop_past(&mut cells)?;
             }
             count += cells.len() as u64;

@@ -1,7 +1,7 @@
 //! The tags of a namespace: what each is, and how far its index is.
 //!
 //! ```text
-//! count u8 | count x { id u8, bits u8, state u8, name bytes u8, name }
+//! count of schema changes u64 | count u8 | count x { id u8, bits u8, state u8, name bytes u8, name }
 //! ```
 
 use nearstate_memory::layout::Damage;
@@ -14,7 +14,8 @@ const ORDERED: u8 = 2;
 const COUNTED: u8 = 4;
 const REQUIRED: u8 = 8;
 
-/// A tag as an application declares it (TS 29.598: `MetaTag` with its `keyType`).
+/// A tag as an application declares it (TS 29.598, `MetaSchema`: a `MetaTag` with its `keyType`,
+/// `sort` and `presence`). With no property at all it is found by equality.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "four properties that exclude none of each other"
@@ -23,13 +24,17 @@ const REQUIRED: u8 = 8;
 pub struct TagSchema {
     /// Its name.
     pub name: String,
-    /// A value stands in one record of the namespace at the most.
+    /// A value stands in one record of the namespace at the most (`UNIQUE_KEY`): a commit that
+    /// gives it to a second one is refused with `TagTaken`. Costs each record a posting.
     pub is_unique: bool,
-    /// Ranges and prefixes can be asked for, in the order of the bytes.
+    /// Ranges and prefixes can be asked for, in the order of the bytes (`sort`). A tag that is not
+    /// unique has the same index, whether it is ordered or not.
     pub is_ordered: bool,
-    /// How many records have a value is known without looking at them.
+    /// How many records have a value is known without looking at them (`COUNT_KEY`). Writers that
+    /// give and take the same value meet at its count only if their numbers are equal modulo 8.
     pub is_counted: bool,
-    /// A record must have it.
+    /// A record must have it (`presence`): a commit that leaves one without is refused with
+    /// `BadArgument`. It holds for writers from the declaration on.
     pub is_required: bool,
 }
 
@@ -42,7 +47,7 @@ pub enum TagState {
     Ready,
     /// Given up because of what the records hold; its entries are being taken away.
     Leaving,
-    /// Gone. Its number is not used again.
+    /// Gone. Its number is free.
     Gone,
 }
 
@@ -55,7 +60,7 @@ pub enum TagState {
 pub struct Tag {
     /// Name.
     pub name: String,
-    /// Number within the namespace, for good.
+    /// Number within the namespace.
     pub id: u8,
     /// See [`TagSchema`].
     pub is_unique: bool,
@@ -89,6 +94,8 @@ impl Tag {
 /// All tags that a namespace ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TagSet {
+    /// Count of schema changes from which on this holds: the traits word says at least this much.
+    pub(crate) generation: u64,
     tags: Vec<Tag>,
 }
 
@@ -126,13 +133,16 @@ impl TagSet {
                 is_open |= known.state == TagState::Building;
                 continue;
             }
-            let id = u8::try_from(self.tags.len()).unwrap_or(u8::MAX);
-            if usize::from(id) >= TAGS_DECLARED_MAX {
+            // The number of one that is gone has no entries left.
+            let gone = self.tags.iter().position(|tag| tag.state == TagState::Gone);
+            let place = gone.unwrap_or(self.tags.len());
+            if place >= TAGS_DECLARED_MAX {
                 return Err(Error::BadArgument {
-                    detail: format!("a namespace has at most {TAGS_DECLARED_MAX} tags in its life"),
+                    detail: format!("a namespace has at most {TAGS_DECLARED_MAX} tags"),
                 });
             }
-            self.tags.push(Tag {
+            let id = u8::try_from(place).unwrap_or(u8::MAX);
+            let new = Tag {
                 name: tag.name.clone(),
                 id,
                 is_unique: tag.is_unique,
@@ -140,23 +150,28 @@ impl TagSet {
                 is_counted: tag.is_counted,
                 is_required: tag.is_required,
                 state: TagState::Building,
-            });
+            };
+            match self.tags.get_mut(place) {
+                Some(gone) => *gone = new,
+                None => self.tags.push(new),
+            }
             is_open = true;
         }
         Ok(is_open)
     }
 
-    /// Moves every tag in one state, and of these names, to another.
-    pub(crate) fn move_on(&mut self, from: TagState, to: TagState, names: &[TagSchema]) {
+    /// Moves every tag in one state, and of these numbers, to another.
+    pub(crate) fn move_on(&mut self, from: TagState, to: TagState, ids: &[u8]) {
         for tag in &mut self.tags {
-            if tag.state == from && names.iter().any(|wanted| wanted.name == tag.name) {
+            if tag.state == from && ids.contains(&tag.id) {
                 tag.state = to;
             }
         }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![u8::try_from(self.tags.len()).unwrap_or(u8::MAX)];
+        let mut out = self.generation.to_le_bytes().to_vec();
+        out.push(u8::try_from(self.tags.len()).unwrap_or(u8::MAX));
         for tag in &self.tags {
             let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
             let bits = bit(tag.is_unique, UNIQUE)
@@ -178,7 +193,8 @@ impl TagSet {
 
     /// The reverse. Total: any bytes give tags or damage.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
-        let (count, mut rest) = bytes.split_first().ok_or(CUT)?;
+        let (generation, rest) = bytes.split_first_chunk::<8>().ok_or(CUT)?;
+        let (count, mut rest) = rest.split_first().ok_or(CUT)?;
         let mut tags = Vec::new();
         for _ in 0..*count {
             let ([id, bits, state, name_bytes], after) =
@@ -209,7 +225,7 @@ impl TagSet {
         if !rest.is_empty() {
             return Err(Damage("a namespace's tags are longer than they say"));
         }
-        Ok(Self { tags })
+        Ok(Self { generation: u64::from_le_bytes(*generation), tags })
     }
 }
 
@@ -227,7 +243,7 @@ mod tests {
     fn a_tag_keeps_its_number_and_its_form() {
         let mut set = TagSet::default();
         assert!(set.declare(&[unique("guti"), unique("imsi")]).unwrap());
-        set.move_on(TagState::Building, TagState::Ready, &[unique("guti"), unique("imsi")]);
+        set.move_on(TagState::Building, TagState::Ready, &[0, 1]);
         assert!(!set.declare(&[unique("imsi")]).unwrap());
         assert_eq!(set.tag("imsi").unwrap().id, 1);
         let other = TagSchema { is_unique: false, ..unique("imsi") };

@@ -1,4 +1,4 @@
-//! Searches over the tags of a namespace (`search.rs` says what they mean and how they are planned).
+//! Searches over the tags of a namespace: `search.rs` says what they mean and how they are planned.
 
 use nearstate_model::Result;
 

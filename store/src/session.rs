@@ -108,12 +108,13 @@ pub struct Session {
     pub(crate) hidden: Hidden,
 }
 
-/// What the records of a namespace are; decided when it is created.
+/// What the records of a namespace are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schema {
-    /// One unnamed block, or named ones.
+    /// One unnamed block, named ones, or counters; decided when the namespace is created.
     pub kind: Kind,
-    /// Tags by which records are found.
+    /// Tags by which records are found. Those that the namespace lacks are added when it is opened
+    /// with them ([`Session::add_tags`]); those that are left out here stay.
     pub tags: Vec<TagSchema>,
 }
 

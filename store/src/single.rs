@@ -19,7 +19,9 @@ impl Session {
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
-    /// was changed then.
+    /// was changed then. In a namespace that has tags, is watched or streamed a put is a
+    /// transaction of one record: then also `Deadline`, `BadArgument` (a tag is required),
+    /// `Behind`, `TransactionTooLarge`.
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
         match self.put_if(namespace, key, value, Condition::Always)? {
@@ -48,10 +50,12 @@ impl Session {
         }
     }
 
-    /// Deletes a record. False if there was none.
+    /// Deletes a record, and what indexes have of it. False if there was none, or its time has
+    /// passed.
     ///
     /// # Errors
-    /// `Stalled`, `Damaged`, `Forked`.
+    /// `Stalled`, `Damaged`, `Forked`; in a namespace that has tags, is watched or streamed also
+    /// `Full`, `Deadline`, `Behind`.
     #[inline]
     pub fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
         Ok(matches!(self.delete_if(namespace, key, Condition::Present)?, Outcome::Done { .. }))
@@ -81,7 +85,8 @@ impl Session {
     ///
     /// # Errors
     /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
-    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then.
+    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then. In a
+    /// namespace that has tags, is watched or streamed also as [`Session::put`].
     pub fn patch(
         &self,
         namespace: Namespace,

@@ -7,17 +7,21 @@
 //! refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
-//! transactions that touch the same record the first one's entry is there before the second commits,
-//! and the versions of the record say which came first.
+//! transactions that touch the same record the first one's entry is there before the second
+//! commits, and the versions of the record say which came first.
 
 use nearstate_memory::layout::{Damage, traits};
 use nearstate_memory::{Next, RingReader, Start};
 use nearstate_model::Result;
+use nearstate_model::limits::NAMESPACES_MAX;
 
 use crate::commit::{Committed, decode};
-use crate::session::{Namespace, Session};
+use crate::record::Kind;
+use crate::session::{Namespace, Session, wrong_kind};
 
-/// What becomes of a full stream.
+/// What becomes of a full stream. A session has one stream for all streamed namespaces that it
+/// writes to, so this is a property of the stream: it is set when the stream is made, by the
+/// namespaces of that transaction, and for all streams that there are by each [`Session::stream`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
@@ -44,7 +48,7 @@ pub enum Told<'c> {
 /// A committed transaction: its records of streamed namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'c> {
-    /// Number of the writer's session.
+    /// Number of the writer's session. One that attaches later may have the same number.
     pub writer: u32,
     /// Number of the transaction in the writer's stream: one more than that of the one before.
     pub number: u64,
@@ -79,27 +83,49 @@ impl Session {
     /// Streams the commits of a namespace from now on, with this policy; the streams of sessions
     /// that wrote before get it as well.
     ///
-    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap.
+    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap,
+    /// for good; whoever has the same number later goes on with it. A transaction of more than a
+    /// quarter of that is refused with `TransactionTooLarge`. Adds to counters are not streamed.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
     pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
+        if namespace.kind() == Kind::Counters {
+            return Err(wrong_kind(namespace.kind(), "stream", ""));
+        }
         let is_keeping = when_full == WhenFull::Refuse;
         self.member.change_traits(namespace.index, |word| {
             let word = word | traits::STREAMED;
             if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
         })?;
-        // Whoever commits later does so by the new policy; who did before has let its ring know.
+        // Whoever commits later does so by the new policy; who did before has told its ring.
         self.member.pass_every_bucket(self.table(namespace)?)?;
-        for index in 0..self.member.sessions()? {
-            let Some(ring_at) = self.member.stream_ring(index)? else { continue };
-            self.member.ring_reader(ring_at, Start::Acked)?.refuse_when_full(is_keeping)?;
+        // A writer's stream is one for all namespaces: it refuses as long as one of them asks for it.
+        if is_keeping || !self.is_any_keeping()? {
+            for index in 0..self.member.sessions()? {
+                if let Some(ring_at) = self.member.stream_ring(index)? {
+                    self.member.set_refusing(ring_at, is_keeping)?;
+                }
+            }
         }
         Ok(())
     }
 
+    fn is_any_keeping(&self) -> Result<bool> {
+        for index in 0..NAMESPACES_MAX as u32 {
+            if self.member.table(index).is_err() {
+                break;
+            }
+            if self.member.traits(index)? & traits::KEEPING != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;
-    /// others may read along.
+    /// others may read along. It takes no lock, and no writer waits for it, or is refused for it
+    /// but by [`WhenFull::Refuse`].
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -111,7 +137,10 @@ impl Session {
 
 impl CommitStream<'_> {
     /// The next transaction of any writer, or `None` if there is none at present. Never waits;
-    /// looks at each writer in turn.
+    /// looks at each writer in turn, so nothing says which of two writers' transactions came first
+    /// but the versions of their records.
+    ///
+    /// Complexity: linear in the sessions that there ever were at once, if there is nothing new.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -120,8 +149,10 @@ impl CommitStream<'_> {
         let sessions = self.session.member.sessions()? as usize;
         self.readers.resize_with(sessions, || None);
         let mut found = None;
-        for step in 0..sessions {
-            let index = (self.next + step) % sessions;
+        for _ in 0..sessions {
+            // Each in its turn, also after one that is damaged.
+            let index = self.next % sessions;
+            self.next = index + 1;
             let Some(slot) = self.readers.get_mut(index) else { break };
             let writer = u32::try_from(index).unwrap_or(u32::MAX);
             if slot.is_none()
@@ -132,15 +163,14 @@ impl CommitStream<'_> {
             let Some(reader) = slot else { continue };
             match reader.next(&mut self.bytes)? {
                 Next::Empty => {}
-                Next::Entry { number } => found = Some((index, writer, Ok(number))),
-                Next::Lost { entries } => found = Some((index, writer, Err(entries))),
+                Next::Entry { number } => found = Some((writer, Ok(number))),
+                Next::Lost { entries } => found = Some((writer, Err(entries))),
             }
             if found.is_some() {
                 break;
             }
         }
-        let Some((index, writer, what)) = found else { return Ok(None) };
-        self.next = index;
+        let Some((writer, what)) = found else { return Ok(None) };
         Ok(Some(match what {
             Ok(number) => Told::Transaction(Entry { writer, number, bytes: &self.bytes }),
             Err(transactions) => Told::Lost { writer, transactions },

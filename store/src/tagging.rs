@@ -40,7 +40,12 @@ impl<'s> WriteSet<'s> {
         let mut shop = std::mem::take(&mut self.buffers.workshop);
         let done = self.index_written(written, &mut shop);
         self.buffers.workshop = shop;
-        done.map(|()| written)
+        match done {
+            Ok(()) => Ok(written),
+            Err(error @ Error::Conflict { .. }) => Err(error),
+            // What was read for the indexes was not of one moment: the answer may be wrong.
+            Err(error) => Err(self.torn_or(error)?),
+        }
     }
 
     /// The traits of a written record's namespace.
@@ -149,19 +154,16 @@ impl<'s> WriteSet<'s> {
         if tag.is_unique {
             posting_key(table, tag.id, value, &mut shop.key);
             let holder = self.hidden_value(&shop.key, <[u8]>::to_vec)?;
-            is_new = holder.is_none();
+            is_new = holder.as_ref() != Some(&shop.record);
             if let Some(holder) = holder
-                && holder != shop.record
+                && is_new
+                && !self.evict(table, &holder, shop)?
             {
-                if !self.evict(table, &holder, shop)? {
-                    return Err(Error::TagTaken {
-                        tag: tag.name.clone(),
-                        value: String::from_utf8_lossy(value).into_owned(),
-                        holder: String::from_utf8_lossy(&holder).into_owned(),
-                    });
-                }
-                // It was counted for the holder, and is no more.
-                is_new = true;
+                return Err(Error::TagTaken {
+                    tag: tag.name.clone(),
+                    value: String::from_utf8_lossy(value).into_owned(),
+                    holder: String::from_utf8_lossy(&holder).into_owned(),
+                });
             }
             posting_key(table, tag.id, value, &mut shop.key);
             if !nearstate_memory::crash::is_planted("forget-posting") {

@@ -9,7 +9,7 @@ use nearstate_model::limits::STREAM_RING_BYTES;
 use crate::buffers::Write;
 use crate::commit::{self, Step};
 use crate::event::{Change, EventKind, TagValue, VERSION_AT};
-use crate::meta::{Meta, Tags, is_past, split};
+use crate::meta::{Meta, Tags, is_past, is_past_cell, split};
 use crate::session::Session;
 use crate::writeset::{Stored, WriteSet};
 
@@ -123,6 +123,11 @@ impl<'s> WriteSet<'s> {
             if entry.write.is_none() || entry.traits & traits::STREAMED == 0 {
                 continue;
             }
+            let old = entry.seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
+            let is_ended = match old {
+                Some((cell, _)) => is_past_cell(cell)?,
+                None => false,
+            };
             let object;
             let step = match &entry.write {
                 Write::None => continue,
@@ -130,7 +135,7 @@ impl<'s> WriteSet<'s> {
                     object = self.session.object_parts(entry, *copy, &buffers.copies)?.concat();
                     Step::Put { value: &object, meta: &[] }
                 }
-                Write::Delete => Step::Deleted { is_expiry: entry.is_expiry },
+                Write::Delete => Step::Deleted { is_expiry: entry.is_expiry || is_ended },
                 Write::Put { value } => Step::Put {
                     value: value.of(&buffers.bytes),
                     meta: entry.meta.unwrap_or_default().of(&buffers.bytes),

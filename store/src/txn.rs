@@ -18,12 +18,21 @@ use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::write::Condition;
 use crate::writeset::WriteSet;
 
-/// What a record carries beside its value.
+/// What a record carries beside its value (TS 29.598, `RecordMeta`: `tags` and `ttl`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Labels<'a> {
-    /// Tags: (name, value) pairs; a name may have several values.
+    /// Tags: (name, value) pairs in any order; a name may have several values, and what is given
+    /// twice counts once. A name has 1 to [`TAG_NAME_BYTES_MAX`] bytes, a value at most
+    /// [`TAG_VALUE_BYTES_MAX`]; a record has at most [`TAGS_MAX`] pairs. A name that the namespace
+    /// has not declared is kept and watched for, but has no index.
+    ///
+    /// [`TAG_NAME_BYTES_MAX`]: nearstate_model::limits::TAG_NAME_BYTES_MAX
+    /// [`TAG_VALUE_BYTES_MAX`]: nearstate_model::limits::TAG_VALUE_BYTES_MAX
+    /// [`TAGS_MAX`]: nearstate_model::limits::TAGS_MAX
     pub tags: &'a [(&'a str, &'a [u8])],
-    /// When the record ends by itself, in milliseconds since 1970; 0: never.
+    /// When the record ends by itself, in milliseconds since 1970 by the machine's clock; 0: never.
+    /// It is over as soon as [`now_ms_coarse`](crate::now_ms_coarse) is this time, so one that is
+    /// not in the future is over at once.
     pub expires_ms: u64,
 }
 
@@ -32,7 +41,8 @@ pub struct Labels<'a> {
 pub struct Patience {
     /// The most runs, the first one included.
     pub tries: u32,
-    /// No further run begins after so long.
+    /// No further run begins after so long. A run is not cut short, and its commit may wait for
+    /// locks for a second.
     pub within: Option<Duration>,
 }
 
@@ -44,6 +54,9 @@ impl Default for Patience {
 
 /// An open transaction. Dropping it aborts it: nothing was written yet.
 ///
+/// Transactions are strictly serializable, together with every operation on one record: there is
+/// one order of all of them, and one that began after another had ended stands behind it.
+///
 /// What it reads stands still for it: every read checks that all earlier ones are still so, and
 /// answers `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
 #[derive(Debug)]
@@ -52,7 +65,9 @@ pub struct Txn<'s> {
 }
 
 impl Session {
-    /// Begins a transaction. Several may be open in one session.
+    /// Begins a transaction. Several may be open in one session; they know nothing of one another.
+    ///
+    /// Cost: a pin. The session lends its buffers to one of them, the others allocate.
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -151,8 +166,12 @@ const SPINS_LOG_MAX: u32 = 10;
 impl Txn<'_> {
     /// The record of a key: what this transaction has written, else what is in the region.
     ///
+    /// Cost: that of [`Session::get`], and a load for each record that was read before (of one that
+    /// was not there a search): the square of the reads, in all.
+    ///
     /// # Errors
-    /// `Conflict`: what was read earlier is not so any more; `Damaged`; `TransactionTooLarge`.
+    /// `Conflict`: what was read earlier is not so any more; `TransactionTooLarge`; `WrongKind` in
+    /// a namespace of counters; `Damaged`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>> {
@@ -177,7 +196,8 @@ impl Txn<'_> {
         Ok((!is_gone).then(|| Record::stored(cell, value, namespace.kind)))
     }
 
-    /// Puts a record: this value, no tags, no expiry, whatever it had before.
+    /// Puts a record: this value, no tags, no expiry, whatever it had before. What the namespace
+    /// says of tags is judged at the commit.
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `TransactionTooLarge`.
@@ -189,7 +209,8 @@ impl Txn<'_> {
     /// Puts a record with tags and an expiry.
     ///
     /// # Errors
-    /// As [`Txn::put`]; `BadArgument` for too many tags or one too long.
+    /// As [`Txn::put`]; `BadArgument` for too many tags, or one without a name or too long. That a
+    /// value is taken, or a required tag missing, is found by [`Txn::commit`].
     pub fn put_labelled(
         &self,
         namespace: Namespace,
@@ -215,7 +236,8 @@ impl Txn<'_> {
     /// Creates the record if there is none.
     ///
     /// # Errors
-    /// `WrongKind`, `BadName`, `TooManyBlocks`, `ValueTooLarge`, `Conflict`.
+    /// `WrongKind`, `BadName`, `TooManyBlocks`, `KeyTooLarge`, `ValueTooLarge`, `Conflict`,
+    /// `TransactionTooLarge`, `Damaged`.
     pub fn patch(
         &self,
         namespace: Namespace,
@@ -236,11 +258,14 @@ impl Txn<'_> {
         set.patch(place, changes)
     }
 
-    /// Gives a record other tags and another expiry; its value stays as it is. False if there is no
-    /// such record.
+    /// Gives a record these tags and this expiry instead of what it had; its value or its blocks
+    /// stay as they are. False if there is no such record.
+    ///
+    /// Cost: a copy of the value; of blocks above 512 bytes none.
     ///
     /// # Errors
-    /// `BadArgument`, `Conflict`, `TransactionTooLarge`.
+    /// `BadArgument` as [`Txn::put_labelled`]; `WrongKind` in a namespace of counters; `Conflict`,
+    /// `TransactionTooLarge`, `Damaged`.
     pub fn label(&self, namespace: Namespace, key: &[u8], labels: Labels<'_>) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
         let value = record.bytes().to_vec();
@@ -259,10 +284,11 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    /// Deletes a record. False if there is none.
+    /// Deletes a record. False if there is none, or its time has passed.
     ///
     /// # Errors
-    /// `Conflict`, `TransactionTooLarge`.
+    /// `Conflict`, `TransactionTooLarge`, `Damaged`; `WrongKind` in a namespace of counters, whose
+    /// records [`Session::delete`] deletes.
     pub fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
         let is_there = self.get(namespace, key)?.is_some();
         let mut set = self.set.borrow_mut();
@@ -273,11 +299,20 @@ impl Txn<'_> {
     }
 
     /// Commits: everything that was written is there at one instant, for every process, or nothing
-    /// is. A transaction that only read has nothing to do and cannot fail.
+    /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read
+    /// of it has failed.
+    ///
+    /// Cost: the indexes first (a record for each unique value, a leaf for each other one); then
+    /// the lock of each record that was read or written, taken in one order. Waits at most for a
+    /// second or two, and never while it keeps others waiting for more than some milliseconds. A
+    /// full memory fence stands behind it: what its caller reads next is not older. Some records
+    /// past their time may be collected in passing, after it is done.
     ///
     /// # Errors
-    /// `Conflict`: something that was read was changed meanwhile. `TagTaken`, `Full`, `Stalled`,
-    /// `Damaged`. Nothing was changed then.
+    /// `Conflict`: something that was read was changed meanwhile, or what the namespace asks of its
+    /// writers. `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`,
+    /// with what the indexes add, or for its commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
+    /// `Forked`, `System`. Nothing was changed then.
     #[inline]
     pub fn commit(self) -> Result<()> {
         let mut set = self.set.into_inner();
@@ -288,18 +323,30 @@ impl Txn<'_> {
         done
     }
 
-    /// Commits, and tells the version that each written record has now (`None`: deleted).
+    /// Commits, and tells the version that each written record has now (`None`: deleted), in the
+    /// order in which they were first touched; only their keys, not their namespaces.
     ///
     /// # Errors
     /// As [`Txn::commit`].
     pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
-        let written = set.index_all()?;
-        set.tell_all()?;
-        set.commit()?;
+        let written = match set.index_all().and_then(|n| set.tell_all().map(|()| n)) {
+            Ok(written) => written,
+            Err(error) => {
+                set.give_back();
+                return Err(error);
+            }
+        };
+        if let Err(error) = set.commit() {
+            set.give_back();
+            return Err(error);
+        }
         for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
             each(set.buffers.bytes(entry.key), entry.after);
         }
+        let session = set.session;
+        set.give_back();
+        session.collect_some();
         Ok(())
     }
 

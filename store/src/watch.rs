@@ -95,7 +95,12 @@ impl Session {
     /// the order in which the changes were made. Of changes that run at the same moment some may
     /// not be. To follow records from a known state on, watch first and read them then.
     ///
-    /// The first watch of a namespace takes a MiB of the heap, for good.
+    /// The first watch of a namespace takes a MiB of the heap, for good, and from then on its
+    /// writers tell, watched or not: each change is a transaction that appends to one ring, whose
+    /// lock all writers of the namespace share.
+    ///
+    /// A record past its time is told as expired when somebody collects, deletes or replaces it,
+    /// not before.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of counters, `KeyTooLarge`, `BadArgument` for a tag without a
@@ -112,6 +117,8 @@ impl Session {
         let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
         // The ring first: who sees the trait finds the ring.
         self.member.raise_trait(table, traits::WATCHED)?;
+        // Who had judged the traits before is done after this.
+        self.member.pass_every_bucket(table)?;
         let reader = self.member.ring_reader(ring, Start::Tail)?;
         Ok(Watch { reader, filter, bytes: Vec::new() })
     }
@@ -139,7 +146,8 @@ impl Watch {
     }
 
     /// Waits until there may be a notice, for so long at the most: true if [`Watch::next`] has
-    /// something to look at, which its filter may hold back. Costs nothing while it waits.
+    /// something to look at, which its filter may hold back. Sleeps on a futex in the region, for
+    /// 100 ms at a time, so that a writer that was killed before it could wake delays no longer.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

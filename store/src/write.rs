@@ -114,8 +114,8 @@ impl Session {
         Ok(is_plain.then(|| Outcome::of(&changed, current)))
     }
 
-    /// A filled record cell: children, key, value, meta. The misses of the new cell, of the bucket and of
-    /// the old record overlap with the checksum and the copy.
+    /// A filled record cell: children, key, value, meta. The misses of the new cell, of the bucket
+    /// and of the old record overlap with the checksum and the copy.
     #[inline]
     pub(crate) fn draft(
         &self,

@@ -167,6 +167,12 @@ impl<'s> WriteSet<'s> {
         Ok(true)
     }
 
+    /// The failure, or a conflict if it may come of reads that do not fit together.
+    #[cold]
+    pub(crate) fn torn_or(&self, error: Error) -> Result<Error> {
+        Ok(if self.is_whole()? { error } else { torn() })
+    }
+
     #[inline]
     fn check(&mut self) -> Result<()> {
         if self.buffers.is_torn || !self.is_whole()? {

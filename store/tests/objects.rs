@@ -4,10 +4,11 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::panic_in_result_fn,
     reason = "a test fails by panicking"
 )]
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nearstate_store::{
@@ -91,7 +92,7 @@ fn objects_come_and_go_with_their_transaction() {
 #[test]
 fn an_address_is_never_given_twice() {
     let place = place();
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for round in 0..40 {
         let one = place.region.session().unwrap();
         let other = place.region.session().unwrap();
@@ -325,8 +326,8 @@ fn an_object_begins_where_any_type_may_begin_and_does_not_move() {
     let made: Vec<Address> = (0..2000).map(|_| txn.alloc(40).unwrap()).collect();
     for (number, address) in addresses.iter().enumerate() {
         assert_eq!(copied[number].len(), number * 13);
-        assert!(stored[number].cast::<u128>().is_aligned());
-        assert!(copied[number].cast::<u128>().is_aligned());
+        assert!(stored[number].cast::<u8>().addr().is_multiple_of(16));
+        assert!(copied[number].cast::<u8>().addr().is_multiple_of(16));
         assert_eq!(txn.lend_write(*address, ..).unwrap(), copied[number]);
         assert_eq!(txn.lend_read(*address, ..).unwrap(), copied[number].cast_const());
         if number > 0 {
@@ -335,7 +336,7 @@ fn an_object_begins_where_any_type_may_begin_and_does_not_move() {
         }
     }
     for address in &made {
-        assert!(txn.lend_write(*address, ..).unwrap().cast::<u128>().is_aligned());
+        assert!(txn.lend_write(*address, ..).unwrap().cast::<u8>().addr().is_multiple_of(16));
     }
     txn.commit().unwrap();
     assert_eq!(session.objects().unwrap().count, 2050);
@@ -515,7 +516,7 @@ mod rings {
                                     .and_then(|all| Ok((all, walk(&txn, heads[1])?)));
                                 match seen {
                                     Ok((one, two)) => {
-                                        let all: HashSet<_> = one.iter().chain(&two).collect();
+                                        let all: BTreeSet<_> = one.iter().chain(&two).collect();
                                         assert_eq!(all.len(), one.len() + two.len());
                                     }
                                     Err(error) => {

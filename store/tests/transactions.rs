@@ -1,4 +1,5 @@
-//! Transactions of one process's threads: all or nothing at one instant, consistent reads, refusals.
+//! Transactions of one process's threads: all or nothing at one instant, consistent reads,
+//! refusals.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

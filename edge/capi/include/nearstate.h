@@ -182,7 +182,7 @@ typedef enum {
      */
     NS_BAD_ARGUMENT = 30,
     /**
-     * What a transaction read was changed by somebody else before it could commit.
+     * What a transaction read was changed by somebody else before it could commit: run it again.
      */
     NS_CONFLICT = 31,
     /**
@@ -203,7 +203,8 @@ typedef enum {
      */
     NS_NO_OBJECT = 35,
     /**
-     * The commit stream of this writer is full and its policy is to wait for the consumer.
+     * The commit stream of this writer is full, and refuses more until its consumer has
+     * acknowledged some.
      */
     NS_BEHIND = 36,
 } ns_status;

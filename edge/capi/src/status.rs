@@ -50,7 +50,7 @@ pub enum ns_status {
     NS_BACKEND = 29,
     /// The caller's words are off (a URL, an option).
     NS_BAD_ARGUMENT = 30,
-    /// What a transaction read was changed by somebody else before it could commit.
+    /// What a transaction read was changed by somebody else before it could commit: run it again.
     NS_CONFLICT = 31,
     /// A transaction did not get through within the tries and the time that it was given.
     NS_DEADLINE = 32,
@@ -61,7 +61,8 @@ pub enum ns_status {
     NS_TAG_TAKEN = 34,
     /// No object of the transactional memory has this address: it was freed, or never given.
     NS_NO_OBJECT = 35,
-    /// The commit stream of this writer is full and its policy is to wait for the consumer.
+    /// The commit stream of this writer is full, and refuses more until its consumer has
+    /// acknowledged some.
     NS_BEHIND = 36,
 }
 

@@ -20,6 +20,7 @@ use crate::status::ns_status;
 #[derive(Debug)]
 pub struct ns_txn {
     /// Records that were given to the caller, who may point into them until the end.
+    #[expect(clippy::vec_box, reason = "a record stays where it is when the list grows")]
     kept: RefCell<Vec<Box<Record<'static>>>>,
     place: Place,
     session: *const ns_session,
@@ -53,10 +54,9 @@ impl ns_txn {
         // SAFETY: only the lifetime changes. A record points to itself and into the region, which
         // the transaction's pin keeps as it is, and it is dropped before the transaction is.
         let record = unsafe { std::mem::transmute::<Record<'_>, Record<'static>>(record) };
-        let record = Box::new(record);
-        let place = ptr::from_ref(record.as_ref());
-        self.kept.borrow_mut().push(record);
-        place
+        let mut kept = self.kept.borrow_mut();
+        kept.push(Box::new(record));
+        kept.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
     }
 
     /// The transaction of a handle that its caller may end. The session does not count it any more.

@@ -1,9 +1,12 @@
 //! `nearstate bench transactions`: transactions beside plain operations on the same records, taken
-//! in turns on one processor; TATP; writers that conflict.
+//! in turns on one processor; sessions with tags; TATP; counters; writers that conflict.
 
 pub mod output;
 pub mod contention;
+pub mod counters;
 pub mod tatp;
+pub mod sessions;
+pub mod chase;
 pub mod reads;
 pub mod update;
 pub mod desk;
@@ -43,6 +46,8 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
     let findings = Findings { command: command.to_owned(), machine, caveats, rows, sheets };
     let text = if options.json {
         format!("{:#}\n", output::json(&findings))
+    } else if options.markdown {
+        output::markdown(&findings)
     } else {
         output::text(&findings)
     };
@@ -57,8 +62,16 @@ fn measure(desk: &mut Desk<'_>) -> Result<()> {
             contexts(desk, records)?;
         }
     }
+    if desk.options.wants(Group::Sessions) {
+        for records in desk.options.keys() {
+            sessions::run(desk, records)?;
+        }
+    }
     if desk.options.wants(Group::Tatp) {
         tatp::run(desk)?;
+    }
+    if desk.options.wants(Group::Counters) {
+        counters::run(desk)?;
     }
     if desk.options.wants(Group::Contention) {
         contention::run(desk)?;
@@ -87,10 +100,10 @@ fn contexts(desk: &mut Desk<'_>, records: u64) -> Result<()> {
 
 /// How many lines of progress there will be.
 fn steps(options: &Options) -> usize {
-    let each = [(Group::Update, 1), (Group::Several, 3), (Group::Reads, 1)];
+    let each = [(Group::Update, 1), (Group::Several, 3), (Group::Reads, 1), (Group::Sessions, 3)];
     let wanted = each.into_iter().filter(|(group, _)| options.wants(*group));
     let mut steps = options.keys().len() * wanted.map(|(_, steps)| steps).sum::<usize>();
-    steps += usize::from(options.wants(Group::Tatp));
+    steps += usize::from(options.wants(Group::Tatp)) + usize::from(options.wants(Group::Counters));
     if options.wants(Group::Contention) {
         steps += 2 * options.sessions.len();
     }

@@ -19,6 +19,7 @@ pub mod step;
 pub mod scenario;
 mod reader;
 pub mod verify;
+mod told;
 mod writer;
 pub mod spawn;
 pub mod oracle;

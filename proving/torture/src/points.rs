@@ -72,12 +72,18 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
 pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
     let mut reached = Reached::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
-        for (first, second) in pairs(depth.stride) {
+        // Those of transactions have their own pairs below.
+        let is_own = scenario.name.starts_with("transaction") || scenario.name == "told";
+        for (first, second) in pairs(if is_own { 5 * depth.stride } else { depth.stride }) {
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
         }
     }
     for (first, second) in pairs_of_transactions() {
-        let name = if first.starts_with("line.") { "transaction-grow" } else { "transaction" };
+        let name = match first {
+            first if first.starts_with("line.") => "transaction-grow",
+            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "told",
+            _ => "transaction",
+        };
         let scenario = named(name).ok_or("no scenario of transactions")?;
         two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
     }
@@ -88,7 +94,8 @@ pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reac
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
     // What recovery does of a commit, beside its own points.
-    let of_commit = ["undone", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
+    let of_commit =
+        ["undone", "appended", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
     let is_second = move |point: &&str| {
         let name = point.strip_prefix("txn.");
         point.starts_with("recover.") || name.is_some_and(|name| of_commit.contains(&name))

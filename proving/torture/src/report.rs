@@ -6,6 +6,16 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::histories::game::Totals;
+use crate::tagged::crowd;
+
+/// True if the named points are built in.
+const HAS_POINTS: bool = cfg!(feature = "crash-points");
+
+const POINTS: &str = if HAS_POINTS {
+    "built in: processes also stop between two stores"
+} else {
+    "not built in: faults of some nanoseconds are hardly met (cargo build --features crash-points)"
+};
 
 /// The longest latency that is told apart: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
@@ -43,6 +53,8 @@ pub struct Report {
     pub pairs: u64,
     /// Of these, those that were read in one transaction.
     pub pair_snapshots: u64,
+    /// What the crowd with tags came to, if there was one.
+    pub crowd: Option<crowd::Totals>,
     /// What the histories came to, if any were played.
     pub histories: Option<Totals>,
     /// Dead sessions that were put in order.
@@ -95,6 +107,7 @@ impl Report {
             views: 0,
             pairs: 0,
             pair_snapshots: 0,
+            crowd: None,
             histories: None,
             recoveries: 0,
             recoveries_by_check: 0,
@@ -123,6 +136,7 @@ impl Report {
         };
         json!({
             "seed": self.seed,
+            "has_crash_points": HAS_POINTS,
             "kills": self.kills,
             "kills_of_writers": self.kills_of_writers,
             "stops_before_checks": self.stops,
@@ -137,6 +151,7 @@ impl Report {
             "views_verified": self.views,
             "pairs_verified": self.pairs,
             "pairs_verified_in_transactions": self.pair_snapshots,
+            "crowd": self.crowd.as_ref().map(crowd::Totals::json),
             "histories": self.histories.as_ref().map(Totals::json),
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
@@ -166,6 +181,7 @@ impl Report {
         let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10) % 1024 * 10 / 1024);
         let lines = [
             ("seed", self.seed.to_string()),
+            ("crash points", POINTS.to_owned()),
             (
                 "processes killed",
                 format!(
@@ -210,7 +226,8 @@ impl Report {
             ("seconds", format!("{:.1}", self.seconds)),
         ];
         let mut text = String::new();
-        let more = self.histories.iter().flat_map(Totals::lines);
+        let crowd = self.crowd.iter().flat_map(crowd::Totals::lines);
+        let more = crowd.chain(self.histories.iter().flat_map(Totals::lines));
         for (name, value) in lines.into_iter().chain(more) {
             let _ = writeln!(text, "{name:<30} {value}");
         }

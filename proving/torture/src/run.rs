@@ -160,7 +160,10 @@ impl Run<'_> {
             self.options.writers.to_string(),
         ];
         let errors = self.options.folder.join(format!("{role}-{number}.errors"));
-        self.starter.start(&words, &[], &errors)
+        // Built with the crash points, half of all children give the processor away at one of them
+        // in so many: kills and readers then fall between any two stores.
+        let jitter = if self.dice.chance(50) { "400" } else { "0" };
+        self.starter.start(&words, &[("NEARSTATE_JITTER", jitter)], &errors)
     }
 
     fn start_all(&mut self) -> Result<(), String> {

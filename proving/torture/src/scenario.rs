@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
 
 use crate::content::{Key, Space};
 use crate::journal::{self, Op};
 use crate::oracle::Oracle;
 use crate::spawn::Starter;
+use crate::told::{self, STREAMED};
 use crate::verify::{check_clean, compare};
 use crate::writer::{Order, Spaces, Writer};
 
@@ -23,6 +24,8 @@ pub struct Scenario {
     work: fn(&mut Script),
     /// Its region is filled to the brim first.
     is_full: bool,
+    /// Its records are watched, and told to the commit stream.
+    is_told: bool,
 }
 
 /// Orders for a writer; those that stand together are one transaction.
@@ -63,6 +66,7 @@ pub const SCENARIOS: &[Scenario] = &[
         before: |s| s.each(Op::Put, Space::Own, 0..40, 100),
         work: |s| s.each(Op::PutAbsent, Space::Own, 40..60, 300),
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "replace",
@@ -74,6 +78,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::PutStale, Space::Own, 0..2, 700);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "delete",
@@ -83,6 +88,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 0..5, 200);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "patch",
@@ -99,12 +105,14 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Delete, Space::Blocks, 3..4, 0);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "grow",
         before: |_| {},
         work: |s| s.each(Op::Put, Space::Grow, 0..400, 20),
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "pool",
@@ -114,6 +122,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 0..36, 60_000);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "chunk",
@@ -123,6 +132,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 8..40, 12_000);
         },
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "transaction",
@@ -135,6 +145,7 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         work: transactions,
         is_full: false,
+        is_told: false,
     },
     Scenario {
         name: "transaction-grow",
@@ -148,6 +159,24 @@ pub const SCENARIOS: &[Scenario] = &[
             }
         },
         is_full: false,
+        is_told: false,
+    },
+    Scenario {
+        name: "told",
+        before: |s| {
+            s.each(Op::Put, Space::Own, 0..30, 300);
+            for number in 0..3 {
+                s.patch(number, ALL);
+            }
+            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+        },
+        work: |s| {
+            s.each(Op::Put, Space::Own, 20..22, 300);
+            transactions(s);
+            s.each(Op::Delete, Space::Own, 20..21, 0);
+        },
+        is_full: false,
+        is_told: true,
     },
     Scenario {
         name: "full",
@@ -162,6 +191,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(Op::Put, Space::Own, 103..140, 20_000);
         },
         is_full: true,
+        is_told: false,
     },
 ];
 
@@ -194,6 +224,7 @@ const STEPPED: &[Scenario] = &[Scenario {
     before: |s| s.each(Op::Put, Space::Own, 0..400, 4000),
     work: |s| s.each(Op::Put, Space::Own, 380..400, 4000),
     is_full: false,
+    is_told: false,
 }];
 
 /// The scenario of this name.
@@ -219,7 +250,33 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     let mut script = Script::default();
     (scenario.before)(&mut script);
     work(folder, &mut oracle, 0, script, scenario.is_full)?;
+    if scenario.is_told {
+        tell(&path).map_err(|e| format!("watch: {e}"))?;
+    }
     Ok(oracle)
+}
+
+/// From now on each change of these records is an event of a watch and of the commit stream.
+fn tell(path: &Path) -> Result<(), String> {
+    let words = |e: Error| e.to_string();
+    let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
+    let spaces = Spaces::open(&session, 0)?;
+    for space in [Space::Own, Space::Pair, Space::Blocks] {
+        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(words)?);
+    }
+    STREAMED
+        .into_iter()
+        .try_for_each(|space| session.stream(spaces.of(space), WhenFull::LoseOldest))
+        .map_err(words)
+}
+
+/// What there is in scenario "told" before the commit stream begins.
+fn is_before_told(key: Key) -> bool {
+    match key.space {
+        Space::Own => key.number < 30,
+        Space::Pair => key.number < 2,
+        Space::Blocks | Space::Grow | Space::Hot | Space::Count => false,
+    }
 }
 
 /// Does some orders in this process, and tells the oracle.
@@ -340,8 +397,14 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
     learn(folder, oracle)?;
     check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
+    if scenario.is_told {
+        told::compare(&path, is_before_told).map_err(|e| format!("after recovery: {e}"))?;
+    }
     go_on(folder, scenario, oracle).map_err(|e| format!("going on: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after going on: {e}"))?;
+    if scenario.is_told {
+        told::compare(&path, is_before_told).map_err(|e| format!("after going on: {e}"))?;
+    }
     check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
     Ok(())
 }

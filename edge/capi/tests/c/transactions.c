@@ -222,6 +222,34 @@ static void a_function_is_run_until_it_gets_through(void)
     HOLDS(objects == 1);
 }
 
+struct hand_over {
+    ns_namespace contexts, by_teid;
+    ns_bytes supi, old_teid, new_teid;
+};
+
+static int32_t hand_over(void *context, ns_txn *txn)
+{
+    struct hand_over *ue = context;
+    ns_record record;
+    int32_t status = ns_txn_get(txn, ue->contexts, ue->supi, &record);
+    if (status == NS_OK)
+        status = ns_txn_put(txn, ue->by_teid, ue->new_teid, ue->supi);
+    if (status == NS_OK)
+        status = ns_txn_delete(txn, ue->by_teid, ue->old_teid);
+    return status;
+}
+
+static void the_example_of_the_guide_does_what_it_says(void)
+{
+    struct hand_over ue = {values, values, ns_text("supi"), ns_text("teid 1"), ns_text("teid 2")};
+    HOLDS(ns_transact(session, hand_over, &ue) == NS_NOT_FOUND);
+    OK(ns_put(session, values, ue.supi, ns_text("context"), NULL));
+    HOLDS(ns_transact(session, hand_over, &ue) == NS_NOT_FOUND && has("teid 2", NULL));
+    OK(ns_put(session, values, ue.old_teid, ue.supi, NULL));
+    OK(ns_transact(session, hand_over, &ue));
+    HOLDS(has("teid 1", NULL) && has("teid 2", "supi"));
+}
+
 struct node {
     ns_address next;
     uint64_t number;
@@ -409,6 +437,7 @@ static const struct promise promises[] = {
     PROMISE(labels_go_with_a_record),
     PROMISE(a_conflict_is_an_answer_and_changes_nothing),
     PROMISE(a_function_is_run_until_it_gets_through),
+    PROMISE(the_example_of_the_guide_does_what_it_says),
     PROMISE(an_object_is_opened_and_stays_where_it_is),
     PROMISE(null_and_nonsense_are_refused),
     PROMISE(a_session_stays_open_while_a_transaction_is),

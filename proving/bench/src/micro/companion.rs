@@ -114,6 +114,40 @@ impl Drop for Companion {
     }
 }
 
+/// How long processes took that began at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    /// From the first start to the last end.
+    pub wall_ns: u64,
+    /// Processor time of all of them.
+    pub used_ns: u64,
+}
+
+/// All of these begin at the same moment; each tells its first and last one, and its own time.
+///
+/// # Errors
+/// If one of them failed.
+pub fn at_once(mut started: Vec<Companion>) -> Result<Took> {
+    let at_ns = monotonic_ns() + GO_NS;
+    for companion in &mut started {
+        companion.go(at_ns)?;
+    }
+    let (mut first_ns, mut last_ns, mut used_ns) = (u64::MAX, 0, 0);
+    for companion in started {
+        match companion.finish()?.as_slice() {
+            [start_ns, end_ns, thread_ns] => {
+                used_ns += thread_ns;
+                first_ns = first_ns.min(*start_ns);
+                last_ns = last_ns.max(*end_ns);
+            }
+            other => {
+                return Err(Error::Backend { detail: format!("a writer told {other:?}") });
+            }
+        }
+    }
+    Ok(Took { wall_ns: last_ns.saturating_sub(first_ns), used_ns })
+}
+
 /// `writers` processes insert `ops` records each, all from the same moment on. Returns nanoseconds
 /// for each write: wall time from the first start to the last end, over all writes; and the
 /// processor time of all of them.
@@ -126,23 +160,6 @@ pub fn writers(target: &str, path: &Path, writers: u64, terms: &Terms) -> Result
         let terms = Terms { records, ..*terms };
         started.push(Companion::start(Role::Insert, target, path, &terms)?);
     }
-    let at_ns = monotonic_ns() + GO_NS;
-    for writer in &mut started {
-        writer.go(at_ns)?;
-    }
-    let (mut first_ns, mut last_ns, mut used_ns) = (u64::MAX, 0, 0);
-    for writer in started {
-        match writer.finish()?.as_slice() {
-            [start_ns, end_ns, thread_ns] => {
-                used_ns += thread_ns;
-                first_ns = first_ns.min(*start_ns);
-                last_ns = last_ns.max(*end_ns);
-            }
-            other => {
-                return Err(Error::Backend { detail: format!("a writer told {other:?}") });
-            }
-        }
-    }
-    let wall_ns = last_ns.saturating_sub(first_ns);
+    let Took { wall_ns, used_ns } = at_once(started)?;
     Ok([wall_ns, used_ns].map(|ns| crate::stat::sequence_average(ns, writers * terms.ops)))
 }

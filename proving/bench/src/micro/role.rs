@@ -12,7 +12,7 @@ use crate::content::Source;
 use crate::protocol::monotonic_ns;
 use clap::{Args, ValueEnum};
 use nearstate_model::{Error, Result};
-use nearstate_store::Region;
+use nearstate_store::{Kind, Region, Schema};
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub struct Options {
     /// What it does
     #[arg(value_enum)]
     role: Role,
-    /// Name of the store: region or lmdb
+    /// Name of the store: region or lmdb; of the counter, for who adds
     target: String,
     /// The store's file
     path: PathBuf,
@@ -58,6 +58,8 @@ pub enum Role {
     Insert,
     /// Reads so many times, and ends
     Count,
+    /// Adds to a counter of a region when it is told to
+    Add,
 }
 
 impl Role {
@@ -69,9 +71,13 @@ impl Role {
             Self::Elsewhere => "elsewhere",
             Self::Insert => "insert",
             Self::Count => "count",
+            Self::Add => "add",
         }
     }
 }
+
+/// The namespace of the counters.
+pub const COUNTERS: &str = "counters";
 
 /// Operations between two looks at whether to go on.
 const STRETCH: u64 = 256;
@@ -86,6 +92,9 @@ pub fn serve(options: &Options) -> Result<()> {
     }
     if options.role == Role::Elsewhere {
         return elsewhere(options);
+    }
+    if options.role == Role::Add {
+        return add(options);
     }
     match options.target.as_str() {
         "region" => with_region(options),
@@ -115,7 +124,7 @@ fn act<S: Store>(options: &Options, store: &mut S) -> Result<()> {
         Role::Read => until_told(options, store, Job::View),
         Role::Write => until_told(options, store, Job::Put),
         Role::Insert => insert(options, store),
-        Role::Elsewhere | Role::Count => Err(Error::BadArgument {
+        Role::Elsewhere | Role::Count | Role::Add => Err(Error::BadArgument {
             detail: format!("{} is not for this target", options.role.name()),
         }),
     }
@@ -178,13 +187,8 @@ fn elsewhere(options: &Options) -> Result<()> {
     say(&format!("done {done}"))
 }
 
-/// Inserts `ops` records that nobody else has, from the moment on that it is told. Tells its first
-/// and last moment.
-fn insert<S: Store>(options: &Options, store: &mut S) -> Result<()> {
-    let value_bytes = usize::try_from(options.value_bytes).unwrap_or(usize::MAX);
-    let mut source = Source::new(options.seed, options.records, value_bytes);
-    let first = options.records * options.ops;
-    let keys: Vec<_> = (first..first + options.ops).map(key_of).collect();
+/// Says that all is ready, and waits for the moment that it is told.
+fn await_start() -> Result<()> {
     say("ready")?;
     let mut line = String::new();
     std::io::stdin()
@@ -195,6 +199,36 @@ fn insert<S: Store>(options: &Options, store: &mut S) -> Result<()> {
         detail: format!("a moment was expected, not {line:?}"),
     })?;
     std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
+    Ok(())
+}
+
+/// Adds `ops` times to one counter, from the moment on that it is told; once before, so that the
+/// counter is there and its line is mapped. Tells its first and last moment.
+fn add(options: &Options) -> Result<()> {
+    let region = Region::attach(&options.path)?;
+    region.populate()?;
+    let session = region.session()?;
+    let schema = Schema { kind: Kind::Counters, ..Default::default() };
+    let namespace = session.namespace(COUNTERS, &schema)?;
+    let key = options.target.as_bytes();
+    session.add(namespace, key, 1)?;
+    await_start()?;
+    let (start_ns, thread_ns) = (monotonic_ns(), Clock::Thread.now_ns());
+    for _ in 0..options.ops {
+        session.add(namespace, key, 1)?;
+    }
+    let (end_ns, thread_ns) = (monotonic_ns(), Clock::Thread.now_ns() - thread_ns);
+    say(&format!("done {start_ns} {end_ns} {thread_ns}"))
+}
+
+/// Inserts `ops` records that nobody else has, from the moment on that it is told. Tells its first
+/// and last moment.
+fn insert<S: Store>(options: &Options, store: &mut S) -> Result<()> {
+    let value_bytes = usize::try_from(options.value_bytes).unwrap_or(usize::MAX);
+    let mut source = Source::new(options.seed, options.records, value_bytes);
+    let first = options.records * options.ops;
+    let keys: Vec<_> = (first..first + options.ops).map(key_of).collect();
+    await_start()?;
     let (start_ns, thread_ns) = (monotonic_ns(), Clock::Thread.now_ns());
     for (record, key) in (first..).zip(&keys) {
         store.put(key, source.value(record))?;

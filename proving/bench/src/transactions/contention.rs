@@ -1,7 +1,7 @@
 //! Many sessions that change the same record at once: whether work goes on, and for whom.
 
 use super::desk::{Desk, missing, wrong};
-use super::findings::{Row, Sheet, Unit};
+use super::findings::{Goal, Row, Sheet, Unit};
 use crate::content::first_word;
 use crate::micro::clock::Clock;
 use crate::stat::sequence_average;
@@ -50,6 +50,7 @@ pub fn run(desk: &mut Desk<'_>) -> Result<()> {
         ("longest call", Align::Right),
     ]);
     let mut lines = Vec::new();
+    let mut starved = 0.0_f64;
     for (what, keys) in RECORDS {
         let mut row = Row::new(&format!("commits of writers of {what}"), 0, Unit::Rate);
         for sessions in &desk.options.sessions {
@@ -61,6 +62,7 @@ pub fn run(desk: &mut Desk<'_>) -> Result<()> {
             place.close_and_check()?;
             let told = Told::of(what, &written, seconds);
             row.add(&format!("{sessions} sessions"), told.commits_per_s);
+            starved = starved.max(told.starved());
             step.finish_run(&format!("{}/s", rate_text(told.commits_per_s)));
             table.row(told.line());
             lines.push(told.json());
@@ -68,6 +70,10 @@ pub fn run(desk: &mut Desk<'_>) -> Result<()> {
         table.rule();
         desk.rows.push(row);
     }
+    let mut row = Row::new("conflicting writers that never got through", 0, Unit::Count);
+    row.goals = vec![Goal::AtMost(0.0)];
+    row.add("the most in any run", starved);
+    desk.rows.push(row);
     let title = "writers that conflict: progress and fairness".to_owned();
     desk.sheets.push(Sheet { title, table, json: Value::Array(lines) });
     desk.caveats.push(
@@ -105,6 +111,12 @@ impl<'a> Told<'a> {
             given_up: written.iter().map(|w| w.given_up).sum(),
             longest_ns: written.iter().map(|w| w.longest_ns).max().unwrap_or(0),
         }
+    }
+
+    /// How many writers committed nothing.
+    fn starved(&self) -> f64 {
+        let starved = self.commits.iter().filter(|commits| **commits == 0).count();
+        sequence_average(starved as u64, 1)
     }
 
     /// Least, middle and most.
@@ -232,5 +244,8 @@ mod tests {
         assert_eq!(told.spread(), [10, 20, 30]);
         assert!((told.conflicts_per_commit - 0.5).abs() < 1e-9);
         assert!((told.commits_per_s - 30.0).abs() < 1e-9);
+        assert!(told.starved() < 0.5);
+        let told = Told::of("one record", &[of(30, 10), of(0, 20), of(0, 0)], 2.0);
+        assert!((told.starved() - 2.0).abs() < 1e-9);
     }
 }

@@ -5,10 +5,12 @@ use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
 /// Measure transactions beside plain operations on the same records, and judge them by our goals.
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
   nearstate bench transactions
   nearstate bench transactions --quick --only update,reads
+  nearstate bench transactions --only sessions --keys 1000,1000000
   nearstate bench transactions --only contention --sessions 2,16,1000
   nearstate bench transactions --only tatp --subscribers 1000000")]
 pub struct Options {
@@ -64,6 +66,10 @@ pub struct Options {
     #[arg(long, default_value_t = 20_191_125)]
     pub seed: u64,
 
+    /// Print only the goals and what became of them, as lines of a Markdown table
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+
     /// Print JSON instead of the tables
     #[arg(long)]
     pub json: bool,
@@ -78,8 +84,12 @@ pub enum Group {
     Several,
     /// Read four records at one instant
     Reads,
+    /// Attach and detach sessions with three tags, two of them unique
+    Sessions,
     /// Telecom Application Transaction Processing
     Tatp,
+    /// Two processes that add to counters
+    Counters,
     /// Many writers of one record
     Contention,
 }

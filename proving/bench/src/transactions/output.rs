@@ -25,6 +25,26 @@ pub fn text(findings: &Findings) -> String {
     out
 }
 
+/// The goals and what became of them as Markdown, for a page of documentation.
+pub fn markdown(findings: &Findings) -> String {
+    let table = goals(&findings.rows);
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let names: Vec<String> = table.columns.iter().map(|(name, _)| name.clone()).collect();
+    let rules: Vec<&str> = table
+        .columns
+        .iter()
+        .map(|(_, align)| match align {
+            Align::Left => "---",
+            Align::Right => "---:",
+        })
+        .collect();
+    let mut out = format!("`{}`: {}\n\n", findings.command, findings.machine.line());
+    out.push_str(&line(&names));
+    let _ = writeln!(out, "|{}|", rules.join("|"));
+    out.extend(table.rows.iter().map(|row| line(row)));
+    out
+}
+
 fn figure(unit: Unit, number: f64) -> String {
     match unit {
         Unit::Ns => latency_text(number),
@@ -206,6 +226,16 @@ mod tests {
         let line = text.lines().find(|l| l.contains("MISSED")).unwrap();
         assert!(line.contains("1.71 x") && line.contains("<= 1.60 x put"), "{line}");
         assert!(text.contains("170 ns .. 172 ns") && text.contains("TATP"));
+    }
+
+    #[test]
+    fn the_markdown_has_a_line_for_each_goal() {
+        let text = markdown(&findings());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert!(lines[4].starts_with("| update | 100000 |"), "{text}");
+        assert!(lines[4].ends_with("| MISSED |"), "{text}");
+        assert_eq!(lines[2].matches('|').count(), lines[4].matches('|').count());
     }
 
     #[test]

@@ -82,10 +82,7 @@ impl Kind {
     /// 16 and ends after the one drawn from 1 to 24 (all cases counted). The published share would
     /// need 0.45 in the place of the last factor; which rule gives that is not told.
     pub const fn by_the_rules(self) -> f64 {
-        match self {
-            Self::GetNewDestination => 14.79,
-            other => other.published(),
-        }
+        if matches!(self, Self::GetNewDestination) { 14.79 } else { self.published() }
     }
 }
 
@@ -166,15 +163,15 @@ impl Iterator for Requests {
         let s_id = self.s_id();
         let dice = &mut self.dice;
         let start = dice.start();
-        let end = match kind {
-            Kind::InsertCallForwarding => start + dice.byte(1, 8),
-            _ => dice.byte(1, 24),
+        let end = if kind == Kind::InsertCallForwarding {
+            start + dice.byte(1, 8)
+        } else {
+            dice.byte(1, 24)
         };
-        let value = match kind {
-            Kind::UpdateSubscriberData => {
-                u32::from(dice.byte(0, 255)) << 1 | u32::from(dice.byte(0, 1))
-            }
-            _ => dice.location(),
+        let value = if kind == Kind::UpdateSubscriberData {
+            u32::from(dice.byte(0, 255)) << 1 | u32::from(dice.byte(0, 1))
+        } else {
+            dice.location()
         };
         let row_type = dice.byte(1, 4);
         let (sub_nbr, numberx) = (number(u64::from(s_id)), dice.number());
@@ -189,9 +186,9 @@ mod tests {
 
     #[test]
     fn the_mix_is_the_published_one() {
+        const DRAWN: usize = 400_000;
         assert_eq!(KINDS.iter().map(|k| k.percent()).sum::<u64>(), 100);
         assert!(KINDS.iter().enumerate().all(|(at, kind)| kind.index() == at));
-        const DRAWN: usize = 400_000;
         let mut seen = [0_u64; 7];
         for request in Requests::new(3, 1000).take(DRAWN) {
             seen[request.kind.index()] += 1;
@@ -212,13 +209,12 @@ mod tests {
             assert!((1..=4).contains(&request.row_type));
             assert_eq!(request.start % 8, 0);
             starts[usize::from(request.start / 8)] += 1;
-            match request.kind {
-                Kind::InsertCallForwarding => {
-                    assert!((1..=8).contains(&(request.end - request.start)));
-                }
-                Kind::UpdateSubscriberData => assert!(request.value < 512),
-                _ => assert!((1..=24).contains(&request.end)),
+            if request.kind == Kind::InsertCallForwarding {
+                assert!((1..=8).contains(&(request.end - request.start)));
+            } else {
+                assert!((1..=24).contains(&request.end));
             }
+            assert!(request.kind != Kind::UpdateSubscriberData || request.value < 512);
         }
         assert!(starts.iter().all(|times| times.abs_diff(16_667) < 700), "{starts:?}");
     }
@@ -235,7 +231,7 @@ mod tests {
         let mut pairs = [0_u64; SUBSCRIBERS as usize];
         for first in 0..=reach(SUBSCRIBERS) {
             for second in 1..=u64::from(SUBSCRIBERS) {
-                pairs[fold(first, second, 100) as usize - 1] += 1;
+                pairs[usize::try_from(fold(first, second, 100)).unwrap() - 1] += 1;
             }
         }
         let mut seen = [0_u32; SUBSCRIBERS as usize];
