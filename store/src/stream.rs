@@ -112,7 +112,7 @@ impl Session {
     }
 
     fn is_any_keeping(&self) -> Result<bool> {
-        for index in 0..NAMESPACES_MAX as u32 {
+        for index in 0..u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX) {
             if self.member.table(index).is_err() {
                 break;
             }
