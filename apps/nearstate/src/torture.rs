@@ -9,6 +9,7 @@ use nearstate_torture::histories::rounds::play;
 use nearstate_torture::report::Report;
 use nearstate_torture::run::{Options, run as torture};
 use nearstate_torture::spawn::Starter;
+use nearstate_torture::tagged::crowd;
 use nearstate_torture::{child, step};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -44,6 +45,9 @@ pub(crate) struct Torture {
     /// The longest pause between two kills, in microseconds
     #[arg(long, default_value_t = 6000, value_name = "US")]
     pause_us_max: u64,
+    /// Processes to kill afterwards that attach and detach sessions with tags, collect, look up
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    tagged_kills: u64,
     /// Histories of killed processes to check for strict serializability afterwards (needs go)
     #[arg(long, default_value_t = 2000, value_name = "N")]
     histories: u64,
@@ -102,10 +106,37 @@ fn kills(args: &Torture, starter: &Starter) -> Result<String, String> {
         drop(Checker::start()?);
     }
     let mut report = writers_and_readers(args, seed, starter)?;
+    if args.tagged_kills > 0 {
+        report.crowd = Some(crowd(args, seed, starter)?);
+    }
     if args.histories > 0 {
         report.histories = Some(histories(args, seed, starter)?);
     }
     Ok(if args.json { report.json().to_string() } else { report.table() })
+}
+
+fn crowd(args: &Torture, seed: u64, starter: &Starter) -> Result<crowd::Totals, String> {
+    let options = crowd::Options {
+        kills: args.tagged_kills,
+        kills_per_check: args.kills_per_check.min(100),
+        writers: args.writers,
+        collectors: 2,
+        readers: args.readers,
+        folder: args.path.join(format!("nearstate-crowd-{}", std::process::id())),
+        seed,
+        pause_us_max: args.pause_us_max.max(10_000),
+    };
+    let bar = bar(args.tagged_kills);
+    let mut tick = |totals: &crowd::Totals| {
+        bar.set_position(totals.kills);
+        bar.set_message(format!(
+            "kills, {} transactions with tags, {} events, {} checks clean",
+            totals.done, totals.events, totals.checks
+        ));
+    };
+    let done = crowd::run(&options, starter, &mut tick);
+    bar.finish_and_clear();
+    done
 }
 
 fn histories(args: &Torture, seed: u64, starter: &Starter) -> Result<Totals, String> {

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::histories::game::Totals;
+use crate::tagged::crowd;
 
 /// True if the named points are built in.
 const HAS_POINTS: bool = cfg!(feature = "crash-points");
@@ -52,6 +53,8 @@ pub struct Report {
     pub pairs: u64,
     /// Of these, those that were read in one transaction.
     pub pair_snapshots: u64,
+    /// What the crowd with tags came to, if there was one.
+    pub crowd: Option<crowd::Totals>,
     /// What the histories came to, if any were played.
     pub histories: Option<Totals>,
     /// Dead sessions that were put in order.
@@ -104,6 +107,7 @@ impl Report {
             views: 0,
             pairs: 0,
             pair_snapshots: 0,
+            crowd: None,
             histories: None,
             recoveries: 0,
             recoveries_by_check: 0,
@@ -147,6 +151,7 @@ impl Report {
             "views_verified": self.views,
             "pairs_verified": self.pairs,
             "pairs_verified_in_transactions": self.pair_snapshots,
+            "crowd": self.crowd.as_ref().map(crowd::Totals::json),
             "histories": self.histories.as_ref().map(Totals::json),
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
@@ -221,7 +226,8 @@ impl Report {
             ("seconds", format!("{:.1}", self.seconds)),
         ];
         let mut text = String::new();
-        let more = self.histories.iter().flat_map(Totals::lines);
+        let crowd = self.crowd.iter().flat_map(crowd::Totals::lines);
+        let more = crowd.chain(self.histories.iter().flat_map(Totals::lines));
         for (name, value) in lines.into_iter().chain(more) {
             let _ = writeln!(text, "{name:<30} {value}");
         }

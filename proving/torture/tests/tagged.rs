@@ -1,7 +1,7 @@
 //! Tags, ends, watchers, the stream, counters and objects, killed at every named point.
 #![cfg(feature = "crash-points")]
 #![expect(clippy::print_stdout, reason = "a test says what it measured")]
-#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 use nearstate_torture::points::Depth;
 use nearstate_torture::spawn::Starter;

@@ -124,14 +124,16 @@ pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String>
     Ok(())
 }
 
+#[cfg(feature = "crash-points")]
+#[expect(clippy::unnecessary_wraps, reason = "without the feature it fails")]
+fn set_clock(is_forward: bool) -> Result<(), String> {
+    nearstate_store::crash::shift_clock(if is_forward { FORWARD_MS } else { 0 });
+    Ok(())
+}
+
+#[cfg(not(feature = "crash-points"))]
 fn set_clock(is_forward: bool) -> Result<(), String> {
     let ms = if is_forward { FORWARD_MS } else { 0 };
-    #[cfg(feature = "crash-points")]
-    {
-        nearstate_store::crash::shift_clock(ms);
-        Ok(())
-    }
-    #[cfg(not(feature = "crash-points"))]
     Err(format!("cannot set the clock by {ms} ms: built without the feature crash-points"))
 }
 
@@ -270,8 +272,9 @@ pub(crate) fn fill(folder: &Path) -> Result<(), String> {
     let session = region.session().map_err(|e| format!("session: {e}"))?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
     let first = session.count(ns).map_err(|e| format!("count: {e}"))?;
+    let value = vec![7; 900_000];
     for number in first..first + FILL_MAX {
-        match session.put(ns, format!("{KEPT}/{number}").as_bytes(), &[7; 900_000]) {
+        match session.put(ns, format!("{KEPT}/{number}").as_bytes(), &value) {
             Ok(_) => {}
             Err(Error::Behind { .. }) => return Ok(()),
             Err(error) => return Err(format!("put {number}: {error}")),

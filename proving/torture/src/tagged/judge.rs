@@ -23,6 +23,9 @@ const VALUES: [(&str, &[&str]); 3] = [
 /// Versions of each record, in the order in which they were told.
 type Versions = BTreeMap<String, Vec<u64>>;
 
+/// A writer's transactions: the steps of each.
+type Stream = Vec<Vec<String>>;
+
 /// What the rings have told so far.
 #[derive(Debug)]
 pub(crate) struct Judge {
@@ -98,7 +101,7 @@ impl Judge {
         Ok(())
     }
 
-    fn compare_told(&self, world: &World, streams: &[Vec<Vec<String>>]) -> Result<(), String> {
+    fn compare_told(&self, world: &World, streams: &[Stream]) -> Result<(), String> {
         for (space, told) in &self.events {
             if world.events.get(space) != Some(told) {
                 let wanted = world.events.get(space);
@@ -199,8 +202,8 @@ fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String
 
 /// Everything in the streams, writer by writer, and the versions of each record. Acknowledges
 /// nothing.
-fn read_stream(session: &Session) -> Result<(Vec<Vec<Vec<String>>>, Versions), String> {
-    let mut all: BTreeMap<u32, Vec<Vec<String>>> = BTreeMap::new();
+fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
+    let mut all: BTreeMap<u32, Stream> = BTreeMap::new();
     let mut versions = Versions::new();
     let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
     while let Some(told) = consumer.next().map_err(|e| format!("stream: {e}"))? {

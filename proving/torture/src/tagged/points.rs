@@ -103,7 +103,7 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
                 }
                 reached.count(point);
                 case.verify().map_err(context)?;
-                occurrence += 1 + occurrence;
+                occurrence = 2 * occurrence + 1;
             }
         }
     }
@@ -132,7 +132,7 @@ pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reac
         for first in POINTS.iter().copied().filter(|point| is_first(point)) {
             for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
                 turn += 1;
-                if turn % depth.stride == 0 {
+                if turn.is_multiple_of(depth.stride) {
                     two_deaths(folder, starter, script, [first, second], &mut reached)?;
                 }
             }

@@ -172,6 +172,7 @@ impl World {
     }
 
     /// The world after a whole script.
+    #[must_use]
     pub fn after_all(&self, acts: &[Act]) -> Self {
         let mut world = self.clone();
         for act in acts {
@@ -309,12 +310,11 @@ impl Change {
         let key = self.key();
         let text = new.map(Rec::text).unwrap_or_default();
         match self {
-            Self::Put(..) => format!("put {key} {text}"),
             Self::Label(_, tags, expires) if space_of(key) == "blocks" => {
                 let tags = tags_text(&tags_of(tags));
                 format!("patch {key} false [] {tags} ends {expires}")
             }
-            Self::Label(..) => format!("put {key} {text}"),
+            Self::Put(..) | Self::Label(..) => format!("put {key} {text}"),
             Self::Patch(_, block, bytes) => {
                 let bytes = bytes.map_or_else(|| "-".to_owned(), |b| format!(":{b}"));
                 let meta = if is_anew { " {} ends 0" } else { "" };
