@@ -55,6 +55,7 @@ impl Spaces {
 }
 
 /// How far a process has come.
+#[cfg(feature = "crash-points")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Acts that are done.
@@ -68,11 +69,13 @@ fn progress_path(folder: &Path) -> PathBuf {
 }
 
 /// Forgets what was done.
+#[cfg(feature = "crash-points")]
 pub(crate) fn forget_progress(folder: &Path) -> Result<(), String> {
     File::create(progress_path(folder)).map(drop).map_err(|e| format!("progress: {e}"))
 }
 
 /// Reads what the last process did of its script.
+#[cfg(feature = "crash-points")]
 pub(crate) fn progress(folder: &Path) -> Result<Progress, String> {
     let text =
         std::fs::read_to_string(progress_path(folder)).map_err(|e| format!("progress: {e}"))?;
