@@ -1,7 +1,9 @@
 //! A process that plays a script, and says in a file what it begins and what it has done.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+#[cfg(feature = "crash-points")]
+use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
