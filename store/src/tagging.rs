@@ -93,6 +93,9 @@ impl<'s> WriteSet<'s> {
         shop.meta.extend_from_slice(self.buffers.bytes(meta.unwrap_or_default()));
         shop.record.clear();
         shop.record.extend_from_slice(self.key(place));
+        if !is_delete && !shop.meta.is_empty() && old == shop.meta {
+            return Ok(()); // The same tags and the same end: everything is where it belongs.
+        }
         let new = std::mem::take(&mut shop.meta);
         let done = self.index_change(table, (old, &new), (round, is_delete), shop);
         shop.meta = new;
