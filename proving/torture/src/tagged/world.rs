@@ -12,7 +12,8 @@ pub const LATE: u64 = 8_000_000_000_000;
 /// How far a script sets its clock forward: a hundred years.
 pub const FORWARD_MS: i64 = 3_155_760_000_000;
 
-/// A change of one record in a transaction. A key is `space/name`, tags are `name=value name=value`.
+/// A change of one record in a transaction. A key is `space/name`, tags are `name=value
+/// name=value`.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// The record has this value, these tags and this end.
@@ -50,6 +51,8 @@ pub enum Act {
     Watch(&'static str),
     /// A space is streamed, to a stream that refuses when it is full if that is true.
     Stream(&'static str, bool),
+    /// What the streams hold is read, and acknowledged.
+    Acknowledge,
     /// Added to a counter.
     Add(&'static str, i64),
     /// A counter is deleted.
@@ -158,6 +161,10 @@ impl World {
             Act::Stream(space, _) => {
                 next.streamed.insert((*space).to_owned());
                 worlds = vec![next];
+            }
+            Act::Acknowledge => {
+                next.stream.clear();
+                worlds.push(next);
             }
             Act::Add(key, delta) => {
                 *next.counters.entry((*key).to_owned()).or_default() += delta;
