@@ -77,7 +77,8 @@ impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let pins = self.member.pins.get() - 1;
         self.member.pins.set(pins);
-        if pins == 0 {
+        // A forked child that drops what it inherited must leave its parent's pin alone.
+        if pins == 0 && self.member.map().is_usable() {
             pin::unpin(self.member.pin_word());
         }
     }

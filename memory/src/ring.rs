@@ -313,7 +313,8 @@ impl Member {
         Ok(done?)
     }
 
-    /// Whether a ring refuses an append that would overwrite what its consumer has not acknowledged.
+    /// Whether a ring refuses an append that would overwrite what its consumer has not
+    /// acknowledged.
     ///
     /// # Errors
     /// `Damaged`.

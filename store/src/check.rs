@@ -78,10 +78,10 @@ fn judge_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()>
 fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
     let region = Region::attach(path)?;
     let session = region.session()?;
-    let namespaces = region.inspect()?.namespaces;
     if !region.has_hidden(NAME)? {
         return Ok(());
     }
+    let namespaces = region.inspect()?.namespaces;
     for entry in &namespaces {
         if session.member.traits(entry.index)? & traits::TAGGED == 0 {
             continue;

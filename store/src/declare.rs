@@ -3,8 +3,8 @@
 //! ```text
 //! 1 the tags are there, "building"         from now on each commit keeps them
 //! 2 every bucket's lock is passed once     nobody is left who had not seen them
-//! 3 record by record: its values are entered, each in a transaction of its own; a record whose time
-//!   has passed is deleted instead
+//! 3 record by record: its values are entered, each in a transaction of its own; a record whose
+//!   time has passed is deleted instead
 //! 4 "ready"                                lookups are answered
 //! ```
 //!

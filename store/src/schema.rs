@@ -1,7 +1,8 @@
 //! The tags of a namespace: what each is, and how far its index is.
 //!
 //! ```text
-//! count of schema changes u64 | count u8 | count x { id u8, bits u8, state u8, name bytes u8, name }
+//! count of schema changes u64 | count u8
+//! | count x { id u8, bits u8, state u8, name bytes u8, name }
 //! ```
 
 use nearstate_memory::layout::Damage;

@@ -13,7 +13,6 @@
 use nearstate_memory::layout::{Damage, traits};
 use nearstate_memory::{Next, RingReader, Start};
 use nearstate_model::Result;
-use nearstate_model::limits::NAMESPACES_MAX;
 
 use crate::commit::{Committed, decode};
 use crate::record::Kind;
@@ -98,9 +97,9 @@ impl Session {
             let word = word | traits::STREAMED;
             if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
         })?;
-        // Whoever commits later does so by the new policy; who did before has told its ring.
+        // Whoever commits later does so by the new policy; who did before has let its ring know.
         self.member.pass_every_bucket(self.table(namespace)?)?;
-        // A writer's stream is one for all namespaces: it refuses as long as one of them asks for it.
+        // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
         if is_keeping || !self.is_any_keeping()? {
             for index in 0..self.member.sessions()? {
                 if let Some(ring_at) = self.member.stream_ring(index)? {
@@ -112,13 +111,13 @@ impl Session {
     }
 
     fn is_any_keeping(&self) -> Result<bool> {
-        for index in 0..u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX) {
-            if self.member.table(index).is_err() {
-                break;
-            }
+        // They are numbered one after the other, and never dropped.
+        let mut index = 0;
+        while self.member.table(index).is_ok() {
             if self.member.traits(index)? & traits::KEEPING != 0 {
                 return Ok(true);
             }
+            index += 1;
         }
         Ok(false)
     }

@@ -3,6 +3,7 @@
 //! bytes without tags.
 
 pub mod blocks;
+pub mod probe;
 pub mod herd;
 
 use super::chase::Chase;
@@ -15,7 +16,7 @@ use crate::stat::{median, sequence_average};
 use crate::table::{latency_text, rate_text};
 use herd::{AREAS, Bodies, Herd, Subscriber};
 use nearstate_model::Result;
-use nearstate_store::{Labels, Namespace, Schema, Session, TagSchema, Values};
+use nearstate_store::{Namespace, Schema, Session, TagSchema, Values};
 
 /// What a session takes at most with its key, its tags and its share of the indexes, on average.
 const SESSION_ROOM: u64 = 4 << 10;
@@ -104,25 +105,22 @@ impl Entity {
     /// Puts a session, a new one or over an old one.
     #[inline]
     fn put(&mut self, how: How, subscriber: &Subscriber) -> Result<()> {
-        let (session, key) = (&self.session, &subscriber.key);
         let value = self.bodies.next(subscriber);
         match how {
-            How::Tagged => session.transact(|txn| {
-                let labels = Labels { tags: &subscriber.tags(), expires_ms: 0 };
-                txn.put_labelled(self.tagged, key, value, labels)
-            }),
-            How::Bare => session.put(self.bare, key, value).map(|_| ()),
-            How::Transaction => session.transact(|txn| txn.put(self.bare, key, value)),
+            How::Tagged => probe::put_with_tags(&self.session, self.tagged, subscriber, value),
+            How::Bare => probe::put_bare(&self.session, self.bare, subscriber, value),
+            How::Transaction => {
+                probe::put_in_transaction(&self.session, self.bare, subscriber, value)
+            }
         }
     }
 
     #[inline]
     fn delete(&mut self, how: How, subscriber: &Subscriber) -> Result<()> {
-        let (session, key) = (&self.session, &subscriber.key);
         let was_there = match how {
-            How::Tagged => session.transact(|txn| txn.delete(self.tagged, key)),
-            How::Bare => session.delete(self.bare, key),
-            How::Transaction => session.transact(|txn| txn.delete(self.bare, key)),
+            How::Tagged => probe::delete_with_tags(&self.session, self.tagged, subscriber),
+            How::Bare => probe::delete_bare(&self.session, self.bare, subscriber),
+            How::Transaction => probe::delete_in_transaction(&self.session, self.bare, subscriber),
         }?;
         if was_there { Ok(()) } else { Err(missing()) }
     }

@@ -1,7 +1,9 @@
 //! A process that plays a script, and says in a file what it begins and what it has done.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+#[cfg(feature = "crash-points")]
+use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +57,7 @@ impl Spaces {
 }
 
 /// How far a process has come.
+#[cfg(feature = "crash-points")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Acts that are done.
@@ -68,11 +71,13 @@ fn progress_path(folder: &Path) -> PathBuf {
 }
 
 /// Forgets what was done.
+#[cfg(feature = "crash-points")]
 pub(crate) fn forget_progress(folder: &Path) -> Result<(), String> {
     File::create(progress_path(folder)).map(drop).map_err(|e| format!("progress: {e}"))
 }
 
 /// Reads what the last process did of its script.
+#[cfg(feature = "crash-points")]
 pub(crate) fn progress(folder: &Path) -> Result<Progress, String> {
     let text =
         std::fs::read_to_string(progress_path(folder)).map_err(|e| format!("progress: {e}"))?;

@@ -12,8 +12,8 @@ pub const LATE: u64 = 8_000_000_000_000;
 /// How far a script sets its clock forward: a hundred years.
 pub const FORWARD_MS: i64 = 3_155_760_000_000;
 
-/// A change of one record in a transaction. A key is `space/name`, tags are `name=value
-/// name=value`.
+/// A change of one record in a transaction. A key is `space/name`, tags are
+/// `name=value name=value`.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// The record has this value, these tags and this end.
