@@ -87,7 +87,6 @@ pub const POINTS: &[&str] = &[
     "ring.named",
     "ring.settled",
     "ring.numbered",
-    "ring.acked",
     "chunk.noted",
     "chunk.taken",
     "chunk.bumped",

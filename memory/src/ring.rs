@@ -474,7 +474,6 @@ impl RingReader {
     /// `Damaged`, `Forked`.
     pub fn refuse_when_full(&self, is_refusing: bool) -> Result<()> {
         self.ack()?;
-        crash_point!("ring.acked");
         let word = self.shared.map.word(self.ring_at.saturating_add(RING_FLAGS))?;
         word.store(if is_refusing { REFUSING } else { 0 }, Ordering::Release);
         self.whole()

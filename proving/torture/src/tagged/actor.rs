@@ -173,6 +173,7 @@ fn do_act(session: &Session, spaces: &Spaces, act: &Act) -> Result<(), String> {
         Act::Stream(space, is_keeping) => {
             stream(session, spaces, space, *is_keeping).map_err(words)
         }
+        Act::Acknowledge => acknowledge(session).map_err(words),
         Act::Add(key, delta) => {
             spaces.of(key).and_then(|ns| session.add(ns, key.as_bytes(), *delta)).map_err(words)
         }
@@ -182,6 +183,12 @@ fn do_act(session: &Session, spaces: &Spaces, act: &Act) -> Result<(), String> {
             .map(drop)
             .map_err(words),
     }
+}
+
+fn acknowledge(session: &Session) -> Result<(), Error> {
+    let mut consumer = session.commit_stream()?;
+    while consumer.next()?.is_some() {}
+    consumer.acknowledge()
 }
 
 /// Streams a space from now on.

@@ -204,7 +204,7 @@ fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String
 /// nothing.
 fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
     let mut all: BTreeMap<u32, Stream> = BTreeMap::new();
-    let mut versions = Versions::new();
+    let (mut versions, mut numbers) = (Versions::new(), BTreeMap::new());
     let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
     while let Some(told) = consumer.next().map_err(|e| format!("stream: {e}"))? {
         let entry = match told {
@@ -213,10 +213,12 @@ fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
                 return Err(format!("{transactions} transactions of writer {writer} lost"));
             }
         };
-        let of_writer = all.entry(entry.writer).or_default();
-        if entry.number != of_writer.len() as u64 {
-            return Err(format!("{entry:?} is number {} of its writer", of_writer.len()));
+        let next = numbers.entry(entry.writer).or_insert(entry.number);
+        if *next != entry.number {
+            return Err(format!("{entry:?} should have the number {next}"));
         }
+        *next += 1;
+        let of_writer = all.entry(entry.writer).or_default();
         let mut steps = Vec::new();
         for record in entry.records() {
             let record = record.map_err(|e| format!("{entry:?}: {e:?}"))?;

@@ -122,6 +122,17 @@ fn work_on_rings() -> Vec<Act> {
     ]
 }
 
+fn work_of_a_consumer() -> Vec<Act> {
+    vec![
+        txn(&[Put("tagged/a", "2", "guti=g1 cell=c1", 0)]),
+        Act::Acknowledge,
+        txn(&[Put("tagged/b", "2", "guti=g2 cell=c1", 0)]),
+        txn(&[Delete("tagged/c")]),
+        Act::Acknowledge,
+        txn(&[Put("tagged/a", "3", "guti=g1 cell=c2", 0)]),
+    ]
+}
+
 fn work_on_counters() -> Vec<Act> {
     vec![
         Act::Add("count/a", 5),
@@ -192,6 +203,13 @@ pub const SCRIPTS: &[Script] = &[
         watched: &[],
         streamed: &[],
         work: work_on_rings,
+    },
+    Script {
+        name: "acknowledge",
+        before: Some(some_sessions),
+        watched: &[],
+        streamed: &[("tagged", true)],
+        work: work_of_a_consumer,
     },
     Script {
         name: "counters",

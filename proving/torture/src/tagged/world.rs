@@ -51,6 +51,8 @@ pub enum Act {
     Watch(&'static str),
     /// A space is streamed, to a stream that refuses when it is full if that is true.
     Stream(&'static str, bool),
+    /// What the streams hold is read, and acknowledged.
+    Acknowledge,
     /// Added to a counter.
     Add(&'static str, i64),
     /// A counter is deleted.
@@ -159,6 +161,10 @@ impl World {
             Act::Stream(space, _) => {
                 next.streamed.insert((*space).to_owned());
                 worlds = vec![next];
+            }
+            Act::Acknowledge => {
+                next.stream.clear();
+                worlds.push(next);
             }
             Act::Add(key, delta) => {
                 *next.counters.entry((*key).to_owned()).or_default() += delta;
