@@ -101,7 +101,7 @@ fn sound(page: &[u8]) -> Result<(), TestCaseError> {
         // A message says what to do, and does not repeat what a stranger wrote.
         Err(text) => {
             prop_assert!(
-                ["give the path", "newer build", "restore the file", "truncated"]
+                ["give the path", "newer build", "older build", "restore the file", "truncated"]
                     .iter()
                     .any(|advice| text.contains(advice)),
                 "{}",
