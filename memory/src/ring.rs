@@ -467,18 +467,6 @@ impl RingReader {
         self.whole()
     }
 
-    /// From now on (or no longer) an append that would overwrite what is not acknowledged is
-    /// refused. Acknowledges where this reader stands, so that nothing older counts.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn refuse_when_full(&self, is_refusing: bool) -> Result<()> {
-        self.ack()?;
-        let word = self.shared.map.word(self.ring_at.saturating_add(RING_FLAGS))?;
-        word.store(if is_refusing { REFUSING } else { 0 }, Ordering::Release);
-        self.whole()
-    }
-
     fn usable(&self) -> Result<()> {
         if self.shared.map.is_forked() { Err(Error::Forked) } else { self.whole() }
     }

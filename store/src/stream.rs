@@ -2,9 +2,9 @@
 //! transactions in the region, which a consumer (replication, a durable log) reads without touching
 //! the writers.
 //!
-//! A writer's log is bounded. What happens when its consumer is behind is the namespace's policy,
-//! and visible: the oldest entries are lost and the consumer is told how many, or commits are
-//! refused with `Behind` until it has caught up.
+//! A writer's log is bounded, and one for all namespaces. What happens when its consumer is behind
+//! is declared with a namespace: the oldest entries are lost and the consumer is told how many, or, as
+//! long as one namespace asks for it, commits are refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
 //! transactions that touch the same record the first one's entry is there before the second

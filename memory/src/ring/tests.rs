@@ -144,7 +144,8 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
     let ring = member.open_stream_ring(BYTES).unwrap();
     assert_eq!(member.stream_ring(member.index()), Ok(Some(ring)));
     let mut consumer = member.ring_reader(ring, Start::Tail).unwrap();
-    consumer.refuse_when_full(true).unwrap();
+    consumer.ack().unwrap();
+    member.set_refusing(ring, true).unwrap();
     let mut out = Vec::new();
     let (mut next, mut refused, mut met) = (0, 0, 0);
     for round in 0..200_u64 {
@@ -170,7 +171,7 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
     assert_eq!(consumer.next(&mut out).unwrap(), Next::Entry { number: met });
     // Without back-pressure the ring moves on, and the one after that is told.
     consumer.ack().unwrap();
-    consumer.refuse_when_full(false).unwrap();
+    member.set_refusing(ring, false).unwrap();
     for number in 0..1000 {
         assert!(member.append_alone(ring, &payload(8, number)).unwrap());
     }
