@@ -3,8 +3,8 @@
 //! the writers.
 //!
 //! A writer's log is bounded, and one for all namespaces. What happens when its consumer is behind
-//! is declared with a namespace: the oldest entries are lost and the consumer is told how many, or, as
-//! long as one namespace asks for it, commits are refused with `Behind` until it has caught up.
+//! is declared with a namespace: the oldest entries are lost and the consumer is told how many, or,
+//! as long as one namespace asks for it, commits are refused with `Behind` until it has caught up.
 //!
 //! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
 //! transactions that touch the same record the first one's entry is there before the second
