@@ -7,76 +7,93 @@ use std::fmt::Write as _;
 
 /// All commands, in the order of their names.
 #[derive(Debug)]
-pub struct Catalogue<R: 'static> {
-    commands: Vec<&'static Command<R>>,
-    /// Twice as many slots as commands or more: the place in `commands` and 1, or 0.
+pub struct Catalogue<R> {
+    commands: Vec<Command<R>>,
+    /// At least four for each command, a power of two: the place in `commands` and 1, or 0.
     slots: Vec<u16>,
 }
 
-impl<R: 'static> Catalogue<R> {
+impl<R: Copy> Catalogue<R> {
     /// Of these commands; each name stands there once.
-    pub fn new(commands: impl IntoIterator<Item = &'static Command<R>>) -> Self {
-        let mut commands: Vec<_> = commands.into_iter().collect();
+    pub fn new<'a>(commands: impl IntoIterator<Item = &'a Command<R>>) -> Self
+    where
+        R: 'a,
+    {
+        let mut commands: Vec<Command<R>> = commands.into_iter().copied().collect();
         commands.sort_by_key(|command| command.name);
         let mut slots = vec![0; (commands.len() * 4).next_power_of_two()];
-        for (number, command) in (1..).zip(&commands) {
+        for (number, command) in (0..).zip(&mut commands) {
+            command.number = number;
             let mut at = slot(hash(&[command.name.as_bytes()]), slots.len());
             while slots.get(at).is_some_and(|taken| *taken != 0) {
-                at = (at + 1) % slots.len();
+                at = slot_after(at, slots.len());
             }
             if let Some(free) = slots.get_mut(at) {
-                *free = number;
+                *free = number + 1;
             }
         }
         Self { commands, slots }
     }
+}
 
+impl<R> Catalogue<R> {
     /// All, in the order of their names.
-    pub fn commands(&self) -> &[&'static Command<R>] {
+    pub fn commands(&self) -> &[Command<R>] {
         &self.commands
     }
 
     /// The command of this name in any case; `client|setname` for a subcommand.
     #[inline]
-    pub fn named(&self, name: &[u8]) -> Option<&'static Command<R>> {
+    pub fn named(&self, name: &[u8]) -> Option<&Command<R>> {
         self.find(&[name])
     }
 
     /// The subcommands of a command.
-    pub fn parts_of(&self, container: &str) -> impl Iterator<Item = &'static Command<R>> {
+    pub fn parts_of(&self, container: &str) -> impl Iterator<Item = &Command<R>> {
         self.commands
             .iter()
-            .copied()
             .filter(move |command| matches!(command.parts(), (of, Some(_)) if of == container))
     }
 
-    /// The command that a request asks for, with the right number of arguments, or why there is
-    /// none.
+    /// The command that a request asks for, with the right number of arguments.
+    ///
+    /// # Errors
+    /// There is none of this name, which the text says with the nearest one, or it takes another
+    /// number of arguments.
     #[inline]
-    pub fn asked(&self, args: Args<'_>) -> Result<&'static Command<R>, Refusal> {
-        let name = args.get(0).unwrap_or_default();
-        let command = self.named(name).filter(|command| !command.name.contains('|'));
-        let Some(command) = command else { return Err(self.unknown(name, args)) };
-        let command = match args.get(1) {
-            Some(part) if command.has_parts() => self
-                .find(&[name, b"|", part])
-                .ok_or_else(|| self.unknown_part(command.name, part))?,
-            _ => command,
-        };
+    pub fn asked(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
+        let command = self.meant(args)?;
         command.check_arity(args)?;
         Ok(command)
     }
 
+    /// The command that a request asks for, however many arguments it has.
+    ///
+    /// # Errors
+    /// There is none of this name, which the text says with the nearest one.
     #[inline]
-    fn find(&self, parts: &[&[u8]]) -> Option<&'static Command<R>> {
+    pub fn meant(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
+        let name = args.get(0).unwrap_or_default();
+        let command = self.named(name).filter(|command| !command.name.contains('|'));
+        let Some(command) = command else { return Err(self.unknown(name, args)) };
+        match args.get(1) {
+            Some(part) if command.has_parts() => {
+                self.find(&[name, b"|", part]).ok_or_else(|| self.unknown_part(command.name, part))
+            }
+            _ => Ok(command),
+        }
+    }
+
+    #[inline]
+    fn find(&self, parts: &[&[u8]]) -> Option<&Command<R>> {
         let mut at = slot(hash(parts), self.slots.len());
         loop {
             let number = usize::from(*self.slots.get(at)?);
-            let command = *self.commands.get(number.checked_sub(1)?)?;
+            let command = self.commands.get(number.checked_sub(1)?)?;
             if is_spelled(command.name, parts) {
                 return Some(command);
             }
-            at = (at + 1) % self.slots.len();
+            at = slot_after(at, self.slots.len());
         }
     }
 
@@ -91,11 +108,22 @@ impl<R: 'static> Catalogue<R> {
             // Writing to a String cannot fail.
             let _ = write!(text, "'{}' ", clip(arg));
         }
-        let names = self.commands.iter().map(|command| command.name);
-        if let Some(near) = nearest(name, names.filter(|name| !name.contains('|'))) {
-            let _ = write!(text, "; did you mean '{near}'?");
+        if let Some(near) = self.nearest(name) {
+            let _ = write!(text, "(the nearest that is offered is '{}')", near.replace('|', " "));
         }
         Refusal::new(text)
+    }
+
+    /// That there is no command of this name, for whoever writes a configuration.
+    pub fn no_such(&self, name: &str) -> String {
+        match self.nearest(name.as_bytes()) {
+            Some(near) => format!("there is no command '{name}': is '{near}' meant?"),
+            None => format!("there is no command '{name}': docs/resp.md lists all"),
+        }
+    }
+
+    fn nearest(&self, name: &[u8]) -> Option<&'static str> {
+        nearest(name, self.commands.iter().map(|command| command.name))
     }
 
     #[cold]
@@ -132,7 +160,12 @@ fn hash(parts: &[&[u8]]) -> u32 {
 /// The slot where the search for a hash begins. `slots` is a power of two.
 #[inline]
 fn slot(hash: u32, slots: usize) -> usize {
-    hash as usize & (slots - 1)
+    hash as usize & slots.wrapping_sub(1)
+}
+
+#[inline]
+fn slot_after(at: usize, slots: usize) -> usize {
+    (at + 1) & (slots - 1)
 }
 
 #[inline]
@@ -184,6 +217,3 @@ fn distance(left: &[u8], right: &[u8]) -> usize {
     }
     last.last().copied().unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests;

@@ -37,6 +37,8 @@ pub struct Command<R> {
     pub complexity: &'static str,
     /// How it differs from the command of that name in Redis 7; empty if in nothing.
     pub differs: &'static str,
+    /// Its place among all, which the catalogue gives it.
+    pub number: u16,
     /// Carries it out.
     pub run: R,
 }
@@ -66,6 +68,9 @@ impl<R> Command<R> {
     }
 
     /// Refuses a request with too few or too many arguments.
+    ///
+    /// # Errors
+    /// The text of Redis.
     #[inline]
     pub fn check_arity(&self, args: Args<'_>) -> Result<(), Refusal> {
         let wanted = usize::from(self.arity.unsigned_abs());

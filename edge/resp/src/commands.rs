@@ -1,5 +1,7 @@
 //! What carries the commands out, a file for each group.
 
+pub(crate) mod command;
+
 use crate::client::Client;
 use crate::parse::Args;
 use crate::refusal::Refusal;

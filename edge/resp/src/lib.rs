@@ -13,6 +13,8 @@ pub mod client;
 pub mod acl;
 pub mod catalogue;
 pub mod command;
+pub mod script;
+pub mod key_name;
 pub mod refusal;
 pub mod reply;
 pub mod parse;

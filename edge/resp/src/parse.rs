@@ -351,6 +351,3 @@ fn ended(rest: &[u8], index: usize, value: i64, broken: Broken) -> Result<i64, S
         Some(_) => Err(Stop::Broken(broken)),
     }
 }
-
-#[cfg(test)]
-mod tests;

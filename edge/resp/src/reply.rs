@@ -140,9 +140,10 @@ impl<'o> Reply<'o> {
 
     /// Yes or no: 1 or 0 in RESP2.
     pub fn boolean(&mut self, is_so: bool) {
-        match is_so {
-            true => self.either(b":1\r\n", b"#t\r\n"),
-            false => self.either(b":0\r\n", b"#f\r\n"),
+        if is_so {
+            self.either(b":1\r\n", b"#t\r\n");
+        } else {
+            self.either(b":0\r\n", b"#f\r\n");
         }
     }
 
@@ -297,6 +298,3 @@ fn spell(text: &mut String, number: f64) {
         text.insert(at + 1, '+');
     }
 }
-
-#[cfg(test)]
-mod tests;

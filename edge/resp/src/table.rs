@@ -48,6 +48,7 @@ const ROW: Command = Command {
     summary: "",
     complexity: "O(1)",
     differs: "",
+    number: 0,
     run: commands::not_yet,
 };
 

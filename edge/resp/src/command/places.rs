@@ -68,6 +68,11 @@ impl Places {
         }
     }
 
+    /// Whether there are none in any request.
+    pub const fn are_none(self) -> bool {
+        matches!(self, Self::No)
+    }
+
     /// Whether only a look at the arguments tells where they are.
     pub const fn are_counted(self) -> bool {
         matches!(self, Self::Counted { .. } | Self::Behind { .. })

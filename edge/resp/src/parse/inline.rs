@@ -11,9 +11,8 @@ pub(super) fn split(
     let mut rest = line;
     loop {
         rest = match rest {
-            // A NUL ends the line, as it does for Redis.
-            [] | [0, ..] => return Ok(()),
-            [byte, after @ ..] if is_blank(*byte) => after,
+            [] => return Ok(()),
+            [byte, after @ ..] if is_space(*byte) => after,
             _ => {
                 let from = place(unquoted.len());
                 let after = word(rest, unquoted).ok_or(Stop::Broken(Broken::Quotes))?;
@@ -24,9 +23,14 @@ pub(super) fn split(
     }
 }
 
-/// What C's `isspace` takes.
-fn is_blank(byte: u8) -> bool {
+/// What C's `isspace` takes: between words, and behind a closing quote.
+fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
+}
+
+/// What ends a word without quotes: Redis takes fewer bytes here.
+fn ends_word(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r')
 }
 
 /// Takes one word; `None` if its quotes do not close, or close in the middle of it.
@@ -34,8 +38,8 @@ fn word<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut rest = line;
     loop {
         rest = match rest {
-            [] | [0, ..] => return Some(rest),
-            [byte, ..] if is_blank(*byte) => return Some(rest),
+            [] => return Some(rest),
+            [byte, ..] if ends_word(*byte) => return Some(rest),
             [b'"', after @ ..] => return double_quoted(after, out).filter(|rest| ends(rest)),
             [b'\'', after @ ..] => return single_quoted(after, out).filter(|rest| ends(rest)),
             [byte, after @ ..] => {
@@ -48,19 +52,19 @@ fn word<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
 
 /// A closing quote is followed by a blank or by nothing.
 fn ends(rest: &[u8]) -> bool {
-    rest.first().is_none_or(|byte| *byte == 0 || is_blank(*byte))
+    rest.first().is_none_or(|byte| is_space(*byte))
 }
 
 fn double_quoted<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut rest = line;
     loop {
         let (byte, after) = match rest {
-            [] | [0, ..] => return None,
+            [] => return None,
             [b'"', after @ ..] => return Some(after),
             [b'\\', b'x', high, low, after @ ..] if is_hex(*high, *low) => {
                 (digit(*high) << 4 | digit(*low), after)
             }
-            [b'\\', byte, after @ ..] if *byte != 0 => (escaped(*byte), after),
+            [b'\\', byte, after @ ..] => (escaped(*byte), after),
             [byte, after @ ..] => (*byte, after),
         };
         out.push(byte);
@@ -72,7 +76,7 @@ fn single_quoted<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut rest = line;
     loop {
         let (byte, after) = match rest {
-            [] | [0, ..] => return None,
+            [] => return None,
             [b'\'', after @ ..] => return Some(after),
             [b'\\', b'\'', after @ ..] => (b'\'', after),
             [byte, after @ ..] => (*byte, after),

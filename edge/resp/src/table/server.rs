@@ -3,6 +3,7 @@
 use super::{ANY_TIME, OPERATOR, READ, TALK};
 use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places};
+use crate::commands::command;
 
 const ROW: Command = Command { group: Group::Server, ..super::ROW };
 
@@ -195,6 +196,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N commands",
         differs: "Seven elements and not ten: what sdlgo checks for. Subcommands stand in COMMAND \
                   INFO.",
+        run: command::command,
         ..ROW
     },
     Command {
@@ -203,6 +205,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME,
         also: Categories::CONNECTION,
         summary: "How many commands there are.",
+        run: command::count,
         ..ROW
     },
     Command {
@@ -213,6 +216,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Rows of the table.",
         complexity: "O(N), N names given",
         differs: "Seven elements and not ten.",
+        run: command::info,
         ..ROW
     },
     Command {
@@ -223,6 +227,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "What commands do and cost.",
         complexity: "O(N), N names given",
         differs: "No history and no arguments; `differs` says what differs from Redis.",
+        run: command::docs,
         ..ROW
     },
     Command {
@@ -232,6 +237,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: Categories::CONNECTION,
         summary: "The names of all commands.",
         complexity: "O(N), N commands",
+        run: command::list,
         ..ROW
     },
     Command {
@@ -241,6 +247,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: Categories::CONNECTION,
         summary: "Which arguments of a request are keys.",
         complexity: "O(N), N arguments",
+        run: command::getkeys,
         ..ROW
     },
     Command {
