@@ -10,6 +10,12 @@
 pub mod table;
 mod commands;
 pub mod client;
+pub mod link;
+pub mod work;
+pub mod records;
+pub mod server;
+pub mod hub;
+pub mod mailbox;
 pub mod acl;
 pub mod catalogue;
 pub mod command;
