@@ -40,8 +40,6 @@ pub struct Link {
     pub work: Option<Box<dyn Work>>,
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
-    /// `CLIENT REPLY`: false while answers are left out.
-    pub is_answered: bool,
 }
 
 /// Requests between `MULTI` and `EXEC`.

@@ -1,6 +1,7 @@
 //! What all clients share, on every core: users, channels, who is connected, settings, counts.
 
 use crate::acl::Users;
+use crate::command_count::{CommandCounts, CommandTally};
 use crate::hub::Hub;
 use crate::mailbox::Mailbox;
 use std::collections::{BTreeMap, VecDeque};
@@ -39,22 +40,32 @@ pub struct Settings {
 /// The most bytes of messages that wait for one client: what Redis allows a subscriber.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
 
+/// The most bytes of one request: the largest value, and as much for what comes with it.
+pub const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// Requests that take as long are kept in the slow log: what Redis keeps.
+pub const SLOW_MICROS: u64 = 10_000;
+
+/// The most entries of the slow log: what Redis keeps.
+pub const SLOW_ENTRIES_MAX: usize = 128;
+
 /// The most channels and patterns of one client. SDL's clients have a few.
 pub const SUBSCRIPTIONS_MAX: usize = 100_000;
 
-impl Default for Settings {
-    fn default() -> Self {
+impl Settings {
+    /// What holds where nobody has said anything else.
+    pub fn new(users: Users) -> Self {
         Self {
-            users: Users::open(&crate::table::TABLE),
+            users,
             port: 6379,
             announced_host: None,
             masters: Vec::new(),
             region: String::new(),
             mailbox_bytes_max: MAILBOX_BYTES_MAX,
             subscriptions_max: SUBSCRIPTIONS_MAX,
-            request_bytes_max: 256 << 20,
-            slow_micros: 10_000,
-            slow_entries_max: 128,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            slow_micros: SLOW_MICROS,
+            slow_entries_max: SLOW_ENTRIES_MAX,
             started_ms: nearstate_store::now_ms_coarse(),
             pid: std::process::id(),
         }
@@ -197,30 +208,14 @@ impl Server {
 pub struct Tallies {
     /// Connections that came.
     pub connections: AtomicU64,
-    /// Requests.
-    pub commands: AtomicU64,
     /// Messages published.
     pub published: AtomicU64,
     /// Keys that were asked for and there.
     pub hits: AtomicU64,
     /// Keys that were asked for and not there.
     pub misses: AtomicU64,
-    /// Requests that were answered with an error.
-    pub errors: AtomicU64,
-    /// Calls, failures and nanoseconds of each command, by name. Added to when a connection ends or
-    /// somebody asks.
-    by_command: Mutex<BTreeMap<&'static str, CommandTally>>,
-}
-
-/// What one command has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommandTally {
-    /// How often it was carried out.
-    pub calls: u64,
-    /// Microseconds in all.
-    pub micros: u64,
-    /// How often it answered with an error.
-    pub failed: u64,
+    /// Requests, core by core.
+    cores: Mutex<Vec<Arc<CommandCounts>>>,
 }
 
 impl Tallies {
@@ -229,18 +224,32 @@ impl Tallies {
         count.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Adds what a command has done.
-    pub fn add_command(&self, name: &'static str, more: CommandTally) {
-        let mut all = self.by_command.lock().unwrap_or_else(PoisonError::into_inner);
-        let tally = all.entry(name).or_default();
-        tally.calls += more.calls;
-        tally.micros += more.micros;
-        tally.failed += more.failed;
+    fn cores(&self) -> MutexGuard<'_, Vec<Arc<CommandCounts>>> {
+        self.cores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the requests of one more core count.
+    pub(crate) fn enlist(&self, core: Arc<CommandCounts>) {
+        self.cores().push(core);
+    }
+
+    /// All requests, and how many of them were answered with an error.
+    pub fn requests(&self) -> (u64, u64) {
+        let totals = self.cores().iter().map(|core| core.totals()).collect::<Vec<_>>();
+        totals.iter().fold((0, 0), |(all, bad), (more, worse)| (all + more, bad + worse))
     }
 
     /// All commands that were called, by name.
-    pub fn commands(&self) -> Vec<(&'static str, CommandTally)> {
-        let all = self.by_command.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|(name, tally)| (*name, *tally)).collect()
+    pub fn commands(&self) -> BTreeMap<&'static str, CommandTally> {
+        let mut all: BTreeMap<&'static str, CommandTally> = BTreeMap::new();
+        for core in self.cores().iter() {
+            for (name, more) in core.commands() {
+                let tally = all.entry(name).or_default();
+                tally.calls += more.calls;
+                tally.micros += more.micros;
+                tally.failed += more.failed;
+            }
+        }
+        all
     }
 }
