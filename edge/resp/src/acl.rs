@@ -72,3 +72,5 @@ impl Users {
         self.users.values()
     }
 }
+#[cfg(test)]
+mod tests;

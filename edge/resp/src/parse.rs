@@ -351,3 +351,5 @@ fn ended(rest: &[u8], index: usize, value: i64, broken: Broken) -> Result<i64, S
         Some(_) => Err(Stop::Broken(broken)),
     }
 }
+#[cfg(test)]
+mod tests;

@@ -192,3 +192,5 @@ impl Filter<'_> {
         }
     }
 }
+#[cfg(test)]
+mod tests;
