@@ -31,7 +31,9 @@ fn one(input: &[u8]) -> Vec<String> {
 fn broken(input: &[u8]) -> String {
     match read(input).1 {
         Parsed::Broken(why) => why.to_string(),
-        other => panic!("{other:?} of {:?}", input.escape_ascii().to_string()),
+        other @ (Parsed::Request { .. } | Parsed::Incomplete { .. }) => {
+            panic!("{other:?} of {:?}", input.escape_ascii().to_string())
+        }
     }
 }
 
