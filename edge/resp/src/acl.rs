@@ -1,8 +1,8 @@
 //! Users and what they may do: commands, namespaces, channels.
 //!
 //! Rules are those of Redis, as far as they can be kept by namespaces: `on`, `off`, `>password`,
-//! `#sha256`, `nopass`, `+get`, `-client|list`, `+@read`, `~{ns},*`, `~*`, `&channel`. They are read
-//! from the configuration, once; nothing changes them while the server runs.
+//! `#sha256`, `nopass`, `+get`, `-client|list`, `+@read`, `~{ns},*`, `~*`, `&channel`. They are
+//! read from the configuration, once; nothing changes them while the server runs.
 
 mod rules;
 mod user;
@@ -72,3 +72,5 @@ impl Users {
         self.users.values()
     }
 }
+#[cfg(test)]
+mod tests;

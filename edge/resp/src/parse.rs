@@ -31,9 +31,6 @@ pub const REQUEST_BYTES_MAX: usize = 3 << 30;
 /// The longest number of a header: `-` and 19 digits, with its mark and its end.
 const HEADER_BYTES_MAX: usize = 24;
 
-/// An empty argument with its header and its end.
-const BULK_BYTES_MIN: usize = 6;
-
 /// A table of places that a large request has left is given back above this many.
 const PLACES_KEPT: usize = 1024;
 
@@ -230,11 +227,6 @@ impl Parser {
     /// `$3`: how long the next argument is.
     #[inline]
     fn header(&mut self, input: &[u8], left: usize) -> Result<Step, Stop> {
-        // Judged before a byte is looked at, so that pieces are told what the whole is told. So no
-        // more than a header is ever read beyond the limit.
-        if self.at + BULK_BYTES_MIN > self.request_max {
-            return Err(Stop::Broken(Broken::TooLarge));
-        }
         match input.get(self.at) {
             None => return Err(Stop::Needs(1)),
             Some(b'$') => {}
@@ -248,6 +240,7 @@ impl Parser {
         if self.is_stranger && length > STRANGER_BULK_BYTES_MAX {
             return Err(Stop::Broken(Broken::StrangerLength));
         }
+        // So no more than a header is ever read beyond the limit.
         if after + length + 2 > self.request_max {
             return Err(Stop::Broken(Broken::TooLarge));
         }
@@ -351,3 +344,5 @@ fn ended(rest: &[u8], index: usize, value: i64, broken: Broken) -> Result<i64, S
         Some(_) => Err(Stop::Broken(broken)),
     }
 }
+#[cfg(test)]
+mod tests;

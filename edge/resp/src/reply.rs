@@ -298,3 +298,5 @@ fn spell(text: &mut String, number: f64) {
         text.insert(at + 1, '+');
     }
 }
+#[cfg(test)]
+mod tests;

@@ -51,7 +51,8 @@ mod tests {
     use super::*;
 
     const BEGIN: &str = "\n        local token = redis.call('get', KEYS[1])\n        \
-                         if not token or token ~= ARGV[1] then\n            return 0\n        end\n";
+                         if not token or token ~= ARGV[1] then\n            return 0\n        \
+                         end\n";
 
     #[test]
     fn the_texts_of_redis_py_are_known() {

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test page` and commit what it wrote";
+const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test page` and \
+                      commit what it wrote";
 
 const GROUPS: [(Group, &str); 11] = [
     (Group::Strings, "Strings"),
@@ -31,9 +32,9 @@ const HEAD: &str = "\
 
 This page is made of the table of commands in `edge/resp/src/table`: do not edit it.
 
-The node speaks RESP2 and, after `HELLO 3`, RESP3. A command that is not listed answers an error that
-names the nearest listed one. *Arity* counts the command's name and that of a subcommand; `-3` is 3
-or more. *Differs* says what is not as in Redis 7; an empty field means that nothing is.
+The node speaks RESP2 and, after `HELLO 3`, RESP3. A command that is not listed answers an error
+that names the nearest listed one. *Arity* counts the command's name and that of a subcommand;
+`-3` is 3 or more. *Differs* says what is not as in Redis 7; an empty field means that nothing is.
 
 A key `{ns},key` is key `key` of namespace `ns`: embedded processes see it there. Any other key
 stands, whole, in a namespace of its own.
@@ -51,7 +52,7 @@ fn row(page: &mut String, command: &Command) {
 fn page() -> String {
     let mut page = HEAD.to_owned();
     for (group, title) in GROUPS {
-        page.push_str(&format!("\n## {title}\n\n"));
+        write!(page, "\n## {title}\n\n").expect("a String takes all");
         page.push_str(
             "| command | arity | it does | it costs | differs |\n|---|---|---|---|---|\n",
         );

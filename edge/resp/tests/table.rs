@@ -1,7 +1,7 @@
 //! The table of commands, held against what Redis 7 says of the same ones, against the clients that
 //! look at it, and against itself.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nearstate_resp::client::Command;
 use nearstate_resp::command::{Flags, Places, Walk};

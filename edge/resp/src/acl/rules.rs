@@ -107,7 +107,8 @@ fn marked<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<()
             return Err(format!(
                 "'{rule}' is no rule: there are on, off, nopass, >password, #sha256, +command, \
                  -command, +@category, -@category, ~{{namespace}},*, ~*, &channel, allkeys, \
-                 allchannels, allcommands, nocommands, resetpass, resetkeys, resetchannels and reset"
+                 allchannels, allcommands, nocommands, resetpass, resetkeys, resetchannels and \
+                 reset"
             ));
         }
     }

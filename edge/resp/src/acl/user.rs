@@ -125,8 +125,8 @@ impl User {
             }
         }
         if let Channels::Matching(patterns) = &self.channels {
-            // A pattern is allowed where it is written in the rules; else somebody could ask for more
-            // than those match.
+            // A pattern is allowed where it is written in the rules; else somebody could ask for
+            // more than those match.
             let is_pattern = matches!(command.name, "psubscribe" | "punsubscribe");
             let may = |channel: &[u8]| {
                 let mut matching = patterns.iter().filter(|one| glob::matches(one, channel));

@@ -99,7 +99,7 @@ fn tops(client: &Client<'_>) -> impl Iterator<Item = &'static Command> + use<> {
     client.catalogue.commands().iter().filter(|command| !command.name.contains('|'))
 }
 
-/// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven and nothing else.
+/// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven only.
 fn row(command: &Command, reply: &mut Reply<'_>) {
     let (first, last, step) = command.keys.told();
     reply.array(7);
@@ -192,3 +192,5 @@ impl Filter<'_> {
         }
     }
 }
+#[cfg(test)]
+mod tests;
