@@ -9,7 +9,7 @@ use nearstate_store::{Region, Session};
 
 use crate::clock::Clock;
 use crate::limits::Limits;
-use crate::metric::{Counter, Histogram};
+use crate::metric::{Counter, Distribution, Histogram};
 
 /// What a core has for the protocols on it. Cheap to clone; stays on its thread. Tasks are begun
 /// with [`crate::executor::spawn`].
@@ -99,37 +99,81 @@ impl Core {
     }
 }
 
-/// What a core counts of its connections. Written by the core, read by anybody.
-#[derive(Debug, Default)]
-pub struct CoreMetric {
-    /// Connections accepted.
-    pub accepted: Counter,
+/// Declares the counts of a core, and what they look like when they are read.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What a core counts of its connections. Written by the core, read by anybody.
+        #[derive(Debug, Default)]
+        pub struct CoreMetric {
+            $($(#[$doc])* pub $name: Counter,)*
+            /// From the read to the written answer, in nanoseconds.
+            pub turn_nanos: Histogram,
+        }
+
+        /// What a [`CoreMetric`] showed at some moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct CoreSeen {
+            $($(#[$doc])* pub $name: u64,)*
+            /// From the read to the written answer, in nanoseconds.
+            pub turn_nanos: Distribution,
+        }
+
+        impl CoreMetric {
+            /// All counts.
+            pub fn seen(&self) -> CoreSeen {
+                CoreSeen { $($name: self.$name.get(),)* turn_nanos: self.turn_nanos.seen() }
+            }
+        }
+
+        impl CoreSeen {
+            /// Adds what another core has counted.
+            pub fn merge(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                self.turn_nanos.merge(&other.turn_nanos);
+            }
+
+            /// The counts with their names, for whoever shows them.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+counts! {
+    /// Connections accepted, those included that are refused.
+    accepted,
     /// Connections closed, for whatever reason.
-    pub closed: Counter,
+    closed,
     /// Connections that were told that there are too many.
-    pub refused: Counter,
-    /// Connections that could not be accepted; the log says why.
-    pub accept_errors: Counter,
+    refused,
+    /// Times that the kernel gave no connection although it had one: too many open files.
+    accept_errors,
     /// Connections closed because the client did not read.
-    pub slow_clients: Counter,
+    slow_clients,
     /// Connections closed because a request did not become whole in time.
-    pub half_sent: Counter,
+    half_sent,
     /// Connections closed because a request was too large.
-    pub too_large: Counter,
+    too_large,
     /// Connections closed because the core had no more memory for its clients.
-    pub out_of_memory: Counter,
+    out_of_memory,
     /// Connections cut at the end of a shutdown.
-    pub cut: Counter,
+    cut,
     /// Bytes from clients.
-    pub bytes_read: Counter,
+    bytes_read,
     /// Bytes to clients.
-    pub bytes_written: Counter,
+    bytes_written,
     /// Reads that brought something.
-    pub reads: Counter,
+    reads,
     /// Writes to sockets.
-    pub writes: Counter,
+    writes,
     /// Requests answered; counted by the protocol.
-    pub requests: Counter,
-    /// From the read to the written answer, in nanoseconds.
-    pub turn_nanos: Histogram,
+    requests,
+}
+
+impl CoreSeen {
+    /// Connections that are open.
+    pub fn open(&self) -> u64 {
+        self.accepted.saturating_sub(self.closed)
+    }
 }

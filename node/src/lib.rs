@@ -6,8 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+mod node;
+mod sampler;
+mod seat;
+mod listener;
+mod connection;
+mod reception;
 mod conversation;
 mod core;
+mod placement;
 mod limits;
 pub mod executor;
 pub mod metric;
@@ -16,5 +23,8 @@ pub mod clock;
 pub use conversation::{
     Conversation, ENOUGH, Face, FaceOnCore, Heard, Origin, Peer, Refusal, Then,
 };
-pub use core::{Core, CoreMetric, CoreParts};
+pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::Limits;
+pub use listener::Address;
+pub use node::{Config, Endpoint, Node, NodeSeen};
+pub use sampler::Stuck;

@@ -2,8 +2,9 @@
 //! too long, and who is being polled at this moment.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -38,7 +39,15 @@ pub struct Meter {
     /// Number of polls, and below it [`NAME_BITS`] of who is being polled: 0 is nobody.
     pulse: AtomicU64,
     names: Mutex<Vec<&'static str>>,
+    /// Written by the sampler.
+    stuck: Counter,
+    /// The sampler sleeps until a core wakes up.
+    is_watcher_asleep: AtomicBool,
+    watcher: Mutex<Option<Thread>>,
 }
+
+/// In place of a name: the core has been woken, and polls nobody yet.
+const AWAKE: u64 = (1 << NAME_BITS) - 1;
 
 /// So many bits of the pulse are a name.
 const NAME_BITS: u32 = 16;
@@ -60,7 +69,10 @@ pub struct MeterSeen {
     pub polls: [Distribution; 3],
     /// Polls that took too long.
     pub long_polls: u64,
-    /// The same, by the task's name.
+    /// Polls that were seen to last so long that they may never end. Those that did end are among
+    /// the long ones, too.
+    pub stuck: u64,
+    /// Both, by the task's name.
     pub long_by_name: BTreeMap<&'static str, u64>,
 }
 
@@ -89,6 +101,9 @@ impl Meter {
             long_by_name: Mutex::default(),
             pulse: AtomicU64::new(0),
             names: Mutex::default(),
+            stuck: Counter::default(),
+            is_watcher_asleep: AtomicBool::new(false),
+            watcher: Mutex::default(),
         }
     }
 
@@ -99,7 +114,7 @@ impl Meter {
             names.push(name);
             names.len() - 1
         });
-        u16::try_from(at + 1).unwrap_or(u16::MAX)
+        u16::try_from(at + 1).unwrap_or(u16::MAX - 1)
     }
 
     #[inline]
@@ -110,6 +125,36 @@ impl Meter {
     #[inline]
     pub(crate) fn rests(&self, poll: u64) {
         self.pulse.store(poll << NAME_BITS, Ordering::Relaxed);
+    }
+
+    /// The core has slept and works again. Wakes the sampler if that has gone to sleep.
+    pub(crate) fn awakes(&self, poll: u64) {
+        self.pulse.store((poll << NAME_BITS) | AWAKE, Ordering::Relaxed); // A1
+        fence(Ordering::SeqCst); // A2, pairs with W2
+        if self.is_watcher_asleep.load(Ordering::Relaxed) // A3
+            && self.is_watcher_asleep.swap(false, Ordering::Relaxed)
+        {
+            let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(watcher) = &*watcher {
+                watcher.unpark();
+            }
+        }
+    }
+
+    /// Has a thread unparked as soon as the core works again. `false`: it works already. Either W3
+    /// sees the pulse of A1, or A3 sees W1.
+    pub(crate) fn wake_when_busy(&self, watcher: &Thread) -> bool {
+        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher.clone());
+        self.is_watcher_asleep.store(true, Ordering::Relaxed); // W1
+        fence(Ordering::SeqCst); // W2, pairs with A2
+        self.pulse().is_idle() // W3
+    }
+
+    /// A poll was seen that does not end.
+    pub(crate) fn task_is_stuck(&self, task: &'static str) {
+        self.stuck.add(1);
+        let mut by_name = self.long_by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        *by_name.entry(task).or_default() += 1;
     }
 
     #[inline]
@@ -155,6 +200,7 @@ impl Meter {
             foreign_wakes: self.foreign_wakes.get(),
             polls: [in_nanos(control), in_nanos(request), in_nanos(background)],
             long_polls: self.long_polls.get(),
+            stuck: self.stuck.get(),
             long_by_name: by_name.clone(),
         }
     }
@@ -169,6 +215,7 @@ impl MeterSeen {
         self.slices += other.slices;
         self.foreign_wakes += other.foreign_wakes;
         self.long_polls += other.long_polls;
+        self.stuck += other.stuck;
         for (polls, others) in self.polls.iter_mut().zip(&other.polls) {
             polls.merge(others);
         }

@@ -255,6 +255,9 @@ impl Rounds {
         let since = self.idle_since.replace(0);
         if since > 0 {
             let has_slept = self.has_slept.replace(false);
+            if has_slept {
+                self.here.meter.awakes(self.polls.get());
+            }
             self.gaps.borrow_mut().note(now.saturating_sub(since), has_slept);
         }
     }
