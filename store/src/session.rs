@@ -163,6 +163,16 @@ impl Session {
         }
     }
 
+    /// Makes sure of what was read through views until now: a page of the file that is gone reads as
+    /// zeros, and they are no values.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn whole(&self) -> Result<()> {
+        self.member.whole()
+    }
+
     /// The namespace of this name, whatever its records are; `None` if there is none.
     ///
     /// Complexity: linear in the number of namespaces; remember the answer.
