@@ -1,6 +1,7 @@
 //! What carries the commands out, a file for each group.
 
 pub(crate) mod command;
+pub(crate) mod pubsub;
 
 use crate::client::Client;
 use crate::parse::Args;

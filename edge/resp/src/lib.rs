@@ -7,9 +7,19 @@
 
 #![forbid(unsafe_code)]
 
+mod face;
+mod conversation;
 pub mod table;
 mod commands;
+mod on_core;
 pub mod client;
+pub mod link;
+pub mod work;
+pub mod records;
+pub mod server;
+pub mod command_count;
+pub mod hub;
+pub mod mailbox;
 pub mod acl;
 pub mod catalogue;
 pub mod command;
@@ -18,3 +28,5 @@ pub mod key_name;
 pub mod refusal;
 pub mod reply;
 pub mod parse;
+
+pub use face::RespFace;
