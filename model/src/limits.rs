@@ -94,3 +94,8 @@ pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
 /// What the commit stream of one writer holds, in bytes; a transaction takes at most a quarter of
 /// it. A hundred sessions that write take 400 MiB.
 pub const STREAM_RING_BYTES: u64 = 4 << 20;
+
+/// The most members of one set. A change of a set copies it: a hundred thousand members of 20 bytes
+/// are some 3 MB, a millisecond. SDL's groups have tens. More are refused with
+/// [`crate::Error::BadArgument`].
+pub const MEMBERS_OF_SET_MAX: usize = 1 << 20;
