@@ -20,8 +20,8 @@ use crate::conversation::{Origin, Peer, Refusal};
 use crate::executor::{Class, Outbox, sleep, spawn, yield_if_due};
 use crate::reception::Reception;
 
-/// After an accept that failed because the process has too many files open: closing some takes time,
-/// and the kernel keeps the client waiting.
+/// After an accept that failed because the process has too many files open: closing some takes
+/// time, and the kernel keeps the client waiting.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Where to listen.
