@@ -94,3 +94,7 @@ pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
 /// What the commit stream of one writer holds, in bytes; a transaction takes at most a quarter of
 /// it. A hundred sessions that write take 400 MiB.
 pub const STREAM_RING_BYTES: u64 = 4 << 20;
+
+/// The stack of a bell's thread, in bytes: it calls nothing deep, and a process that locks its
+/// memory (`mlockall`) pays for all of it.
+pub const BELL_STACK_BYTES: usize = 128 << 10;
