@@ -359,8 +359,9 @@ const fn stream_at(index: u32) -> u64 {
 
 const _: () = assert!(8 * (note::STREAM as u64) < ARENA_BYTES);
 
-/// Follows a ring. Owes nothing to the session that made it, and may go to another thread.
-#[derive(Debug)]
+/// Follows a ring. Owes nothing to the session that made it, and may go to another thread. A copy
+/// goes on from the same place.
+#[derive(Clone, Debug)]
 pub struct RingReader {
     shared: Arc<Shared>,
     ring_at: u64,

@@ -82,8 +82,9 @@ pub enum Notice<'w> {
 }
 
 /// A wish to be told what happens to some records. Owes nothing to the session that made it, and
-/// may go to another thread; costs the region nothing when it is dropped or killed.
-#[derive(Debug)]
+/// may go to another thread; costs the region nothing when it is dropped or killed. A copy goes on
+/// from the same place.
+#[derive(Clone, Debug)]
 pub struct Watch {
     reader: RingReader,
     filter: Filter,

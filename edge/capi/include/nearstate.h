@@ -7,7 +7,8 @@
  *
  * 1. Handles. A handle comes from this library and is not used after its close, detach, release,
  *    commit or abort: nobody can check that for a pointer. A region may be used by several threads
- *    at once; a session, with its views and transactions, by one thread at a time.
+ *    at once; a session, with its views, transactions and streams, and a watch, by one thread at a
+ *    time.
  * 2. Bytes. `data` points to `len` bytes that stay as they are during the call; it is NULL only
  *    with `len` 0. Text ends with a NUL.
  * 3. Out-parameters stand last, point to memory that may be written and need not hold anything.
@@ -32,6 +33,191 @@
 #include <stdint.h>
 
 /**
+ * Records that have this value.
+ */
+#define NS_LOOKUP_EQUAL 1
+
+/**
+ * Records with a value that begins so; the tag must be ordered.
+ */
+#define NS_LOOKUP_PREFIX 2
+
+/**
+ * Records with a value within bounds; the tag must be ordered.
+ */
+#define NS_LOOKUP_RANGE 3
+
+/**
+ * No bound.
+ */
+#define NS_BOUND_NONE 0
+
+/**
+ * The value itself is within.
+ */
+#define NS_BOUND_INCLUDED 1
+
+/**
+ * The value itself is not.
+ */
+#define NS_BOUND_EXCLUDED 2
+
+/**
+ * The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+ */
+#define NS_WHEN_FULL_LOSE_OLDEST 1
+
+/**
+ * Commits are refused with `NS_BEHIND` until the consumer has acknowledged some.
+ */
+#define NS_WHEN_FULL_REFUSE 2
+
+/**
+ * The record has this value, tags and expiry, and nothing of before.
+ */
+#define NS_STEP_PUT 1
+
+/**
+ * Some blocks of the record changed.
+ */
+#define NS_STEP_PATCHED 2
+
+/**
+ * The record was deleted.
+ */
+#define NS_STEP_DELETED 3
+
+/**
+ * The record is gone because its time had passed.
+ */
+#define NS_STEP_EXPIRED 4
+
+/**
+ * Events of all records of the namespace.
+ */
+#define NS_FILTER_ALL 0
+
+/**
+ * Of the record with this key.
+ */
+#define NS_FILTER_KEY 1
+
+/**
+ * Of the records whose keys begin so.
+ */
+#define NS_FILTER_PREFIX 2
+
+/**
+ * Of the records that have this value of a tag, before the change or after it.
+ */
+#define NS_FILTER_TAG 3
+
+/**
+ * There was no such record, and now there is.
+ */
+#define NS_EVENT_CREATED 1
+
+/**
+ * There was one, and it changed.
+ */
+#define NS_EVENT_UPDATED 2
+
+/**
+ * Somebody deleted it.
+ */
+#define NS_EVENT_DELETED 3
+
+/**
+ * It ended by itself.
+ */
+#define NS_EVENT_EXPIRED 4
+
+/**
+ * The watcher was too slow, and events are gone: read what is watched anew.
+ */
+#define NS_EVENT_LOST 5
+
+/**
+ * All units hold.
+ */
+#define NS_SEARCH_AND 1
+
+/**
+ * One of the units holds.
+ */
+#define NS_SEARCH_OR 2
+
+/**
+ * The one unit does not hold.
+ */
+#define NS_SEARCH_NOT 3
+
+/**
+ * The key is one of `records`.
+ */
+#define NS_SEARCH_RECORDS 4
+
+/**
+ * Some value of the tag is equal.
+ */
+#define NS_SEARCH_EQ 5
+
+/**
+ * There are values of the tag, and none is equal.
+ */
+#define NS_SEARCH_NEQ 6
+
+/**
+ * Some value of the tag is above.
+ */
+#define NS_SEARCH_GT 7
+
+/**
+ * Some value of the tag is above or equal.
+ */
+#define NS_SEARCH_GTE 8
+
+/**
+ * Some value of the tag is below.
+ */
+#define NS_SEARCH_LT 9
+
+/**
+ * Some value of the tag is below or equal.
+ */
+#define NS_SEARCH_LTE 10
+
+/**
+ * No two records have the same value: a commit that would make it so answers `NS_TAG_TAKEN`.
+ */
+#define NS_TAG_UNIQUE 1
+
+/**
+ * Found by ranges and prefixes too.
+ */
+#define NS_TAG_ORDERED 2
+
+/**
+ * How many records have a value is known without looking at them.
+ */
+#define NS_TAG_COUNTED 4
+
+/**
+ * A record must have it: a commit that leaves one without is refused.
+ */
+#define NS_TAG_REQUIRED 8
+
+/**
+ * Writers keep the index, and records from before are being entered: lookups are refused.
+ */
+#define NS_TAG_BUILDING 1
+
+/**
+ * The index is complete.
+ */
+#define NS_TAG_READY 2
+
+/**
  * Records of a namespace have one value.
  */
 #define NS_KIND_VALUE 1
@@ -40,6 +226,11 @@
  * Records of a namespace have named blocks.
  */
 #define NS_KIND_BLOCKS 2
+
+/**
+ * Records of a namespace are counters (`ns_counter_add`).
+ */
+#define NS_KIND_COUNTERS 3
 
 /**
  * Pages of 4 KiB.
@@ -105,7 +296,7 @@ typedef enum {
      */
     NS_OK = 0,
     /**
-     * There is no such record, or no such block.
+     * There is no such record or block, or nothing to tell at present.
      */
     NS_NOT_FOUND = 1,
     /**
@@ -220,6 +411,11 @@ typedef struct ns_region ns_region;
 typedef struct ns_session ns_session;
 
 /**
+ * A consumer of all writers' commits. It is its session's, and used by the same thread.
+ */
+typedef struct ns_stream ns_stream;
+
+/**
  * An open transaction: changes of records and objects that happen all at one instant, for every
  * process and every reader, or not at all. What it has read stands still for it; a call that finds
  * something changed answers `NS_CONFLICT`, and the transaction is over then: end it and begin
@@ -227,6 +423,12 @@ typedef struct ns_session ns_session;
  * while it is open, so keep it short. It is its session's, and used by the same thread.
  */
 typedef struct ns_txn ns_txn;
+
+/**
+ * A wish to be told what happens to some records. It owes nothing to the session that made it,
+ * which may be closed. One thread at a time uses it.
+ */
+typedef struct ns_watch ns_watch;
 
 /**
  * The name of an object: it stands where a program had a pointer, in objects and in records. The
@@ -264,6 +466,99 @@ typedef struct {
 } ns_namespace;
 
 /**
+ * A tag: a name and one of its values.
+ */
+typedef struct {
+    /**
+     * The name, 1 to 255 bytes of UTF-8.
+     */
+    ns_bytes name;
+    /**
+     * The value, at most 1,024 bytes.
+     */
+    ns_bytes value;
+} ns_tag;
+
+/**
+ * A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
+ * however often the record is changed or deleted meanwhile. While it is held, memory that is
+ * retired in the region is not used again: release it when the work at hand is done. It may be
+ * moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
+ */
+typedef struct {
+    /**
+     * The value; empty in a namespace of named blocks.
+     */
+    ns_bytes value;
+    /**
+     * The key.
+     */
+    ns_bytes key;
+    /**
+     * Greater with every change of the record, also across deletion and re-creation. Never 0.
+     */
+    uint64_t version;
+    /**
+     * Private.
+     */
+    const ns_session *session;
+    /**
+     * Private.
+     */
+    uint32_t state;
+    /**
+     * Private.
+     */
+    uint64_t held[16];
+} ns_view;
+
+/**
+ * One end of a range. All bytes 0: none.
+ */
+typedef struct {
+    /**
+     * One of `NS_BOUND_..`.
+     */
+    uint32_t how;
+    /**
+     * The value; not looked at if there is no bound.
+     */
+    ns_bytes value;
+} ns_bound;
+
+/**
+ * Which values of a tag are looked for. Values compare as strings of bytes, so numbers are written
+ * with the greatest byte first.
+ */
+typedef struct {
+    /**
+     * The tag's name.
+     */
+    ns_bytes tag;
+    /**
+     * `NS_LOOKUP_EQUAL`, `NS_LOOKUP_PREFIX` or `NS_LOOKUP_RANGE`.
+     */
+    uint32_t how;
+    /**
+     * The value, or with what it begins. Not looked at in a range.
+     */
+    ns_bytes value;
+    /**
+     * Where a range begins.
+     */
+    ns_bound from;
+    /**
+     * Where it ends.
+     */
+    ns_bound to;
+} ns_lookup;
+
+/**
+ * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+ */
+typedef bool (*ns_record_fn)(void *context, const ns_view *view);
+
+/**
  * A record as a transaction has it; good until the transaction ends.
  */
 typedef struct {
@@ -286,23 +581,14 @@ typedef struct {
 } ns_record;
 
 /**
+ * Gets the keys of a listing.
+ */
+typedef bool (*ns_key_fn)(void *context, ns_bytes key);
+
+/**
  * Gets the blocks of a record, one by one.
  */
 typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
-
-/**
- * A tag: a name and one of its values.
- */
-typedef struct {
-    /**
-     * The name, 1 to 255 bytes of UTF-8.
-     */
-    ns_bytes name;
-    /**
-     * The value, at most 1,024 bytes.
-     */
-    ns_bytes value;
-} ns_tag;
 
 /**
  * What a record carries beside its value. All bytes 0: nothing.
@@ -317,7 +603,8 @@ typedef struct {
      */
     size_t tags_len;
     /**
-     * When the record ends by itself, in milliseconds since 1970; 0: never.
+     * When the record ends by itself, in milliseconds since 1970; 0: never. One that is not after
+     * `ns_now_ms` is over at once.
      */
     uint64_t expires_ms;
 } ns_labels;
@@ -361,47 +648,206 @@ typedef struct {
 typedef int32_t (*ns_body_fn)(void *context, ns_txn *txn);
 
 /**
- * A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
- * however often the record is changed or deleted meanwhile. While it is held, memory that is
- * retired in the region is not used again: release it when the work at hand is done. It may be
- * moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
+ * A committed transaction of a writer, or how many of its transactions are lost.
  */
 typedef struct {
     /**
-     * The value; empty in a namespace of named blocks.
+     * How many transactions of this writer are lost: read anew what they may have changed. 0: this
+     * is a transaction, and `ns_stream_records` walks it.
      */
-    ns_bytes value;
+    uint64_t lost;
     /**
-     * The key.
+     * Number of the transaction in its writer's stream: one more than that of the one before.
+     */
+    uint64_t number;
+    /**
+     * Number of the writer's session. One that attaches later may have the same.
+     */
+    uint32_t writer;
+} ns_entry;
+
+/**
+ * What became of a record in a committed transaction.
+ */
+typedef struct {
+    /**
+     * The record's namespace; its `id` is 0 if the stream's session has not opened it.
+     */
+    ns_namespace namespace_;
+    /**
+     * The namespace's number in the region, which is the same for every session.
+     */
+    uint32_t namespace_number;
+    /**
+     * One of `NS_STEP_..`.
+     */
+    uint32_t step;
+    /**
+     * The record's key.
      */
     ns_bytes key;
     /**
-     * Greater with every change of the record, also across deletion and re-creation. Never 0.
+     * The version that it has since; of one that is gone, the last that it had.
      */
     uint64_t version;
     /**
-     * Private.
+     * The value that was put.
      */
-    const ns_session *session;
+    ns_bytes value;
+    /**
+     * When it ends by itself, in milliseconds since 1970; 0: never, or as before.
+     */
+    uint64_t expires_ms;
+    /**
+     * It has the tags that `ns_committed_tags` walks and this expiry. If not, a patched record has
+     * those that it had.
+     */
+    bool has_labels;
+    /**
+     * Of a patched record: all blocks of before are gone.
+     */
+    bool is_anew;
     /**
      * Private.
      */
-    uint32_t state;
+    const void *held;
+} ns_committed;
+
+/**
+ * Gets the records of a transaction, which end with the callback.
+ */
+typedef bool (*ns_committed_fn)(void *context, const ns_committed *record);
+
+/**
+ * Gets the blocks of a patched record; `block` is NULL if the block is gone.
+ */
+typedef bool (*ns_patched_fn)(void *context, ns_bytes name, const ns_bytes *block);
+
+/**
+ * Which events a watch gives. All bytes 0: those of all records.
+ */
+typedef struct {
     /**
-     * Private.
+     * One of `NS_FILTER_..`.
      */
-    uint64_t held[16];
-} ns_view;
+    uint32_t how;
+    /**
+     * The key, or with what keys begin.
+     */
+    ns_bytes key;
+    /**
+     * The tag and its value.
+     */
+    ns_tag tag;
+} ns_filter;
 
 /**
- * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+ * A change of a record, or that some are lost.
  */
-typedef bool (*ns_record_fn)(void *context, const ns_view *view);
+typedef struct {
+    /**
+     * One of `NS_EVENT_..`.
+     */
+    uint32_t kind;
+    /**
+     * The names of blocks and the tags were too much for an event: read the record.
+     */
+    bool is_cut;
+    /**
+     * The record's key; good until the next call with the watch.
+     */
+    ns_bytes key;
+    /**
+     * Its version after the change; the last one it had, if it is gone.
+     */
+    uint64_t version;
+    /**
+     * Of `NS_EVENT_LOST`: how many, whether the filter would have let them through or not.
+     */
+    uint64_t lost;
+} ns_event;
 
 /**
- * Gets the keys of a listing.
+ * Keys to be read together.
  */
-typedef bool (*ns_key_fn)(void *context, ns_bytes key);
+typedef struct {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const ns_bytes *items;
+    /**
+     * How many; at most 1,048,576.
+     */
+    size_t len;
+} ns_keys;
+
+/**
+ * A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
+ * other by pointers, so one is written down where it is used, and nothing is freed:
+ *
+ * `ns_condition both[] = {{.how = NS_SEARCH_EQ, .tag = dnn}, {.how = NS_SEARCH_LT, .tag = end}};`
+ * `ns_condition all = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};`
+ *
+ * At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
+ * looked at.
+ */
+typedef struct {
+    /**
+     * One of `NS_SEARCH_..`.
+     */
+    uint32_t how;
+    /**
+     * And, or, not: the first of the conditions within.
+     */
+    const ns_condition *units;
+    /**
+     * How many; 1 of not.
+     */
+    size_t units_len;
+    /**
+     * Comparisons: the tag's name, and the value that its values are compared with, as strings of
+     * bytes.
+     */
+    ns_tag tag;
+    /**
+     * Records: their keys.
+     */
+    ns_keys records;
+} ns_condition;
+
+/**
+ * What is declared of a tag.
+ */
+typedef struct {
+    /**
+     * Its name, 1 to 255 bytes of UTF-8 without a NUL.
+     */
+    ns_bytes name;
+    /**
+     * The sum of some of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`;
+     * 0: found by equality.
+     */
+    uint32_t properties;
+} ns_tag_schema;
+
+/**
+ * Tags to be declared together.
+ */
+typedef struct {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const ns_tag_schema *items;
+    /**
+     * How many; at most 32.
+     */
+    size_t len;
+} ns_tag_schemas;
+
+/**
+ * Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
+ */
+typedef bool (*ns_tag_fn)(void *context, const ns_tag_schema *tag, uint32_t state);
 
 /**
  * A caller's own memory for a copy.
@@ -424,20 +870,6 @@ typedef struct {
      */
     uint64_t version;
 } ns_buffer;
-
-/**
- * Keys to be read together.
- */
-typedef struct {
-    /**
-     * The first of them. NULL only if there are none.
-     */
-    const ns_bytes *items;
-    /**
-     * How many; at most 1,048,576.
-     */
-    size_t len;
-} ns_keys;
 
 /**
  * Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
@@ -732,6 +1164,85 @@ ns_status ns_object_scan(ns_session *session, ns_object_fn each, void *context);
 ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *bytes);
 
 /**
+ * Gets the record that has this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none.
+ * The answer held at one moment of the call. No lock. Release the view with `ns_view_release`;
+ * unless the answer is `NS_OK` it is empty and need not be released.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not unique, or its index is
+ * still being built; `NS_CONFLICT` if the value moves faster than it can be followed;
+ * `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rules 1 to 3. What `view` held before is not released.
+ */
+ns_status ns_find(ns_session *session, ns_namespace namespace_, ns_tag tag, ns_view *view);
+
+/**
+ * Calls `each` with every record that has such a value of a tag, in the order of the values; once
+ * for each of them. One that has it from the beginning to the end is met; what changes meanwhile
+ * may be met or not. Writers are never blocked.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not ordered (for prefixes
+ * and ranges), or its index is still being built; `NS_CONFLICT` if the index changes faster than
+ * it can be walked; `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+ *
+ * # Safety
+ * Rules 1, 2 and 4.
+ */
+ns_status ns_find_all(ns_session *session,
+                      ns_namespace namespace_,
+                      ns_lookup lookup,
+                      ns_record_fn each,
+                      void *context);
+
+/**
+ * How many records have a value of a tag. A counted tag knows; of another one the records are
+ * walked.
+ *
+ * Fails as `ns_find_all`, and with `NS_DEADLINE` if the count changes faster than it can be read.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_count_tagged(ns_session *session,
+                          ns_namespace namespace_,
+                          ns_tag tag,
+                          uint64_t *records);
+
+/**
+ * Gets the record that has this value of a unique tag, as part of what the transaction has read:
+ * `NS_NOT_FOUND` if there is none, which is part of it too. `key` and `record` are good until the
+ * transaction ends; either may be NULL.
+ *
+ * Indexes are kept by the commit: a value that this transaction itself has given is not found yet.
+ *
+ * Fails as `ns_find` and `ns_txn_get`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_txn_find(ns_txn *txn,
+                      ns_namespace namespace_,
+                      ns_tag tag,
+                      ns_bytes *key,
+                      ns_record *record);
+
+/**
+ * Calls `each` with the key of every record that has such a value of a tag, in the order of the
+ * values. That there are these and no others is part of what the transaction has read.
+ *
+ * Fails as `ns_find_all` and `ns_txn_get`.
+ *
+ * # Safety
+ * Rules 1, 2 and 4.
+ */
+ns_status ns_txn_find_all(ns_txn *txn,
+                          ns_namespace namespace_,
+                          ns_lookup lookup,
+                          ns_key_fn each,
+                          void *context);
+
+/**
  * Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
  * there is none; that too is something that was read.
  *
@@ -839,7 +1350,7 @@ ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
  *
  * Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
  * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
- * without an end, for NULL and in the function of `ns_transact`.
+ * without an end, for NULL, in the function of `ns_transact` and in callbacks of its walks.
  *
  * # Safety
  * Rule 1.
@@ -869,6 +1380,302 @@ ns_status ns_txn_abort(ns_txn *txn);
  * Rules 1 and 4.
  */
 ns_status ns_transact(ns_session *session, ns_body_fn body, void *context);
+
+/**
+ * Streams the commits of a namespace from now on. `when_full` is one of `NS_WHEN_FULL_..`; a
+ * writer's stream is one for all namespaces, and refuses as long as one of them asks for it. Each
+ * session that writes takes 4 MiB of the region for it, for good. A transaction of more than a MiB
+ * is refused with `NS_TRANSACTION_TOO_LARGE` then.
+ *
+ * Fails with `NS_WRONG_KIND` for counters, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_namespace_stream(ns_session *session, ns_namespace namespace_, uint32_t when_full);
+
+/**
+ * Opens a consumer, from what was last acknowledged on. One consumer acknowledges; others may read
+ * along. A session that has an open one does not close.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_stream_open(ns_session *session, ns_stream **stream);
+
+/**
+ * The next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never waits.
+ * A writer's transactions come in the order of its commits; of two writers' the versions of the
+ * records tell.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this stream's
+ * transaction).
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_stream_next(ns_stream *stream, ns_entry *entry);
+
+/**
+ * Calls `each` with every record of the transaction that was told last, as far as it is of
+ * streamed namespaces.
+ *
+ * Fails with `NS_DAMAGED` (some may have been told then), `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_stream_records(const ns_stream *stream, ns_committed_fn each, void *context);
+
+/**
+ * Calls `each` with every block that changed; none of a record that was not patched.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_committed_blocks(const ns_committed *record, ns_patched_fn each, void *context);
+
+/**
+ * Calls `each` with every tag that the record has since, in ascending order: its name and a value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_committed_tags(const ns_committed *record, ns_block_fn each, void *context);
+
+/**
+ * Acknowledges everything that was told: a stream that refuses when it is full may overwrite it.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_stream_acknowledge(ns_stream *stream);
+
+/**
+ * Ends a consumer. What was not acknowledged is told again to the next one. NULL is left alone.
+ * `NS_BAD_ARGUMENT`, and no end, within a walk over its transaction.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_stream_close(ns_stream *stream);
+
+/**
+ * Watches records of a namespace: every change that begins after this has returned is told, in the
+ * order in which the changes were made. To follow records from a known state on, watch first and
+ * read them then. The first watch of a namespace takes a MiB of the region for good, and its
+ * writers tell from then on.
+ *
+ * Fails with `NS_WRONG_KIND` for counters, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_watch_open(ns_session *session,
+                        ns_namespace namespace_,
+                        ns_filter filter,
+                        ns_watch **watch);
+
+/**
+ * The next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this watch's
+ * event). After damage open a new watch, and read what is watched anew.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_watch_next(ns_watch *watch, ns_event *event);
+
+/**
+ * Calls `each` with the name of every block that changed in the event that was told last; none in
+ * a namespace of values.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_watch_blocks(const ns_watch *watch, ns_key_fn each, void *context);
+
+/**
+ * Calls `each` with every tag that the record had before the event that was told last: name and
+ * value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_watch_tags_before(const ns_watch *watch, ns_block_fn each, void *context);
+
+/**
+ * Calls `each` with every tag that the record has since the event that was told last: name and
+ * value. None if it is gone.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_watch_tags_after(const ns_watch *watch, ns_block_fn each, void *context);
+
+/**
+ * A descriptor for `poll` and `epoll` that is readable as long as there may be something to tell.
+ * When it is, call `ns_watch_next` until the answer is `NS_NOT_FOUND`; then it is not readable
+ * until the next event of the namespace, which the filter may hold back. It is the watch's: do not
+ * read, write or close it. The same at each call.
+ *
+ * The first call starts a thread of this process, which sleeps and takes no signals;
+ * `ns_watch_close` ends it. Writers do the same work with it and without it. A forked child cannot
+ * use it.
+ *
+ * Fails with `NS_SYSTEM` if the process may have no further thread or descriptor, `NS_FORKED`,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_watch_fd(ns_watch *watch, int *fd);
+
+/**
+ * Waits without a descriptor until there may be something to tell, `timeout_ms` at the most:
+ * `NS_NOT_FOUND` if there is nothing then. What there is, the filter may hold back.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_watch_wait(ns_watch *watch, uint32_t timeout_ms);
+
+/**
+ * Ends a watch, with its descriptor, which the caller has taken out of its `epoll` before. NULL is
+ * left alone. `NS_BAD_ARGUMENT`, and no end, within a walk over its event.
+ *
+ * # Safety
+ * Rule 1.
+ */
+ns_status ns_watch_close(ns_watch *watch);
+
+/**
+ * Calls `each` once with the key of every record that matches, in no promised order, until it
+ * answers false. A record that matches during the whole call is found; what changes meanwhile may
+ * be found or not. The best index gives candidates, each of which is judged; where no index helps,
+ * every record is.
+ *
+ * Fails with `NS_BAD_ARGUMENT` for a search that is too deep, too large or empty,
+ * `NS_KEY_TOO_LARGE`, `NS_CONFLICT` if an index changes faster than it can be walked,
+ * `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+ *
+ * # Safety
+ * Rules 1, 2 (for every condition within) and 4.
+ */
+ns_status ns_search(ns_session *session,
+                    ns_namespace namespace_,
+                    const ns_condition *condition,
+                    ns_key_fn each,
+                    void *context);
+
+/**
+ * How many records match. Fails as `ns_search`.
+ *
+ * # Safety
+ * Rules 1, 2 (for every condition within) and 3.
+ */
+ns_status ns_search_count(ns_session *session,
+                          ns_namespace namespace_,
+                          const ns_condition *condition,
+                          uint64_t *records);
+
+/**
+ * Adds to a counter, in a namespace of `NS_KIND_COUNTERS`; creates it at zero first if there is
+ * none. No lock and no conflict; wraps round beyond 64 bits. Once this has returned, the add is in
+ * every later read, whatever becomes of this process. It is no part of a transaction; `ns_delete`
+ * takes a counter away.
+ *
+ * Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was added then.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_counter_add(ns_session *session, ns_namespace namespace_, ns_bytes key, int64_t delta);
+
+/**
+ * What a counter stands at: `NS_NOT_FOUND` if there is none. Every add that returned before is in
+ * it; of those that run meanwhile some are.
+ *
+ * Fails with `NS_WRONG_KIND`, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+ns_status ns_counter_read(ns_session *session, ns_namespace namespace_, ns_bytes key, int64_t *sum);
+
+/**
+ * Declares tags of a namespace and enters the records that it has, while writers go on. Tags that
+ * are there already in the same form are left as they are, so every process may declare what it
+ * needs when it starts. A tag is for good. Linear in the records if a tag is new.
+ *
+ * Fails with `NS_TAG_TAKEN` if two records have the same value of a tag that is to be unique, and
+ * `NS_BAD_ARGUMENT` if a record lacks a tag that is to be required, or a tag is there in another
+ * form: nothing was declared then. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
+ * `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_namespace_add_tags(ns_session *session, ns_namespace namespace_, ns_tag_schemas tags);
+
+/**
+ * Calls `each` with every tag that is declared of a namespace.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_namespace_tags(ns_session *session,
+                            ns_namespace namespace_,
+                            ns_tag_fn each,
+                            void *context);
+
+/**
+ * Puts a record with tags and an expiry, in a transaction of its own; `ns_txn_put_labelled` does
+ * it in a larger one. What the record had before is gone.
+ *
+ * Fails as `ns_put`, with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
+ * sentence names it), with `NS_BAD_ARGUMENT` if a required tag is missing, `NS_DEADLINE`,
+ * `NS_BEHIND`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+ns_status ns_put_labelled(ns_session *session,
+                          ns_namespace namespace_,
+                          ns_bytes key,
+                          ns_bytes value,
+                          ns_labels labels);
+
+/**
+ * The clock by which records end: milliseconds since 1970, at the kernel's tick (1 to 10 ms).
+ */
+uint64_t ns_now_ms(void);
+
+/**
+ * Deletes at most `limit` records whose time has passed, with their tags; watchers are told once
+ * that they expired, however many collect. No read returns a record from its time on, so this only
+ * frees memory and tells; any process may do it, now and then. `records` gets how many it was,
+ * `has_more` whether there may be more; either may be NULL.
+ *
+ * Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
+ * some may have been deleted then.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_collect_expired(ns_session *session, size_t limit, size_t *records, bool *has_more);
 
 /**
  * Calls `each` with every record of a namespace, in the order of their slots. A record that is
@@ -1134,6 +1941,22 @@ ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
 ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
 
 /**
+ * Calls `each` with every tag of a record, in ascending order: its name and a value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+ns_status ns_view_tags(const ns_view *view, ns_block_fn each, void *context);
+
+/**
+ * When a record ends by itself, in milliseconds since 1970; 0: never.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+ns_status ns_view_expires(const ns_view *view, uint64_t *expires_ms);
+
+/**
  * Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
  * process died are recovered.
  *
@@ -1147,8 +1970,8 @@ ns_status ns_session_open(const ns_region *region, ns_session **session);
 
 /**
  * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
- * or a transaction is open, or from within its callbacks, it stays open and the answer is
- * `NS_BAD_ARGUMENT`.
+ * or a transaction or a stream is open, or from within its callbacks, it stays open and the answer
+ * is `NS_BAD_ARGUMENT`. Its watches go on.
  *
  * # Safety
  * Rule 1.
@@ -1157,8 +1980,8 @@ ns_status ns_session_close(ns_session *session);
 
 /**
  * Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
- * without a NUL). `kind` is `NS_KIND_VALUE` or `NS_KIND_BLOCKS`. Linear in the number of
- * namespaces: call it once and keep the answer.
+ * without a NUL). `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Linear in the
+ * number of namespaces: call it once and keep the answer.
  *
  * Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
  * `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
