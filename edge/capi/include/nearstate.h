@@ -290,7 +290,7 @@
 /**
  * What a call answers. Numbers from 16 on are failures, behind which `ns_last_error` says more.
  */
-typedef enum {
+typedef enum ns_status {
     /**
      * Done.
      */
@@ -439,7 +439,7 @@ typedef uint64_t ns_address;
 /**
  * Some bytes, NULs included. Passed by value; nothing is copied and nothing is owned.
  */
-typedef struct {
+typedef struct ns_bytes {
     /**
      * The first of them. NULL only if there are none.
      */
@@ -453,12 +453,12 @@ typedef struct {
 /**
  * Gets the objects of a region, one by one.
  */
-typedef bool (*ns_object_fn)(void *context, ns_address address, ns_bytes object);
+typedef bool (*ns_object_fn)(void *context, ns_address address, struct ns_bytes object);
 
 /**
  * A namespace, as one session knows it: of no use to another session. Passed by value.
  */
-typedef struct {
+typedef struct ns_namespace {
     /**
      * The session's number and the namespace's number in it. Never 0.
      */
@@ -468,15 +468,15 @@ typedef struct {
 /**
  * A tag: a name and one of its values.
  */
-typedef struct {
+typedef struct ns_tag {
     /**
      * The name, 1 to 255 bytes of UTF-8.
      */
-    ns_bytes name;
+    struct ns_bytes name;
     /**
      * The value, at most 1,024 bytes.
      */
-    ns_bytes value;
+    struct ns_bytes value;
 } ns_tag;
 
 /**
@@ -485,15 +485,15 @@ typedef struct {
  * retired in the region is not used again: release it when the work at hand is done. It may be
  * moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
  */
-typedef struct {
+typedef struct ns_view {
     /**
      * The value; empty in a namespace of named blocks.
      */
-    ns_bytes value;
+    struct ns_bytes value;
     /**
      * The key.
      */
-    ns_bytes key;
+    struct ns_bytes key;
     /**
      * Greater with every change of the record, also across deletion and re-creation. Never 0.
      */
@@ -501,7 +501,7 @@ typedef struct {
     /**
      * Private.
      */
-    const ns_session *session;
+    const struct ns_session *session;
     /**
      * Private.
      */
@@ -515,7 +515,7 @@ typedef struct {
 /**
  * One end of a range. All bytes 0: none.
  */
-typedef struct {
+typedef struct ns_bound {
     /**
      * One of `NS_BOUND_..`.
      */
@@ -523,18 +523,18 @@ typedef struct {
     /**
      * The value; not looked at if there is no bound.
      */
-    ns_bytes value;
+    struct ns_bytes value;
 } ns_bound;
 
 /**
  * Which values of a tag are looked for. Values compare as strings of bytes, so numbers are written
  * with the greatest byte first.
  */
-typedef struct {
+typedef struct ns_lookup {
     /**
      * The tag's name.
      */
-    ns_bytes tag;
+    struct ns_bytes tag;
     /**
      * `NS_LOOKUP_EQUAL`, `NS_LOOKUP_PREFIX` or `NS_LOOKUP_RANGE`.
      */
@@ -542,30 +542,30 @@ typedef struct {
     /**
      * The value, or with what it begins. Not looked at in a range.
      */
-    ns_bytes value;
+    struct ns_bytes value;
     /**
      * Where a range begins.
      */
-    ns_bound from;
+    struct ns_bound from;
     /**
      * Where it ends.
      */
-    ns_bound to;
+    struct ns_bound to;
 } ns_lookup;
 
 /**
  * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
  */
-typedef bool (*ns_record_fn)(void *context, const ns_view *view);
+typedef bool (*ns_record_fn)(void *context, const struct ns_view *view);
 
 /**
  * A record as a transaction has it; good until the transaction ends.
  */
-typedef struct {
+typedef struct ns_record {
     /**
      * The value; empty in a namespace of named blocks.
      */
-    ns_bytes value;
+    struct ns_bytes value;
     /**
      * The version that was read; 0 for what the transaction itself has written.
      */
@@ -583,21 +583,21 @@ typedef struct {
 /**
  * Gets the keys of a listing.
  */
-typedef bool (*ns_key_fn)(void *context, ns_bytes key);
+typedef bool (*ns_key_fn)(void *context, struct ns_bytes key);
 
 /**
  * Gets the blocks of a record, one by one.
  */
-typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
+typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
 
 /**
  * What a record carries beside its value. All bytes 0: nothing.
  */
-typedef struct {
+typedef struct ns_labels {
     /**
      * The first of the tags; a name may stand several times. NULL only if there are none.
      */
-    const ns_tag *tags;
+    const struct ns_tag *tags;
     /**
      * How many; at most 64.
      */
@@ -612,15 +612,15 @@ typedef struct {
 /**
  * A change of one block.
  */
-typedef struct {
+typedef struct ns_change {
     /**
      * The block's name, 1 to 255 bytes of UTF-8 without a NUL.
      */
-    ns_bytes name;
+    struct ns_bytes name;
     /**
      * The new bytes. Not looked at if `is_removal`.
      */
-    ns_bytes bytes;
+    struct ns_bytes bytes;
     /**
      * Take the block away.
      */
@@ -630,11 +630,11 @@ typedef struct {
 /**
  * Changes that are made in one step.
  */
-typedef struct {
+typedef struct ns_changes {
     /**
      * The first of them. NULL only if there are none.
      */
-    const ns_change *items;
+    const struct ns_change *items;
     /**
      * How many; at most 1,024, no block twice.
      */
@@ -645,12 +645,12 @@ typedef struct {
  * What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
  * call that it made has answered) to be run again, anything else to give up.
  */
-typedef int32_t (*ns_body_fn)(void *context, ns_txn *txn);
+typedef int32_t (*ns_body_fn)(void *context, struct ns_txn *txn);
 
 /**
  * A committed transaction of a writer, or how many of its transactions are lost.
  */
-typedef struct {
+typedef struct ns_entry {
     /**
      * How many transactions of this writer are lost: read anew what they may have changed. 0: this
      * is a transaction, and `ns_stream_records` walks it.
@@ -669,11 +669,11 @@ typedef struct {
 /**
  * What became of a record in a committed transaction.
  */
-typedef struct {
+typedef struct ns_committed {
     /**
-     * The record's namespace; its `id` is 0 if the stream's session has not opened it.
+     * The handle of the record's namespace; its `id` is 0 if the stream's session has not opened it.
      */
-    ns_namespace namespace_;
+    struct ns_namespace handle;
     /**
      * The namespace's number in the region, which is the same for every session.
      */
@@ -685,7 +685,7 @@ typedef struct {
     /**
      * The record's key.
      */
-    ns_bytes key;
+    struct ns_bytes key;
     /**
      * The version that it has since; of one that is gone, the last that it had.
      */
@@ -693,7 +693,7 @@ typedef struct {
     /**
      * The value that was put.
      */
-    ns_bytes value;
+    struct ns_bytes value;
     /**
      * When it ends by itself, in milliseconds since 1970; 0: never, or as before.
      */
@@ -716,17 +716,17 @@ typedef struct {
 /**
  * Gets the records of a transaction, which end with the callback.
  */
-typedef bool (*ns_committed_fn)(void *context, const ns_committed *record);
+typedef bool (*ns_committed_fn)(void *context, const struct ns_committed *record);
 
 /**
  * Gets the blocks of a patched record; `block` is NULL if the block is gone.
  */
-typedef bool (*ns_patched_fn)(void *context, ns_bytes name, const ns_bytes *block);
+typedef bool (*ns_patched_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
 
 /**
  * Which events a watch gives. All bytes 0: those of all records.
  */
-typedef struct {
+typedef struct ns_filter {
     /**
      * One of `NS_FILTER_..`.
      */
@@ -734,17 +734,17 @@ typedef struct {
     /**
      * The key, or with what keys begin.
      */
-    ns_bytes key;
+    struct ns_bytes key;
     /**
      * The tag and its value.
      */
-    ns_tag tag;
+    struct ns_tag tag;
 } ns_filter;
 
 /**
  * A change of a record, or that some are lost.
  */
-typedef struct {
+typedef struct ns_event {
     /**
      * One of `NS_EVENT_..`.
      */
@@ -756,7 +756,7 @@ typedef struct {
     /**
      * The record's key; good until the next call with the watch.
      */
-    ns_bytes key;
+    struct ns_bytes key;
     /**
      * Its version after the change; the last one it had, if it is gone.
      */
@@ -770,11 +770,11 @@ typedef struct {
 /**
  * Keys to be read together.
  */
-typedef struct {
+typedef struct ns_keys {
     /**
      * The first of them. NULL only if there are none.
      */
-    const ns_bytes *items;
+    const struct ns_bytes *items;
     /**
      * How many; at most 1,048,576.
      */
@@ -791,7 +791,7 @@ typedef struct {
  * At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
  * looked at.
  */
-typedef struct {
+typedef struct ns_condition {
     /**
      * One of `NS_SEARCH_..`.
      */
@@ -799,7 +799,7 @@ typedef struct {
     /**
      * And, or, not: the first of the conditions within.
      */
-    const ns_condition *units;
+    const struct ns_condition *units;
     /**
      * How many; 1 of not.
      */
@@ -808,21 +808,21 @@ typedef struct {
      * Comparisons: the tag's name, and the value that its values are compared with, as strings of
      * bytes.
      */
-    ns_tag tag;
+    struct ns_tag tag;
     /**
      * Records: their keys.
      */
-    ns_keys records;
+    struct ns_keys records;
 } ns_condition;
 
 /**
  * What is declared of a tag.
  */
-typedef struct {
+typedef struct ns_tag_schema {
     /**
      * Its name, 1 to 255 bytes of UTF-8 without a NUL.
      */
-    ns_bytes name;
+    struct ns_bytes name;
     /**
      * The sum of some of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`;
      * 0: found by equality.
@@ -833,11 +833,11 @@ typedef struct {
 /**
  * Tags to be declared together.
  */
-typedef struct {
+typedef struct ns_tag_schemas {
     /**
      * The first of them. NULL only if there are none.
      */
-    const ns_tag_schema *items;
+    const struct ns_tag_schema *items;
     /**
      * How many; at most 32.
      */
@@ -847,12 +847,12 @@ typedef struct {
 /**
  * Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
  */
-typedef bool (*ns_tag_fn)(void *context, const ns_tag_schema *tag, uint32_t state);
+typedef bool (*ns_tag_fn)(void *context, const struct ns_tag_schema *tag, uint32_t state);
 
 /**
  * A caller's own memory for a copy.
  */
-typedef struct {
+typedef struct ns_buffer {
     /**
      * In: where the copy goes. NULL only with `capacity` 0.
      */
@@ -875,13 +875,13 @@ typedef struct {
  * Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
  * record. The view is lent: it ends with the callback and is not released.
  */
-typedef bool (*ns_batch_fn)(void *context, size_t index, const ns_view *view);
+typedef bool (*ns_batch_fn)(void *context, size_t index, const struct ns_view *view);
 
 /**
  * How a region is created. Fill it with `ns_create_options_default` first, then change what is to
  * be other.
  */
-typedef struct {
+typedef struct ns_create_options {
     /**
      * Bytes of this structure, so that a later library knows what an earlier program filled.
      */
@@ -924,7 +924,7 @@ typedef struct {
 /**
  * A region at one moment.
  */
-typedef struct {
+typedef struct ns_inspection {
     /**
      * Random id, as two words.
      */
@@ -978,11 +978,11 @@ typedef struct {
 /**
  * An attached session.
  */
-typedef struct {
+typedef struct ns_member {
     /**
      * Its process's command name.
      */
-    ns_bytes name;
+    struct ns_bytes name;
     /**
      * Attached at, milliseconds since 1970.
      */
@@ -1004,17 +1004,17 @@ typedef struct {
 /**
  * Gets the sessions of a region.
  */
-typedef bool (*ns_member_fn)(void *context, const ns_member *member);
+typedef bool (*ns_member_fn)(void *context, const struct ns_member *member);
 
 /**
  * Gets the faults of a region, one sentence each.
  */
-typedef bool (*ns_fault_fn)(void *context, ns_bytes fault);
+typedef bool (*ns_fault_fn)(void *context, struct ns_bytes fault);
 
 /**
  * What the offline verifier found.
  */
-typedef struct {
+typedef struct ns_check_report {
     /**
      * Contradictions. 0: the region is clean.
      */
@@ -1064,7 +1064,7 @@ extern "C" {
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_alloc(ns_txn *txn, size_t bytes, ns_address *address);
+enum ns_status ns_txn_alloc(struct ns_txn *txn, size_t bytes, ns_address *address);
 
 /**
  * Opens an object to be read: the first `bytes` bytes of it, which it must have. `object` gets
@@ -1078,7 +1078,10 @@ ns_status ns_txn_alloc(ns_txn *txn, size_t bytes, ns_address *address);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_read(ns_txn *txn, ns_address address, size_t bytes, const void **object);
+enum ns_status ns_txn_open_read(struct ns_txn *txn,
+                                ns_address address,
+                                size_t bytes,
+                                const void **object);
 
 /**
  * As `ns_txn_open_read`, for the `bytes` bytes from `offset` on. A conflict is still one about the
@@ -1087,11 +1090,11 @@ ns_status ns_txn_open_read(ns_txn *txn, ns_address address, size_t bytes, const 
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_read_range(ns_txn *txn,
-                                 ns_address address,
-                                 size_t offset,
-                                 size_t bytes,
-                                 const void **place);
+enum ns_status ns_txn_open_read_range(struct ns_txn *txn,
+                                      ns_address address,
+                                      size_t offset,
+                                      size_t bytes,
+                                      const void **place);
 
 /**
  * Opens an object to be written: the first `bytes` bytes of it, which it must have. `object` gets
@@ -1105,7 +1108,10 @@ ns_status ns_txn_open_read_range(ns_txn *txn,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_write(ns_txn *txn, ns_address address, size_t bytes, void **object);
+enum ns_status ns_txn_open_write(struct ns_txn *txn,
+                                 ns_address address,
+                                 size_t bytes,
+                                 void **object);
 
 /**
  * As `ns_txn_open_write`, for the `bytes` bytes from `offset` on: only they are copied, and the
@@ -1114,11 +1120,11 @@ ns_status ns_txn_open_write(ns_txn *txn, ns_address address, size_t bytes, void 
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_write_range(ns_txn *txn,
-                                  ns_address address,
-                                  size_t offset,
-                                  size_t bytes,
-                                  void **place);
+enum ns_status ns_txn_open_write_range(struct ns_txn *txn,
+                                       ns_address address,
+                                       size_t offset,
+                                       size_t bytes,
+                                       void **place);
 
 /**
  * The size of an object, as it was asked for. Fails as `ns_txn_open_read`.
@@ -1126,7 +1132,7 @@ ns_status ns_txn_open_write_range(ns_txn *txn,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_object_size(ns_txn *txn, ns_address address, size_t *bytes);
+enum ns_status ns_txn_object_size(struct ns_txn *txn, ns_address address, size_t *bytes);
 
 /**
  * Frees an object at the commit. Its address is never given again: whoever still has it gets
@@ -1138,7 +1144,7 @@ ns_status ns_txn_object_size(ns_txn *txn, ns_address address, size_t *bytes);
  * # Safety
  * Rule 1.
  */
-ns_status ns_txn_free(ns_txn *txn, ns_address address);
+enum ns_status ns_txn_free(struct ns_txn *txn, ns_address address);
 
 /**
  * Calls `each` with every object: to count them, or to look for those that nothing leads to. One
@@ -1150,7 +1156,7 @@ ns_status ns_txn_free(ns_txn *txn, ns_address address);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_object_scan(ns_session *session, ns_object_fn each, void *context);
+enum ns_status ns_object_scan(struct ns_session *session, ns_object_fn each, void *context);
 
 /**
  * How many objects a region has, and the bytes that were asked for with them; `bytes` may be NULL.
@@ -1161,7 +1167,7 @@ ns_status ns_object_scan(ns_session *session, ns_object_fn each, void *context);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *bytes);
+enum ns_status ns_object_count(struct ns_session *session, uint64_t *objects, uint64_t *bytes);
 
 /**
  * Gets the record that has this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none.
@@ -1175,7 +1181,10 @@ ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *byte
  * # Safety
  * Rules 1 to 3. What `view` held before is not released.
  */
-ns_status ns_find(ns_session *session, ns_namespace namespace_, ns_tag tag, ns_view *view);
+enum ns_status ns_find(struct ns_session *session,
+                       struct ns_namespace namespace_,
+                       struct ns_tag tag,
+                       struct ns_view *view);
 
 /**
  * Calls `each` with every record that has such a value of a tag, in the order of the values; once
@@ -1189,11 +1198,11 @@ ns_status ns_find(ns_session *session, ns_namespace namespace_, ns_tag tag, ns_v
  * # Safety
  * Rules 1, 2 and 4.
  */
-ns_status ns_find_all(ns_session *session,
-                      ns_namespace namespace_,
-                      ns_lookup lookup,
-                      ns_record_fn each,
-                      void *context);
+enum ns_status ns_find_all(struct ns_session *session,
+                           struct ns_namespace namespace_,
+                           struct ns_lookup lookup,
+                           ns_record_fn each,
+                           void *context);
 
 /**
  * How many records have a value of a tag. A counted tag knows; of another one the records are
@@ -1204,10 +1213,10 @@ ns_status ns_find_all(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_count_tagged(ns_session *session,
-                          ns_namespace namespace_,
-                          ns_tag tag,
-                          uint64_t *records);
+enum ns_status ns_count_tagged(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_tag tag,
+                               uint64_t *records);
 
 /**
  * Gets the record that has this value of a unique tag, as part of what the transaction has read:
@@ -1221,11 +1230,11 @@ ns_status ns_count_tagged(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_txn_find(ns_txn *txn,
-                      ns_namespace namespace_,
-                      ns_tag tag,
-                      ns_bytes *key,
-                      ns_record *record);
+enum ns_status ns_txn_find(struct ns_txn *txn,
+                           struct ns_namespace namespace_,
+                           struct ns_tag tag,
+                           struct ns_bytes *key,
+                           struct ns_record *record);
 
 /**
  * Calls `each` with the key of every record that has such a value of a tag, in the order of the
@@ -1236,11 +1245,11 @@ ns_status ns_txn_find(ns_txn *txn,
  * # Safety
  * Rules 1, 2 and 4.
  */
-ns_status ns_txn_find_all(ns_txn *txn,
-                          ns_namespace namespace_,
-                          ns_lookup lookup,
-                          ns_key_fn each,
-                          void *context);
+enum ns_status ns_txn_find_all(struct ns_txn *txn,
+                               struct ns_namespace namespace_,
+                               struct ns_lookup lookup,
+                               ns_key_fn each,
+                               void *context);
 
 /**
  * Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
@@ -1252,7 +1261,10 @@ ns_status ns_txn_find_all(ns_txn *txn,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_txn_get(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_record *record);
+enum ns_status ns_txn_get(struct ns_txn *txn,
+                          struct ns_namespace namespace_,
+                          struct ns_bytes key,
+                          struct ns_record *record);
 
 /**
  * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
@@ -1261,7 +1273,9 @@ ns_status ns_txn_get(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_reco
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_record_block(const ns_record *record, ns_bytes name, ns_bytes *block);
+enum ns_status ns_record_block(const struct ns_record *record,
+                               struct ns_bytes name,
+                               struct ns_bytes *block);
 
 /**
  * Calls `each` with every named block of a record. None in a namespace of values.
@@ -1269,7 +1283,7 @@ ns_status ns_record_block(const ns_record *record, ns_bytes name, ns_bytes *bloc
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_record_blocks(const ns_record *record, ns_block_fn each, void *context);
+enum ns_status ns_record_blocks(const struct ns_record *record, ns_block_fn each, void *context);
 
 /**
  * Calls `each` with every tag of a record, in ascending order: its name and a value.
@@ -1277,7 +1291,7 @@ ns_status ns_record_blocks(const ns_record *record, ns_block_fn each, void *cont
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_record_tags(const ns_record *record, ns_block_fn each, void *context);
+enum ns_status ns_record_tags(const struct ns_record *record, ns_block_fn each, void *context);
 
 /**
  * Puts a record at the commit: this value, no tags, no expiry, whatever it had before.
@@ -1288,7 +1302,10 @@ ns_status ns_record_tags(const ns_record *record, ns_block_fn each, void *contex
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_put(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_bytes value);
+enum ns_status ns_txn_put(struct ns_txn *txn,
+                          struct ns_namespace namespace_,
+                          struct ns_bytes key,
+                          struct ns_bytes value);
 
 /**
  * Puts a record with tags and an expiry at the commit. Fails as `ns_txn_put`.
@@ -1296,11 +1313,11 @@ ns_status ns_txn_put(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_byte
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_put_labelled(ns_txn *txn,
-                              ns_namespace namespace_,
-                              ns_bytes key,
-                              ns_bytes value,
-                              ns_labels labels);
+enum ns_status ns_txn_put_labelled(struct ns_txn *txn,
+                                   struct ns_namespace namespace_,
+                                   struct ns_bytes key,
+                                   struct ns_bytes value,
+                                   struct ns_labels labels);
 
 /**
  * Gives a record other tags and another expiry at the commit; its value or blocks stay as they
@@ -1309,7 +1326,10 @@ ns_status ns_txn_put_labelled(ns_txn *txn,
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_label(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_labels labels);
+enum ns_status ns_txn_label(struct ns_txn *txn,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes key,
+                            struct ns_labels labels);
 
 /**
  * Changes some named blocks of a record at the commit; the others, its tags and its expiry stay.
@@ -1322,7 +1342,10 @@ ns_status ns_txn_label(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_la
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_patch(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_changes changes);
+enum ns_status ns_txn_patch(struct ns_txn *txn,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes key,
+                            struct ns_changes changes);
 
 /**
  * Deletes a record at the commit: `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get`.
@@ -1330,7 +1353,9 @@ ns_status ns_txn_patch(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_ch
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_delete(ns_txn *txn, ns_namespace namespace_, ns_bytes key);
+enum ns_status ns_txn_delete(struct ns_txn *txn,
+                             struct ns_namespace namespace_,
+                             struct ns_bytes key);
 
 /**
  * Begins a transaction. Several may be open in one session. It ends with `ns_txn_commit` or
@@ -1341,7 +1366,7 @@ ns_status ns_txn_delete(ns_txn *txn, ns_namespace namespace_, ns_bytes key);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
+enum ns_status ns_txn_begin(struct ns_session *session, struct ns_txn **txn);
 
 /**
  * Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
@@ -1355,7 +1380,7 @@ ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
  * # Safety
  * Rule 1.
  */
-ns_status ns_txn_commit(ns_txn *txn);
+enum ns_status ns_txn_commit(struct ns_txn *txn);
 
 /**
  * Gives a transaction up: nothing of it happens. NULL is left alone. `NS_BAD_ARGUMENT` in the
@@ -1364,7 +1389,7 @@ ns_status ns_txn_commit(ns_txn *txn);
  * # Safety
  * Rule 1.
  */
-ns_status ns_txn_abort(ns_txn *txn);
+enum ns_status ns_txn_abort(struct ns_txn *txn);
 
 /**
  * Runs `body` in a transaction and commits it. If others have changed what it had read it is run
@@ -1379,7 +1404,7 @@ ns_status ns_txn_abort(ns_txn *txn);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_transact(ns_session *session, ns_body_fn body, void *context);
+enum ns_status ns_transact(struct ns_session *session, ns_body_fn body, void *context);
 
 /**
  * Streams the commits of a namespace from now on. `when_full` is one of `NS_WHEN_FULL_..`; a
@@ -1393,7 +1418,9 @@ ns_status ns_transact(ns_session *session, ns_body_fn body, void *context);
  * # Safety
  * Rule 1.
  */
-ns_status ns_namespace_stream(ns_session *session, ns_namespace namespace_, uint32_t when_full);
+enum ns_status ns_namespace_stream(struct ns_session *session,
+                                   struct ns_namespace namespace_,
+                                   uint32_t when_full);
 
 /**
  * Opens a consumer, from what was last acknowledged on. One consumer acknowledges; others may read
@@ -1404,7 +1431,7 @@ ns_status ns_namespace_stream(ns_session *session, ns_namespace namespace_, uint
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_stream_open(ns_session *session, ns_stream **stream);
+enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **stream);
 
 /**
  * The next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never waits.
@@ -1417,7 +1444,7 @@ ns_status ns_stream_open(ns_session *session, ns_stream **stream);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_stream_next(ns_stream *stream, ns_entry *entry);
+enum ns_status ns_stream_next(struct ns_stream *stream, struct ns_entry *entry);
 
 /**
  * Calls `each` with every record of the transaction that was told last, as far as it is of
@@ -1428,7 +1455,9 @@ ns_status ns_stream_next(ns_stream *stream, ns_entry *entry);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_stream_records(const ns_stream *stream, ns_committed_fn each, void *context);
+enum ns_status ns_stream_records(const struct ns_stream *stream,
+                                 ns_committed_fn each,
+                                 void *context);
 
 /**
  * Calls `each` with every block that changed; none of a record that was not patched.
@@ -1436,7 +1465,9 @@ ns_status ns_stream_records(const ns_stream *stream, ns_committed_fn each, void 
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_committed_blocks(const ns_committed *record, ns_patched_fn each, void *context);
+enum ns_status ns_committed_blocks(const struct ns_committed *record,
+                                   ns_patched_fn each,
+                                   void *context);
 
 /**
  * Calls `each` with every tag that the record has since, in ascending order: its name and a value.
@@ -1444,7 +1475,9 @@ ns_status ns_committed_blocks(const ns_committed *record, ns_patched_fn each, vo
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_committed_tags(const ns_committed *record, ns_block_fn each, void *context);
+enum ns_status ns_committed_tags(const struct ns_committed *record,
+                                 ns_block_fn each,
+                                 void *context);
 
 /**
  * Acknowledges everything that was told: a stream that refuses when it is full may overwrite it.
@@ -1454,7 +1487,7 @@ ns_status ns_committed_tags(const ns_committed *record, ns_block_fn each, void *
  * # Safety
  * Rule 1.
  */
-ns_status ns_stream_acknowledge(ns_stream *stream);
+enum ns_status ns_stream_acknowledge(struct ns_stream *stream);
 
 /**
  * Ends a consumer. What was not acknowledged is told again to the next one. NULL is left alone.
@@ -1463,7 +1496,7 @@ ns_status ns_stream_acknowledge(ns_stream *stream);
  * # Safety
  * Rule 1.
  */
-ns_status ns_stream_close(ns_stream *stream);
+enum ns_status ns_stream_close(struct ns_stream *stream);
 
 /**
  * Watches records of a namespace: every change that begins after this has returned is told, in the
@@ -1477,10 +1510,10 @@ ns_status ns_stream_close(ns_stream *stream);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_watch_open(ns_session *session,
-                        ns_namespace namespace_,
-                        ns_filter filter,
-                        ns_watch **watch);
+enum ns_status ns_watch_open(struct ns_session *session,
+                             struct ns_namespace namespace_,
+                             struct ns_filter filter,
+                             struct ns_watch **watch);
 
 /**
  * The next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
@@ -1491,7 +1524,7 @@ ns_status ns_watch_open(ns_session *session,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_watch_next(ns_watch *watch, ns_event *event);
+enum ns_status ns_watch_next(struct ns_watch *watch, struct ns_event *event);
 
 /**
  * Calls `each` with the name of every block that changed in the event that was told last; none in
@@ -1500,7 +1533,7 @@ ns_status ns_watch_next(ns_watch *watch, ns_event *event);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_watch_blocks(const ns_watch *watch, ns_key_fn each, void *context);
+enum ns_status ns_watch_blocks(const struct ns_watch *watch, ns_key_fn each, void *context);
 
 /**
  * Calls `each` with every tag that the record had before the event that was told last: name and
@@ -1509,7 +1542,7 @@ ns_status ns_watch_blocks(const ns_watch *watch, ns_key_fn each, void *context);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_watch_tags_before(const ns_watch *watch, ns_block_fn each, void *context);
+enum ns_status ns_watch_tags_before(const struct ns_watch *watch, ns_block_fn each, void *context);
 
 /**
  * Calls `each` with every tag that the record has since the event that was told last: name and
@@ -1518,7 +1551,7 @@ ns_status ns_watch_tags_before(const ns_watch *watch, ns_block_fn each, void *co
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_watch_tags_after(const ns_watch *watch, ns_block_fn each, void *context);
+enum ns_status ns_watch_tags_after(const struct ns_watch *watch, ns_block_fn each, void *context);
 
 /**
  * A descriptor for `poll` and `epoll` that is readable as long as there may be something to tell.
@@ -1536,7 +1569,7 @@ ns_status ns_watch_tags_after(const ns_watch *watch, ns_block_fn each, void *con
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_watch_fd(ns_watch *watch, int *fd);
+enum ns_status ns_watch_fd(struct ns_watch *watch, int *fd);
 
 /**
  * Waits without a descriptor until there may be something to tell, `timeout_ms` at the most:
@@ -1547,7 +1580,7 @@ ns_status ns_watch_fd(ns_watch *watch, int *fd);
  * # Safety
  * Rule 1.
  */
-ns_status ns_watch_wait(ns_watch *watch, uint32_t timeout_ms);
+enum ns_status ns_watch_wait(struct ns_watch *watch, uint32_t timeout_ms);
 
 /**
  * Ends a watch, with its descriptor, which the caller has taken out of its `epoll` before. NULL is
@@ -1556,7 +1589,7 @@ ns_status ns_watch_wait(ns_watch *watch, uint32_t timeout_ms);
  * # Safety
  * Rule 1.
  */
-ns_status ns_watch_close(ns_watch *watch);
+enum ns_status ns_watch_close(struct ns_watch *watch);
 
 /**
  * Calls `each` once with the key of every record that matches, in no promised order, until it
@@ -1571,11 +1604,11 @@ ns_status ns_watch_close(ns_watch *watch);
  * # Safety
  * Rules 1, 2 (for every condition within) and 4.
  */
-ns_status ns_search(ns_session *session,
-                    ns_namespace namespace_,
-                    const ns_condition *condition,
-                    ns_key_fn each,
-                    void *context);
+enum ns_status ns_search(struct ns_session *session,
+                         struct ns_namespace namespace_,
+                         const struct ns_condition *condition,
+                         ns_key_fn each,
+                         void *context);
 
 /**
  * How many records match. Fails as `ns_search`.
@@ -1583,10 +1616,10 @@ ns_status ns_search(ns_session *session,
  * # Safety
  * Rules 1, 2 (for every condition within) and 3.
  */
-ns_status ns_search_count(ns_session *session,
-                          ns_namespace namespace_,
-                          const ns_condition *condition,
-                          uint64_t *records);
+enum ns_status ns_search_count(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               const struct ns_condition *condition,
+                               uint64_t *records);
 
 /**
  * Adds to a counter, in a namespace of `NS_KIND_COUNTERS`; creates it at zero first if there is
@@ -1600,7 +1633,10 @@ ns_status ns_search_count(ns_session *session,
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_counter_add(ns_session *session, ns_namespace namespace_, ns_bytes key, int64_t delta);
+enum ns_status ns_counter_add(struct ns_session *session,
+                              struct ns_namespace namespace_,
+                              struct ns_bytes key,
+                              int64_t delta);
 
 /**
  * What a counter stands at: `NS_NOT_FOUND` if there is none. Every add that returned before is in
@@ -1611,7 +1647,10 @@ ns_status ns_counter_add(ns_session *session, ns_namespace namespace_, ns_bytes 
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_counter_read(ns_session *session, ns_namespace namespace_, ns_bytes key, int64_t *sum);
+enum ns_status ns_counter_read(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_bytes key,
+                               int64_t *sum);
 
 /**
  * Declares tags of a namespace and enters the records that it has, while writers go on. Tags that
@@ -1626,7 +1665,9 @@ ns_status ns_counter_read(ns_session *session, ns_namespace namespace_, ns_bytes
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_namespace_add_tags(ns_session *session, ns_namespace namespace_, ns_tag_schemas tags);
+enum ns_status ns_namespace_add_tags(struct ns_session *session,
+                                     struct ns_namespace namespace_,
+                                     struct ns_tag_schemas tags);
 
 /**
  * Calls `each` with every tag that is declared of a namespace.
@@ -1636,10 +1677,10 @@ ns_status ns_namespace_add_tags(ns_session *session, ns_namespace namespace_, ns
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_namespace_tags(ns_session *session,
-                            ns_namespace namespace_,
-                            ns_tag_fn each,
-                            void *context);
+enum ns_status ns_namespace_tags(struct ns_session *session,
+                                 struct ns_namespace namespace_,
+                                 ns_tag_fn each,
+                                 void *context);
 
 /**
  * Puts a record with tags and an expiry, in a transaction of its own; `ns_txn_put_labelled` does
@@ -1652,11 +1693,11 @@ ns_status ns_namespace_tags(ns_session *session,
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_put_labelled(ns_session *session,
-                          ns_namespace namespace_,
-                          ns_bytes key,
-                          ns_bytes value,
-                          ns_labels labels);
+enum ns_status ns_put_labelled(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_bytes key,
+                               struct ns_bytes value,
+                               struct ns_labels labels);
 
 /**
  * The clock by which records end: milliseconds since 1970, at the kernel's tick (1 to 10 ms).
@@ -1675,7 +1716,10 @@ uint64_t ns_now_ms(void);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_collect_expired(ns_session *session, size_t limit, size_t *records, bool *has_more);
+enum ns_status ns_collect_expired(struct ns_session *session,
+                                  size_t limit,
+                                  size_t *records,
+                                  bool *has_more);
 
 /**
  * Calls `each` with every record of a namespace, in the order of their slots. A record that is
@@ -1687,7 +1731,10 @@ ns_status ns_collect_expired(ns_session *session, size_t limit, size_t *records,
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_scan(ns_session *session, ns_namespace namespace_, ns_record_fn each, void *context);
+enum ns_status ns_scan(struct ns_session *session,
+                       struct ns_namespace namespace_,
+                       ns_record_fn each,
+                       void *context);
 
 /**
  * Calls `each` with every key that begins with `prefix`, taken literally; all keys if it is empty.
@@ -1698,11 +1745,11 @@ ns_status ns_scan(ns_session *session, ns_namespace namespace_, ns_record_fn eac
  * # Safety
  * Rules 1, 2 and 4.
  */
-ns_status ns_list_prefix(ns_session *session,
-                         ns_namespace namespace_,
-                         ns_bytes prefix,
-                         ns_key_fn each,
-                         void *context);
+enum ns_status ns_list_prefix(struct ns_session *session,
+                              struct ns_namespace namespace_,
+                              struct ns_bytes prefix,
+                              ns_key_fn each,
+                              void *context);
 
 /**
  * Calls `each` with every key that matches a glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`,
@@ -1713,11 +1760,11 @@ ns_status ns_list_prefix(ns_session *session,
  * # Safety
  * Rules 1, 2 and 4.
  */
-ns_status ns_list_glob(ns_session *session,
-                       ns_namespace namespace_,
-                       ns_bytes pattern,
-                       ns_key_fn each,
-                       void *context);
+enum ns_status ns_list_glob(struct ns_session *session,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes pattern,
+                            ns_key_fn each,
+                            void *context);
 
 /**
  * How many records a namespace has. Walks the index, not the records.
@@ -1727,7 +1774,9 @@ ns_status ns_list_glob(ns_session *session,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_count(ns_session *session, ns_namespace namespace_, uint64_t *records);
+enum ns_status ns_count(struct ns_session *session,
+                        struct ns_namespace namespace_,
+                        uint64_t *records);
 
 /**
  * Changes some named blocks of a record in one step; the others stay as they are. Creates the
@@ -1741,11 +1790,11 @@ ns_status ns_count(ns_session *session, ns_namespace namespace_, uint64_t *recor
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_patch(ns_session *session,
-                   ns_namespace namespace_,
-                   ns_bytes key,
-                   ns_changes changes,
-                   uint64_t *version);
+enum ns_status ns_patch(struct ns_session *session,
+                        struct ns_namespace namespace_,
+                        struct ns_bytes key,
+                        struct ns_changes changes,
+                        uint64_t *version);
 
 /**
  * As `ns_patch`, if there is no record, else `NS_REFUSED`. `version` gets the new one, or the one
@@ -1754,11 +1803,11 @@ ns_status ns_patch(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_patch_if_absent(ns_session *session,
-                             ns_namespace namespace_,
-                             ns_bytes key,
-                             ns_changes changes,
-                             uint64_t *version);
+enum ns_status ns_patch_if_absent(struct ns_session *session,
+                                  struct ns_namespace namespace_,
+                                  struct ns_bytes key,
+                                  struct ns_changes changes,
+                                  uint64_t *version);
 
 /**
  * As `ns_patch`, if the record has the version `expected`, else `NS_REFUSED`. `version` gets the
@@ -1767,12 +1816,12 @@ ns_status ns_patch_if_absent(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_patch_if_version(ns_session *session,
-                              ns_namespace namespace_,
-                              ns_bytes key,
-                              ns_changes changes,
-                              uint64_t expected,
-                              uint64_t *version);
+enum ns_status ns_patch_if_version(struct ns_session *session,
+                                   struct ns_namespace namespace_,
+                                   struct ns_bytes key,
+                                   struct ns_changes changes,
+                                   uint64_t expected,
+                                   uint64_t *version);
 
 /**
  * Puts a record, over what may be there. When the call returns every process sees it, and it
@@ -1784,11 +1833,11 @@ ns_status ns_patch_if_version(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put(ns_session *session,
-                 ns_namespace namespace_,
-                 ns_bytes key,
-                 ns_bytes value,
-                 uint64_t *version);
+enum ns_status ns_put(struct ns_session *session,
+                      struct ns_namespace namespace_,
+                      struct ns_bytes key,
+                      struct ns_bytes value,
+                      uint64_t *version);
 
 /**
  * Puts a record if there is none, else `NS_REFUSED`. `version` gets the new one, or the one that
@@ -1797,11 +1846,11 @@ ns_status ns_put(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put_if_absent(ns_session *session,
-                           ns_namespace namespace_,
-                           ns_bytes key,
-                           ns_bytes value,
-                           uint64_t *version);
+enum ns_status ns_put_if_absent(struct ns_session *session,
+                                struct ns_namespace namespace_,
+                                struct ns_bytes key,
+                                struct ns_bytes value,
+                                uint64_t *version);
 
 /**
  * Puts a record if the present one has the version `expected`, else `NS_REFUSED`. `version` gets
@@ -1810,12 +1859,12 @@ ns_status ns_put_if_absent(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put_if_version(ns_session *session,
-                            ns_namespace namespace_,
-                            ns_bytes key,
-                            ns_bytes value,
-                            uint64_t expected,
-                            uint64_t *version);
+enum ns_status ns_put_if_version(struct ns_session *session,
+                                 struct ns_namespace namespace_,
+                                 struct ns_bytes key,
+                                 struct ns_bytes value,
+                                 uint64_t expected,
+                                 uint64_t *version);
 
 /**
  * Puts a record if the value of the present one is `expected`, every byte of it, else
@@ -1825,12 +1874,12 @@ ns_status ns_put_if_version(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put_if_value(ns_session *session,
-                          ns_namespace namespace_,
-                          ns_bytes key,
-                          ns_bytes value,
-                          ns_bytes expected,
-                          uint64_t *version);
+enum ns_status ns_put_if_value(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_bytes key,
+                               struct ns_bytes value,
+                               struct ns_bytes expected,
+                               uint64_t *version);
 
 /**
  * Deletes a record: `NS_NOT_FOUND` if there is none.
@@ -1841,7 +1890,9 @@ ns_status ns_put_if_value(ns_session *session,
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_delete(ns_session *session, ns_namespace namespace_, ns_bytes key);
+enum ns_status ns_delete(struct ns_session *session,
+                         struct ns_namespace namespace_,
+                         struct ns_bytes key);
 
 /**
  * Deletes a record if it has the version `expected`, else `NS_REFUSED`. `version` gets the one
@@ -1850,11 +1901,11 @@ ns_status ns_delete(ns_session *session, ns_namespace namespace_, ns_bytes key);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_delete_if_version(ns_session *session,
-                               ns_namespace namespace_,
-                               ns_bytes key,
-                               uint64_t expected,
-                               uint64_t *version);
+enum ns_status ns_delete_if_version(struct ns_session *session,
+                                    struct ns_namespace namespace_,
+                                    struct ns_bytes key,
+                                    uint64_t expected,
+                                    uint64_t *version);
 
 /**
  * Deletes a record if its value is `expected`, every byte of it, else `NS_REFUSED`. `version` gets
@@ -1864,11 +1915,11 @@ ns_status ns_delete_if_version(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_delete_if_value(ns_session *session,
-                             ns_namespace namespace_,
-                             ns_bytes key,
-                             ns_bytes expected,
-                             uint64_t *version);
+enum ns_status ns_delete_if_value(struct ns_session *session,
+                                  struct ns_namespace namespace_,
+                                  struct ns_bytes key,
+                                  struct ns_bytes expected,
+                                  uint64_t *version);
 
 /**
  * Gets a record as a view: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
@@ -1880,7 +1931,10 @@ ns_status ns_delete_if_value(ns_session *session,
  * # Safety
  * Rules 1 to 3. What `view` held before is not released.
  */
-ns_status ns_get(ns_session *session, ns_namespace namespace_, ns_bytes key, ns_view *view);
+enum ns_status ns_get(struct ns_session *session,
+                      struct ns_namespace namespace_,
+                      struct ns_bytes key,
+                      struct ns_view *view);
 
 /**
  * Copies the value of a record into the caller's memory: `NS_NOT_FOUND` if there is no record;
@@ -1892,10 +1946,10 @@ ns_status ns_get(ns_session *session, ns_namespace namespace_, ns_bytes key, ns_
  * # Safety
  * Rules 1 to 3; `buffer->data` points to `capacity` bytes that may be written.
  */
-ns_status ns_get_copy(ns_session *session,
-                      ns_namespace namespace_,
-                      ns_bytes key,
-                      ns_buffer *buffer);
+enum ns_status ns_get_copy(struct ns_session *session,
+                           struct ns_namespace namespace_,
+                           struct ns_bytes key,
+                           struct ns_buffer *buffer);
 
 /**
  * Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` for every key, in
@@ -1907,11 +1961,11 @@ ns_status ns_get_copy(ns_session *session,
  * # Safety
  * Rules 1, 2 (for the keys too) and 4.
  */
-ns_status ns_get_batch(ns_session *session,
-                       ns_namespace namespace_,
-                       ns_keys keys,
-                       ns_batch_fn each,
-                       void *context);
+enum ns_status ns_get_batch(struct ns_session *session,
+                            struct ns_namespace namespace_,
+                            struct ns_keys keys,
+                            ns_batch_fn each,
+                            void *context);
 
 /**
  * Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
@@ -1920,7 +1974,7 @@ ns_status ns_get_batch(ns_session *session,
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.
  */
-void ns_view_release(ns_view *view);
+void ns_view_release(struct ns_view *view);
 
 /**
  * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
@@ -1929,7 +1983,9 @@ void ns_view_release(ns_view *view);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
+enum ns_status ns_view_block(const struct ns_view *view,
+                             struct ns_bytes name,
+                             struct ns_bytes *block);
 
 /**
  * Calls `each` with every named block of a record, in the order in which they were first written.
@@ -1938,7 +1994,7 @@ ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
+enum ns_status ns_view_blocks(const struct ns_view *view, ns_block_fn each, void *context);
 
 /**
  * Calls `each` with every tag of a record, in ascending order: its name and a value.
@@ -1946,7 +2002,7 @@ ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_view_tags(const ns_view *view, ns_block_fn each, void *context);
+enum ns_status ns_view_tags(const struct ns_view *view, ns_block_fn each, void *context);
 
 /**
  * When a record ends by itself, in milliseconds since 1970; 0: never.
@@ -1954,7 +2010,7 @@ ns_status ns_view_tags(const ns_view *view, ns_block_fn each, void *context);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_view_expires(const ns_view *view, uint64_t *expires_ms);
+enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms);
 
 /**
  * Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
@@ -1966,7 +2022,7 @@ ns_status ns_view_expires(const ns_view *view, uint64_t *expires_ms);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_session_open(const ns_region *region, ns_session **session);
+enum ns_status ns_session_open(const struct ns_region *region, struct ns_session **session);
 
 /**
  * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
@@ -1976,7 +2032,7 @@ ns_status ns_session_open(const ns_region *region, ns_session **session);
  * # Safety
  * Rule 1.
  */
-ns_status ns_session_close(ns_session *session);
+enum ns_status ns_session_close(struct ns_session *session);
 
 /**
  * Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
@@ -1989,7 +2045,10 @@ ns_status ns_session_close(ns_session *session);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_namespace_open(ns_session *session, ns_bytes name, uint32_t kind, ns_namespace *out);
+enum ns_status ns_namespace_open(struct ns_session *session,
+                                 struct ns_bytes name,
+                                 uint32_t kind,
+                                 struct ns_namespace *out);
 
 /**
  * Fills options with what most want: 1 GiB at most, small pages, file mode 0600.
@@ -1997,7 +2056,7 @@ ns_status ns_namespace_open(ns_session *session, ns_bytes name, uint32_t kind, n
  * # Safety
  * Rule 3.
  */
-ns_status ns_create_options_default(ns_create_options *options);
+enum ns_status ns_create_options_default(struct ns_create_options *options);
 
 /**
  * Creates a region and attaches to it. `options` may be NULL: the defaults.
@@ -2007,7 +2066,9 @@ ns_status ns_create_options_default(ns_create_options *options);
  * # Safety
  * Rules 2 and 3.
  */
-ns_status ns_region_create(const char *path, const ns_create_options *options, ns_region **region);
+enum ns_status ns_region_create(const char *path,
+                                const struct ns_create_options *options,
+                                struct ns_region **region);
 
 /**
  * Attaches to a region, and creates it first if there is none. `options` may be NULL: the
@@ -2018,9 +2079,9 @@ ns_status ns_region_create(const char *path, const ns_create_options *options, n
  * # Safety
  * Rules 2 and 3.
  */
-ns_status ns_region_attach_or_create(const char *path,
-                                     const ns_create_options *options,
-                                     ns_region **region);
+enum ns_status ns_region_attach_or_create(const char *path,
+                                          const struct ns_create_options *options,
+                                          struct ns_region **region);
 
 /**
  * Attaches to a region.
@@ -2031,7 +2092,7 @@ ns_status ns_region_attach_or_create(const char *path,
  * # Safety
  * Rules 2 and 3.
  */
-ns_status ns_region_attach(const char *path, ns_region **region);
+enum ns_status ns_region_attach(const char *path, struct ns_region **region);
 
 /**
  * Detaches from a region. Its sessions may go on; its memory is unmapped with the last of them.
@@ -2040,7 +2101,7 @@ ns_status ns_region_attach(const char *path, ns_region **region);
  * # Safety
  * Rule 1.
  */
-ns_status ns_region_detach(ns_region *region);
+enum ns_status ns_region_detach(struct ns_region *region);
 
 /**
  * Drops a region: its file and all records are gone.
@@ -2050,7 +2111,7 @@ ns_status ns_region_detach(ns_region *region);
  * # Safety
  * Rule 2.
  */
-ns_status ns_region_remove(const char *path);
+enum ns_status ns_region_remove(const char *path);
 
 /**
  * Tells an operator of a region. See also `ns_region_members`.
@@ -2060,7 +2121,7 @@ ns_status ns_region_remove(const char *path);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_region_inspect(const ns_region *region, ns_inspection *inspection);
+enum ns_status ns_region_inspect(const struct ns_region *region, struct ns_inspection *inspection);
 
 /**
  * Calls `each` with every session that is attached: who holds memory back, who died.
@@ -2070,7 +2131,7 @@ ns_status ns_region_inspect(const ns_region *region, ns_inspection *inspection);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_region_members(const ns_region *region, ns_member_fn each, void *context);
+enum ns_status ns_region_members(const struct ns_region *region, ns_member_fn each, void *context);
 
 /**
  * Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
@@ -2082,10 +2143,10 @@ ns_status ns_region_members(const ns_region *region, ns_member_fn each, void *co
  * # Safety
  * Rules 2 to 4.
  */
-ns_status ns_region_check(const char *path,
-                          ns_fault_fn each,
-                          void *context,
-                          ns_check_report *report);
+enum ns_status ns_region_check(const char *path,
+                               ns_fault_fn each,
+                               void *context,
+                               struct ns_check_report *report);
 
 /**
  * The bytes of a text without its NUL; none if it is NULL.
@@ -2093,7 +2154,7 @@ ns_status ns_region_check(const char *path,
  * # Safety
  * Rule 2: NULL, or a text that ends with a NUL. The result points into it.
  */
-ns_bytes ns_text(const char *text);
+struct ns_bytes ns_text(const char *text);
 
 /**
  * What was wrong in the last call of this thread that failed, and what to do about it: one

@@ -162,8 +162,8 @@ pub unsafe extern "C" fn ns_stream_next(stream: *mut ns_stream, entry: *mut ns_e
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_committed {
-    /// The record's namespace; its `id` is 0 if the stream's session has not opened it.
-    pub namespace: ns_namespace,
+    /// The handle of the record's namespace; its `id` is 0 if the stream's session has not opened it.
+    pub handle: ns_namespace,
     /// The namespace's number in the region, which is the same for every session.
     pub namespace_number: u32,
     /// One of `NS_STEP_..`.
@@ -200,7 +200,7 @@ impl ns_committed {
             Step::Deleted { .. } => false,
         };
         Ok(Self {
-            namespace: session.handle_of(record.namespace),
+            handle: session.handle_of(record.namespace),
             namespace_number: record.namespace,
             step,
             key: ns_bytes::of(record.key),
