@@ -37,11 +37,10 @@ static int fail(const char *what, ns_status status)
 /* What sessions are found by. Every process declares it; the first one makes the indexes. */
 static ns_status declare(struct smf *smf)
 {
-    static const char supi[] = "supi", teid[] = "teid", dnn[] = "dnn";
     ns_tag_schema tags[] = {
-        {ns_text(supi), NS_TAG_UNIQUE | NS_TAG_REQUIRED},
-        {ns_text(teid), NS_TAG_UNIQUE},
-        {ns_text(dnn), NS_TAG_COUNTED},
+        {ns_text("supi"), NS_TAG_UNIQUE | NS_TAG_REQUIRED},
+        {ns_text("teid"), NS_TAG_UNIQUE},
+        {ns_text("dnn"), NS_TAG_COUNTED},
     };
     return ns_namespace_add_tags(smf->session, smf->sessions, (ns_tag_schemas){tags, 3});
 }

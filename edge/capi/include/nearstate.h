@@ -671,7 +671,7 @@ typedef struct ns_entry {
  */
 typedef struct ns_committed {
     /**
-     * The handle of the record's namespace; its `id` is 0 if the stream's session has not opened it.
+     * The handle of the record's namespace; its `id` is 0 if the session has not opened it.
      */
     struct ns_namespace handle;
     /**

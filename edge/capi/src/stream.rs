@@ -162,7 +162,7 @@ pub unsafe extern "C" fn ns_stream_next(stream: *mut ns_stream, entry: *mut ns_e
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_committed {
-    /// The handle of the record's namespace; its `id` is 0 if the stream's session has not opened it.
+    /// The handle of the record's namespace; its `id` is 0 if the session has not opened it.
     pub handle: ns_namespace,
     /// The namespace's number in the region, which is the same for every session.
     pub namespace_number: u32,

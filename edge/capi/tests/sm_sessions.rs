@@ -1,5 +1,5 @@
-//! The SMF of `clients/c/examples/sm_sessions.c`, as processes that run side by side: one watches in
-//! an event loop, others make, find, count and release sessions, and one is killed.
+//! The SMF of `clients/c/examples/sm_sessions.c`, as processes that run side by side: one watches
+//! in an event loop, others make, find, count and release sessions, and one is killed.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -100,4 +100,16 @@ fn sessions_are_found_counted_searched_and_watched_by_other_processes() {
         let report = nearstate_store::check(&smf.path()).unwrap();
         assert!(report.is_clean(), "{report:?}");
     }
+}
+
+#[test]
+fn the_guide_declares_the_tags_of_the_example() {
+    let guide = include_str!("../../../clients/c/README.md");
+    let shown = guide.split("```c\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
+    let tags = shown.split("ns_namespace_add_tags").next().unwrap();
+    assert!(tags.starts_with("ns_tag_schema tags[] = {"), "{tags}");
+    let example = include_str!("../../../clients/c/examples/sm_sessions.c");
+    let dedented: String =
+        example.lines().map(|line| line.replacen("    ", "", 1) + "\n").collect();
+    assert!(dedented.contains(tags), "{tags}");
 }

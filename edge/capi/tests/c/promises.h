@@ -1,5 +1,5 @@
-/* What the programs of promises share: `PROGRAM PROMISE PATH`, with the path of a region that is not
- * there yet, keeps one promise in it. Ends with 0 if it is kept; else names the line. */
+/* What the programs of promises share: `PROGRAM PROMISE PATH`, with the path of a region that is
+ * not there yet, keeps one promise in it. Ends with 0 if it is kept; else names the line. */
 #ifndef PROMISES_H
 #define PROMISES_H
 

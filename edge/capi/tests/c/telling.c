@@ -12,7 +12,8 @@
 
 static bool is(ns_bytes bytes, const char *text)
 {
-    return bytes.len == strlen(text) && (bytes.len == 0 || memcmp(bytes.data, text, bytes.len) == 0);
+    size_t len = strlen(text);
+    return bytes.len == len && (len == 0 || memcmp(bytes.data, text, len) == 0);
 }
 
 static ns_watch *watch(ns_namespace namespace, ns_filter filter)

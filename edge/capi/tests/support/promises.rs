@@ -37,8 +37,9 @@ pub(crate) fn promised(source: &str) -> Vec<&str> {
 /// left out.
 macro_rules! kept_in_c {
     ($source:literal: $($promise:ident)*) => {
-        static PROGRAM: std::sync::LazyLock<promises::Program> =
-            std::sync::LazyLock::new(|| promises::Program::new(concat!("edge/capi/tests/", $source)));
+        static PROGRAM: std::sync::LazyLock<promises::Program> = std::sync::LazyLock::new(|| {
+            promises::Program::new(concat!("edge/capi/tests/", $source))
+        });
 
         $(#[test]
         fn $promise() {
