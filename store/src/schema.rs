@@ -116,12 +116,15 @@ impl TagSet {
     /// `BadName`; `BadArgument` for too many tags and for one that is there in another form.
     pub(crate) fn declare(&mut self, wanted: &[TagSchema]) -> Result<bool> {
         let mut is_open = false;
-        for (place, tag) in wanted.iter().enumerate() {
-            if wanted.iter().take(place).any(|before| before.name == tag.name) {
-                return Err(Error::BadArgument {
-                    detail: format!("the tag {:?} is declared twice: declare it once", tag.name),
-                });
-            }
+        let is_twice = |(place, tag): &(usize, &TagSchema)| {
+            wanted.iter().take(*place).any(|before| before.name == tag.name)
+        };
+        if let Some((_, tag)) = wanted.iter().enumerate().find(is_twice) {
+            return Err(Error::BadArgument {
+                detail: format!("the tag {:?} is declared twice: declare it once", tag.name),
+            });
+        }
+        for tag in wanted {
             let bytes = tag.name.len();
             if bytes == 0 || bytes > TAG_NAME_BYTES_MAX || tag.name.contains('\0') {
                 return Err(Error::BadName { bytes });
