@@ -72,7 +72,11 @@ pub struct Head {
 /// well, where a reader has it at hand.
 pub const FLAG_META: u8 = 1;
 const META: u64 = 1 << 31;
-const CHILDREN: u64 = 0x7fff;
+/// Flags of a record: its form, which `store` gives a meaning. They stand beside the count of
+/// children as well.
+pub const FLAGS_FORM: u8 = 0b110;
+const FORM_SHIFT: u32 = 29;
+const CHILDREN: u64 = 0x1fff;
 
 const SHORT: Damage = Damage("a record's body is shorter than its key");
 
@@ -149,6 +153,12 @@ impl<'m> Cell<'m> {
     #[inline]
     pub const fn has_meta(&self) -> bool {
         self.key & META != 0
+    }
+
+    /// The form of the record (flags [`FLAGS_FORM`], from 0).
+    #[inline]
+    pub const fn form(&self) -> u8 {
+        (self.key >> FORM_SHIFT) as u8 & 0b11
     }
 
     #[inline]
@@ -284,7 +294,8 @@ pub(crate) fn begin(map: &Map, at: u64, head: &Head) -> Result<(), Damage> {
     map.word(at + WORD_SIZES)?.store(sizes, Ordering::Relaxed);
     let [k0, k1] = head.key.to_le_bytes();
     let meta = u16::from(head.flags & FLAG_META) << 15;
-    let [c0, c1] = (head.children | meta).to_le_bytes();
+    let form = u16::from(head.flags & FLAGS_FORM) << 12;
+    let [c0, c1] = (head.children | meta | form).to_le_bytes();
     map.write(at + WORD_KEY, &[k0, k1, c0, c1])
 }
 

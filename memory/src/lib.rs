@@ -82,7 +82,7 @@ mod models;
 #[cfg(not(loom))]
 pub use announce::{Announcement, Announcements};
 #[cfg(not(loom))]
-pub use cell::{Cell, FLAG_META, HEADER, Head, Kind};
+pub use cell::{Cell, FLAG_META, FLAGS_FORM, HEADER, Head, Kind};
 #[cfg(not(loom))]
 pub use counter::Counter;
 #[cfg(not(loom))]

@@ -96,6 +96,15 @@ impl Member {
         self.table(created?)
     }
 
+    /// All namespaces, in the order of their numbers.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespaces(&self) -> Result<Vec<NamespaceEntry>> {
+        self.usable()?;
+        Ok(list(self.map())?)
+    }
+
     /// Sets a bit of what a namespace is to its writers (watched, indexed ...). It stays set; a
     /// writer that began before may not see it.
     ///

@@ -150,7 +150,7 @@ impl fmt::Display for Error {
         };
         match self {
             Self::KeyTooLarge { bytes } => {
-                write!(f, "a key of {bytes} bytes: give one of 1 to {KEY_BYTES_MAX} bytes")
+                write!(f, "a key of {bytes} bytes: give one of at most {KEY_BYTES_MAX} bytes")
             }
             Self::ValueTooLarge { bytes } => {
                 write!(f, "a value of {bytes} bytes: at most {VALUE_BYTES_MAX} fit in one record")

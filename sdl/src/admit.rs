@@ -32,7 +32,7 @@ pub(crate) fn count(keys: usize) -> Result<()> {
 
 /// Refuses records that some back-end could not keep.
 pub(crate) fn record(key: &[u8], value: &[u8]) -> Result<()> {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+    if key.len() > KEY_BYTES_MAX {
         return Err(Cause::KeyTooLarge { bytes: key.len() }.into());
     }
     if value.len() > VALUE_BYTES_MAX {

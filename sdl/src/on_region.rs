@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use nearstate_store::{Condition, Namespace, Outcome, Pattern, Region, Schema, Session};
+use nearstate_store::{
+    Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
+};
 
 use crate::admit;
 use crate::error::Result;
 use crate::region_url;
 use crate::storage::{Keys, SyncStorage};
 
-/// An attached region. Namespaces are made on demand, with records of one value.
+/// An attached region. Namespaces are made on demand, mixed; what is not a value in them (a hash or
+/// a set that somebody made through a node) is not there for `get`, as it is with Redis' MGET.
 pub struct RegionStorage {
     session: Session,
     namespaces: BTreeMap<String, Namespace>,
@@ -55,7 +58,13 @@ impl RegionStorage {
             return Ok(*namespace);
         }
         admit::namespace(name)?;
-        let namespace = self.session.namespace(name, &Schema::default())?;
+        let namespace = if let Some(known) = self.session.known_namespace(name)? {
+            known
+        } else {
+            // Mixed, so that a node may serve it to clients that keep hashes and sets as well.
+            let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+            self.session.namespace(name, &schema)?
+        };
         self.namespaces.insert(name.to_owned(), namespace);
         Ok(namespace)
     }
@@ -114,7 +123,7 @@ impl SyncStorage for RegionStorage {
         let namespace = self.namespace(namespace)?;
         admit::count(keys.len())?;
         self.session.get_batch(namespace, keys, |_, view| {
-            if let Some(view) = view {
+            if let Some(view) = view.filter(|view| view.form() == Form::Value) {
                 each(view.key(), view.bytes());
             }
         })?;

@@ -9,6 +9,7 @@ use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::copies::Copies;
+use crate::record::Form;
 use crate::workshop::Workshop;
 
 /// The memory of the last transaction, if it is not in use.
@@ -78,6 +79,8 @@ pub(crate) struct Entry {
     /// What was read; `None` if it was only written.
     pub(crate) seen: Option<Seen>,
     pub(crate) write: Write,
+    /// What it becomes by a put or a patch.
+    pub(crate) form: Form,
     /// What follows the value: encoded meta. `None`: a patch keeps what there is.
     pub(crate) meta: Option<Span>,
     /// Traits of the namespace that have been seen to.

@@ -10,9 +10,10 @@ use nearstate_model::{Error, Result};
 pub use nearstate_memory::check::CheckReport;
 
 use crate::hidden::{EXPIRY_TREES, NAME, count_key, expiry_root, posting_key, tag_root};
+use crate::members::Members;
 use crate::meta::{Meta, split};
 use crate::ordered::{self, composite, split_composite};
-use crate::record::{Kind, Place, Table};
+use crate::record::{Form, Kind, Place, Table};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Region, Session};
 use crate::tagging::{read_count, values};
@@ -47,8 +48,12 @@ fn judge(kind: u64, record: &nearstate_memory::Cell<'_>) -> Result<()> {
         Meta::split(meta)?.1.check()?;
     }
     match Kind::of(kind) {
-        Some(Kind::Value) => Ok(()),
-        Some(Kind::Blocks) => judge_blocks(record, value),
+        Some(kind @ (Kind::Value | Kind::Blocks | Kind::Mixed)) => match Form::of(kind, record) {
+            Form::Value if record.form() != 0 => Err(damaged("a record of a form that is unknown")),
+            Form::Value => Ok(()),
+            Form::Blocks => judge_blocks(record, value),
+            Form::Set => Ok(Members::new(value)?.check()?),
+        },
         Some(Kind::Counters) => {
             if record.children() != 1 || !value.is_empty() {
                 return Err(damaged("a counter that is not one cell"));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! record: op u8 | namespace u32 | key bytes u16 | payload bytes u32 | version u64 | key | payload
-//! put:    meta bytes u32 | value | meta
+//! put, set: meta bytes u32 | value | meta
 //! patch:  is anew u8 | has meta u8 | meta bytes u32 | blocks u16
 //!         | blocks x { name bytes u8, is there u8, bytes u32, name, bytes } | meta
 //! ```
@@ -19,6 +19,7 @@ const PUT: u8 = 1;
 const PATCH: u8 = 2;
 const DELETE: u8 = 3;
 const EXPIRE: u8 = 4;
+const PUT_SET: u8 = 5;
 
 /// What became of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Step<'a> {
         value: &'a [u8],
         /// Tags and expiry, encoded: [`crate::meta::Meta::split`] reads them. Empty: neither.
         meta: &'a [u8],
+        /// True if the value is that of a set ([`crate::Members::new`] reads it).
+        is_set: bool,
     },
     /// These blocks changed; `None`: the block is gone.
     Patched {
@@ -64,7 +67,8 @@ pub struct Committed<'a> {
 pub(crate) fn encode(namespace: u32, key: &[u8], step: &Step<'_>, out: &mut Vec<u8>) -> usize {
     let from = out.len();
     let op = match step {
-        Step::Put { .. } => PUT,
+        Step::Put { is_set: false, .. } => PUT,
+        Step::Put { is_set: true, .. } => PUT_SET,
         Step::Patched { .. } => PATCH,
         Step::Deleted { is_expiry: false } => DELETE,
         Step::Deleted { is_expiry: true } => EXPIRE,
@@ -76,7 +80,7 @@ pub(crate) fn encode(namespace: u32, key: &[u8], step: &Step<'_>, out: &mut Vec<
     out.extend_from_slice(key);
     let payload = out.len();
     match step {
-        Step::Put { value, meta } => {
+        Step::Put { value, meta, .. } => {
             out.extend_from_slice(&length(meta));
             out.extend_from_slice(value);
             out.extend_from_slice(meta);
@@ -124,12 +128,12 @@ pub(crate) fn decode<'a>(rest: &mut &'a [u8]) -> Result<Option<Committed<'a>>, D
     let payload = reader.take(payload_bytes)?;
     *rest = reader.rest;
     let step = match op {
-        PUT => {
+        PUT | PUT_SET => {
             let mut reader = Reader { rest: payload };
             let meta_bytes = reader.number()? as usize;
             let value_bytes = reader.rest.len().checked_sub(meta_bytes).ok_or(CUT)?;
             let value = reader.take(value_bytes)?;
-            Step::Put { value, meta: reader.rest }
+            Step::Put { value, meta: reader.rest, is_set: op == PUT_SET }
         }
         PATCH => patched(payload)?,
         DELETE => Step::Deleted { is_expiry: false },
@@ -190,8 +194,8 @@ mod tests {
     #[test]
     fn a_transaction_reads_back_as_it_was_written() {
         let steps = [
-            Step::Put { value: b"value", meta: b"meta" },
-            Step::Put { value: b"", meta: b"" },
+            Step::Put { value: b"value", meta: b"meta", is_set: false },
+            Step::Put { value: b"", meta: b"", is_set: true },
             Step::Patched {
                 is_anew: true,
                 blocks: vec![(b"auth", Some(b"key")), (b"gone", None)],

@@ -4,8 +4,9 @@ use nearstate_memory::Cell;
 use nearstate_model::Result;
 
 use crate::buffers::Write;
+use crate::members::Members;
 use crate::meta::{Meta, Tags, split};
-use crate::record::{Kind, Place, Table};
+use crate::record::{Form, Kind, Place, Table};
 use crate::session::Namespace;
 use crate::writeset::WriteSet;
 
@@ -18,13 +19,14 @@ pub struct Record<'t> {
 #[derive(Clone, Debug)]
 enum Source<'t> {
     /// As the region has it; the transaction's pin keeps it.
-    Stored { cell: Cell<'t>, value: &'t [u8], kind: Kind },
+    Stored { cell: Cell<'t>, value: &'t [u8], form: Form },
     /// As the transaction has written it: a copy, for its buffer may move.
     Own(Box<Own>),
 }
 
 #[derive(Clone, Debug, Default)]
 struct Own {
+    form: Form,
     value: Vec<u8>,
     blocks: Vec<(String, Vec<u8>)>,
     meta: Vec<u8>,
@@ -33,17 +35,38 @@ struct Own {
 impl<'t> Record<'t> {
     #[inline]
     pub(crate) const fn stored(cell: Cell<'t>, value: &'t [u8], kind: Kind) -> Self {
-        Self { source: Source::Stored { cell, value, kind } }
+        let form = Form::of(kind, &cell);
+        Self { source: Source::Stored { cell, value, form } }
     }
 
-    /// The value of a record that has one unnamed block; empty for one of named blocks.
+    /// What the record is.
+    #[inline]
+    pub const fn form(&self) -> Form {
+        match &self.source {
+            Source::Stored { form, .. } => *form,
+            Source::Own(own) => own.form,
+        }
+    }
+
+    /// The value of a record that has one unnamed block; empty for one of another form.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        match &self.source {
-            Source::Stored { value, kind: Kind::Value, .. } => value,
-            Source::Stored { .. } => &[],
-            Source::Own(own) => &own.value,
+        match (self.form(), &self.source) {
+            (Form::Value, Source::Stored { value, .. }) => value,
+            (Form::Value, Source::Own(own)) => &own.value,
+            (Form::Blocks | Form::Set, _) => &[],
         }
+    }
+
+    /// The members of a set; none for a record of another form. A damaged set has none; the offline
+    /// check names it.
+    pub fn members(&self) -> Members<'_> {
+        let set = match (self.form(), &self.source) {
+            (Form::Set, Source::Stored { value, .. }) => Members::new(value),
+            (Form::Set, Source::Own(own)) => Members::new(&own.value),
+            (Form::Value | Form::Blocks, _) => return Members::default(),
+        };
+        set.unwrap_or_default()
     }
 
     /// The version that was read; `None` for what the transaction itself has written.
@@ -63,7 +86,7 @@ impl<'t> Record<'t> {
     /// All named blocks. A damaged table ends early; the offline check names it.
     pub fn blocks(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let blocks = match &self.source {
-            Source::Stored { cell, value, kind: Kind::Blocks } => blocks_of(cell, value),
+            Source::Stored { cell, value, form: Form::Blocks } => blocks_of(cell, value),
             Source::Stored { .. } => Vec::new(),
             Source::Own(own) => {
                 own.blocks.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect()
@@ -125,7 +148,7 @@ pub(crate) fn own_record<'t>(
         return Ok(None);
     };
     let (write, meta) = (entry.write.clone(), entry.meta);
-    let mut own = Own::default();
+    let mut own = Own { form: entry.form, ..Own::default() };
     if let Some(span) = meta {
         own.meta.extend_from_slice(set.buffers.bytes(span));
     }

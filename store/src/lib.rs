@@ -51,6 +51,7 @@ mod address;
 mod workshop;
 mod view;
 pub mod meta;
+mod members;
 mod event;
 mod commit;
 pub mod search;
@@ -67,6 +68,7 @@ pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
 pub use found::Record;
 pub use lookup::Values;
+pub use members::Members;
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, event_descriptor,
     now_ms_coarse, without_signals,
@@ -74,7 +76,7 @@ pub use nearstate_memory::{
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;
 pub use patch::BlockChange;
-pub use record::Kind;
+pub use record::{Form, Kind};
 pub use scan::{Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};

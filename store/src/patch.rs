@@ -5,7 +5,7 @@ use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX}
 use nearstate_model::{Error, Result};
 
 use crate::meta::split;
-use crate::record::{BLOCK_INLINE_MAX, Block, Kind, Place, Table, encode};
+use crate::record::{BLOCK_INLINE_MAX, Block, Form, Kind, Place, Table, encode};
 use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 use crate::write::{Condition, Outcome, SEEN_TO, present};
 
@@ -31,7 +31,7 @@ impl Session {
         if self.member.traits(namespace.index)? & SEEN_TO != 0 {
             return Ok(None);
         }
-        let spot = self.spot(namespace, key)?;
+        let spot = Spot { form: Form::Blocks, ..self.spot(namespace, key)? };
         loop {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
@@ -76,6 +76,9 @@ impl Session {
         meta: Option<&[u8]>,
     ) -> Result<nearstate_memory::Draft> {
         let (value, kept) = match old {
+            Some(cell) if Form::of_record(spot.table.kind(), &cell) != Form::Blocks => {
+                return Err(other_form(Form::of_record(spot.table.kind(), &cell)));
+            }
             Some(cell) => split(cell, cell.value()?)?,
             None => (&[][..], &[][..]),
         };
@@ -131,6 +134,14 @@ impl Session {
     }
 }
 
+/// A record of a mixed namespace that has no blocks.
+#[cold]
+pub(crate) fn other_form(found: Form) -> Error {
+    Error::WrongKind {
+        detail: format!("the record is {}, and has no named blocks: delete it first", found.name()),
+    }
+}
+
 pub(crate) fn check_patch(
     namespace: Namespace,
     key: &[u8],
@@ -138,7 +149,7 @@ pub(crate) fn check_patch(
     condition: Condition<'_>,
 ) -> Result<()> {
     check_key(key)?;
-    if namespace.kind != Kind::Blocks {
+    if !namespace.kind.has(Form::Blocks) {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "patch a block", ""));
         }
@@ -147,7 +158,7 @@ pub(crate) fn check_patch(
         });
     }
     if matches!(condition, Condition::Value(_)) {
-        return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
+        return Err(wrong_kind(Kind::Blocks, "compare a value", "compare its version"));
     }
     if changes.len() > BLOCKS_MAX {
         return Err(Error::TooManyBlocks { blocks: changes.len() });

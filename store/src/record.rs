@@ -6,12 +6,16 @@
 //! and the others are neither copied nor touched. Small blocks stand in the record's cell; a larger
 //! one has a cell of its own, which the next versions of the record share until it changes.
 //!
+//! A namespace of kind *mixed*: each record says what it is (its form, flags of its cell): a value, a
+//! table of named blocks, or a set of members (`members.rs`).
+//!
 //! A namespace of kind *counters*: no value, and one child, which holds the counter's stripes.
 //!
 //! ```text
 //! count u32 | count x { name bytes u8, place u8, child u16, bytes u32 } | names | inline blocks
 //! ```
 
+use nearstate_memory::Cell;
 use nearstate_memory::layout::Damage;
 
 /// Blocks up to this size stand in the record's cell. Copying 512 bytes costs less than the miss of
@@ -32,14 +36,74 @@ pub enum Kind {
     /// Numbers that many add to at once ([`Session::add`](crate::Session::add)). They have no tags
     /// and no expiry, make no events, and are no part of a transaction.
     Counters,
+    /// Values, named blocks and sets beside each other: each record has a [`Form`] of its own, and
+    /// may be replaced by one of another. What a server for Redis' clients needs.
+    Mixed,
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// One unnamed block.
+    #[default]
+    Value,
+    /// Named blocks.
+    Blocks,
+    /// A set of members, each of them bytes.
+    Set,
+}
+
+impl Form {
+    /// The form of a record in a namespace of this kind.
+    #[inline]
+    pub(crate) const fn of(kind: Kind, cell: &Cell<'_>) -> Self {
+        match (kind, cell.form()) {
+            (Kind::Blocks, _) | (Kind::Mixed, 1) => Self::Blocks,
+            (Kind::Mixed, 2) => Self::Set,
+            (Kind::Value | Kind::Counters | Kind::Mixed, _) => Self::Value,
+        }
+    }
+
+    /// As [`Form::of`], by the code of the kind as the region has it.
+    pub(crate) fn of_record(kind: u64, cell: &Cell<'_>) -> Self {
+        Self::of(Kind::of(kind).unwrap_or_default(), cell)
+    }
+
+    /// As it stands in the flags of a cell.
+    pub(crate) const fn flags(self) -> u8 {
+        match self {
+            Self::Value => 0,
+            Self::Blocks => 1 << 1,
+            Self::Set => 2 << 1,
+        }
+    }
+
+    /// What it is to people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Value => "one unnamed block",
+            Self::Blocks => "named blocks",
+            Self::Set => "a set of members",
+        }
+    }
 }
 
 impl Kind {
+    /// True if a namespace of this kind may have records of this form.
+    #[inline]
+    pub(crate) const fn has(self, form: Form) -> bool {
+        matches!(
+            (self, form),
+            (Self::Mixed, _) | (Self::Value, Form::Value) | (Self::Blocks, Form::Blocks)
+        )
+    }
+
     pub(crate) const fn code(self) -> u64 {
         match self {
             Self::Value => 1,
             Self::Blocks => 2,
             Self::Counters => 3,
+            Self::Mixed => 4,
         }
     }
 
@@ -48,6 +112,7 @@ impl Kind {
             1 => Some(Self::Value),
             2 => Some(Self::Blocks),
             3 => Some(Self::Counters),
+            4 => Some(Self::Mixed),
             _ => None,
         }
     }

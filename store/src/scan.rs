@@ -4,7 +4,7 @@ use nearstate_memory::layout::traits;
 use nearstate_model::Result;
 
 use crate::glob;
-use crate::meta::{is_past_cell, split};
+use crate::meta::{is_past, is_past_cell, split};
 use crate::read::{BATCH, BATCH_LINES};
 use crate::session::{Namespace, Session};
 use crate::view::View;
@@ -148,6 +148,42 @@ impl Session {
         let (cells, next, pin) = (Vec::new(), 0, None);
         let has_past = false;
         Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, has_past, pin })
+    }
+
+    /// A part of a walk over a namespace that others may continue, even another process: some
+    /// buckets of the index from number `from` on. The number to go on with, or `None` at the end.
+    ///
+    /// A record that is there from the first part to the last is met at least once; if the index
+    /// grows meanwhile, perhaps twice.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`; what `each` returns.
+    pub fn walk_part(
+        &self,
+        namespace: Namespace,
+        from: u64,
+        buckets: u64,
+        mut each: impl FnMut(View<'_>) -> Result<()>,
+    ) -> Result<Option<u64>> {
+        self.member.usable()?;
+        let table = self.table(namespace)?;
+        let all = self.member.bucket_count(table)?;
+        let to = from.saturating_add(buckets.max(1)).min(all);
+        let mut cells = Vec::new();
+        for bucket in from..to {
+            let _held = self.member.pin()?;
+            self.member.collect(table, bucket, all, &mut cells)?;
+            cells.iter().for_each(|at| self.member.prefetch_cell_lines(*at, BATCH_LINES));
+            for at in cells.drain(..) {
+                let pin = self.member.pin()?;
+                let cell = self.member.cell(at)?;
+                let (value, meta) = split(cell, cell.value()?)?;
+                if meta.is_empty() || !is_past(meta)? {
+                    each(View::new(pin, cell, value, namespace.kind))?;
+                }
+            }
+        }
+        Ok((to < all).then_some(to))
     }
 
     /// Calls `each` with every key that matches. Complexity: linear in the namespace.

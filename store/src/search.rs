@@ -101,9 +101,7 @@ impl Search {
                 Self::Compare { tag, value, .. } => check_comparison(tag, value)?,
                 Self::Records(keys) => {
                     units += keys.len();
-                    if let Some(key) =
-                        keys.iter().find(|key| key.is_empty() || key.len() > KEY_BYTES_MAX)
-                    {
+                    if let Some(key) = keys.iter().find(|key| key.len() > KEY_BYTES_MAX) {
                         return Err(Error::KeyTooLarge { bytes: key.len() });
                     }
                 }

@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result};
 
 use crate::buffers::Spare;
 use crate::hidden::{HIDDEN, Hidden};
-use crate::record::Kind;
+use crate::record::{Form, Kind};
 use crate::schema::TagSchema;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
@@ -168,6 +168,31 @@ impl Session {
         }
     }
 
+    /// The namespace of this name, whatever its records are; `None` if there is none.
+    ///
+    /// Complexity: linear in the number of namespaces; remember the answer.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn known_namespace(&self, name: &str) -> Result<Option<Namespace>> {
+        let all = self.namespaces()?;
+        Ok(all.into_iter().find(|(known, _)| known == name).map(|(_, namespace)| namespace))
+    }
+
+    /// All namespaces with their names, in the order in which they were made, but for those that the
+    /// region keeps for itself and those whose names are not UTF-8.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespaces(&self) -> Result<Vec<(String, Namespace)>> {
+        let all = self.member.namespaces()?;
+        let known = all.into_iter().filter(|entry| !is_hidden(&entry.name)).filter_map(|entry| {
+            let namespace = Namespace { index: entry.index, kind: Kind::of(entry.kind)? };
+            Some((String::from_utf8(entry.name).ok()?, namespace))
+        });
+        Ok(known.collect())
+    }
+
     #[inline]
     pub(crate) fn table(&self, namespace: Namespace) -> Result<&Table> {
         self.member.table(namespace.index)
@@ -176,7 +201,8 @@ impl Session {
     /// What an operation on a key needs.
     #[inline]
     pub(crate) fn spot<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<Spot<'a>> {
-        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key })
+        let form = Form::Value;
+        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key, form })
     }
 
     #[inline]
@@ -191,12 +217,14 @@ pub(crate) struct Spot<'a> {
     pub(crate) table: &'a Table,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
+    /// What the record is to be.
+    pub(crate) form: Form,
 }
 
 /// Refuses keys that no record can have.
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+    if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len() });
     }
     Ok(())
@@ -210,7 +238,7 @@ pub(crate) fn wrong_kind(kind: Kind, what: &str, instead: &str) -> Error {
             "cannot {what} of a counter: add to it (Session::add), read it \
              (Session::read_counter), or delete it"
         ),
-        Kind::Value | Kind::Blocks => {
+        Kind::Value | Kind::Blocks | Kind::Mixed => {
             format!("cannot {what} of a record of named blocks: {instead} instead")
         }
     };

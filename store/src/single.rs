@@ -5,7 +5,7 @@ use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 use crate::patch::BlockChange;
-use crate::record::Kind;
+use crate::record::Form;
 use crate::session::{Namespace, Session, wrong_kind};
 use crate::txn::Txn;
 use crate::write::{Condition, Outcome};
@@ -109,7 +109,7 @@ impl Session {
         condition: Condition<'_>,
         change: impl Fn(&Txn<'_>) -> Result<()>,
     ) -> Result<Outcome> {
-        if namespace.kind() != Kind::Value && matches!(condition, Condition::Value(_)) {
+        if !namespace.kind().has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind(), "compare a value", "compare its version"));
         }
         for tries in 1..=TRANSACTION_TRIES {
@@ -131,7 +131,9 @@ impl Session {
         let txn = self.begin()?;
         let current = {
             let record = txn.get(namespace, key)?;
-            let seen = record.as_ref().map(|r| (r.version().unwrap_or(0), r.bytes()));
+            let seen = record
+                .as_ref()
+                .map(|r| (r.version().unwrap_or(0), (r.form() == Form::Value).then(|| r.bytes())));
             let current = seen.map(|(version, _)| version);
             if !condition.holds_of(seen) {
                 return Ok(Outcome::Refused { current });

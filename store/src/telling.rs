@@ -10,6 +10,7 @@ use crate::buffers::Write;
 use crate::commit::{self, Step};
 use crate::event::{Change, EventKind, TagValue, VERSION_AT};
 use crate::meta::{Meta, Tags, is_past, is_past_cell, split};
+use crate::record::Form;
 use crate::session::Session;
 use crate::writeset::{Stored, WriteSet};
 
@@ -133,12 +134,13 @@ impl<'s> WriteSet<'s> {
                 Write::None => continue,
                 Write::Object { copy } => {
                     object = self.session.object_parts(entry, *copy, &buffers.copies)?.concat();
-                    Step::Put { value: &object, meta: &[] }
+                    Step::Put { value: &object, meta: &[], is_set: false }
                 }
                 Write::Delete => Step::Deleted { is_expiry: entry.is_expiry || is_ended },
                 Write::Put { value } => Step::Put {
                     value: value.of(&buffers.bytes),
                     meta: entry.meta.unwrap_or_default().of(&buffers.bytes),
+                    is_set: entry.form == Form::Set,
                 },
                 Write::Patch { is_anew, changes } => Step::Patched {
                     is_anew: *is_anew,

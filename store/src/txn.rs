@@ -11,9 +11,10 @@ use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
 use crate::found::{Record, own_record};
+use crate::members;
 use crate::meta::{self, is_past, split};
-use crate::patch::{BlockChange, check_patch};
-use crate::record::Kind;
+use crate::patch::{BlockChange, check_patch, other_form};
+use crate::record::{Form, Kind};
 use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::write::Condition;
 use crate::writeset::WriteSet;
@@ -222,7 +223,7 @@ impl Txn<'_> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
-        if namespace.kind != Kind::Value {
+        if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         let mut set = self.set.borrow_mut();
@@ -230,6 +231,39 @@ impl Txn<'_> {
         let place = set.entry(namespace.index, hash, key)?;
         let meta = encode_meta(labels)?;
         set.put(place, value, &meta)
+    }
+
+    /// Puts a set of members, in any order; what is given twice counts once. Whatever the record
+    /// was before is gone.
+    ///
+    /// Cost: linear in the bytes of all members, as is each change of a set.
+    ///
+    /// # Errors
+    /// As [`Txn::put_labelled`]; `WrongKind` in a namespace that is not mixed; `BadArgument`: a set
+    /// without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
+    ///
+    /// [`MEMBERS_OF_SET_MAX`]: nearstate_model::limits::MEMBERS_OF_SET_MAX
+    pub fn put_members(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        members: &[&[u8]],
+        labels: Labels<'_>,
+    ) -> Result<()> {
+        check_key(key)?;
+        if !namespace.kind.has(Form::Set) {
+            return Err(Error::WrongKind {
+                detail: "sets are for namespaces of kind mixed: open another".to_owned(),
+            });
+        }
+        let value = members::encode(members)?;
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let place = set.entry(namespace.index, hash, key)?;
+        let meta = encode_meta(labels)?;
+        set.put(place, &value, &meta)?;
+        set.set_form(place, Form::Set);
+        Ok(())
     }
 
     /// Changes some blocks of a record; the others, its tags and its expiry stay as they are.
@@ -252,6 +286,15 @@ impl Txn<'_> {
             Some((cell, bytes)) => is_past(split(cell, bytes)?.1)?,
             None => false,
         };
+        let own = set.buffers.entries.get(place).filter(|entry| !entry.write.is_none());
+        let form = match (own, stored) {
+            (Some(entry), _) => (!entry.write.is_delete()).then_some(entry.form),
+            (None, Some((cell, _))) if !is_gone => Some(Form::of(namespace.kind, &cell)),
+            (None, _) => None,
+        };
+        if let Some(form) = form.filter(|form| *form != Form::Blocks) {
+            return Err(other_form(form));
+        }
         if is_gone && set.buffers.entries.get(place).is_some_and(|entry| entry.write.is_none()) {
             set.delete(place);
         }
@@ -268,18 +311,23 @@ impl Txn<'_> {
     /// `TransactionTooLarge`, `Damaged`.
     pub fn label(&self, namespace: Namespace, key: &[u8], labels: Labels<'_>) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
+        let form = record.form();
         let value = record.bytes().to_vec();
+        let members: Vec<Vec<u8>> = record.members().map(<[u8]>::to_vec).collect();
+        drop(record);
+        if form == Form::Set {
+            let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
+            return self.put_members(namespace, key, &members, labels).map(|()| true);
+        }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
         let meta = encode_meta(labels)?;
-        match namespace.kind {
-            Kind::Value => set.put(place, &value, &meta)?,
-            Kind::Blocks => {
-                set.patch(place, &[])?;
-                set.set_meta(place, &meta)?;
-            }
-            Kind::Counters => return Err(wrong_kind(namespace.kind, "label", "")),
+        if form == Form::Value {
+            set.put(place, &value, &meta)?;
+        } else {
+            set.patch(place, &[])?;
+            set.set_meta(place, &meta)?;
         }
         Ok(true)
     }

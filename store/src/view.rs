@@ -4,8 +4,9 @@ use nearstate_memory::{Cell, Pin};
 
 use nearstate_model::Result;
 
+use crate::members::Members;
 use crate::meta::{Meta, Tags, is_past, split};
-use crate::record::{Kind, Place, Table};
+use crate::record::{Form, Kind, Place, Table};
 
 /// A version of a record, zero-copy. It stays as it is however often the record is changed or
 /// deleted meanwhile; while it lives, memory that is retired in the region is not used again, so do
@@ -15,7 +16,7 @@ pub struct View<'s> {
     cell: Cell<'s>,
     value: &'s [u8],
     version: u64,
-    kind: Kind,
+    form: Form,
     _pin: Pin<'s>,
 }
 
@@ -26,7 +27,8 @@ impl<'s> View<'s> {
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
-        Self { cell, value, version: cell.version(), kind, _pin: pin }
+        let form = Form::of(kind, &cell);
+        Self { cell, value, version: cell.version(), form, _pin: pin }
     }
 
     /// As [`View::new`] of a record that carries something beside its value; `None` if its time has
@@ -59,12 +61,27 @@ impl<'s> View<'s> {
         self.meta().map_or(0, |meta| meta.expires_ms)
     }
 
-    /// The value of a record that has one unnamed block; empty in a namespace of other records.
+    /// What the record is.
+    #[inline]
+    pub const fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The value of a record that has one unnamed block; empty for one of another form.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        match self.kind {
-            Kind::Value => self.value,
-            Kind::Blocks | Kind::Counters => &[],
+        match self.form {
+            Form::Value => self.value,
+            Form::Blocks | Form::Set => &[],
+        }
+    }
+
+    /// The members of a set; none for a record of another form. A damaged set has none; the offline
+    /// check names it.
+    pub fn members(&self) -> Members<'_> {
+        match self.form {
+            Form::Set => Members::new(self.value).unwrap_or_default(),
+            Form::Value | Form::Blocks => Members::default(),
         }
     }
 
@@ -87,9 +104,9 @@ impl<'s> View<'s> {
 
     /// All named blocks, in the order in which they were first written.
     pub fn blocks(&self) -> Blocks<'_> {
-        let table = match self.kind {
-            Kind::Value | Kind::Counters => Table::new(&[]),
-            Kind::Blocks => Table::new(self.value),
+        let table = match self.form {
+            Form::Value | Form::Set => Table::new(&[]),
+            Form::Blocks => Table::new(self.value),
         };
         Blocks { cell: self.cell, table: table.ok() }
     }

@@ -6,7 +6,7 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::meta::{is_past_cell, split};
-use crate::record::Kind;
+use crate::record::Form;
 use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 
 /// What must hold of the present record for a change to be made.
@@ -40,8 +40,9 @@ pub enum Outcome {
 }
 
 impl Condition<'_> {
-    /// Judges a record that a transaction has read: its version, if it is there, and its value.
-    pub(crate) fn holds_of(&self, record: Option<(u64, &[u8])>) -> bool {
+    /// Judges a record that a transaction has read: its version, if it is there, and its value, if it has
+    /// that form.
+    pub(crate) fn holds_of(&self, record: Option<(u64, Option<&[u8]>)>) -> bool {
         match (self, record) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {
                 true
@@ -49,7 +50,7 @@ impl Condition<'_> {
             (Condition::Absent, Some(_))
             | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
             (Condition::Version(version), Some((found, _))) => found == *version,
-            (Condition::Value(bytes), Some((_, value))) => value == *bytes,
+            (Condition::Value(bytes), Some((_, value))) => value == Some(*bytes),
         }
     }
 
@@ -62,7 +63,9 @@ impl Condition<'_> {
             (Condition::Absent, Some(_))
             | (Condition::Present | Condition::Version(_) | Condition::Value(_), None) => false,
             (Condition::Version(version), Some(cell)) => cell.version() == *version,
-            (Condition::Value(bytes), Some(cell)) => split(cell, cell.value()?)?.0 == *bytes,
+            (Condition::Value(bytes), Some(cell)) => {
+                cell.form() == 0 && split(cell, cell.value()?)?.0 == *bytes
+            }
         })
     }
 }
@@ -91,7 +94,7 @@ impl Session {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge { bytes: value.len() });
         }
-        if namespace.kind != Kind::Value {
+        if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         self.member.usable()?;
@@ -119,7 +122,7 @@ impl Session {
     #[inline]
     pub(crate) fn draft(
         &self,
-        Spot { table, hash, key }: Spot<'_>,
+        Spot { table, hash, key, form }: Spot<'_>,
         children: &[u8],
         value: &[u8],
         meta: &[u8],
@@ -127,7 +130,7 @@ impl Session {
         let body = children.len() + key.len() + value.len() + meta.len();
         let head = Head {
             kind: nearstate_memory::Kind::Record,
-            flags: if meta.is_empty() { 0 } else { FLAG_META },
+            flags: form.flags() | if meta.is_empty() { 0 } else { FLAG_META },
             body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
             key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
             children: u16::try_from(children.len() / 8)
@@ -155,7 +158,7 @@ impl Session {
         key: &[u8],
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
-        if namespace.kind != Kind::Value && matches!(condition, Condition::Value(_)) {
+        if !namespace.kind.has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
         if self.member.traits(namespace.index)? & SEEN_TO != 0 {

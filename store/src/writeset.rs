@@ -11,6 +11,7 @@ use crate::address::Address;
 use crate::buffers::{Buffers, Entry, LINEAR_MAX, Span, Write};
 use crate::copies::Copies;
 use crate::patch::BlockChange;
+use crate::record::Form;
 use crate::session::{Session, Spot};
 
 /// An open transaction's reads and writes.
@@ -68,6 +69,7 @@ impl<'s> WriteSet<'s> {
             key,
             seen: None,
             write: Write::None,
+            form: Form::Value,
             meta: None,
             traits: 0,
             after: None,
@@ -199,9 +201,17 @@ impl<'s> WriteSet<'s> {
         let meta = self.buffers.keep(meta)?;
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.write = Write::Put { value };
+            entry.form = Form::Value;
             entry.meta = Some(meta);
         }
         Ok(())
+    }
+
+    /// Says what a record that was put becomes.
+    pub(crate) fn set_form(&mut self, place: usize, form: Form) {
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.form = form;
+        }
     }
 
     /// Buffers changes of blocks, over those that are buffered.
@@ -229,6 +239,7 @@ impl<'s> WriteSet<'s> {
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.write = Write::Patch { is_anew, changes };
+            entry.form = Form::Blocks;
         }
         Ok(())
     }
@@ -352,7 +363,8 @@ impl<'s> WriteSet<'s> {
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(Change::Keep) };
         let session = self.session;
         let table = session.member.table(entry.table)?;
-        let spot = Spot { table, hash: entry.hash, key: self.buffers.bytes(entry.key) };
+        let key = self.buffers.bytes(entry.key);
+        let spot = Spot { table, hash: entry.hash, key, form: entry.form };
         let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
             Write::None => Ok(Change::Keep),

@@ -405,7 +405,7 @@ fn the_commit_stream_has_each_object_whole() {
     let Some(Told::Transaction(entry)) = stream.next().unwrap() else { panic!("nothing told") };
     let records: Vec<_> = entry.records().map(Result::unwrap).collect();
     assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
-    assert_eq!(records[0].step, Step::Put { value: b"01xx456789", meta: &[] });
+    assert_eq!(records[0].step, Step::Put { value: b"01xx456789", meta: &[], is_set: false });
     assert_eq!(other.object_of(&records[1]), Ok(None));
     let Some(Told::Transaction(entry)) = stream.next().unwrap() else { panic!("nothing told") };
     let records: Vec<_> = entry.records().map(Result::unwrap).collect();

@@ -183,7 +183,9 @@ fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String
     let is_object = session.object_of(record).map_err(|e| e.to_string())?.is_some();
     let key = if is_object { "object".to_owned() } else { utf8(record.key) };
     Ok(match &record.step {
-        Step::Put { value, meta } => format!("put {key} [:{}] {}", utf8(value), meta_text(meta)),
+        Step::Put { value, meta, .. } => {
+            format!("put {key} [:{}] {}", utf8(value), meta_text(meta))
+        }
         Step::Patched { is_anew, blocks, meta } => {
             let blocks: Vec<String> = blocks
                 .iter()

@@ -55,7 +55,7 @@ impl Ledger {
             let record = record.map_err(|e| format!("{entry:?}: {e:?}"))?;
             let key = utf8(record.key);
             let (fate, put) = match record.step {
-                Step::Put { value, meta } => {
+                Step::Put { value, meta, .. } => {
                     let split = if meta.is_empty() { None } else { Meta::split(meta).ok() };
                     let tags = split.iter().flat_map(|(_, meta)| meta.tags()).flatten();
                     let put = Put {

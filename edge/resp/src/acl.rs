@@ -1,0 +1,76 @@
+//! Users and what they may do: commands, namespaces, channels.
+//!
+//! Rules are those of Redis, as far as they can be kept by namespaces: `on`, `off`, `>password`,
+//! `#sha256`, `nopass`, `+get`, `-client|list`, `+@read`, `~{ns},*`, `~*`, `&channel`. They are
+//! read from the configuration, once; nothing changes them while the server runs.
+
+mod rules;
+mod user;
+mod secret;
+
+pub use rules::RuleError;
+pub use user::User;
+
+use crate::catalogue::Catalogue;
+use secret::Secrets;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Who a client is until he says it.
+pub const DEFAULT_USER: &str = "default";
+
+/// All users.
+#[derive(Debug)]
+pub struct Users {
+    users: BTreeMap<String, Arc<User>>,
+    /// Whom a name that is not there is compared with, so that the answer takes as long.
+    nobody: Secrets,
+}
+
+impl Users {
+    /// Nobody was declared: everybody may do everything.
+    pub fn open<R>(catalogue: &Catalogue<R>) -> Self {
+        Self::of(vec![User::everybody(catalogue)])
+    }
+
+    /// Reads lines of the form `user NAME RULE...`; empty ones and those that begin with `#` say
+    /// nothing. Once a user is declared, `default` may do nothing unless a line says so.
+    ///
+    /// # Errors
+    /// A line that says something else, by its number, with what would be right.
+    pub fn parse<R>(text: &str, catalogue: &Catalogue<R>) -> Result<Self, RuleError> {
+        let users = rules::read(text, catalogue)?;
+        Ok(if users.is_empty() { Self::open(catalogue) } else { Self::of(users) })
+    }
+
+    fn of(users: Vec<User>) -> Self {
+        let users = users.into_iter().map(|user| (user.name().to_owned(), Arc::new(user)));
+        Self { users: users.collect(), nobody: Secrets::default() }
+    }
+
+    /// Who a client is that has said nothing yet: the default user, if that needs no password.
+    pub fn welcome(&self) -> Option<&Arc<User>> {
+        self.named(DEFAULT_USER.as_bytes()).filter(|user| user.is_on() && user.is_nopass())
+    }
+
+    /// The user of this name, if the password is his and he is on. Takes as long for a name that
+    /// is not there.
+    pub fn prove(&self, name: &[u8], password: &[u8]) -> Option<&Arc<User>> {
+        let user = self.named(name);
+        let secrets = user.map_or(&self.nobody, |user| user.secrets());
+        let is_his = secrets.have(password);
+        user.filter(|user| user.is_on() && (is_his | user.is_nopass()))
+    }
+
+    /// The user of this name.
+    pub fn named(&self, name: &[u8]) -> Option<&Arc<User>> {
+        self.users.get(std::str::from_utf8(name).ok()?)
+    }
+
+    /// All, in the order of their names.
+    pub fn every(&self) -> impl ExactSizeIterator<Item = &Arc<User>> {
+        self.users.values()
+    }
+}
+#[cfg(test)]
+mod tests;

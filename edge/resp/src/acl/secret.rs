@@ -1,0 +1,79 @@
+//! Passwords, of which only the SHA-256 is kept.
+
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::hint::black_box;
+
+const BYTES: usize = 32;
+
+/// The passwords of one user.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Vec<[u8; BYTES]>);
+
+impl Secrets {
+    /// Whether this is one of them. Every one is compared with, and every byte of it.
+    pub(super) fn have(&self, password: &[u8]) -> bool {
+        let given = hash(password);
+        let mut is_one = false;
+        for secret in black_box(&self.0) {
+            is_one |= is_same(secret, &given);
+        }
+        black_box(is_one)
+    }
+
+    pub(super) fn add(&mut self, secret: [u8; BYTES]) {
+        if !self.0.contains(&secret) {
+            self.0.push(secret);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// In hexadecimal digits.
+    pub(super) fn shown(&self) -> impl ExactSizeIterator<Item = String> {
+        self.0.iter().map(|secret| {
+            secret.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
+                text.extend(
+                    [byte >> 4, byte & 15]
+                        .map(|four| char::from_digit(u32::from(four), 16).unwrap_or_default()),
+                );
+                text
+            })
+        })
+    }
+}
+
+/// Not even the hashes are for a log.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passwords", self.0.len())
+    }
+}
+
+pub(super) fn hash(password: &[u8]) -> [u8; BYTES] {
+    Sha256::digest(password).into()
+}
+
+/// A hash as somebody wrote it down: 64 hexadecimal digits.
+pub(super) fn of_digits(digits: &str) -> Option<[u8; BYTES]> {
+    let mut secret = [0; BYTES];
+    if digits.len() != 2 * BYTES || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (index, byte) in secret.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(secret)
+}
+
+/// Compares without ending early: how long it takes says nothing about where they differ.
+fn is_same(left: &[u8; BYTES], right: &[u8; BYTES]) -> bool {
+    let differ = left.iter().zip(right).fold(0, |differ, (left, right)| differ | (left ^ right));
+    black_box(differ) == 0
+}

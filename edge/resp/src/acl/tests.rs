@@ -1,0 +1,222 @@
+//! Rules, read and kept. The catalogue is a small one of the tests' own.
+
+use super::*;
+use crate::command::{Categories, Command, Flags, Group, Places, Walk};
+use crate::parse::KeptArgs;
+
+const ROW: Command<()> = Command {
+    name: "",
+    arity: -1,
+    flags: Flags::NONE,
+    keys: Places::No,
+    channels: Places::No,
+    walk: Walk::No,
+    group: Group::Server,
+    also: Categories::NONE,
+    summary: "",
+    complexity: "",
+    differs: "",
+    number: 0,
+    run: (),
+};
+
+const READ: Command<()> =
+    Command { flags: Flags::READONLY, keys: Places::ALL, group: Group::Keys, ..ROW };
+
+fn catalogue() -> Catalogue<()> {
+    Catalogue::new(&[
+        Command { name: "get", keys: Places::ONE, group: Group::Strings, ..READ },
+        Command { name: "set", keys: Places::ONE, flags: Flags::WRITE, ..READ },
+        Command { name: "mget", ..READ },
+        Command { name: "keys", keys: Places::No, walk: Walk::Pattern(1), ..READ },
+        Command { name: "scan", keys: Places::No, walk: Walk::Match, ..READ },
+        Command { name: "flushall", walk: Walk::All, flags: Flags::WRITE, ..ROW },
+        Command { name: "publish", channels: Places::ONE, flags: Flags::PUBSUB, ..ROW },
+        Command { name: "subscribe", channels: Places::ALL, flags: Flags::PUBSUB, ..ROW },
+        Command { name: "psubscribe", channels: Places::ALL, flags: Flags::PUBSUB, ..ROW },
+        Command { name: "auth", flags: Flags::NO_AUTH, ..ROW },
+        Command { name: "client", arity: -2, flags: Flags::CONTAINER, ..ROW },
+        Command { name: "client|id", ..ROW },
+        Command { name: "client|list", flags: Flags::ADMIN, ..ROW },
+    ])
+}
+
+fn users(text: &str) -> Users {
+    Users::parse(text, &catalogue()).unwrap()
+}
+
+fn user(rules: &str) -> Arc<User> {
+    Arc::clone(users(&format!("user u on nopass {rules}")).named(b"u").unwrap())
+}
+
+/// What the user is told.
+fn told(user: &User, request: &str) -> String {
+    let catalogue = catalogue();
+    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
+    let command = catalogue.asked(kept.args()).unwrap();
+    user.check(command, kept.args()).err().map_or_else(String::new, |why| why.text().to_owned())
+}
+
+#[track_caller]
+fn assert_may(user: &User, may: &[&str], may_not: &[&str]) {
+    for request in may {
+        assert_eq!(told(user, request), "", "{request}");
+    }
+    for request in may_not {
+        assert!(told(user, request).starts_with("NOPERM "), "{request}");
+    }
+}
+
+#[test]
+fn where_nobody_was_declared_everybody_may_everything() {
+    for text in ["", "\n  \n# nobody\n"] {
+        let users = users(text);
+        let default = users.welcome().unwrap();
+        assert!(default.may_everything);
+        assert_eq!(default.line(), "user default on nopass ~* &* +@all");
+        assert_may(default, &["get x", "flushall", "keys *", "publish c m"], &[]);
+    }
+    assert!(Users::open(&catalogue()).prove(b"default", b"any").is_some());
+}
+
+#[test]
+fn once_somebody_was_declared_nobody_else_comes_in() {
+    let users = users("user xapp on >secret ~* &* +@all");
+    assert!(users.welcome().is_none());
+    assert!(users.prove(b"default", b"").is_none());
+    assert!(users.prove(b"xapp", b"secret").unwrap().may_everything);
+    assert_eq!(users.every().len(), 1);
+}
+
+#[test]
+fn a_password_is_right_or_not() {
+    // SHA-256 of "pw".
+    let digits = "30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4";
+    let users = users(&format!(
+        "user a on >one >two\nuser b on #{digits}\nuser c off >pw\nuser d on nopass\nuser e >x"
+    ));
+    let is_in = |name: &str, word: &str| users.prove(name.as_bytes(), word.as_bytes()).is_some();
+    for (name, word, is_right) in [
+        ("a", "one", true),
+        ("a", "two", true),
+        ("a", "three", false),
+        ("a", "", false),
+        ("a", "on", false),
+        ("b", "pw", true),
+        ("b", digits, false),
+        ("c", "pw", false),
+        ("d", "", true),
+        ("d", "any", true),
+        ("e", "x", false),
+        ("f", "", false),
+    ] {
+        assert_eq!(is_in(name, word), is_right, "{name} {word}");
+    }
+    let shown: Vec<String> = users.named(b"b").unwrap().passwords().collect();
+    assert_eq!(shown, [digits]);
+    assert!(!format!("{users:?}").contains("30c9"), "a log would have the hash");
+}
+
+#[test]
+fn a_user_may_run_what_the_rules_say_last() {
+    let reader = user("~* &* +@read -mget +client -client|list");
+    assert_may(&reader, &["get x", "keys *", "client id"], &["mget x", "set x y", "client list"]);
+    let but_one = user("~* &* +@all -flushall");
+    assert_may(&but_one, &["set x y", "client list"], &["flushall"]);
+    let none = user("~* &*");
+    assert_may(&none, &["auth x"], &["get x", "client id"]);
+    let part = user("~* &* +client|id");
+    assert_may(&part, &["client id"], &["client list"]);
+    let last = user("~* &* +get -@all +set");
+    assert_may(&last, &["set x y"], &["get x"]);
+    assert_eq!(
+        told(&none, "get x"),
+        "NOPERM this user has no permissions to run the 'get' command"
+    );
+}
+
+#[test]
+fn a_user_may_touch_the_keys_of_his_namespaces() {
+    let two = user("~{a},* ~{b c},* +@all &*".replace("{b c}", "{b}").as_str());
+    assert_may(
+        &two,
+        &["get {a},x", "get {a},", "mget {a},x {b},y", "keys {a},*", "keys {b},x?"],
+        &["get x", "get {ab},x", "mget {a},x {c},y", "get {a}x", "set {},x v", "flushall"],
+    );
+    let what = "NOPERM this user has no permissions to access one of the keys used as arguments";
+    assert_eq!(told(&two, "get {c},x"), what);
+    let plain = user("~{},* +@all");
+    assert_may(&plain, &["get x", "get {},x"], &["get {a},x", "keys *"]);
+}
+
+#[test]
+fn a_walk_is_held_to_namespaces_too() {
+    let one = user("~{a},* +@all");
+    assert_may(
+        &one,
+        &["keys {a},*", "scan 0 MATCH {a},x*", "scan 0 count 5 match {a},*"],
+        &["keys *", "keys {a*},*", "keys {b},*", "keys {[a]},*", "scan 0", "scan 0 count 5"],
+    );
+    assert_may(&one, &[], &["scan 0 match {a},* match *", "scan 0 match {b},*", "scan 0 match"]);
+    assert_may(&user("~* +@all"), &["keys *", "scan 0", "flushall"], &[]);
+}
+
+#[test]
+fn a_user_may_use_the_channels_that_his_patterns_match() {
+    let one = user("~* &news* &{a},c +@all");
+    assert_may(
+        &one,
+        &["publish newspaper m", "subscribe news {a},c", "psubscribe news*"],
+        &["publish old m", "subscribe news old", "psubscribe *", "psubscribe newsx*"],
+    );
+    assert_may(&user("~* +@all"), &["get x"], &["subscribe x", "psubscribe *"]);
+}
+
+#[test]
+fn a_line_that_is_shown_can_be_read_again() {
+    let rules = "user u on #30c952fab122c3f9759f02a6d95c3758b246b4fee239957b2d4fee46e26170c4 \
+                 ~{a},* ~{},* resetchannels &x &y* -@all +@read -mget +client|id";
+    let line = users(rules).named(b"u").unwrap().line();
+    assert_eq!(users(&line).named(b"u").unwrap().line(), line);
+    let mut words: Vec<&str> = rules.split(' ').collect();
+    let mut again: Vec<&str> = line.split(' ').collect();
+    words.sort_unstable();
+    again.sort_unstable();
+    assert_eq!(again, words);
+}
+
+#[test]
+fn rules_can_be_taken_back() {
+    let line = user("~* &* +@all resetkeys resetchannels nocommands ~{a},*").line();
+    assert_eq!(line, "user u on nopass ~{a},* resetchannels -@all");
+    assert!(Users::parse("user u on >a nopass resetpass", &catalogue()).is_err());
+    assert_eq!(user("+@all ~* reset on nopass").line(), "user u on nopass resetchannels -@all");
+    assert_eq!(user("+get +get +@read +get").command_rules(), "-@all +@read +get");
+}
+
+#[test]
+fn a_line_that_is_none_says_what_would_be_right() {
+    for (text, line, says) in [
+        ("\nusr a on", 2, "write `user NAME RULE...`"),
+        ("user", 1, "write `user NAME RULE...`"),
+        ("user a nopas", 1, "'nopas' is no rule: there are on, off"),
+        ("user a on", 1, "has no password"),
+        ("user a nopass\nuser a off", 2, "is declared twice"),
+        ("user a +gte", 1, "there is no command 'gte': is 'get' meant?"),
+        ("user a +zrangebyscore", 1, "docs/resp.md lists all"),
+        ("user a +@reed", 1, "there is no category '@reed': keyspace, read,"),
+        ("user a #abc", 1, "64 hexadecimal digits"),
+        ("user a ~x*", 1, "'~x*' does not name a namespace: write `~{name},*`"),
+        ("user a ~{a},x*", 1, "does not name a namespace"),
+        ("user a ~{a*},*", 1, "does not name a namespace"),
+        ("user a ~{a,b},*", 1, "does not name a namespace"),
+        ("user a %R~x", 1, "'%R~x' is no rule"),
+        ("user a (+get", 1, "'(+get' is no rule"),
+        ("user a &", 1, "write `&channel`"),
+        ("user a \u{e9}", 1, "is no rule"),
+    ] {
+        let error = Users::parse(text, &catalogue()).unwrap_err();
+        assert_eq!(error.line, line, "{text}");
+        assert!(error.what.contains(says), "{text}: {error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! What a command is given of the client that asked.
+
+use crate::catalogue::Catalogue;
+use crate::link::Link;
+use crate::parse::Args;
+use crate::records::{Fault, Found, Records, Spot};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::server::Server;
+use nearstate_model::Error;
+use nearstate_store::{Session, Txn};
+use std::sync::Arc;
+
+/// Carries a command out and writes its one answer. After a refusal nothing that it has written
+/// stands: the caller rewinds the reply and writes the refusal.
+pub type Run = for<'a> fn(&mut Client<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), Refusal>;
+
+/// A row of the table.
+pub type Command = crate::command::Command<Run>;
+
+/// The client's side of a request.
+#[derive(Debug)]
+pub struct Client<'c> {
+    /// All commands.
+    pub catalogue: &'static Catalogue<Run>,
+    /// What all clients share, on every core.
+    pub server: &'c Arc<Server>,
+    /// The records, as this core reaches them.
+    pub records: &'c Records,
+    /// The connection.
+    pub link: &'c mut Link,
+    /// The transaction of `EXEC`, while its commands run.
+    pub txn: Option<&'c Txn<'c>>,
+}
+
+impl<'c> Client<'c> {
+    /// This core's session.
+    #[inline]
+    pub fn session(&self) -> &'c Session {
+        self.records.session()
+    }
+
+    /// The record of a key, alone or in the transaction of `EXEC`.
+    ///
+    /// # Errors
+    /// What the store says.
+    #[inline]
+    pub fn read(&self, key: &[u8]) -> Result<Option<Found<'c>>, Refusal> {
+        let Some(Spot { namespace, key }) = self.records.find(key)? else { return Ok(None) };
+        Ok(match self.txn {
+            None => self.session().get(namespace, key)?.map(Found::View),
+            Some(txn) => txn.get(namespace, key)?.map(Found::Record),
+        })
+    }
+
+    /// Runs a change in a transaction of its own, again if others were faster; or in that of `EXEC`.
+    ///
+    /// # Errors
+    /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
+    pub fn change<T>(
+        &self,
+        mut change: impl FnMut(&Change<'_, '_>) -> Result<T, Fault>,
+    ) -> Result<T, Refusal> {
+        if let Some(txn) = self.txn {
+            return change(&Change { records: self.records, txn }).map_err(Refusal::from);
+        }
+        let mut refusal = None;
+        let done = self.session().transact(|txn| {
+            change(&Change { records: self.records, txn }).map_err(|fault| match fault {
+                Fault::Store(error) => error,
+                Fault::Refused(why) => {
+                    refusal = Some(why);
+                    Error::BadArgument { detail: String::new() }
+                }
+            })
+        });
+        match (done, refusal) {
+            (Err(_), Some(why)) => Err(why),
+            (done, _) => Ok(done?),
+        }
+    }
+}
+
+/// A transaction that a command changes records in.
+#[derive(Debug)]
+pub struct Change<'r, 's> {
+    /// Finds namespaces.
+    pub records: &'r Records,
+    /// The transaction.
+    pub txn: &'r Txn<'s>,
+}
+
+impl<'r> Change<'r, '_> {
+    /// Where a key's record is to be.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn spot<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>, Fault> {
+        Ok(self.records.make(key)?)
+    }
+
+    /// The record of a key; `None` if there is none.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn read(&self, key: &[u8]) -> Result<Option<Found<'r>>, Fault> {
+        match self.records.find(key)? {
+            Some(spot) => self.read_at(spot),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`Change::read`], at a place that is known.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn read_at(&self, spot: Spot<'_>) -> Result<Option<Found<'r>>, Fault> {
+        Ok(self.txn.get(spot.namespace, spot.key)?.map(Found::Record))
+    }
+
+    /// Deletes the record of a key. False if there was none.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Fault> {
+        match self.records.find(key)? {
+            Some(Spot { namespace, key }) => Ok(self.txn.delete(namespace, key)?),
+            None => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is known of a command: one row of the table.
+//!
+//! `R` is what carries it out; the rows are the same for whoever only reads them (users, the
+//! answer to `COMMAND`, the documentation).
+
+mod places;
+mod words;
+
+pub use places::{Places, Walk};
+pub use words::{Categories, Flags, Group};
+
+use crate::parse::Args;
+use crate::refusal::Refusal;
+
+/// One command, or one subcommand, of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<R> {
+    /// In lower case; that of a subcommand is `client|setname`.
+    pub name: &'static str,
+    /// How many arguments with the name (and the subcommand's); below zero: at least so many.
+    pub arity: i8,
+    /// What kind of command it is.
+    pub flags: Flags,
+    /// Which arguments are keys.
+    pub keys: Places,
+    /// Which arguments are channels that it publishes to or subscribes to.
+    pub channels: Places,
+    /// What of a namespace it walks.
+    pub walk: Walk,
+    /// The chapter that it stands in.
+    pub group: Group,
+    /// Categories of users' rules beyond those that follow from flags and group.
+    pub also: Categories,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// What it costs.
+    pub complexity: &'static str,
+    /// How it differs from the command of that name in Redis 7; empty if in nothing.
+    pub differs: &'static str,
+    /// Its place among all, which the catalogue gives it.
+    pub number: u16,
+    /// Carries it out.
+    pub run: R,
+}
+
+impl<R> Command<R> {
+    /// Whether its first argument names a subcommand.
+    #[inline]
+    pub const fn has_parts(&self) -> bool {
+        self.flags.has(Flags::CONTAINER)
+    }
+
+    /// All categories that it is in.
+    pub fn categories(&self) -> Categories {
+        // What is never carried out itself is in no group, as in Redis.
+        if self.has_parts() && self.arity < -1 {
+            return Categories::SLOW;
+        }
+        self.flags.categories().and(self.group.categories()).and(self.also)
+    }
+
+    /// The name of the command that this is a subcommand of, and its own.
+    pub fn parts(&self) -> (&'static str, Option<&'static str>) {
+        match self.name.split_once('|') {
+            Some((container, own)) => (container, Some(own)),
+            None => (self.name, None),
+        }
+    }
+
+    /// Refuses a request with too few or too many arguments.
+    ///
+    /// # Errors
+    /// The text of Redis.
+    #[inline]
+    pub fn check_arity(&self, args: Args<'_>) -> Result<(), Refusal> {
+        let wanted = usize::from(self.arity.unsigned_abs());
+        let is_right = if self.arity < 0 { args.len() >= wanted } else { args.len() == wanted };
+        if is_right { Ok(()) } else { Err(Refusal::arity(self.name)) }
+    }
+}

@@ -1,0 +1,199 @@
+//! Flags, groups and categories of commands: the words of Redis.
+
+/// What kind of command it is: a set of words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags(u32);
+
+/// Sets of commands that rules of users name: a set of words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Categories(u32);
+
+macro_rules! flags {
+    ($($name:ident $bit:literal $word:literal $says:literal)*) => {
+        impl Flags {
+            /// No word.
+            pub const NONE: Self = Self(0);
+            $(#[doc = $says] pub const $name: Self = Self(1 << $bit);)*
+            const WORDS: &[(Self, &'static str)] = &[$((Self::$name, $word)),*];
+        }
+    };
+}
+
+// Those without a word are for us: no client is told.
+flags! {
+    WRITE 0 "write" "May change records."
+    READONLY 1 "readonly" "Reads records, and changes none."
+    DENYOOM 2 "denyoom" "May need more memory."
+    MODULE 3 "module" "Of the SDL back-end's module."
+    ADMIN 4 "admin" "For operators."
+    PUBSUB 5 "pubsub" "About channels."
+    NOSCRIPT 6 "noscript" "Not for scripts."
+    LOADING 7 "loading" "Also while records are not there yet."
+    STALE 8 "stale" "Also where records may be old."
+    SKIP_MONITOR 9 "skip_monitor" "Not shown to who watches."
+    SKIP_SLOWLOG 10 "skip_slowlog" "Not in the slow log: the commands that it runs are."
+    FAST 11 "fast" "Costs the same whatever is stored."
+    NO_AUTH 12 "no_auth" "Also for somebody who has not said who he is."
+    NO_MANDATORY_KEYS 13 "no_mandatory_keys" "May come without a key."
+    ALLOW_BUSY 14 "allow_busy" "Also while a script runs."
+    MOVABLE_KEYS 15 "movablekeys" "Only a look at its arguments tells which are keys."
+    CONTAINER 16 "" "Has subcommands."
+    AT_ONCE 17 "" "Carried out at once between MULTI and EXEC, not queued."
+    SUBSCRIBED 18 "" "Allowed in RESP2 while the client is subscribed."
+    SECRET 19 "" "May be given passwords: its arguments are not shown or logged."
+}
+
+impl Flags {
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are in.
+    #[inline]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The words, as `COMMAND` says them.
+    pub fn words(self) -> impl Iterator<Item = &'static str> + Clone {
+        let named = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
+        named.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
+    }
+
+    /// The categories that follow, as in Redis.
+    pub(super) fn categories(self) -> Categories {
+        let mut found = if self.has(Self::FAST) { Categories::FAST } else { Categories::SLOW };
+        for (flag, category) in [
+            (Self::WRITE, Categories::WRITE),
+            (Self::READONLY, Categories::READ),
+            (Self::ADMIN, Categories::ADMIN.and(Categories::DANGEROUS)),
+            (Self::PUBSUB, Categories::PUBSUB),
+        ] {
+            if self.has(flag) {
+                found = found.and(category);
+            }
+        }
+        found
+    }
+}
+
+macro_rules! categories {
+    ($($name:ident $bit:literal $word:literal)*) => {
+        impl Categories {
+            /// No category.
+            pub const NONE: Self = Self(0);
+            $(#[doc = concat!("`@", $word, "`")] pub const $name: Self = Self(1 << $bit);)*
+            const WORDS: &[(Self, &'static str)] = &[$((Self::$name, $word)),*];
+        }
+    };
+}
+
+categories! {
+    KEYSPACE 0 "keyspace"
+    READ 1 "read"
+    WRITE 2 "write"
+    SET 3 "set"
+    HASH 4 "hash"
+    STRING 5 "string"
+    PUBSUB 6 "pubsub"
+    ADMIN 7 "admin"
+    FAST 8 "fast"
+    SLOW 9 "slow"
+    DANGEROUS 10 "dangerous"
+    CONNECTION 11 "connection"
+    TRANSACTION 12 "transaction"
+    SCRIPTING 13 "scripting"
+    SDL 14 "sdl"
+}
+
+impl Categories {
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are in.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The category of this name, without `@`, in any case.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        let is = |word: &str| word.as_bytes().eq_ignore_ascii_case(name);
+        Self::every().find(|(_, word)| is(word)).map(|(one, _)| one)
+    }
+
+    /// Every category with its name.
+    pub fn every() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
+        Self::WORDS.iter().copied()
+    }
+
+    /// The names, without `@`.
+    pub fn words(self) -> impl Iterator<Item = &'static str> + Clone {
+        Self::WORDS.iter().filter(move |(one, _)| self.has(*one)).map(|(_, word)| *word)
+    }
+}
+
+/// The chapter of the table that a command stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// Bytes, and numbers in them.
+    Strings,
+    /// Named blocks.
+    Hashes,
+    /// Members.
+    Sets,
+    /// Keys of any form.
+    Keys,
+    /// The commands of the SDL back-end's module.
+    Sdl,
+    /// Scripts by their SHA-1.
+    Scripts,
+    /// Channels.
+    Pubsub,
+    /// Several commands as one.
+    Transactions,
+    /// The connection.
+    Connection,
+    /// The server.
+    Server,
+    /// Where the master is.
+    Sentinel,
+}
+
+impl Group {
+    /// The word of `COMMAND DOCS`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Strings => "string",
+            Self::Hashes => "hash",
+            Self::Sets => "set",
+            Self::Keys => "generic",
+            Self::Sdl => "module",
+            Self::Scripts => "scripting",
+            Self::Pubsub => "pubsub",
+            Self::Transactions => "transactions",
+            Self::Connection => "connection",
+            Self::Server => "server",
+            Self::Sentinel => "sentinel",
+        }
+    }
+
+    pub(super) const fn categories(self) -> Categories {
+        match self {
+            Self::Strings => Categories::STRING,
+            Self::Hashes => Categories::HASH,
+            Self::Sets => Categories::SET,
+            Self::Keys => Categories::KEYSPACE,
+            Self::Sdl => Categories::SDL,
+            Self::Scripts => Categories::SCRIPTING,
+            Self::Pubsub => Categories::PUBSUB,
+            Self::Transactions => Categories::TRANSACTION,
+            Self::Connection => Categories::CONNECTION,
+            Self::Server | Self::Sentinel => Categories::NONE,
+        }
+    }
+}

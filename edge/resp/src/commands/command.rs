@@ -1,0 +1,196 @@
+//! `COMMAND` and its subcommands: the table, told to clients.
+
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
+use crate::client::{Client, Command};
+use crate::command::{Categories, Flags};
+use crate::parse::Args;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use nearstate_store::glob;
+use std::fmt::Write as _;
+
+/// The first release that has all of these commands; what `COMMAND DOCS` calls *since*.
+const SINCE: &str = "0.1.0";
+
+/// What the SDL back-end's module calls itself, for `COMMAND LIST FILTERBY MODULE`.
+const MODULE: &[u8] = b"exstrings";
+
+type Answer = Result<(), Refusal>;
+
+/// `COMMAND`
+pub(crate) fn command(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.array(tops(client).count());
+    tops(client).for_each(|command| row(command, reply));
+    Ok(())
+}
+
+/// `COMMAND COUNT`
+pub(crate) fn count(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.count(tops(client).count());
+    Ok(())
+}
+
+/// `COMMAND INFO [name ...]`
+pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let names = args.from(2);
+    if names.is_empty() {
+        return command(client, args, reply);
+    }
+    reply.array(names.len());
+    for name in names.iter() {
+        match client.catalogue.named(name) {
+            Some(command) => row(command, reply),
+            None => reply.nil_array(),
+        }
+    }
+    Ok(())
+}
+
+/// `COMMAND DOCS [name ...]`
+pub(crate) fn docs(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let names = args.from(2);
+    let chosen: Vec<&Command> = if names.is_empty() {
+        tops(client).collect()
+    } else {
+        names.iter().filter_map(|name| client.catalogue.named(name)).collect()
+    };
+    reply.map(chosen.len());
+    for command in chosen {
+        doc(client, command, reply);
+    }
+    Ok(())
+}
+
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`
+pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let filter = filter(args.from(2))?;
+    let chosen = || client.catalogue.commands().iter().filter(|command| filter.takes(command));
+    reply.array(chosen().count());
+    chosen().for_each(|command| reply.bulk(command.name.as_bytes()));
+    Ok(())
+}
+
+/// `COMMAND GETKEYS command [argument ...]`
+pub(crate) fn getkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let asked = args.from(2);
+    let command = client
+        .catalogue
+        .meant(asked)
+        .map_err(|_| Refusal::fixed("ERR Invalid command specified"))?;
+    if command.keys.are_none() {
+        return Err(Refusal::fixed("ERR The command has no key arguments"));
+    }
+    if command.check_arity(asked).is_err() {
+        let text = "ERR Invalid number of arguments specified for command";
+        return Err(Refusal::fixed(text));
+    }
+    let keys = command.keys.of(asked);
+    if keys.len() == 0 && !command.flags.has(Flags::NO_MANDATORY_KEYS) {
+        return Err(Refusal::fixed("ERR Invalid arguments specified for command"));
+    }
+    reply.array(keys.len());
+    keys.for_each(|at| reply.bulk(asked.get(at).unwrap_or_default()));
+    Ok(())
+}
+
+/// All that are not subcommands.
+fn tops(client: &Client<'_>) -> impl Iterator<Item = &'static Command> + use<> {
+    client.catalogue.commands().iter().filter(|command| !command.name.contains('|'))
+}
+
+/// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven only.
+fn row(command: &Command, reply: &mut Reply<'_>) {
+    let (first, last, step) = command.keys.told();
+    reply.array(7);
+    reply.bulk(command.name.as_bytes());
+    reply.int(command.arity.into());
+    let words = command.flags.words();
+    reply.set(words.clone().count());
+    words.for_each(|word| reply.simple(word));
+    reply.int(first);
+    reply.int(last);
+    reply.int(step);
+    let words = command.categories().words();
+    reply.set(words.clone().count());
+    let mut name = String::new();
+    for word in words {
+        name.clear();
+        // Writing to a String cannot fail.
+        let _ = write!(name, "@{word}");
+        reply.simple(&name);
+    }
+}
+
+/// What a command does and costs, under its name.
+fn doc(client: &Client<'_>, command: &Command, reply: &mut Reply<'_>) {
+    let (_, part) = command.parts();
+    let parts: Vec<&Command> = match part {
+        None => client.catalogue.parts_of(command.name).collect(),
+        Some(_) => Vec::new(),
+    };
+    let facts = [
+        ("summary", command.summary),
+        ("since", SINCE),
+        ("group", command.group.word()),
+        ("complexity", command.complexity),
+        ("differs", command.differs),
+    ];
+    let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
+    reply.bulk(command.name.as_bytes());
+    reply.map(facts.clone().count() + usize::from(!parts.is_empty()));
+    for (name, fact) in facts {
+        reply.bulk(name.as_bytes());
+        reply.bulk(fact.as_bytes());
+    }
+    if !parts.is_empty() {
+        reply.bulk(b"subcommands");
+        reply.map(parts.len());
+        for part in parts {
+            doc(client, part, reply);
+        }
+    }
+}
+
+/// Which names `COMMAND LIST` says.
+enum Filter<'a> {
+    Every,
+    Module(bool),
+    Category(Option<Categories>),
+    Pattern(&'a [u8]),
+}
+
+fn filter(args: Args<'_>) -> Result<Filter<'_>, Refusal> {
+    let (Some(by), Some(what), Some(value), 3) =
+        (args.get(0), args.get(1), args.get(2), args.len())
+    else {
+        return if args.is_empty() { Ok(Filter::Every) } else { Err(Refusal::SYNTAX) };
+    };
+    if !by.eq_ignore_ascii_case(b"filterby") {
+        return Err(Refusal::SYNTAX);
+    }
+    match what.to_ascii_lowercase().as_slice() {
+        b"module" => Ok(Filter::Module(value == MODULE)),
+        b"aclcat" => Ok(Filter::Category(Categories::named(value))),
+        b"pattern" => Ok(Filter::Pattern(value)),
+        _ => Err(Refusal::SYNTAX),
+    }
+}
+
+impl Filter<'_> {
+    fn takes(&self, command: &Command) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Module(is_ours) => *is_ours && command.flags.has(Flags::MODULE),
+            Self::Category(category) => {
+                category.is_some_and(|category| command.categories().has(category))
+            }
+            Self::Pattern(pattern) => {
+                let name = command.name.as_bytes();
+                glob::matches(&pattern.to_ascii_lowercase(), name)
+            }
+        }
+    }
+}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! One client's conversation: requests in, answers out, and what others send to it.
+
+use crate::client::{Client, Command};
+use crate::command::Flags;
+use crate::commands::pubsub;
+use crate::link::{Link, Queue};
+use crate::mailbox::Letter;
+use crate::on_core::OnCore;
+use crate::parse::{Args, Parsed, Parser};
+use crate::refusal::Refusal;
+use crate::reply::{Protocol, Reply};
+use crate::server::SlowRequest;
+use crate::table::TABLE;
+use crate::work::Progress;
+use nearstate_node::{Conversation, ENOUGH, Heard, Then};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Arguments of a slow request that are kept, and bytes of each, as in Redis.
+const SLOW_ARGS_MAX: usize = 32;
+const SLOW_ARG_BYTES_MAX: usize = 128;
+
+/// Bytes that `MULTI` may queue. More is refused before it costs memory.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// What a queued request costs beside its bytes.
+const QUEUED_BYTES: usize = 64;
+
+/// A client's side.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    core: Rc<OnCore>,
+    link: Link,
+    parser: Parser,
+}
+
+impl Talk {
+    /// Begins to talk.
+    pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
+        let mut parser = Parser::new(core.server.settings.request_bytes_max);
+        parser.set_stranger(link.user.is_none());
+        Self { core, link, parser }
+    }
+
+    /// Answers one request.
+    fn answer(core: &OnCore, link: &mut Link, args: Args<'_>, output: &mut Vec<u8>) {
+        if args.is_empty() {
+            return;
+        }
+        let mut reply = Reply::new(output, link.protocol);
+        let mark = reply.mark();
+        let mut command = None;
+        let done = judge(core, link, args).and_then(|asked| {
+            command = Some(asked);
+            if is_queued(link, asked) {
+                return queue(link, asked, args, &mut reply);
+            }
+            let mut client = Client {
+                catalogue: &TABLE,
+                server: &core.server,
+                records: &core.records,
+                link: &mut *link,
+                txn: None,
+            };
+            (asked.run)(&mut client, args, &mut reply)
+        });
+        let is_refused = done.is_err();
+        if let Err(refusal) = done {
+            reply.rewind(mark);
+            reply.error(refusal.text());
+            if command.is_none()
+                && let Some(queue) = &mut link.queue
+            {
+                queue.is_spoilt = true;
+            }
+        }
+        core.count(command, is_refused, |micros| slow_request(link, command, args, micros));
+    }
+
+    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<Then>> {
+        let work = self.link.work.as_mut()?;
+        let mut reply = Reply::new(output, self.link.protocol);
+        let mark = reply.mark();
+        match work.step(&self.core.records, &self.core.server, &mut reply) {
+            Ok(Progress::More) => return Some(Poll::Ready(Then::Work)),
+            Ok(Progress::Done) => {}
+            Err(refusal) => {
+                reply.rewind(mark);
+                reply.error(refusal.text());
+            }
+        }
+        self.link.work = None;
+        Some(Poll::Ready(Then::Listen))
+    }
+}
+
+impl Conversation for Talk {
+    fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
+        self.core.begin();
+        let mut taken = 0;
+        let then = loop {
+            if output.len() >= ENOUGH {
+                break Then::Listen;
+            }
+            let rest = input.get(taken..).unwrap_or_default();
+            match self.parser.next(rest) {
+                Parsed::Request { taken: bytes } => {
+                    let args = self.parser.args(rest);
+                    Self::answer(&self.core, &mut self.link, args, output);
+                    taken += bytes;
+                }
+                Parsed::Incomplete { .. } => break Then::Listen,
+                Parsed::Broken(broken) => {
+                    Reply::new(output, self.link.protocol).error(&broken.to_string());
+                    break Then::Close;
+                }
+            }
+            self.parser.set_stranger(self.link.user.is_none());
+            if self.link.is_closing {
+                break Then::Close;
+            }
+            if self.link.work.is_some() {
+                break Then::Work;
+            }
+        };
+        Heard { taken, then }
+    }
+
+    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
+        if let Some(then) = self.finish(output) {
+            return then;
+        }
+        while output.len() < ENOUGH {
+            match self.link.mailbox.poll(cx) {
+                Poll::Ready(Some(letter)) => write_letter(&letter, self.link.protocol, output),
+                Poll::Ready(None) => return Poll::Ready(Then::Close),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        pubsub::leave_all(&self.core.server, &mut self.link);
+        self.core.server.leave(self.link.id);
+    }
+}
+
+/// The command that is asked for, if this client may run it now.
+fn judge(core: &OnCore, link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
+    let asked = TABLE.asked(args);
+    let Some(user) = &link.user else {
+        return match asked {
+            Ok(command) if command.flags.has(Flags::NO_AUTH) => Ok(command),
+            _ => Err(Refusal::NO_AUTH),
+        };
+    };
+    let command = asked?;
+    user.check(command, args)?;
+    if link.protocol == Protocol::Resp2 && link.hears() > 0 {
+        pubsub::may_run_while_hearing(command)?;
+    }
+    if core.is_ending() && command.flags.has(Flags::WRITE) {
+        return Err(Refusal::fixed("BUSY the node is shutting down: connect to another"));
+    }
+    Ok(command)
+}
+
+/// Between MULTI and EXEC commands are queued, but for those that are about that.
+fn is_queued(link: &Link, command: &Command) -> bool {
+    link.queue.is_some()
+        && !matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+fn queue(
+    link: &mut Link,
+    command: &'static Command,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Refusal> {
+    let queue = link.queue.get_or_insert_with(Queue::default);
+    let kept = args.keep();
+    queue.bytes += kept.bytes() + QUEUED_BYTES;
+    if queue.bytes > QUEUE_BYTES_MAX {
+        queue.is_spoilt = true;
+        queue.requests = Vec::new();
+        return Err(Refusal::new(format!(
+            "ERR the commands since MULTI have more than {QUEUE_BYTES_MAX} bytes: send fewer"
+        )));
+    }
+    queue.requests.push((command, kept));
+    reply.simple("QUEUED");
+    Ok(())
+}
+
+/// A request for the slow log. What may be a password is left out.
+fn slow_request(
+    link: &Link,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+    micros: u64,
+) -> SlowRequest {
+    let is_secret = command
+        .is_none_or(|command| command.flags.has(Flags::NO_AUTH) || command.name.starts_with("acl"));
+    let shown = if is_secret { 1 } else { SLOW_ARGS_MAX };
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    for arg in args.iter().take(shown) {
+        let cut = arg.get(..SLOW_ARG_BYTES_MAX).unwrap_or(arg);
+        let mut bytes = cut.to_vec();
+        if cut.len() < arg.len() {
+            bytes.extend_from_slice(
+                format!("... ({} more bytes)", arg.len() - cut.len()).as_bytes(),
+            );
+        }
+        kept.push(bytes);
+    }
+    if args.len() > kept.len() {
+        kept.push(format!("... ({} more arguments)", args.len() - kept.len()).into_bytes());
+    }
+    SlowRequest {
+        id: 0,
+        at_seconds: nearstate_store::now_ms_coarse() / 1000,
+        micros,
+        args: kept,
+        address: link.address.clone(),
+        name: String::from_utf8_lossy(&link.name).into_owned(),
+    }
+}
+
+fn write_letter(letter: &Letter, protocol: Protocol, output: &mut Vec<u8>) {
+    let mut reply = Reply::new(output, protocol);
+    let message = Arc::clone(&letter.message);
+    match &letter.pattern {
+        None => {
+            reply.push(3);
+            reply.bulk(b"message");
+        }
+        Some(pattern) => {
+            reply.push(4);
+            reply.bulk(b"pmessage");
+            reply.bulk(pattern);
+        }
+    }
+    reply.bulk(&message.channel);
+    reply.bulk(&message.payload);
+}

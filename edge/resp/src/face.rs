@@ -1,0 +1,60 @@
+//! The protocol as the node meets it.
+
+use crate::command_count::CommandCounts;
+use crate::conversation::Talk;
+use crate::on_core::OnCore;
+use crate::reply::{Protocol, Reply};
+use crate::server::Server;
+use crate::table::TABLE;
+use nearstate_model::Result;
+use nearstate_node::{Conversation, Core, Face, FaceOnCore, Peer};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// RESP2 and RESP3.
+#[derive(Debug)]
+pub struct RespFace {
+    server: Arc<Server>,
+}
+
+impl RespFace {
+    /// The face of a server.
+    pub const fn new(server: Arc<Server>) -> Self {
+        Self { server }
+    }
+}
+
+impl Face for RespFace {
+    fn name(&self) -> &'static str {
+        "resp"
+    }
+
+    fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>> {
+        let names = TABLE.commands().iter().map(|command| command.name);
+        let counts = Arc::new(CommandCounts::new(names));
+        self.server.tallies.enlist(Arc::clone(&counts));
+        Ok(Rc::new(Parts(Rc::new(OnCore::new(&self.server, core, counts)))))
+    }
+
+    fn refusal(&self, why: &nearstate_node::Refusal) -> Vec<u8> {
+        let mut output = Vec::new();
+        // The first words are those that Redis' clients know, and try again after.
+        let code = match why {
+            nearstate_node::Refusal::TooManyConnections { .. } => {
+                "ERR max number of clients reached: "
+            }
+            nearstate_node::Refusal::RequestTooLarge { .. } => "ERR Protocol error: ",
+            nearstate_node::Refusal::OutOfMemory { .. } => "OOM ",
+        };
+        Reply::new(&mut output, Protocol::Resp2).error(&format!("{code}{why}"));
+        output
+    }
+}
+
+struct Parts(Rc<OnCore>);
+
+impl FaceOnCore for Parts {
+    fn accept(&self, peer: &Peer) -> Box<dyn Conversation> {
+        Box::new(Talk::new(Rc::clone(&self.0), self.0.link(peer)))
+    }
+}

@@ -1,0 +1,109 @@
+//! Why a command was not carried out: the text of an error reply, its code first.
+
+use nearstate_model::Error;
+use std::borrow::Cow;
+use std::fmt;
+
+/// An error reply. Nothing was changed, or the command says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(Cow<'static, str>);
+
+impl Refusal {
+    /// The record has another form than the command needs.
+    pub const WRONG_TYPE: Self =
+        Self::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// An option or its place is wrong.
+    pub const SYNTAX: Self = Self::fixed("ERR syntax error");
+    /// Not a whole number of 64 bits.
+    pub const NOT_INTEGER: Self = Self::fixed("ERR value is not an integer or out of range");
+    /// Not a number.
+    pub const NOT_FLOAT: Self = Self::fixed("ERR value is not a valid float");
+    /// A field of a hash that should be counted is no whole number.
+    pub const HASH_NOT_INTEGER: Self = Self::fixed("ERR hash value is not an integer");
+    /// A field of a hash that should be counted is no number.
+    pub const HASH_NOT_FLOAT: Self = Self::fixed("ERR hash value is not a float");
+    /// A sum beyond 64 bits.
+    pub const OVERFLOW: Self = Self::fixed("ERR increment or decrement would overflow");
+    /// A sum that is no number.
+    pub const NAN_OR_INFINITY: Self = Self::fixed("ERR increment would produce NaN or Infinity");
+    /// The key that must be there is not.
+    pub const NO_KEY: Self = Self::fixed("ERR no such key");
+    /// A cursor that is no number.
+    pub const CURSOR: Self = Self::fixed("ERR invalid cursor");
+    /// A place or a count below zero, or too large.
+    pub const OUT_OF_RANGE: Self = Self::fixed("ERR value is out of range");
+    /// A place below zero.
+    pub const OFFSET: Self = Self::fixed("ERR offset is out of range");
+    /// A script whose SHA-1 is not one that we know.
+    pub const NO_SCRIPT: Self = Self::fixed("NOSCRIPT No matching script. Please use EVAL.");
+    /// A user must say who he is first.
+    pub const NO_AUTH: Self = Self::fixed("NOAUTH Authentication required.");
+    /// A name or a password that is not right. Which of the two is not said.
+    pub const WRONG_PASS: Self =
+        Self::fixed("WRONGPASS invalid username-password pair or user is disabled.");
+
+    /// A text that is known beforehand; it begins with its code.
+    pub const fn fixed(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+
+    /// A text; it begins with its code (`ERR`, `OOM`).
+    pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// `ERR wrong number of arguments for 'get' command`
+    pub fn arity(name: &str) -> Self {
+        Self::new(format!("ERR wrong number of arguments for '{name}' command"))
+    }
+
+    /// `ERR invalid expire time in 'set' command`
+    pub fn expire_time(name: &str) -> Self {
+        Self::new(format!("ERR invalid expire time in '{name}' command"))
+    }
+
+    /// The reply's text, without its mark and line end.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The code tells a client what it may do: `TRYAGAIN` is one that clients repeat by themselves,
+/// and is given only where nothing was changed.
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::WrongKind { .. } => return Self::WRONG_TYPE,
+            Error::Full { .. } => "OOM",
+            Error::Conflict { .. } => "TRYAGAIN",
+            Error::Deadline { .. }
+            | Error::Stalled { .. }
+            | Error::Behind { .. }
+            | Error::InUse { .. } => "BUSY",
+            Error::TagTaken { .. } => "TAGTAKEN",
+            Error::KeyTooLarge { .. }
+            | Error::ValueTooLarge { .. }
+            | Error::TooManyBlocks { .. }
+            | Error::BadName { .. }
+            | Error::TransactionTooLarge { .. }
+            | Error::NoObject { .. }
+            | Error::NotARegion { .. }
+            | Error::Damaged { .. }
+            | Error::AlreadyExists { .. }
+            | Error::Forked
+            | Error::System { .. }
+            | Error::Backend { .. }
+            | Error::BadArgument { .. }
+            | _ => "ERR",
+        };
+        Self::new(format!("{code} {error}"))
+    }
+}

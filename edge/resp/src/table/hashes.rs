@@ -1,0 +1,130 @@
+//! Hashes: a record of form *named blocks*; a field is a block.
+
+use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
+use crate::client::Command;
+use crate::command::{Group, Places};
+
+const ROW: Command = Command { keys: Places::ONE, group: Group::Hashes, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "hset",
+        arity: -4,
+        flags: GROW_FAST,
+        summary: "Sets fields of a hash; answers how many are new.",
+        complexity: "O(N), N fields given",
+        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        ..ROW
+    },
+    Command {
+        name: "hmset",
+        arity: -4,
+        flags: GROW_FAST,
+        summary: "Sets fields of a hash; answers OK.",
+        complexity: "O(N), N fields given",
+        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        ..ROW
+    },
+    Command {
+        name: "hsetnx",
+        arity: 4,
+        flags: GROW_FAST,
+        summary: "Sets a field of a hash if it is not there.",
+        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        ..ROW
+    },
+    Command { name: "hget", arity: 3, flags: READ_FAST, summary: "The value of a field.", ..ROW },
+    Command {
+        name: "hmget",
+        arity: -3,
+        flags: READ_FAST,
+        summary: "The values of some fields.",
+        complexity: "O(N), N fields given",
+        ..ROW
+    },
+    Command {
+        name: "hgetall",
+        arity: 2,
+        flags: READ,
+        summary: "All fields with their values.",
+        complexity: "O(N), N fields of the hash",
+        ..ROW
+    },
+    Command {
+        name: "hdel",
+        arity: -3,
+        flags: WRITE_FAST,
+        summary: "Deletes fields; with the last one the key.",
+        complexity: "O(N), N fields given",
+        ..ROW
+    },
+    Command {
+        name: "hexists",
+        arity: 3,
+        flags: READ_FAST,
+        summary: "Whether a field is there.",
+        ..ROW
+    },
+    Command {
+        name: "hlen",
+        arity: 2,
+        flags: READ_FAST,
+        summary: "How many fields there are.",
+        ..ROW
+    },
+    Command {
+        name: "hkeys",
+        arity: 2,
+        flags: READ,
+        summary: "The names of all fields.",
+        complexity: "O(N), N fields of the hash",
+        ..ROW
+    },
+    Command {
+        name: "hvals",
+        arity: 2,
+        flags: READ,
+        summary: "The values of all fields.",
+        complexity: "O(N), N fields of the hash",
+        ..ROW
+    },
+    Command {
+        name: "hincrby",
+        arity: 4,
+        flags: GROW_FAST,
+        summary: "Adds to the number in a field.",
+        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        ..ROW
+    },
+    Command {
+        name: "hincrbyfloat",
+        arity: 4,
+        flags: GROW_FAST,
+        summary: "Adds a fraction to the number in a field.",
+        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        ..ROW
+    },
+    Command {
+        name: "hstrlen",
+        arity: 3,
+        flags: READ_FAST,
+        summary: "The length of a field's value.",
+        ..ROW
+    },
+    Command {
+        name: "hscan",
+        arity: -3,
+        flags: READ,
+        summary: "Walks the fields of a hash in parts.",
+        complexity: "O(1) a call, O(N) for all N fields",
+        ..ROW
+    },
+    Command {
+        name: "hrandfield",
+        arity: -2,
+        flags: READ,
+        summary: "Fields by chance.",
+        complexity: "O(N), N fields of the hash",
+        ..ROW
+    },
+];

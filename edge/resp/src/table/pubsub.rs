@@ -1,0 +1,85 @@
+//! Publish and subscribe.
+
+use super::{ANY_TIME, TALK};
+use crate::client::Command;
+use crate::command::{Flags, Group, Places};
+
+const ROW: Command = Command { group: Group::Pubsub, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "subscribe",
+        arity: -2,
+        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
+        channels: Places::ALL,
+        summary: "Listens to channels.",
+        complexity: "O(N), N channels given",
+        ..ROW
+    },
+    Command {
+        name: "unsubscribe",
+        arity: -1,
+        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
+        channels: Places::ALL,
+        summary: "Listens to channels no longer; without one, to none.",
+        complexity: "O(N), N channels given",
+        ..ROW
+    },
+    Command {
+        name: "psubscribe",
+        arity: -2,
+        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
+        channels: Places::ALL,
+        summary: "Listens to the channels that match patterns.",
+        complexity: "O(N), N patterns given",
+        ..ROW
+    },
+    Command {
+        name: "punsubscribe",
+        arity: -1,
+        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
+        channels: Places::ALL,
+        summary: "Listens to patterns no longer; without one, to none.",
+        complexity: "O(N), N patterns given",
+        ..ROW
+    },
+    Command {
+        name: "publish",
+        arity: 3,
+        flags: ANY_TIME.and(Flags::PUBSUB).and(Flags::FAST),
+        channels: Places::ONE,
+        summary: "Sends a message to all that listen to a channel.",
+        complexity: "O(N+M), N that listen, M patterns",
+        ..ROW
+    },
+    Command {
+        name: "pubsub",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Looks at channels.",
+        ..ROW
+    },
+    Command {
+        name: "pubsub|channels",
+        arity: -2,
+        flags: ANY_TIME.and(Flags::PUBSUB),
+        summary: "Channels that somebody listens to.",
+        complexity: "O(N), N channels",
+        ..ROW
+    },
+    Command {
+        name: "pubsub|numsub",
+        arity: -2,
+        flags: ANY_TIME.and(Flags::PUBSUB),
+        summary: "How many listen to channels.",
+        complexity: "O(N), N channels given",
+        ..ROW
+    },
+    Command {
+        name: "pubsub|numpat",
+        arity: 2,
+        flags: ANY_TIME.and(Flags::PUBSUB),
+        summary: "How many patterns are listened to.",
+        ..ROW
+    },
+];

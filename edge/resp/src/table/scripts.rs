@@ -1,0 +1,69 @@
+//! Scripts: those five that the clients send, by their SHA-1.
+
+use crate::client::Command;
+use crate::command::{Flags, Group, Places};
+
+const ROW: Command = Command { group: Group::Scripts, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "eval",
+        arity: -3,
+        flags: Flags::NOSCRIPT
+            .and(Flags::STALE)
+            .and(Flags::SKIP_MONITOR)
+            .and(Flags::NO_MANDATORY_KEYS)
+            .and(Flags::MOVABLE_KEYS),
+        keys: Places::Counted { count: 2, first: 3, step: 1 },
+        summary: "Runs a script.",
+        complexity: "That of the script",
+        differs: "Knows the lock scripts of redis-py, ricsdl and sdlgo only; any other is refused.",
+        ..ROW
+    },
+    Command {
+        name: "evalsha",
+        arity: -3,
+        flags: Flags::NOSCRIPT
+            .and(Flags::STALE)
+            .and(Flags::SKIP_MONITOR)
+            .and(Flags::NO_MANDATORY_KEYS)
+            .and(Flags::MOVABLE_KEYS),
+        keys: Places::Counted { count: 2, first: 3, step: 1 },
+        summary: "Runs a script by its SHA-1.",
+        complexity: "That of the script",
+        differs: "Knows those scripts without a SCRIPT LOAD before.",
+        ..ROW
+    },
+    Command {
+        name: "script",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Looks after scripts.",
+        ..ROW
+    },
+    Command {
+        name: "script|load",
+        arity: 3,
+        flags: Flags::NOSCRIPT.and(Flags::STALE),
+        summary: "The SHA-1 of a script, if it is one that we know.",
+        complexity: "O(N), N bytes of the script",
+        differs: "Refuses a script that we do not know.",
+        ..ROW
+    },
+    Command {
+        name: "script|exists",
+        arity: -3,
+        flags: Flags::NOSCRIPT,
+        summary: "Which scripts we know.",
+        complexity: "O(N), N scripts given",
+        ..ROW
+    },
+    Command {
+        name: "script|flush",
+        arity: -2,
+        flags: Flags::NOSCRIPT,
+        summary: "Forgets nothing.",
+        differs: "The known scripts stay.",
+        ..ROW
+    },
+];

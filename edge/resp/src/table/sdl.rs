@@ -1,0 +1,211 @@
+//! The commands of the SDL back-end's module (o-ran-sc/ric-plt-dbaas), all twenty.
+
+use super::{GROW, READ, WRITE};
+use crate::client::Command;
+use crate::command::{Flags, Group, Places, Walk};
+
+const ROW: Command = Command { group: Group::Sdl, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "setie",
+        arity: -4,
+        flags: GROW.and(Flags::MODULE),
+        keys: Places::ONE,
+        summary: "Sets a key if it has the old value.",
+        complexity: "O(N), N bytes of the values",
+        differs: "Compares whole values; the module stops at a NUL.",
+        ..ROW
+    },
+    Command {
+        name: "setne",
+        arity: -4,
+        flags: GROW.and(Flags::MODULE),
+        keys: Places::ONE,
+        summary: "Sets a key if it has not the old value.",
+        complexity: "O(N), N bytes of the values",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "delie",
+        arity: 3,
+        flags: WRITE.and(Flags::MODULE),
+        keys: Places::ONE,
+        summary: "Deletes a key if it has the old value.",
+        complexity: "O(N), N bytes of the value",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "delne",
+        arity: 3,
+        flags: WRITE.and(Flags::MODULE),
+        keys: Places::ONE,
+        summary: "Deletes a key if it has not the old value.",
+        complexity: "O(N), N bytes of the value",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "msetpub",
+        arity: -5,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::span(1, -3, 2),
+        channels: Places::span(-2, -2, 1),
+        summary: "Sets keys, and publishes a message.",
+        complexity: "O(N), N keys given",
+        ..ROW
+    },
+    Command {
+        name: "msetmpub",
+        arity: -7,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MOVABLE_KEYS).and(Flags::MODULE),
+        keys: Places::Counted { count: 1, first: 3, step: 2 },
+        channels: Places::Behind { count: 1, first: 3, step: 2 },
+        summary: "Sets keys, and publishes messages.",
+        complexity: "O(N), N keys and messages given",
+        ..ROW
+    },
+    Command {
+        name: "setxxpub",
+        arity: 5,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(-2, -2, 1),
+        summary: "Sets a key if it is there, and publishes a message.",
+        ..ROW
+    },
+    Command {
+        name: "setnxpub",
+        arity: 5,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(-2, -2, 1),
+        summary: "Sets a key if it is not there, and publishes a message.",
+        ..ROW
+    },
+    Command {
+        name: "setnxmpub",
+        arity: -5,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(3, -2, 2),
+        summary: "Sets a key if it is not there, and publishes messages.",
+        complexity: "O(N), N messages given",
+        ..ROW
+    },
+    Command {
+        name: "setiepub",
+        arity: 6,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(-2, -2, 1),
+        summary: "Sets a key if it has the old value, and publishes a message.",
+        complexity: "O(N), N bytes of the values",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "setiempub",
+        arity: -6,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(4, -2, 2),
+        summary: "Sets a key if it has the old value, and publishes messages.",
+        complexity: "O(N), N bytes of the values",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "setnepub",
+        arity: 6,
+        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(-2, -2, 1),
+        summary: "Sets a key if it has not the old value, and publishes a message.",
+        complexity: "O(N), N bytes of the values",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "delpub",
+        arity: -4,
+        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::span(1, -3, 1),
+        channels: Places::span(-2, -2, 1),
+        summary: "Deletes keys, and publishes a message if one was there.",
+        complexity: "O(N), N keys given",
+        ..ROW
+    },
+    Command {
+        name: "delmpub",
+        arity: -6,
+        flags: WRITE.and(Flags::PUBSUB).and(Flags::MOVABLE_KEYS).and(Flags::MODULE),
+        keys: Places::Counted { count: 1, first: 3, step: 1 },
+        channels: Places::Behind { count: 1, first: 3, step: 1 },
+        summary: "Deletes keys, and publishes messages if one was there.",
+        complexity: "O(N), N keys and messages given",
+        ..ROW
+    },
+    Command {
+        name: "deliepub",
+        arity: 5,
+        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(-2, -2, 1),
+        summary: "Deletes a key if it has the old value, and publishes a message.",
+        complexity: "O(N), N bytes of the value",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "deliempub",
+        arity: -5,
+        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(3, -2, 2),
+        summary: "Deletes a key if it has the old value, and publishes messages.",
+        complexity: "O(N), N bytes of the value",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "delnepub",
+        arity: 5,
+        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
+        keys: Places::ONE,
+        channels: Places::span(-2, -2, 1),
+        summary: "Deletes a key if it has not the old value, and publishes a message.",
+        complexity: "O(N), N bytes of the value",
+        differs: "Compares whole values.",
+        ..ROW
+    },
+    Command {
+        name: "nget.atomic",
+        arity: -2,
+        flags: READ.and(Flags::MODULE),
+        walk: Walk::Pattern(1),
+        summary: "The keys that match a pattern, with their values, at one instant.",
+        complexity: "O(N), N keys of the namespace, or of all",
+        ..ROW
+    },
+    Command {
+        name: "nget.noatomic",
+        arity: -2,
+        flags: READ.and(Flags::MODULE),
+        walk: Walk::Pattern(1),
+        summary: "The keys that match a pattern, with their values.",
+        complexity: "O(N), N keys of the namespace, or of all",
+        ..ROW
+    },
+    Command {
+        name: "ndel.atomic",
+        arity: 2,
+        flags: WRITE.and(Flags::MODULE),
+        walk: Walk::Pattern(1),
+        summary: "Deletes the keys that match a pattern, at one instant.",
+        complexity: "O(N), N keys of the namespace, or of all",
+        ..ROW
+    },
+];

@@ -1,0 +1,54 @@
+//! Sentinel, on the same port: it always names this server.
+
+use super::ANY_TIME;
+use crate::client::Command;
+use crate::command::{Flags, Group};
+
+const ROW: Command = Command { group: Group::Sentinel, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "sentinel",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Where masters are.",
+        differs: "Answers for every name: there is one server, which is the master.",
+        ..ROW
+    },
+    Command {
+        name: "sentinel|get-master-addr-by-name",
+        arity: 3,
+        flags: ANY_TIME,
+        summary: "The address of a master.",
+        ..ROW
+    },
+    Command { name: "sentinel|masters", arity: 2, flags: ANY_TIME, summary: "All masters.", ..ROW },
+    Command {
+        name: "sentinel|master",
+        arity: 3,
+        flags: ANY_TIME,
+        summary: "What is known of a master.",
+        ..ROW
+    },
+    Command {
+        name: "sentinel|slaves",
+        arity: 3,
+        flags: ANY_TIME,
+        summary: "The replicas of a master.",
+        ..ROW
+    },
+    Command {
+        name: "sentinel|replicas",
+        arity: 3,
+        flags: ANY_TIME,
+        summary: "The replicas of a master.",
+        ..ROW
+    },
+    Command {
+        name: "sentinel|sentinels",
+        arity: 3,
+        flags: ANY_TIME,
+        summary: "The other sentinels of a master.",
+        ..ROW
+    },
+];

@@ -1,0 +1,352 @@
+//! The connection and the server.
+
+use super::{ANY_TIME, OPERATOR, READ, TALK};
+use crate::client::Command;
+use crate::command::{Categories, Flags, Group, Places};
+use crate::commands::command;
+
+const ROW: Command = Command { group: Group::Server, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "ping",
+        arity: -1,
+        flags: Flags::FAST.and(Flags::SUBSCRIBED),
+        group: Group::Connection,
+        summary: "Answers PONG, or what it is given.",
+        ..ROW
+    },
+    Command {
+        name: "echo",
+        arity: 2,
+        flags: ANY_TIME.and(Flags::FAST),
+        group: Group::Connection,
+        summary: "Answers what it is given.",
+        ..ROW
+    },
+    Command {
+        name: "quit",
+        arity: -1,
+        flags: TALK
+            .and(Flags::FAST)
+            .and(Flags::NO_AUTH)
+            .and(Flags::ALLOW_BUSY)
+            .and(Flags::AT_ONCE)
+            .and(Flags::SUBSCRIBED),
+        group: Group::Connection,
+        summary: "Closes the connection.",
+        ..ROW
+    },
+    Command {
+        name: "reset",
+        flags: TALK
+            .and(Flags::FAST)
+            .and(Flags::NO_AUTH)
+            .and(Flags::ALLOW_BUSY)
+            .and(Flags::AT_ONCE)
+            .and(Flags::SUBSCRIBED),
+        group: Group::Connection,
+        summary: "Makes the connection a new one.",
+        ..ROW
+    },
+    Command {
+        name: "select",
+        arity: 2,
+        flags: ANY_TIME.and(Flags::FAST),
+        group: Group::Connection,
+        summary: "Chooses a database.",
+        differs: "Takes 0 only: there is one database.",
+        ..ROW
+    },
+    Command {
+        name: "hello",
+        arity: -1,
+        flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
+        group: Group::Connection,
+        summary: "Chooses the protocol; may say who the client is.",
+        ..ROW
+    },
+    Command {
+        name: "auth",
+        arity: -2,
+        flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
+        group: Group::Connection,
+        summary: "Says who the client is.",
+        ..ROW
+    },
+    Command {
+        name: "acl",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Looks at users.",
+        differs: "Users are made in the configuration only: no SETUSER, DELUSER, LOAD, SAVE, LOG, \
+                  DRYRUN, GENPASS.",
+        ..ROW
+    },
+    Command { name: "acl|whoami", arity: 2, flags: TALK, summary: "Who the client is.", ..ROW },
+    Command {
+        name: "acl|list",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "All users with their rules.",
+        complexity: "O(N), N users",
+        differs: "Namespaces stand as `~{ns},*`; there are no selectors.",
+        ..ROW
+    },
+    Command {
+        name: "acl|users",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "The names of all users.",
+        complexity: "O(N), N users",
+        ..ROW
+    },
+    Command {
+        name: "acl|cat",
+        arity: -2,
+        flags: TALK,
+        summary: "The categories, or the commands of one.",
+        complexity: "O(N), N commands",
+        differs: "Has the category `@sdl`, and none of the forms that are not offered.",
+        ..ROW
+    },
+    Command {
+        name: "acl|getuser",
+        arity: 3,
+        flags: OPERATOR,
+        summary: "A user's rules.",
+        complexity: "O(N), N rules of the user",
+        differs: "There are no selectors.",
+        ..ROW
+    },
+    Command {
+        name: "client",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        group: Group::Connection,
+        summary: "Looks at connections.",
+        differs: "No KILL, PAUSE, REPLY, TRACKING, UNBLOCK, NO-EVICT.",
+        ..ROW
+    },
+    Command {
+        name: "client|id",
+        arity: 2,
+        flags: TALK,
+        group: Group::Connection,
+        summary: "The number of this connection.",
+        ..ROW
+    },
+    Command {
+        name: "client|setname",
+        arity: 3,
+        flags: TALK,
+        group: Group::Connection,
+        summary: "Gives this connection a name.",
+        ..ROW
+    },
+    Command {
+        name: "client|getname",
+        arity: 2,
+        flags: TALK,
+        group: Group::Connection,
+        summary: "The name of this connection.",
+        ..ROW
+    },
+    Command {
+        name: "client|setinfo",
+        arity: 4,
+        flags: TALK,
+        group: Group::Connection,
+        summary: "Says which library the client uses.",
+        differs: "As in Redis 7.2.",
+        ..ROW
+    },
+    Command {
+        name: "client|info",
+        arity: 2,
+        flags: TALK,
+        group: Group::Connection,
+        summary: "What is known of this connection.",
+        ..ROW
+    },
+    Command {
+        name: "client|list",
+        arity: -2,
+        flags: OPERATOR,
+        group: Group::Connection,
+        summary: "What is known of all connections.",
+        complexity: "O(N), N connections",
+        ..ROW
+    },
+    Command {
+        name: "client|no-touch",
+        arity: 3,
+        flags: TALK,
+        group: Group::Connection,
+        summary: "Accepted.",
+        differs: "As in Redis 7.2; changes nothing: there is no eviction.",
+        ..ROW
+    },
+    Command {
+        name: "command",
+        arity: -1,
+        flags: ANY_TIME.and(Flags::CONTAINER),
+        also: Categories::CONNECTION,
+        summary: "All commands, in the form of Redis 6: seven elements for each.",
+        complexity: "O(N), N commands",
+        differs: "Seven elements and not ten: what sdlgo checks for. Subcommands stand in COMMAND \
+                  INFO.",
+        run: command::command,
+        ..ROW
+    },
+    Command {
+        name: "command|count",
+        arity: 2,
+        flags: ANY_TIME,
+        also: Categories::CONNECTION,
+        summary: "How many commands there are.",
+        run: command::count,
+        ..ROW
+    },
+    Command {
+        name: "command|info",
+        arity: -2,
+        flags: ANY_TIME,
+        also: Categories::CONNECTION,
+        summary: "Rows of the table.",
+        complexity: "O(N), N names given",
+        differs: "Seven elements and not ten.",
+        run: command::info,
+        ..ROW
+    },
+    Command {
+        name: "command|docs",
+        arity: -2,
+        flags: ANY_TIME,
+        also: Categories::CONNECTION,
+        summary: "What commands do and cost.",
+        complexity: "O(N), N names given",
+        differs: "No history and no arguments; `differs` says what differs from Redis.",
+        run: command::docs,
+        ..ROW
+    },
+    Command {
+        name: "command|list",
+        arity: -2,
+        flags: ANY_TIME,
+        also: Categories::CONNECTION,
+        summary: "The names of all commands.",
+        complexity: "O(N), N commands",
+        run: command::list,
+        ..ROW
+    },
+    Command {
+        name: "command|getkeys",
+        arity: -4,
+        flags: ANY_TIME,
+        also: Categories::CONNECTION,
+        summary: "Which arguments of a request are keys.",
+        complexity: "O(N), N arguments",
+        run: command::getkeys,
+        ..ROW
+    },
+    Command {
+        name: "info",
+        arity: -1,
+        flags: ANY_TIME,
+        also: Categories::DANGEROUS,
+        summary: "Facts about the server.",
+        ..ROW
+    },
+    Command {
+        name: "config",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Looks at the configuration.",
+        differs: "Only GET: the configuration is a file.",
+        ..ROW
+    },
+    Command {
+        name: "config|get",
+        arity: -3,
+        flags: OPERATOR,
+        summary: "The settings that match patterns.",
+        complexity: "O(N*M), N settings, M patterns",
+        ..ROW
+    },
+    Command {
+        name: "slowlog",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Looks at slow commands.",
+        ..ROW
+    },
+    Command {
+        name: "slowlog|get",
+        arity: -2,
+        flags: ANY_TIME.and(Flags::ADMIN),
+        summary: "The last slow commands.",
+        complexity: "O(N), N entries asked for",
+        ..ROW
+    },
+    Command {
+        name: "slowlog|len",
+        arity: 2,
+        flags: ANY_TIME.and(Flags::ADMIN),
+        summary: "How many slow commands are remembered.",
+        ..ROW
+    },
+    Command {
+        name: "slowlog|reset",
+        arity: 2,
+        flags: ANY_TIME.and(Flags::ADMIN),
+        summary: "Forgets the slow commands.",
+        complexity: "O(N), N entries",
+        ..ROW
+    },
+    Command {
+        name: "memory",
+        arity: -2,
+        flags: Flags::CONTAINER,
+        summary: "Looks at memory.",
+        differs: "Only USAGE.",
+        ..ROW
+    },
+    Command {
+        name: "memory|usage",
+        arity: -3,
+        flags: READ,
+        keys: Places::span(2, 2, 1),
+        summary: "How many bytes a record takes.",
+        differs: "What it takes in the region; SAMPLES changes nothing.",
+        ..ROW
+    },
+    Command {
+        name: "time",
+        flags: ANY_TIME.and(Flags::FAST),
+        summary: "The time of the server.",
+        ..ROW
+    },
+    Command {
+        name: "lastsave",
+        flags: ANY_TIME.and(Flags::FAST),
+        also: Categories::ADMIN.and(Categories::DANGEROUS),
+        summary: "When the region was last made safe on a disk.",
+        ..ROW
+    },
+    Command {
+        name: "wait",
+        arity: 3,
+        flags: Flags::NOSCRIPT,
+        also: Categories::CONNECTION,
+        summary: "How many replicas have what was written.",
+        ..ROW
+    },
+    Command {
+        name: "role",
+        flags: TALK.and(Flags::FAST),
+        also: Categories::ADMIN.and(Categories::DANGEROUS),
+        summary: "What the server is for others.",
+        ..ROW
+    },
+];

@@ -1,0 +1,124 @@
+//! Sets: a record of form *set*.
+
+use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
+use crate::client::Command;
+use crate::command::{Flags, Group, Places};
+
+const ROW: Command = Command { keys: Places::ONE, group: Group::Sets, ..super::ROW };
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "sadd",
+        arity: -3,
+        flags: GROW_FAST,
+        summary: "Adds members to a set; answers how many are new.",
+        complexity: "O(N), N members given",
+        ..ROW
+    },
+    Command {
+        name: "srem",
+        arity: -3,
+        flags: WRITE_FAST,
+        summary: "Takes members from a set; with the last one the key.",
+        complexity: "O(N), N members given",
+        ..ROW
+    },
+    Command {
+        name: "smembers",
+        arity: 2,
+        flags: READ,
+        summary: "All members.",
+        complexity: "O(N), N members of the set",
+        ..ROW
+    },
+    Command {
+        name: "sismember",
+        arity: 3,
+        flags: READ_FAST,
+        summary: "Whether this is a member.",
+        ..ROW
+    },
+    Command {
+        name: "smismember",
+        arity: -3,
+        flags: READ_FAST,
+        summary: "Whether these are members, one by one.",
+        complexity: "O(N), N members given",
+        ..ROW
+    },
+    Command {
+        name: "scard",
+        arity: 2,
+        flags: READ_FAST,
+        summary: "How many members there are.",
+        ..ROW
+    },
+    Command {
+        name: "spop",
+        arity: -2,
+        flags: WRITE_FAST,
+        summary: "Takes members by chance, and answers them.",
+        complexity: "O(N), N members taken",
+        ..ROW
+    },
+    Command {
+        name: "srandmember",
+        arity: -2,
+        flags: READ,
+        summary: "Members by chance.",
+        complexity: "O(N), N members asked for",
+        ..ROW
+    },
+    Command {
+        name: "smove",
+        arity: 4,
+        flags: WRITE_FAST,
+        keys: Places::TWO,
+        summary: "Moves a member from one set to another.",
+        ..ROW
+    },
+    Command {
+        name: "sinter",
+        arity: -2,
+        flags: READ,
+        keys: Places::ALL,
+        summary: "What all sets have.",
+        complexity: "O(N*M), N members of the smallest, M sets",
+        ..ROW
+    },
+    Command {
+        name: "sunion",
+        arity: -2,
+        flags: READ,
+        keys: Places::ALL,
+        summary: "What any of the sets has.",
+        complexity: "O(N), N members of all sets",
+        ..ROW
+    },
+    Command {
+        name: "sdiff",
+        arity: -2,
+        flags: READ,
+        keys: Places::ALL,
+        summary: "What the first set has and no other.",
+        complexity: "O(N), N members of all sets",
+        ..ROW
+    },
+    Command {
+        name: "sintercard",
+        arity: -3,
+        flags: READ.and(Flags::MOVABLE_KEYS),
+        keys: Places::Counted { count: 1, first: 2, step: 1 },
+        summary: "How many members all sets have.",
+        complexity: "O(N*M), N members of the smallest, M sets",
+        ..ROW
+    },
+    Command {
+        name: "sscan",
+        arity: -3,
+        flags: READ,
+        summary: "Walks the members of a set in parts.",
+        complexity: "O(1) a call, O(N) for all N members",
+        ..ROW
+    },
+];

@@ -1,0 +1,475 @@
+//! One client's connection: bytes in, bytes out, bounds. A task of its core for as long as it lasts.
+//!
+//! ```text
+//!            +------------------------------ all sent -------------------------------+
+//!            v                                                                       |
+//!   what happens by itself -> what was left of the input, or a read -> hear -> send -+
+//!            |                               |                                   |
+//!         Work: again, as background work    nothing there: wait for the client  client does not read:
+//!         until Listen                       (with a time-out in mid-request)    wait, read nothing more
+//! ```
+//!
+//! A read takes what has come, 64 KB at most, into memory of the core; so a connection that waits for
+//! its client keeps no buffer. All answers to it leave in one write.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::conversation::{Conversation, ENOUGH, Peer, Refusal, Then};
+use crate::executor::{Class, Sleep, become_class, is_due, sleep};
+use crate::reception::{READ_BYTES, Reception};
+
+/// How long a connection that we close waits for the client to close its side, so that the last
+/// answer arrives. Bytes that nobody has read would make the kernel cut the connection and drop
+/// the answer with it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Client or conversation have closed it, or the socket has failed.
+    Over,
+    /// The client did not read.
+    Slow,
+    /// The client did not finish a request.
+    HalfSent,
+}
+
+/// A request that is not whole yet.
+struct Half {
+    since: u64,
+    alarm: Sleep,
+}
+
+struct Connection<S> {
+    stream: S,
+    conversation: Box<dyn Conversation>,
+    reception: Rc<Reception>,
+    then: Then,
+    /// What has come and was not taken, from `taken` on.
+    input: Vec<u8>,
+    taken: usize,
+    /// The conversation took something and left something: ask it again.
+    is_to_hear: bool,
+    /// Answers, from `sent` on not sent yet.
+    output: Vec<u8>,
+    sent: usize,
+    /// When the answers that are not sent yet were asked for; 0 if nobody did.
+    asked_at: u64,
+    half: Option<Half>,
+    /// Set while the client does not read, or before we close.
+    patience: Option<Sleep>,
+    is_lingering: bool,
+    /// More answers are waiting than may.
+    is_flooded: bool,
+    /// Bytes that the core has noted for this connection.
+    kept: usize,
+}
+
+/// Serves a client until one of both has enough.
+pub(crate) async fn serve<S>(reception: Rc<Reception>, stream: S, peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let conversation = reception.accept(&peer);
+    let mut connection = Connection {
+        stream,
+        conversation,
+        reception,
+        then: Then::Listen,
+        input: Vec::new(),
+        taken: 0,
+        is_to_hear: false,
+        output: Vec::new(),
+        sent: 0,
+        asked_at: 0,
+        half: None,
+        patience: None,
+        is_lingering: false,
+        is_flooded: false,
+        kept: 0,
+    };
+    let end = poll_fn(|cx| connection.poll(cx)).await;
+    let metric = connection.reception.core().metric();
+    match end {
+        End::Over => {}
+        End::Slow => metric.slow_clients.add(1),
+        End::HalfSent => metric.half_sent.add(1),
+    }
+}
+
+impl<S> Drop for Connection<S> {
+    fn drop(&mut self) {
+        self.reception.note_kept(self.kept, 0);
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let end = self.go_on(cx);
+        if end.is_pending() {
+            self.put_away();
+            if self.note_kept() {
+                return end;
+            }
+            // The next call sends the refusal.
+            cx.waker().wake_by_ref();
+        }
+        end
+    }
+
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let mut has_turned = false;
+        loop {
+            if self.is_flooded {
+                return Poll::Ready(End::Slow);
+            }
+            match self.send(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Pending => return self.wait_for_reader(cx),
+            }
+            if has_turned && is_due() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            has_turned = true;
+            match self.then {
+                Then::Close => return self.linger(cx),
+                Then::Work => ready!(self.work(cx)),
+                Then::Listen => {
+                    if let Some(end) = ready!(self.listen(cx)) {
+                        return Poll::Ready(end);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets work go on by one step. `Ready`: something is to be sent, or the work is over.
+    fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.happen(cx) {
+            Poll::Ready(Then::Work) => {
+                become_class(Class::Background);
+                // What there is to send is sent first; the rest of the work is for the next poll.
+                cx.waker().wake_by_ref();
+                if self.output.is_empty() { Poll::Pending } else { self.send_between(cx) }
+            }
+            Poll::Ready(then) => {
+                become_class(Class::Request);
+                self.then = then;
+                Poll::Ready(())
+            }
+            Poll::Pending if self.output.is_empty() => Poll::Pending,
+            Poll::Pending => Poll::Ready(()),
+        }
+    }
+
+    /// Sends what a step of work has made, and gives way. Errors show with the next poll.
+    fn send_between(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.send(cx) {
+            Poll::Ready(Ok(())) => Poll::Pending,
+            Poll::Pending | Poll::Ready(Err(_)) => Poll::Ready(()),
+        }
+    }
+
+    /// What happens by itself, then what the client says. `Ready(None)`: there may be something to
+    /// send.
+    fn listen(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        match self.happen(cx) {
+            Poll::Ready(Then::Listen) | Poll::Pending => {}
+            Poll::Ready(then) => {
+                self.then = then;
+                return Poll::Ready(None);
+            }
+        }
+        if !self.output.is_empty() {
+            return Poll::Ready(None);
+        }
+        if self.is_to_hear {
+            self.hear_again();
+            return Poll::Ready(None);
+        }
+        match self.read(cx) {
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(End::Over)),
+            Poll::Ready(Ok(_)) => Poll::Ready(None),
+            Poll::Pending => self.wait_for_request(cx),
+        }
+    }
+
+    /// Reads once, and lets the conversation hear it. Returns how many bytes have come.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        let mut scratch = self.reception.borrow_scratch();
+        let read = self.read_into(&mut scratch, cx);
+        if let Poll::Ready(Ok(bytes)) = read
+            && bytes > 0
+        {
+            self.asked_at = self.reception.core().clock().now();
+            let come = scratch.get(..bytes).unwrap_or_default();
+            if self.input.is_empty() {
+                let taken = self.hear(come);
+                let rest = come.get(taken..).unwrap_or_default();
+                if !rest.is_empty() {
+                    self.keep(rest);
+                    self.judge_input();
+                }
+            } else {
+                self.keep(come);
+                self.hear_again();
+            }
+        }
+        self.reception.return_scratch(scratch);
+        read
+    }
+
+    fn read_into(
+        &mut self,
+        scratch: &mut [u8],
+        cx: &mut Context<'_>,
+    ) -> Poll<std::io::Result<usize>> {
+        let mut into = ReadBuf::new(scratch);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut into))?;
+        let bytes = into.filled().len();
+        if bytes > 0 {
+            let metric = self.reception.core().metric();
+            metric.reads.add(1);
+            metric.bytes_read.add(bytes as u64);
+        }
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// Lets the conversation hear what it has left.
+    fn hear_again(&mut self) {
+        let input = std::mem::take(&mut self.input);
+        let taken = self.hear(input.get(self.taken..).unwrap_or_default());
+        self.input = input;
+        self.taken += taken;
+        if self.taken >= self.input.len() {
+            self.input = Vec::new();
+            self.taken = 0;
+        }
+        self.judge_input();
+    }
+
+    /// Returns how much was taken.
+    fn hear(&mut self, input: &[u8]) -> usize {
+        self.borrow_output();
+        let heard = self.conversation.hear(input, &mut self.output);
+        debug_assert!(heard.taken <= input.len(), "a conversation takes what it was given");
+        let taken = heard.taken.min(input.len());
+        self.is_to_hear = taken > 0 && taken < input.len();
+        if taken > 0 {
+            self.half = None;
+        }
+        self.follow(heard.then);
+        self.judge_output();
+        taken
+    }
+
+    fn follow(&mut self, then: Then) {
+        self.then = then;
+        if then == Then::Work {
+            become_class(Class::Background);
+        }
+    }
+
+    fn happen(&mut self, cx: &mut Context<'_>) -> Poll<Then> {
+        self.borrow_output();
+        let happened = self.conversation.happen(cx, &mut self.output);
+        self.judge_output();
+        if let Poll::Ready(then) = happened
+            && self.then != Then::Close
+        {
+            if then == Then::Work {
+                become_class(Class::Background);
+            }
+            return Poll::Ready(then);
+        }
+        if self.then == Then::Close { Poll::Ready(Then::Close) } else { Poll::Pending }
+    }
+
+    /// Keeps bytes that were not taken.
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.taken > 0 {
+            self.input.drain(..self.taken);
+            self.taken = 0;
+        }
+        let max = self.reception.core().limits().input_bytes_max;
+        let needed = self.input.len() + bytes.len();
+        if needed > self.input.capacity() {
+            // Grows by halves, but not past the bound: what is needed passes it by a read at most.
+            let wanted = needed.max((needed + needed / 2).min(max));
+            self.input.reserve_exact(wanted - self.input.len());
+        }
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// A request that is larger than allowed ends the conversation.
+    fn judge_input(&mut self) {
+        let max = self.reception.core().limits().input_bytes_max;
+        if !self.is_to_hear && self.then == Then::Listen && self.input.len() - self.taken > max {
+            self.reception.core().metric().too_large.add(1);
+            self.refuse(&Refusal::RequestTooLarge { max });
+        }
+    }
+
+    /// So do answers that the client does not read.
+    fn judge_output(&mut self) {
+        if self.output.len() > self.reception.core().limits().output_bytes_max {
+            self.is_flooded = true;
+        }
+    }
+
+    fn refuse(&mut self, why: &Refusal) {
+        self.input = Vec::new();
+        self.taken = 0;
+        self.is_to_hear = false;
+        self.output.extend_from_slice(&self.reception.refusal(why));
+        self.then = Then::Close;
+    }
+
+    /// Sends what there is. `Pending`: the socket is full.
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        if self.output.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while self.sent < self.output.len() {
+            let rest = self.output.get(self.sent..).unwrap_or_default();
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest)) {
+                Ok(0) | Err(_) => return Poll::Ready(Err(End::Over)),
+                Ok(bytes) => {
+                    self.sent += bytes;
+                    self.patience = None;
+                    let metric = self.reception.core().metric();
+                    metric.writes.add(1);
+                    metric.bytes_written.add(bytes as u64);
+                }
+            }
+        }
+        if ready!(Pin::new(&mut self.stream).poll_flush(cx)).is_err() {
+            return Poll::Ready(Err(End::Over));
+        }
+        self.output.clear();
+        self.sent = 0;
+        if self.asked_at > 0 {
+            let core = self.reception.core();
+            let ticks = core.clock().now().saturating_sub(self.asked_at);
+            core.metric().turn_nanos.record(core.clock().nanos(ticks));
+            self.asked_at = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The client does not read. Messages of others go on as far as they fit; requests and work wait.
+    fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.half = None;
+        if self.then == Then::Listen {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+            match self.happen(cx) {
+                // It would have to be told, and it does not read.
+                Poll::Ready(Then::Close) => return Poll::Ready(End::Slow),
+                Poll::Ready(Then::Work) => self.then = Then::Work,
+                Poll::Ready(Then::Listen) | Poll::Pending => {}
+            }
+        }
+        let unread_max = self.reception.core().limits().unread_max;
+        let patience = self.patience.get_or_insert_with(|| sleep(unread_max));
+        Pin::new(patience).poll(cx).map(|()| End::Slow)
+    }
+
+    /// The client has said nothing, or half of something.
+    fn wait_for_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        if self.input.is_empty() {
+            self.half = None;
+            if self.reception.is_draining() {
+                return Poll::Ready(Some(End::Over));
+            }
+            return Poll::Pending;
+        }
+        let core = self.reception.core();
+        let max = core.limits().half_sent(self.input.len());
+        let now = core.clock().now();
+        let half = self.half.get_or_insert_with(|| Half { since: now, alarm: sleep(max) });
+        while Pin::new(&mut half.alarm).poll(cx).is_ready() {
+            let left = max.saturating_sub(core.clock().time(now.saturating_sub(half.since)));
+            if left.is_zero() {
+                return Poll::Ready(Some(End::HalfSent));
+            }
+            half.alarm = sleep(left);
+        }
+        Poll::Pending
+    }
+
+    /// All is said and sent. Waits until the client has closed as well, for a moment.
+    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if !self.is_lingering {
+            let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
+            self.is_lingering = true;
+            self.patience = Some(sleep(LINGER));
+            self.input = Vec::new();
+            self.taken = 0;
+        }
+        if let Some(patience) = &mut self.patience
+            && Pin::new(patience).poll(cx).is_ready()
+        {
+            return Poll::Ready(End::Over);
+        }
+        let mut scratch = self.reception.borrow_scratch();
+        let read = self.read_into(&mut scratch, cx);
+        self.reception.return_scratch(scratch);
+        match read {
+            Poll::Ready(Ok(bytes)) if bytes > 0 => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(_) => Poll::Ready(End::Over),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Takes the core's buffer for answers, unless there are answers in one.
+    fn borrow_output(&mut self) {
+        if self.output.capacity() == 0 {
+            self.output = self.reception.borrow_output();
+        }
+    }
+
+    /// Before waiting: buffers that hold nothing go back, those that hold little shrink.
+    fn put_away(&mut self) {
+        if self.output.is_empty() && self.output.capacity() > 0 {
+            self.reception.return_output(std::mem::take(&mut self.output));
+        }
+        for buffer in [&mut self.input, &mut self.output] {
+            if buffer.capacity() > READ_BYTES && buffer.capacity() / 4 > buffer.len() {
+                buffer.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Notes how much memory the connection keeps while it waits. `false`: the core has no more, and
+    /// the connection is about to be closed.
+    fn note_kept(&mut self) -> bool {
+        let kept = self.input.capacity() + self.output.capacity();
+        let is_more = kept > self.kept;
+        let total = self.reception.note_kept(self.kept, kept);
+        self.kept = kept;
+        let max = self.reception.core().limits().core_bytes_max;
+        if !is_more || total <= max || self.then == Then::Close {
+            return true;
+        }
+        self.reception.core().metric().out_of_memory.add(1);
+        self.refuse(&Refusal::OutOfMemory { max });
+        if self.output.capacity() > ENOUGH + READ_BYTES {
+            // The answers are what is too much: the client gets none of the rest.
+            self.output = Vec::new();
+            self.sent = 0;
+        }
+        false
+    }
+}

@@ -1,0 +1,184 @@
+//! The border between the node and a protocol: bytes on this side, requests on the other.
+//!
+//! A [`Face`] is a protocol. On each core it has a [`FaceOnCore`], and that makes a [`Conversation`]
+//! for every client of the core. None of them knows a socket or a thread, so that a protocol is
+//! tested with bytes alone.
+//!
+//! ```
+//! use std::task::{Context, Poll};
+//! use nearstate_node::{Conversation, Heard, Then};
+//!
+//! /// Answers each line with the same line.
+//! struct Echo;
+//!
+//! impl Conversation for Echo {
+//!     fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
+//!         let whole = input.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+//!         output.extend_from_slice(&input[..whole]);
+//!         Heard { taken: whole, then: Then::Listen }
+//!     }
+//!     fn happen(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<Then> {
+//!         Poll::Pending
+//!     }
+//! }
+//!
+//! let mut output = Vec::new();
+//! let heard = Echo.hear(b"one\ntwo\nthr", &mut output);
+//! assert_eq!((heard.taken, heard.then), (8, Then::Listen));
+//! assert_eq!(output, b"one\ntwo\n");
+//! ```
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use nearstate_model::Result;
+
+use crate::core::Core;
+
+/// So many bytes of output are enough for now. A conversation that takes one request after the other
+/// stops when its output has grown to this, leaves the rest of the input, and is asked again as soon
+/// as the client has read. So a small request for something large, sent a thousand times at once,
+/// costs the memory of one answer. What fits in a socket's buffer.
+pub const ENOUGH: usize = 64 << 10;
+
+/// A protocol. One for the process.
+pub trait Face: Send + Sync {
+    /// What an endpoint calls it: "resp".
+    fn name(&self) -> &'static str;
+
+    /// What the protocol keeps on a core. Called once on each core's own thread, before the first
+    /// connection.
+    ///
+    /// # Errors
+    /// Whatever keeps it from serving; the node does not start then.
+    fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>>;
+
+    /// What a client is told before its connection is closed, in words of the protocol; empty where
+    /// the protocol has none. Also called from the thread that accepts.
+    fn refusal(&self, why: &Refusal) -> Vec<u8>;
+}
+
+/// A protocol's part on one core: a session of the region, caches, what its clients share.
+pub trait FaceOnCore {
+    /// Begins to talk with a client.
+    fn accept(&self, peer: &Peer) -> Box<dyn Conversation>;
+}
+
+/// One client's side. Never waits, never blocks.
+pub trait Conversation {
+    /// Takes whole requests off the front of `input`, appends answers to `output`. Returns how many
+    /// bytes it has taken, and what is to happen next.
+    ///
+    /// Called with everything that has come and was not taken: when more has come, and again at once
+    /// (after the answers were sent) as long as it takes some of it and leaves some. So it may stop
+    /// after any request, and does when `output` has [`ENOUGH`]. If it takes nothing, the node waits
+    /// for more bytes; what a conversation wants to remember of a half request it keeps itself.
+    fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard;
+
+    /// Whatever happens by itself: work that was begun and yields (a long scan), messages of others.
+    /// Polled after each `hear` and whenever it has woken the task.
+    ///
+    /// `Pending`: nothing for now; it wakes the task when there is. `Ready(Work)`: there is more, ask
+    /// again; other tasks run meanwhile, and between `Work` and `Listen` the connection's task is of
+    /// the background class. `Ready(Listen)`: the work is done, or there was none.
+    /// `Ready(Close)`: as for `hear`.
+    ///
+    /// `output` holds what the client has not read yet. While that is [`ENOUGH`] nothing should be
+    /// added; the call is repeated when the client has read. Work is not asked to go on before.
+    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then>;
+}
+
+/// What came of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// How many bytes at the front of the input are done with.
+    pub taken: usize,
+    /// What is next.
+    pub then: Then,
+}
+
+/// What is next in a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Needs more bytes, or has nothing more to do now.
+    Listen,
+    /// Has work of its own: `hear` is not called again before `happen` has answered `Listen`.
+    Work,
+    /// Flush, then close.
+    Close,
+}
+
+/// Where a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// At another address, or at a loopback one.
+    Tcp {
+        /// The client's end.
+        remote: SocketAddr,
+        /// Our end.
+        local: SocketAddr,
+    },
+    /// On this host, at a Unix socket.
+    Unix {
+        /// The client's process, where the kernel says it.
+        pid: Option<i32>,
+        /// The client's user.
+        uid: u32,
+        /// The client's group.
+        gid: u32,
+    },
+}
+
+/// Who a client is, as far as its socket tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Unique in the life of the node, ascending, from 1.
+    pub id: u64,
+    /// Where it is.
+    pub origin: Origin,
+    /// The name in the certificate that the client has shown, if it has shown one.
+    pub certificate: Option<String>,
+}
+
+/// Why a client is sent away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The node has as many connections as it may.
+    TooManyConnections {
+        /// How many that are.
+        max: usize,
+    },
+    /// A request is larger than the node accepts.
+    RequestTooLarge {
+        /// Bytes that it may have.
+        max: usize,
+    },
+    /// All requests of the core together are larger than it accepts.
+    OutOfMemory {
+        /// Bytes that they may have.
+        max: usize,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyConnections { max } => write!(
+                f,
+                "the node has {max} connections, as many as it may; close some, or raise \
+                 limits.connections_max"
+            ),
+            Self::RequestTooLarge { max } => write!(
+                f,
+                "a request may have {max} bytes; send it in parts, or raise limits.input_bytes_max"
+            ),
+            Self::OutOfMemory { max } => write!(
+                f,
+                "half sent requests and unread answers of all clients of this core passed {max} \
+                 bytes; send smaller requests, or raise limits.core_bytes_max"
+            ),
+        }
+    }
+}

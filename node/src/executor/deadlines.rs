@@ -1,0 +1,153 @@
+//! Who waits for which moment. A heap of deadlines; a cancelled one stays in the heap as a number
+//! that leads to nobody, until it is met or until such numbers are the most of it. So to set and to
+//! cancel a time-out of every request costs a push and a store.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::executor::ready::Waiter;
+
+/// Names one deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    place: u32,
+    generation: u32,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    waiter: Option<Waiter>,
+}
+
+/// All deadlines of an executor.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    heap: BinaryHeap<Reverse<(u64, Key)>>,
+    places: Vec<Place>,
+    vacant: Vec<u32>,
+}
+
+impl Deadlines {
+    /// The next deadline; `u64::MAX` if there is none.
+    pub(crate) fn next(&mut self) -> u64 {
+        while let Some(Reverse((at, key))) = self.heap.peek() {
+            if self.is_live(*key) {
+                return *at;
+            }
+            self.heap.pop();
+        }
+        u64::MAX
+    }
+
+    pub(crate) fn insert(&mut self, at: u64, waiter: Waiter) -> Key {
+        if self.heap.len() > 64 + 2 * (self.places.len() - self.vacant.len()) {
+            let (heap, places) = (&mut self.heap, &self.places);
+            heap.retain(|Reverse((_, key))| is_live(places, *key));
+        }
+        let place = self.vacant.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        });
+        let mut generation = 0;
+        if let Some(found) = self.places.get_mut(place as usize) {
+            found.waiter = Some(waiter);
+            generation = found.generation;
+        }
+        let key = Key { place, generation };
+        self.heap.push(Reverse((at, key)));
+        key
+    }
+
+    /// Somebody else waits for the deadline now. `false`: it has passed.
+    pub(crate) fn replace(&mut self, key: Key, waiter: Waiter) -> bool {
+        let place = self.places.get_mut(key.place as usize);
+        let Some(place) = place.filter(|place| place.generation == key.generation) else {
+            return false;
+        };
+        place.waiter = Some(waiter);
+        true
+    }
+
+    pub(crate) fn cancel(&mut self, key: Key) {
+        drop(self.take(key));
+    }
+
+    /// The next waiter whose deadline is not after `now`.
+    pub(crate) fn pop(&mut self, now: u64) -> Option<Waiter> {
+        loop {
+            let Reverse((at, key)) = *self.heap.peek()?;
+            let is_live = self.is_live(key);
+            if is_live && at > now {
+                return None;
+            }
+            self.heap.pop();
+            if let Some(waiter) = self.take(key) {
+                return Some(waiter);
+            }
+        }
+    }
+
+    fn is_live(&self, key: Key) -> bool {
+        is_live(&self.places, key)
+    }
+
+    fn take(&mut self, key: Key) -> Option<Waiter> {
+        let place = self.places.get_mut(key.place as usize)?;
+        if place.generation != key.generation {
+            return None;
+        }
+        place.generation = place.generation.wrapping_add(1);
+        self.vacant.push(key.place);
+        place.waiter.take()
+    }
+}
+
+fn is_live(places: &[Place], key: Key) -> bool {
+    places.get(key.place as usize).is_some_and(|place| place.generation == key.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::ready::TaskId;
+
+    fn waiter(index: u32) -> Waiter {
+        Waiter::Task(TaskId { index, generation: 0 })
+    }
+
+    fn index(waiter: &Waiter) -> u32 {
+        match waiter {
+            Waiter::Task(id) => id.index,
+            Waiter::Other(_) => u32::MAX,
+        }
+    }
+
+    #[test]
+    fn deadlines_pass_in_their_order_and_cancelled_ones_wake_nobody() {
+        let mut deadlines = Deadlines::default();
+        let keys: Vec<_> = [30, 10, 20]
+            .into_iter()
+            .zip(0..)
+            .map(|(at, i)| deadlines.insert(at, waiter(i)))
+            .collect();
+        assert_eq!(deadlines.next(), 10);
+        deadlines.cancel(keys[1]);
+        assert_eq!(deadlines.next(), 20);
+        assert!(deadlines.replace(keys[2], waiter(7)) && !deadlines.replace(keys[1], waiter(8)));
+        assert!(deadlines.pop(19).is_none());
+        let passed: Vec<_> = std::iter::from_fn(|| deadlines.pop(30)).map(|w| index(&w)).collect();
+        assert_eq!(passed, [7, 0]);
+        assert_eq!(deadlines.next(), u64::MAX);
+    }
+
+    #[test]
+    fn a_million_cancelled_deadlines_take_no_memory() {
+        let mut deadlines = Deadlines::default();
+        for at in 0..1_000_000 {
+            let key = deadlines.insert(u64::MAX - at, waiter(0));
+            deadlines.cancel(key);
+        }
+        assert!(deadlines.heap.len() < 100 && deadlines.places.len() < 10);
+    }
+}

@@ -1,0 +1,208 @@
+//! The executor of this thread, as its own tasks see it.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::clock::Clock;
+use crate::executor::class::Class;
+use crate::executor::deadlines::{Deadlines, Key};
+use crate::executor::meter::Meter;
+use crate::executor::ready::{self, TaskId, Waiter};
+use crate::executor::waker::{Remote, TaskWaker};
+
+/// A task between two polls.
+pub(crate) struct Task {
+    pub(crate) waker: Waker,
+    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
+    pub(crate) name: &'static str,
+    /// The name's number in the meter.
+    pub(crate) name_number: u16,
+}
+
+/// What tasks and wakers of this thread need of the executor.
+pub(crate) struct Here {
+    pub(crate) clock: Clock,
+    pub(crate) remote: Arc<Remote>,
+    pub(crate) meter: Arc<Meter>,
+    tasks: RefCell<Vec<Option<Task>>>,
+    deadlines: RefCell<Deadlines>,
+    /// A lower bound of all deadlines, so that most polls ask no heap.
+    deadline_next: Cell<u64>,
+    /// The task that is being polled is to end with this poll.
+    is_current_cancelled: Cell<bool>,
+}
+
+impl fmt::Debug for Here {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Here").field("meter", &self.meter).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Rc<Here>>> = const { RefCell::new(None) };
+}
+
+/// Calls with the executor of this thread.
+///
+/// # Panics
+/// If there is none: the caller runs outside of every task.
+#[inline]
+#[track_caller]
+pub(crate) fn with<T>(call: impl FnOnce(&Rc<Here>) -> T) -> T {
+    HERE.with_borrow(|here| {
+        let here = here.as_ref();
+        assert!(here.is_some(), "no executor on this thread: only tasks of a core may call this");
+        here.map(call)
+    })
+    .unwrap_or_else(|| unreachable!("asserted above"))
+}
+
+/// Calls with the executor of this thread, if there is one.
+pub(crate) fn try_with<T>(call: impl FnOnce(&Rc<Here>) -> T) -> Option<T> {
+    HERE.try_with(|here| here.try_borrow().ok().and_then(|here| here.as_ref().map(call)))
+        .ok()
+        .flatten()
+}
+
+/// Makes an executor that of this thread. `false`: there is one.
+pub(crate) fn install(here: &Rc<Here>, executor: u64) -> bool {
+    HERE.with_borrow_mut(|place| {
+        if place.is_some() {
+            return false;
+        }
+        *place = Some(Rc::clone(here));
+        ready::install(executor);
+        true
+    })
+}
+
+/// Takes it away, with all its tasks.
+pub(crate) fn uninstall(here: &Here) {
+    ready::set_current(ready::Current::default());
+    // What a task drops may begin another one; one that does so for ever is a bug, and is left.
+    for _ in 0..8 {
+        let tasks = here.tasks.take();
+        if tasks.is_empty() {
+            break;
+        }
+        drop(tasks);
+    }
+    ready::install(0);
+    HERE.set(None);
+}
+
+impl Here {
+    pub(crate) fn new(clock: Clock, remote: Arc<Remote>, meter: Arc<Meter>) -> Self {
+        Self {
+            clock,
+            remote,
+            meter,
+            tasks: RefCell::default(),
+            deadlines: RefCell::default(),
+            deadline_next: Cell::new(u64::MAX),
+            is_current_cancelled: Cell::new(false),
+        }
+    }
+
+    /// Begins a task. It is ready.
+    pub(crate) fn admit(
+        &self,
+        class: Class,
+        name: &'static str,
+        future: Pin<Box<dyn Future<Output = ()>>>,
+    ) -> TaskId {
+        let id = ready::admit(class);
+        let waker = Waker::from(TaskWaker::new(Arc::clone(&self.remote), id));
+        let task = Task { waker, future, name, name_number: self.meter.number_of(name) };
+        let mut tasks = self.tasks.borrow_mut();
+        let index = id.index as usize;
+        if tasks.len() <= index {
+            tasks.resize_with(index + 1, || None);
+        }
+        if let Some(place) = tasks.get_mut(index) {
+            *place = Some(task);
+        }
+        drop(tasks);
+        ready::push(id);
+        id
+    }
+
+    /// Takes a task out, to poll it.
+    #[inline]
+    pub(crate) fn take(&self, id: TaskId) -> Option<Task> {
+        self.tasks.borrow_mut().get_mut(id.index as usize).and_then(Option::take)
+    }
+
+    /// Puts it back after the poll, unless it was cancelled meanwhile.
+    #[inline]
+    pub(crate) fn put(&self, id: TaskId, task: Task) {
+        if self.is_current_cancelled.replace(false) {
+            return self.end(id, task);
+        }
+        if let Some(place) = self.tasks.borrow_mut().get_mut(id.index as usize) {
+            *place = Some(task);
+        }
+    }
+
+    /// A task is done: what it holds is dropped, its place is free.
+    pub(crate) fn end(&self, id: TaskId, task: Task) {
+        self.is_current_cancelled.set(false);
+        // While it is dropped, its wakers lead nowhere.
+        ready::set_current(ready::Current::default());
+        ready::dismiss(id);
+        drop(task);
+    }
+
+    /// Ends a task, wherever it waits. One that cancels itself ends with its present poll.
+    pub(crate) fn cancel(&self, id: TaskId) {
+        let current = ready::current();
+        if current.waker != 0 && current.id == id {
+            self.is_current_cancelled.set(true);
+        } else if ready::dismiss(id) {
+            drop(self.take(id));
+        }
+    }
+
+    /// Wakes those whose deadline has passed.
+    #[inline]
+    pub(crate) fn pass_deadlines(&self, now: u64) {
+        if now >= self.deadline_next.get() {
+            self.pass_deadlines_slow(now);
+        }
+    }
+
+    #[cold]
+    fn pass_deadlines_slow(&self, now: u64) {
+        loop {
+            let passed = self.deadlines.borrow_mut().pop(now);
+            let Some(waiter) = passed else { break };
+            waiter.wake();
+        }
+        self.deadline_next.set(self.deadlines.borrow_mut().next());
+    }
+
+    /// The next deadline; `u64::MAX` if there is none.
+    pub(crate) fn deadline_next(&self) -> u64 {
+        if self.deadline_next.get() < u64::MAX {
+            self.deadline_next.set(self.deadlines.borrow_mut().next());
+        }
+        self.deadline_next.get()
+    }
+
+    pub(crate) fn wait_until(&self, at: u64, waiter: Waiter) -> Key {
+        self.deadline_next.set(self.deadline_next.get().min(at));
+        self.deadlines.borrow_mut().insert(at, waiter)
+    }
+
+    pub(crate) fn wait_again(&self, key: Key, waiter: Waiter) -> bool {
+        self.deadlines.borrow_mut().replace(key, waiter)
+    }
+
+    pub(crate) fn wait_no_more(&self, key: Key) {
+        self.deadlines.borrow_mut().cancel(key);
+    }
+}

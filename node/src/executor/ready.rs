@@ -1,0 +1,307 @@
+//! Who is to be polled: a queue of task numbers for each class, of the executor of this thread. All
+//! of it belongs to one thread, so a wake is a few loads and a push.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::task::{Context, Waker};
+
+use crate::executor::class::Class;
+
+/// A task: its place, and how many tasks had the place before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What the queues know of a place.
+#[derive(Debug, Default)]
+struct Mark {
+    generation: u32,
+    class: Class,
+    /// It stands in a queue, once.
+    is_queued: bool,
+    /// No task has it. It is given again when it stands in no queue.
+    is_vacant: bool,
+}
+
+/// The queues, and the marks of all places.
+#[derive(Debug)]
+struct Ready {
+    control: VecDeque<u32>,
+    request: VecDeque<u32>,
+    background: VecDeque<u32>,
+    marks: Vec<Mark>,
+    vacant: Vec<u32>,
+    control_in_a_row: u32,
+    /// Wakes the executor; set while it sleeps.
+    sleeper: Option<Waker>,
+}
+
+impl Ready {
+    const fn new() -> Self {
+        Self {
+            control: VecDeque::new(),
+            request: VecDeque::new(),
+            background: VecDeque::new(),
+            marks: Vec::new(),
+            vacant: Vec::new(),
+            control_in_a_row: 0,
+            sleeper: None,
+        }
+    }
+
+    #[inline]
+    fn queue(&mut self, class: Class) -> &mut VecDeque<u32> {
+        match class {
+            Class::Control => &mut self.control,
+            Class::Request => &mut self.request,
+            Class::Background => &mut self.background,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, id: TaskId) -> Option<Waker> {
+        let mark = self.marks.get_mut(id.index as usize)?;
+        if mark.generation != id.generation || mark.is_queued || mark.is_vacant {
+            return None;
+        }
+        mark.is_queued = true;
+        let class = mark.class;
+        self.queue(class).push_back(id.index);
+        self.sleeper.take()
+    }
+
+    /// Takes a place off its queue. `None`: its task is gone.
+    #[inline]
+    fn unqueue(&mut self, index: u32) -> Option<(TaskId, Class)> {
+        let mark = self.marks.get_mut(index as usize)?;
+        mark.is_queued = false;
+        if mark.is_vacant {
+            self.vacant.push(index);
+            return None;
+        }
+        Some((TaskId { index, generation: mark.generation }, mark.class))
+    }
+
+    #[inline]
+    fn next_foreground(&mut self, control_in_a_row_max: u32) -> Option<u32> {
+        let is_requests_turn = self.control_in_a_row >= control_in_a_row_max;
+        if let Some(index) = (!is_requests_turn).then(|| self.control.pop_front()).flatten() {
+            self.control_in_a_row += 1;
+            return Some(index);
+        }
+        self.control_in_a_row = 0;
+        self.request.pop_front().or_else(|| self.control.pop_front())
+    }
+
+    fn admit(&mut self, class: Class) -> TaskId {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.marks.push(Mark { is_vacant: true, ..Mark::default() });
+            u32::try_from(self.marks.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Some(mark) = self.marks.get_mut(index as usize) else {
+            return TaskId::default();
+        };
+        mark.class = class;
+        mark.is_vacant = false;
+        TaskId { index, generation: mark.generation }
+    }
+
+    fn dismiss(&mut self, id: TaskId) -> bool {
+        let Some(mark) = self.marks.get_mut(id.index as usize) else { return false };
+        if mark.generation != id.generation || mark.is_vacant {
+            return false;
+        }
+        mark.generation = mark.generation.wrapping_add(1);
+        mark.is_vacant = true;
+        if !mark.is_queued {
+            self.vacant.push(id.index);
+        }
+        true
+    }
+}
+
+/// The task that is being polled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Current {
+    pub(crate) id: TaskId,
+    /// Where its waker points to; 0 between polls.
+    pub(crate) waker: usize,
+    /// The clock's reading at which it should give way.
+    pub(crate) due: u64,
+}
+
+thread_local! {
+    static READY: RefCell<Ready> = const { RefCell::new(Ready::new()) };
+    static CURRENT: Cell<Current> = const {
+        Cell::new(Current { id: TaskId { index: 0, generation: 0 }, waker: 0, due: u64::MAX })
+    };
+    /// The number of the executor on this thread; 0 if there is none.
+    static EXECUTOR: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of the executor on this thread; 0 if there is none.
+#[inline]
+pub(crate) fn executor() -> u64 {
+    EXECUTOR.get()
+}
+
+/// Says which executor is on this thread, and forgets the tasks of the one before.
+pub(crate) fn install(executor: u64) {
+    EXECUTOR.set(executor);
+    READY.with_borrow_mut(|ready| *ready = Ready::new());
+}
+
+#[inline]
+pub(crate) fn current() -> Current {
+    CURRENT.get()
+}
+
+#[inline]
+pub(crate) fn set_current(current: Current) {
+    CURRENT.set(current);
+}
+
+/// Puts a task at the end of its queue, unless it stands there. Wakes the executor if it sleeps.
+#[inline]
+pub(crate) fn push(id: TaskId) {
+    // A waker may be used while the thread's own memory is taken down: then nobody is polled again.
+    let sleeper = READY.try_with(|ready| ready.borrow_mut().push(id)).ok().flatten();
+    if let Some(sleeper) = sleeper {
+        sleeper.wake();
+    }
+}
+
+/// The next task that is not of the background class.
+#[inline]
+pub(crate) fn pop_foreground(control_in_a_row_max: u32) -> Option<(TaskId, Class)> {
+    READY.with_borrow_mut(|ready| {
+        loop {
+            let index = ready.next_foreground(control_in_a_row_max)?;
+            if let Some(task) = ready.unqueue(index) {
+                return Some(task);
+            }
+        }
+    })
+}
+
+/// The next task of the background class.
+#[inline]
+pub(crate) fn pop_background() -> Option<(TaskId, Class)> {
+    READY.with_borrow_mut(|ready| {
+        loop {
+            let index = ready.background.pop_front()?;
+            if let Some(task) = ready.unqueue(index) {
+                return Some(task);
+            }
+        }
+    })
+}
+
+/// True if a control or request task is ready.
+#[inline]
+pub(crate) fn has_foreground() -> bool {
+    READY.with_borrow(|ready| !ready.control.is_empty() || !ready.request.is_empty())
+}
+
+/// True if a background task is ready.
+#[inline]
+pub(crate) fn has_background() -> bool {
+    READY.with_borrow(|ready| !ready.background.is_empty())
+}
+
+/// Gives a new task a place. It stands in no queue yet.
+pub(crate) fn admit(class: Class) -> TaskId {
+    READY.with_borrow_mut(|ready| ready.admit(class))
+}
+
+/// Takes a task's place from it. Whatever wakes it later wakes nobody. `false`: it had none.
+pub(crate) fn dismiss(id: TaskId) -> bool {
+    READY.with_borrow_mut(|ready| ready.dismiss(id))
+}
+
+/// From its next wake on the task stands in the queue of another class.
+pub(crate) fn reclassify(id: TaskId, class: Class) {
+    READY.with_borrow_mut(|ready| {
+        let mark = ready.marks.get_mut(id.index as usize);
+        if let Some(mark) = mark.filter(|mark| mark.generation == id.generation) {
+            mark.class = class;
+        }
+    });
+}
+
+/// Leaves a waker that the next push uses up.
+pub(crate) fn set_sleeper(sleeper: Option<Waker>) {
+    READY.with_borrow_mut(|ready| ready.sleeper = sleeper);
+}
+
+/// Somebody who waits on this thread. A task of this executor is known by its number, which costs
+/// nothing to keep; whoever wraps wakers (a `select`, a set of futures) is kept as it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Waiter {
+    Task(TaskId),
+    Other(Waker),
+}
+
+impl Waiter {
+    #[inline]
+    pub(crate) fn of(cx: &Context<'_>) -> Self {
+        let current = CURRENT.get();
+        if current.waker != 0 && cx.waker().data().addr() == current.waker {
+            Self::Task(current.id)
+        } else {
+            Self::Other(cx.waker().clone())
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wake(self) {
+        match self {
+            Self::Task(id) => push(id),
+            Self::Other(waker) => waker.wake(),
+        }
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Task(id), Self::Task(other)) => id == other,
+            (Self::Other(waker), Self::Other(other)) => waker.will_wake(other),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_stands_in_its_queue_once_and_a_place_that_is_given_again_is_another_task() {
+        install(1);
+        let first = admit(Class::Request);
+        push(first);
+        push(first);
+        dismiss(first);
+        let second = admit(Class::Request);
+        assert_ne!(first.index, second.index, "the place still stands in the queue");
+        assert_eq!(pop_foreground(9), None);
+        let third = admit(Class::Request);
+        assert_eq!((third.index, third.generation), (first.index, first.generation + 1));
+        push(first);
+        assert_eq!(pop_foreground(9), None, "a late wake of the first task");
+        push(third);
+        assert_eq!(pop_foreground(9), Some((third, Class::Request)));
+    }
+
+    #[test]
+    fn control_comes_first_but_not_for_ever() {
+        install(1);
+        let control: Vec<_> = (0..3).map(|_| admit(Class::Control)).collect();
+        let request = admit(Class::Request);
+        push(request);
+        control.iter().copied().for_each(push);
+        let order: Vec<_> = std::iter::from_fn(|| pop_foreground(2)).map(|(id, _)| id).collect();
+        assert_eq!(order, [control[0], control[1], request, control[2]]);
+    }
+}

@@ -1,0 +1,334 @@
+//! The rounds.
+
+use std::cell::{Cell, RefCell};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::time::Sleep;
+
+use crate::executor::class::Class;
+use crate::executor::here::{self, Here};
+use crate::executor::meter::{LongPoll, Meter};
+use crate::executor::ready::{self, Current, TaskId};
+use crate::executor::spawn::{self, Join};
+use crate::executor::spin::Gaps;
+use crate::executor::waker::Remote;
+use crate::executor::{
+    BACKGROUND_SHARE, BACKGROUND_SLICE, CONTROL_IN_A_ROW, Config, REQUEST_SLICE, ROUND,
+};
+
+/// Runs tasks on the thread that made it. Dropped, it drops them.
+#[derive(Debug)]
+pub struct Executor {
+    here: Rc<Here>,
+    runtime: LocalRuntime,
+    rounds: Rounds,
+}
+
+/// What the rounds need, and keep from one to the next.
+#[derive(Debug)]
+struct Rounds {
+    here: Rc<Here>,
+    round: u64,
+    request_slice: u64,
+    background_slice: u64,
+    long_poll: u64,
+    on_long_poll: fn(&LongPoll),
+    gaps: RefCell<Gaps>,
+    /// When the last work was done; 0 while there is some.
+    idle_since: Cell<u64>,
+    has_slept: Cell<bool>,
+    /// Ticks of background work that busy rounds owe.
+    owed: Cell<u64>,
+    polls: Cell<u64>,
+    alarm: RefCell<Alarm>,
+}
+
+/// The runtime's one timer, and the reading for which it is set.
+#[derive(Debug, Default)]
+struct Alarm {
+    sleep: Option<Pin<Box<Sleep>>>,
+    at: u64,
+}
+
+/// Numbers executors, so that a waker knows its own thread. 0 is none.
+static EXECUTORS: AtomicU64 = AtomicU64::new(1);
+
+impl Executor {
+    /// Makes the executor of this thread, and the runtime under it.
+    ///
+    /// # Errors
+    /// `BadArgument` if this thread has one, `System` if the kernel refuses what the runtime needs.
+    pub fn new(config: &Config) -> Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())
+            .map_err(|e| Error::System {
+                detail: format!("event loop of a core ({e}); raise `ulimit -n`"),
+                errno: e.raw_os_error().unwrap_or(0),
+            })?;
+        let number = EXECUTORS.fetch_add(1, Ordering::Relaxed);
+        let meter = Arc::new(Meter::new(config.clock.clone()));
+        let remote = Arc::new(Remote::new(number));
+        let here = Rc::new(Here::new(config.clock.clone(), remote, meter));
+        if !here::install(&here, number) {
+            return Err(Error::BadArgument {
+                detail: "this thread has an executor; drop it first, or use another thread"
+                    .to_owned(),
+            });
+        }
+        let rounds = Rounds::new(Rc::clone(&here), config);
+        Ok(Self { here, runtime, rounds })
+    }
+
+    /// Begins a task. It runs while [`Executor::run`] does.
+    pub fn spawn<F>(&self, class: Class, name: &'static str, future: F) -> Join<F::Output>
+    where
+        F: Future + 'static,
+    {
+        spawn::spawn_at(&self.here, class, name, future)
+    }
+
+    /// Runs everything until this future is done. The others stay where they are, and go on with
+    /// the next call.
+    ///
+    /// # Panics
+    /// If a task panics: a broken invariant ends the core.
+    pub fn run<F>(&self, main: F) -> F::Output
+    where
+        F: Future + 'static,
+    {
+        let mut main = pin!(self.spawn(Class::Request, "main", main));
+        let run = std::future::poll_fn(|cx| {
+            self.rounds
+                .turn(cx, || main.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())))
+        });
+        let output = self.runtime.block_on(tokio::task::unconstrained(run));
+        output.unwrap_or_else(|| unreachable!("nobody else has the main task's handle"))
+    }
+
+    /// What it counts.
+    pub fn meter(&self) -> Arc<Meter> {
+        Arc::clone(&self.here.meter)
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        here::uninstall(&self.here);
+    }
+}
+
+impl Rounds {
+    fn new(here: Rc<Here>, config: &Config) -> Self {
+        let clock = &config.clock;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let gaps = Gaps::new(config.spin, processors, |time| clock.ticks(time));
+        Self {
+            round: clock.ticks(ROUND),
+            request_slice: clock.ticks(REQUEST_SLICE),
+            background_slice: clock.ticks(BACKGROUND_SLICE),
+            long_poll: clock.ticks(config.long_poll),
+            on_long_poll: config.on_long_poll,
+            gaps: RefCell::new(gaps),
+            idle_since: Cell::new(0),
+            has_slept: Cell::new(false),
+            owed: Cell::new(0),
+            polls: Cell::new(0),
+            alarm: RefCell::default(),
+            here,
+        }
+    }
+
+    /// One call of the runtime: a round, and what follows from it.
+    fn turn<T>(&self, cx: &mut Context<'_>, mut is_done: impl FnMut() -> Poll<T>) -> Poll<T> {
+        ready::set_sleeper(None);
+        self.here.remote.unpark();
+        loop {
+            let is_more = self.round();
+            if let Poll::Ready(done) = is_done() {
+                return Poll::Ready(done);
+            }
+            if is_more || self.is_worth_looking() {
+                // The runtime looks at the sockets without waiting, and calls again.
+                return look_at_sockets(cx);
+            }
+            if !self.skip_to_deadline() {
+                return self.sleep(cx);
+            }
+        }
+    }
+
+    /// Polls who is ready. `true`: somebody still is.
+    fn round(&self) -> bool {
+        let here = &*self.here;
+        here.meter.rounds.add(1);
+        let woken = here.remote.collect();
+        if woken > 0 {
+            here.meter.foreign_wakes.add(woken);
+        }
+        let begin = here.clock.now();
+        here.pass_deadlines(begin);
+        if !ready::has_foreground() && !ready::has_background() {
+            return false;
+        }
+        self.work_has_come(begin);
+        let end = begin + self.round;
+        let mut now = begin;
+        while let Some((id, class)) = ready::pop_foreground(CONTROL_IN_A_ROW) {
+            now = self.poll(id, class, now);
+            here.pass_deadlines(now);
+            if now >= end {
+                break;
+            }
+        }
+        if ready::has_background() {
+            now = self.background(begin, now);
+        }
+        ready::set_current(Current::default());
+        let is_more = ready::has_foreground() || ready::has_background();
+        if !is_more {
+            self.idle_since.set(now.max(1));
+            here.meter.rests(self.polls.get());
+        }
+        is_more
+    }
+
+    /// A slice of background work, if nobody else is ready or others have had their share.
+    fn background(&self, begin: u64, begin_slice: u64) -> u64 {
+        let share = (begin_slice - begin) * u64::from(BACKGROUND_SHARE) / 100;
+        let owed = self.owed.get().saturating_add(share);
+        let is_free = !ready::has_foreground();
+        if !is_free && owed < self.background_slice {
+            self.owed.set(owed);
+            return begin_slice;
+        }
+        self.here.meter.slices.add(1);
+        let end = begin_slice + self.background_slice;
+        let mut now = begin_slice;
+        while let Some((id, class)) = ready::pop_background() {
+            now = self.poll(id, class, now);
+            self.here.pass_deadlines(now);
+            if now >= end || (is_free && ready::has_foreground()) {
+                break;
+            }
+        }
+        let used = if is_free { owed } else { now - begin_slice };
+        self.owed.set(owed.saturating_sub(used));
+        now
+    }
+
+    /// Polls one task. Returns the time after it.
+    #[inline]
+    fn poll(&self, id: TaskId, class: Class, now: u64) -> u64 {
+        let here = &*self.here;
+        let Some(mut task) = here.take(id) else { return now };
+        let slice =
+            if class == Class::Background { self.background_slice } else { self.request_slice };
+        let waker = task.waker.data().addr();
+        ready::set_current(Current { id, waker, due: now + slice });
+        let polls = self.polls.get() + 1;
+        self.polls.set(polls);
+        here.meter.poll_begins(polls, task.name_number);
+        let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
+        let after = here.clock.now();
+        let name = task.name;
+        match polled {
+            Poll::Pending => here.put(id, task),
+            Poll::Ready(()) => here.end(id, task),
+        }
+        let ticks = after.saturating_sub(now);
+        here.meter.poll_ended(class, ticks);
+        if ticks > self.long_poll {
+            (self.on_long_poll)(&here.meter.poll_was_long(name, class, ticks));
+        }
+        after.max(now)
+    }
+
+    fn work_has_come(&self, now: u64) {
+        let since = self.idle_since.replace(0);
+        if since > 0 {
+            let has_slept = self.has_slept.replace(false);
+            if has_slept {
+                self.here.meter.awakes(self.polls.get());
+            }
+            self.gaps.borrow_mut().note(now.saturating_sub(since), has_slept);
+        }
+    }
+
+    /// True if work has been coming so fast that a sleep would cost more than to look for it.
+    fn is_worth_looking(&self) -> bool {
+        let here = &*self.here;
+        let bound = self.gaps.borrow().look();
+        let since = self.idle_since.get();
+        let is_worth = bound > 0
+            && !self.has_slept.get()
+            && !here.clock.is_virtual()
+            && here.clock.now().saturating_sub(since) < bound;
+        if is_worth {
+            here.meter.looks.add(1);
+        }
+        is_worth
+    }
+
+    /// A virtual clock has no reason to wait.
+    fn skip_to_deadline(&self) -> bool {
+        let next = self.here.deadline_next();
+        let is_virtual = self.here.clock.is_virtual() && next < u64::MAX;
+        if is_virtual {
+            self.here.clock.advance_to(next);
+        }
+        is_virtual
+    }
+
+    /// Sleeps until a socket, another thread or the next deadline.
+    fn sleep<T>(&self, cx: &mut Context<'_>) -> Poll<T> {
+        if !self.here.remote.park(cx.waker()) || self.is_alarmed(cx) {
+            self.here.remote.unpark();
+            return look_at_sockets(cx);
+        }
+        ready::set_sleeper(Some(cx.waker().clone()));
+        self.has_slept.set(true);
+        self.here.meter.parks.add(1);
+        Poll::Pending
+    }
+
+    /// Sets the runtime's timer to the next deadline. `true`: it has passed.
+    fn is_alarmed(&self, cx: &mut Context<'_>) -> bool {
+        let next = self.here.deadline_next();
+        let mut alarm = self.alarm.borrow_mut();
+        if next == u64::MAX {
+            *alarm = Alarm::default();
+            return false;
+        }
+        if alarm.sleep.is_none() || alarm.at != next {
+            let left = self.here.clock.time(next.saturating_sub(self.here.clock.now()));
+            // Rounded up: what is woken a little too early would have to sleep again.
+            let at = tokio::time::Instant::now() + left + Duration::from_micros(1);
+            match &mut alarm.sleep {
+                Some(sleep) => sleep.as_mut().reset(at),
+                None => alarm.sleep = Some(Box::pin(tokio::time::sleep_until(at))),
+            }
+            alarm.at = next;
+        }
+        let has_passed =
+            alarm.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
+        if has_passed {
+            *alarm = Alarm::default();
+        }
+        has_passed
+    }
+}
+
+/// Gives way to the runtime, which polls its sockets and comes back at once.
+fn look_at_sockets<T>(cx: &mut Context<'_>) -> Poll<T> {
+    let looked = pin!(tokio::task::yield_now()).poll(cx);
+    debug_assert!(looked.is_pending(), "a yield gives way first");
+    Poll::Pending
+}

@@ -1,0 +1,413 @@
+//! What the executor promises, by a clock that moves only when told, so that no test depends on how
+//! fast the machine is.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+
+fn at_virtual_time() -> (Executor, Clock) {
+    let clock = Clock::new_virtual();
+    let config = Config { clock: clock.clone(), ..Config::default() };
+    (Executor::new(&config).unwrap(), clock)
+}
+
+/// Computes for so long.
+fn compute(clock: &Clock, micros: u64) {
+    clock.advance(Duration::from_micros(micros));
+}
+
+type Log = Rc<RefCell<Vec<&'static str>>>;
+
+#[test]
+fn a_task_gives_its_output_to_whoever_waits_for_it() {
+    let (executor, _) = at_virtual_time();
+    let task = executor.spawn(Class::Request, "seven", async {
+        yield_now().await;
+        7
+    });
+    assert_eq!(executor.run(task), Some(7));
+}
+
+#[test]
+fn classes_are_polled_in_their_order() {
+    let (executor, _) = at_virtual_time();
+    let log = Log::default();
+    for class in [Class::Background, Class::Request, Class::Control] {
+        let log = Rc::clone(&log);
+        drop(executor.spawn(class, "noter", async move {
+            for _ in 0..2 {
+                log.borrow_mut().push(class.name());
+                yield_now().await;
+            }
+        }));
+    }
+    executor.run(sleep_until(1_000_000));
+    let seen = log.borrow().join(" ");
+    assert_eq!(seen, "control control request request background background");
+}
+
+#[test]
+fn background_work_gets_its_share_beside_requests_that_never_rest_and_no_more() {
+    let (executor, clock) = at_virtual_time();
+    let spent = Rc::new([const { Cell::new(0) }; 2]);
+    for (at, class) in [(0, Class::Request), (1, Class::Background)] {
+        let (clock, spent) = (clock.clone(), Rc::clone(&spent));
+        drop(executor.spawn(class, "busy", async move {
+            loop {
+                compute(&clock, 10);
+                spent[at].set(spent[at].get() + 10);
+                yield_now().await;
+            }
+        }));
+    }
+    let end = Duration::from_secs(1);
+    executor.run(sleep(end));
+    let [request, background] = [spent[0].get(), spent[1].get()];
+    let percent = 100 * background / (request + background);
+    assert!((4..=5).contains(&percent), "{request} and {background} us");
+}
+
+#[test]
+fn a_request_that_comes_during_background_work_waits_for_one_slice() {
+    let (executor, clock) = at_virtual_time();
+    let busy = clock.clone();
+    drop(executor.spawn(Class::Background, "scan", async move {
+        loop {
+            for _ in 0..64 {
+                compute(&busy, 1);
+                yield_if_due().await;
+            }
+        }
+    }));
+    let at = clock.now();
+    let worst = executor.run(async move {
+        let mut worst = Duration::ZERO;
+        for round in 1..100 {
+            let deadline = at + clock.ticks(Duration::from_micros(997 * round));
+            sleep_until(deadline).await;
+            worst = worst.max(clock.time(clock.now() - deadline));
+        }
+        worst
+    });
+    assert!(worst <= BACKGROUND_SLICE + Duration::from_micros(1), "{worst:?}");
+}
+
+#[test]
+fn sockets_are_looked_at_once_in_a_round_however_busy_the_tasks_are() {
+    let (executor, clock) = at_virtual_time();
+    let meter = executor.meter();
+    let rounds = executor.run(async move {
+        let before = meter.seen().rounds;
+        let end = clock.now() + clock.ticks(50 * ROUND);
+        while clock.now() < end {
+            compute(&clock, 20);
+            yield_if_due().await;
+        }
+        meter.seen().rounds - before
+    });
+    // The last task of a round may be in the middle of its slice when the round is over.
+    assert!((40..=50).contains(&rounds), "{rounds}");
+}
+
+#[test]
+fn a_thousand_tasks_that_wait_cost_no_round() {
+    let executor = Executor::new(&Config { spin: Spin::Never, ..Config::default() }).unwrap();
+    let gate = Rc::new(Gate::default());
+    for _ in 0..1000 {
+        let gate = Rc::clone(&gate);
+        drop(executor.spawn(Class::Request, "idle", async move {
+            sleep(Duration::from_secs(3600)).await;
+            gate.pass().await;
+        }));
+    }
+    executor.run(yield_now());
+    let meter = executor.meter();
+    let before = meter.seen();
+    executor.run(sleep(Duration::from_millis(50)));
+    let after = meter.seen();
+    // The runtime's wheel has slots of a millisecond and larger ones further out: a few wakes.
+    assert!(after.rounds - before.rounds < 10, "{before:?} {after:?}");
+    assert!(after.polls[1].total() - before.polls[1].total() < 5);
+}
+
+#[test]
+fn deadlines_pass_in_order_and_a_dropped_sleep_does_not_wake() {
+    let (executor, clock) = at_virtual_time();
+    let log = Log::default();
+    for (millis, name) in [(30, "c"), (10, "a"), (20, "b")] {
+        let log = Rc::clone(&log);
+        drop(executor.spawn(Class::Request, name, async move {
+            sleep(Duration::from_millis(millis)).await;
+            log.borrow_mut().push(name);
+        }));
+    }
+    let slow = timeout(Duration::from_millis(25), std::future::pending::<()>());
+    assert_eq!(executor.run(slow), None);
+    assert_eq!(clock.now(), 25_000_000);
+    assert_eq!(executor.run(timeout(Duration::from_millis(25), yield_now())), Some(()));
+    executor.run(sleep_until(30_000_001));
+    assert_eq!(*log.borrow(), ["a", "b", "c"]);
+    assert_eq!(clock.now(), 30_000_001, "the deadline at 50 ms was given up");
+}
+
+struct OnDrop(Log, &'static str);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.borrow_mut().push(self.1);
+    }
+}
+
+#[test]
+fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
+    let (executor, _) = at_virtual_time();
+    let log = Log::default();
+    let held = OnDrop(Rc::clone(&log), "waiting");
+    let waiting = executor.spawn(Class::Request, "waiting", async move {
+        std::future::pending::<()>().await;
+        drop(held);
+    });
+    let held = OnDrop(Rc::clone(&log), "itself");
+    let own = Rc::new(RefCell::new(None::<Join<()>>));
+    let handle = Rc::clone(&own);
+    let itself = executor.spawn(Class::Request, "itself", async move {
+        handle.borrow().as_ref().unwrap().cancel();
+        yield_now().await;
+        drop(held);
+        handle.borrow_mut().take();
+    });
+    *own.borrow_mut() = Some(itself);
+    executor.run(yield_now());
+    assert_eq!(*log.borrow(), ["itself"]);
+    waiting.cancel();
+    waiting.cancel();
+    assert_eq!(*log.borrow(), ["itself", "waiting"]);
+    assert!(waiting.is_over() && own.borrow().as_ref().unwrap().is_over());
+    assert_eq!(executor.run(waiting), None);
+    let held = OnDrop(Rc::clone(&log), "executor");
+    drop(executor.spawn(Class::Request, "never", async move { drop(held) }));
+    drop(executor);
+    assert_eq!(*log.borrow(), ["itself", "waiting", "executor"]);
+}
+
+#[test]
+fn a_gate_lets_one_pass_for_each_opening_and_keeps_one_that_nobody_waited_for() {
+    let (executor, _) = at_virtual_time();
+    let (gate, passed) = (Rc::new(Gate::default()), Rc::new(Cell::new(0)));
+    for _ in 0..3 {
+        let (gate, passed) = (Rc::clone(&gate), Rc::clone(&passed));
+        drop(executor.spawn(Class::Request, "waiter", async move {
+            gate.pass_and_shut().await;
+            passed.set(passed.get() + 1);
+        }));
+    }
+    for opened in 1..=3 {
+        gate.open();
+        executor.run(async {
+            for _ in 0..9 {
+                yield_now().await;
+            }
+        });
+        assert_eq!(passed.get(), opened);
+    }
+    gate.open();
+    executor.run(async move { gate.pass_and_shut().await });
+}
+
+#[test]
+fn a_waker_that_is_wrapped_is_woken_as_it_is() {
+    /// Polls its future with a waker of its own, and only if that was woken.
+    struct Wrapped<F>(Pin<Box<F>>, Arc<Flag>, Waker);
+    #[derive(Default)]
+    struct Flag(AtomicBool, std::sync::Mutex<Option<Waker>>);
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+            if let Some(outer) = self.1.lock().unwrap().as_ref() {
+                outer.wake_by_ref();
+            }
+        }
+    }
+    impl<F: Future> Future for Wrapped<F> {
+        type Output = F::Output;
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+            *self.1.1.lock().unwrap() = Some(cx.waker().clone());
+            if !self.1.0.swap(false, Ordering::Relaxed) {
+                return Poll::Pending;
+            }
+            let waker = self.2.clone();
+            self.0.as_mut().poll(&mut Context::from_waker(&waker))
+        }
+    }
+    let (executor, _) = at_virtual_time();
+    let flag = Arc::new(Flag(AtomicBool::new(true), std::sync::Mutex::default()));
+    let gate = Rc::new(Gate::default());
+    let opener = Rc::clone(&gate);
+    let inner = async move {
+        yield_now().await;
+        sleep(Duration::from_millis(1)).await;
+        gate.pass().await;
+    };
+    let wrapped = Wrapped(Box::pin(inner), Arc::clone(&flag), Waker::from(flag));
+    let task = executor.spawn(Class::Request, "wrapped", wrapped);
+    executor.run(sleep(Duration::from_millis(2)));
+    opener.open();
+    assert_eq!(executor.run(task), Some(()));
+}
+
+#[test]
+fn a_long_poll_is_counted_named_and_told() {
+    static TOLD: AtomicU64 = AtomicU64::new(0);
+    let clock = Clock::new_virtual();
+    let executor = Executor::new(&Config {
+        clock: clock.clone(),
+        on_long_poll: |poll| {
+            assert_eq!((poll.task, poll.class), ("hog", Class::Request));
+            TOLD.store(u64::try_from(poll.time.as_micros()).unwrap(), Ordering::Relaxed);
+        },
+        ..Config::default()
+    })
+    .unwrap();
+    let meter = executor.meter();
+    let seen = Arc::clone(&meter);
+    let hog = executor.spawn(Class::Request, "hog", async move {
+        let pulse = seen.pulse();
+        compute(&clock, 1500);
+        assert_eq!(seen.name_of(pulse), "hog");
+        assert_eq!(pulse, seen.pulse(), "still the same poll");
+    });
+    executor.run(hog);
+    let seen = meter.seen();
+    assert_eq!((seen.long_polls, seen.long_by_name.get("hog")), (1, Some(&1)));
+    assert_eq!(TOLD.load(Ordering::Relaxed), 1500);
+    assert!(seen.polls[1].quantile(1.0) >= 1_500_000);
+    assert!(meter.pulse().is_idle());
+}
+
+#[test]
+fn a_task_can_change_its_class() {
+    let (executor, clock) = at_virtual_time();
+    let meter = executor.meter();
+    let task = executor.spawn(Class::Request, "walk", async move {
+        become_class(Class::Background);
+        yield_now().await;
+        compute(&clock, 40);
+        assert!(is_due(), "the slice of background work is shorter");
+        become_class(Class::Request);
+        yield_now().await;
+        compute(&clock, 40);
+        assert!(!is_due());
+    });
+    executor.run(task);
+    assert_eq!(meter.seen().polls[2].total(), 1);
+}
+
+#[test]
+fn a_second_executor_on_a_thread_is_refused() {
+    let (_executor, _) = at_virtual_time();
+    assert!(Executor::new(&Config::default()).is_err());
+}
+
+#[test]
+#[should_panic(expected = "a broken invariant")]
+fn a_panic_ends_the_core() {
+    let (executor, _) = at_virtual_time();
+    drop(executor.spawn(Class::Request, "broken", async { panic!("a broken invariant") }));
+    executor.run(sleep_until(1));
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test needs other threads")]
+fn thread<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
+    std::thread::spawn(run)
+}
+
+#[test]
+fn what_other_threads_send_arrives_whole_and_in_order_and_a_full_queue_refuses() {
+    const EACH: u64 = 20_000;
+    let executor = Executor::new(&Config::default()).unwrap();
+    let (outbox, mut inbox) = inbox::<(usize, u64)>(64);
+    let senders: Vec<_> = (0..3)
+        .map(|sender| {
+            let outbox = outbox.clone();
+            thread(move || {
+                let mut refused = 0_u64;
+                for number in 0..EACH {
+                    while outbox.send((sender, number)).is_err() {
+                        refused += 1;
+                        std::thread::yield_now();
+                    }
+                }
+                refused
+            })
+        })
+        .collect();
+    drop(outbox);
+    let next = executor.run(async move {
+        let (mut next, mut batch) = ([0; 3], Vec::new());
+        while inbox.receive_many(&mut batch, 16).await > 0 {
+            assert!(batch.len() <= 16);
+            for (sender, number) in batch.drain(..) {
+                assert_eq!(number, next[sender]);
+                next[sender] += 1;
+            }
+        }
+        next
+    });
+    assert_eq!(next, [EACH; 3]);
+    drop(senders.into_iter().map(|sender| sender.join().unwrap()).collect::<Vec<_>>());
+
+    let (outbox, inbox) = super::inbox(2);
+    assert_eq!((outbox.send(1), outbox.send(2), outbox.send(3)), (Ok(()), Ok(()), Err(3)));
+    drop(inbox);
+    assert_eq!(outbox.send(4), Err(4));
+}
+
+/// Two threads hand a number to and fro through wakers alone, with sleeps in between and without: a
+/// wake that is lost is a test that hangs.
+#[test]
+fn no_wake_of_another_thread_is_lost() {
+    struct Slot(AtomicU64, std::sync::Mutex<Option<Waker>>);
+    const TURNS: u64 = 10_000;
+    for spin in [Spin::Never, Spin::Always { time: Duration::from_micros(50) }] {
+        let slot = Arc::new(Slot(AtomicU64::new(0), std::sync::Mutex::default()));
+        let barrier = Arc::new(Barrier::new(2));
+        let run = |mine: u64, slot: Arc<Slot>, barrier: Arc<Barrier>| {
+            move || {
+                let executor = Executor::new(&Config { spin, ..Config::default() }).unwrap();
+                barrier.wait();
+                let mut next = mine;
+                let told = std::future::poll_fn(move |cx| {
+                    while next < TURNS {
+                        let seen = slot.0.load(Ordering::Acquire);
+                        if seen == next {
+                            slot.0.store(next + 1, Ordering::Release);
+                            next += 2;
+                            if let Some(other) = slot.1.lock().unwrap().take() {
+                                other.wake();
+                            }
+                        } else {
+                            let mut waker = slot.1.lock().unwrap();
+                            if slot.0.load(Ordering::Acquire) == next {
+                                continue;
+                            }
+                            *waker = Some(cx.waker().clone());
+                            return Poll::Pending;
+                        }
+                    }
+                    Poll::Ready(())
+                });
+                executor.run(told);
+            }
+        };
+        let other = thread(run(1, Arc::clone(&slot), Arc::clone(&barrier)));
+        run(0, slot, barrier)();
+        other.join().unwrap();
+    }
+}

@@ -1,0 +1,90 @@
+//! Waiting for a moment. Dropped, it waits no more.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::executor::deadlines::Key;
+use crate::executor::here;
+use crate::executor::ready::Waiter;
+
+/// Waits for some time, from now on. A sleeping core wakes within a millisecond of it.
+///
+/// # Panics
+/// Outside of a core.
+#[track_caller]
+pub fn sleep(time: Duration) -> Sleep {
+    here::with(|here| sleep_until(here.clock.now().saturating_add(here.clock.ticks(time))))
+}
+
+/// Waits for a reading of the core's [clock](crate::clock::Clock).
+pub fn sleep_until(at: u64) -> Sleep {
+    Sleep { at, key: None }
+}
+
+/// See [`sleep`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless awaited"]
+pub struct Sleep {
+    at: u64,
+    key: Option<Key>,
+}
+
+impl Sleep {
+    /// The reading that it waits for.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        here::with(|here| {
+            if here.clock.now() >= self.at {
+                return Poll::Ready(());
+            }
+            let waiter = Waiter::of(cx);
+            match self.key {
+                Some(key) if here.wait_again(key, waiter.clone()) => {}
+                _ => self.key = Some(here.wait_until(self.at, waiter)),
+            }
+            Poll::Pending
+        })
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            // With the executor gone there is nothing to cancel.
+            here::try_with(|here| here.wait_no_more(key));
+        }
+    }
+}
+
+/// Waits for a future, but not for longer than this. `None`: the time was over; what the future held
+/// is dropped.
+pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
+    Timeout { future: Box::pin(future), sleep: sleep(time) }
+}
+
+/// See [`timeout`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless awaited"]
+pub struct Timeout<F> {
+    future: Pin<Box<F>>,
+    sleep: Sleep,
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(output) = self.future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        Pin::new(&mut self.sleep).poll(cx).map(|()| None)
+    }
+}

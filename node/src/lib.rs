@@ -1,0 +1,30 @@
+//! Floor 3: the node. A thread for each core, an executor on it, sockets, limits, metrics. It knows
+//! no protocol: bytes of a connection go to its [`Conversation`], which a [`Face`] has made.
+//!
+//! A connection belongs to one core for its life, and so does everything that it touches there; what
+//! comes from elsewhere comes through an [`executor::Inbox`]. See `docs/decisions/007-node.md`.
+
+#![forbid(unsafe_code)]
+
+mod node;
+mod sampler;
+mod seat;
+mod listener;
+mod connection;
+mod reception;
+mod conversation;
+mod core;
+mod placement;
+mod limits;
+pub mod executor;
+pub mod metric;
+pub mod clock;
+
+pub use conversation::{
+    Conversation, ENOUGH, Face, FaceOnCore, Heard, Origin, Peer, Refusal, Then,
+};
+pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
+pub use limits::Limits;
+pub use listener::Address;
+pub use node::{Config, Endpoint, Node, NodeSeen};
+pub use sampler::Stuck;

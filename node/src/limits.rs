@@ -1,0 +1,79 @@
+//! The bounds of what a stranger may take of the node, each with its reason and what happens at it.
+
+use std::time::Duration;
+
+use nearstate_model::limits::VALUE_BYTES_MAX;
+
+/// The bounds of connections. Each has a default; an operator may set it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of the node, over all cores. The next one is told so and closed. 20,000 take
+    /// about 20 MiB while they are idle; a process may open at most as many files as `ulimit -n`
+    /// says.
+    pub connections_max: usize,
+    /// Bytes of a request that is not whole yet. The largest value and a MiB for the words around
+    /// it. Who sends more is told so and closed.
+    pub input_bytes_max: usize,
+    /// Bytes of answers that a client has not read yet. The largest value and some words around it
+    /// are an answer; a conversation adds no further one while [`crate::ENOUGH`] bytes are waiting.
+    /// A client with more is closed, and counted as slow.
+    pub output_bytes_max: usize,
+    /// Bytes that all connections of a core keep for half requests and unread answers. The
+    /// connection that would pass it is closed: thousands of clients within their own bounds could
+    /// fill the machine's memory.
+    pub core_bytes_max: usize,
+    /// How long a request may be half sent, before [`Limits::input_bytes_per_second_min`] counts.
+    /// Clients send a request in one piece; whoever sends it byte by byte is closed.
+    pub half_sent_max: Duration,
+    /// A half sent request may last longer if it is large: a second for each so many bytes that
+    /// have come. A bad radio backhaul gives this to one connection.
+    pub input_bytes_per_second_min: usize,
+    /// How long a client may read nothing of an answer that waits for it. Then it is closed, and
+    /// counted as slow.
+    pub unread_max: Duration,
+    /// After how long without a sign of life TCP asks whether the client is still there. A host that
+    /// lost its power says nothing; its connection would last for ever.
+    pub keep_alive: Duration,
+    /// How long a shutdown waits for answers that are under way. Then connections are cut.
+    pub drain_max: Duration,
+    /// Connections that the kernel keeps until a core accepts them; the kernel refuses the next.
+    /// Shortened by `net.core.somaxconn`.
+    pub backlog: i32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 20_000,
+            input_bytes_max: VALUE_BYTES_MAX + (1 << 20),
+            output_bytes_max: VALUE_BYTES_MAX + (32 << 20),
+            core_bytes_max: 2 << 30,
+            half_sent_max: Duration::from_secs(30),
+            input_bytes_per_second_min: 64 << 10,
+            unread_max: Duration::from_secs(60),
+            keep_alive: Duration::from_secs(300),
+            drain_max: Duration::from_secs(5),
+            backlog: 4096,
+        }
+    }
+}
+
+impl Limits {
+    /// How long a request may be half sent of which so many bytes have come.
+    pub(crate) fn half_sent(&self, bytes: usize) -> Duration {
+        let seconds = bytes / self.input_bytes_per_second_min.max(1);
+        self.half_sent_max.saturating_add(Duration::from_secs(seconds as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_request_may_take_longer_than_a_small_one() {
+        let limits = Limits::default();
+        assert_eq!(limits.half_sent(10), Duration::from_secs(30));
+        assert_eq!(limits.half_sent(640 << 10), Duration::from_secs(40));
+    }
+}

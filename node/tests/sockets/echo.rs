@@ -1,0 +1,260 @@
+//! A protocol of lines for tests of the node: each is answered with itself, some are commands.
+
+use std::cell::Cell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nearstate_model::Result;
+use nearstate_node::executor::{Inbox, Outbox, inbox, is_due};
+use nearstate_node::{
+    Address, Config, Conversation, Core, ENOUGH, Endpoint, Face, FaceOnCore, Heard, Limits, Node,
+    Peer, Refusal, Then,
+};
+use nearstate_store::{CreateOptions, Region, Schema};
+
+/// The protocol. Threads of a test find the mailboxes of listening clients here.
+#[derive(Default)]
+pub(crate) struct Echo {
+    pub(crate) mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+}
+
+struct EchoOnCore {
+    core: usize,
+    mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    is_work_stopped: Rc<Cell<bool>>,
+}
+
+struct Client {
+    id: u64,
+    core: usize,
+    mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    mailbox: Option<Inbox<String>>,
+    work: Option<Work>,
+    is_work_stopped: Rc<Cell<bool>>,
+    /// Where the search for the end of the line goes on.
+    searched: usize,
+}
+
+enum Work {
+    /// So many steps.
+    Steps(u64),
+    /// Until another client of the core says "stop".
+    UntilStopped,
+}
+
+impl Face for Echo {
+    fn name(&self) -> &'static str {
+        "echo"
+    }
+
+    fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>> {
+        // The session is there, and works.
+        core.session().namespace("echo", &Schema::default())?;
+        Ok(Rc::new(EchoOnCore {
+            core: core.index(),
+            mailboxes: Arc::clone(&self.mailboxes),
+            is_work_stopped: Rc::default(),
+        }))
+    }
+
+    fn refusal(&self, why: &Refusal) -> Vec<u8> {
+        format!("refused: {why}\n").into_bytes()
+    }
+}
+
+impl FaceOnCore for EchoOnCore {
+    fn accept(&self, peer: &Peer) -> Box<dyn Conversation> {
+        Box::new(Client {
+            id: peer.id,
+            core: self.core,
+            mailboxes: Arc::clone(&self.mailboxes),
+            mailbox: None,
+            work: None,
+            is_work_stopped: Rc::clone(&self.is_work_stopped),
+            searched: 0,
+        })
+    }
+}
+
+impl Client {
+    fn command(&mut self, line: &[u8], output: &mut Vec<u8>) -> Then {
+        let words: Vec<&str> = std::str::from_utf8(line).unwrap_or("").split(' ').collect();
+        match words.as_slice() {
+            ["core"] => output.extend_from_slice(self.core.to_string().as_bytes()),
+            ["id"] => output.extend_from_slice(self.id.to_string().as_bytes()),
+            ["big", bytes] => output.extend(std::iter::repeat_n(b'x', bytes.parse().unwrap())),
+            ["work", steps] => {
+                self.work = Some(Work::Steps(steps.parse().unwrap()));
+                return Then::Work;
+            }
+            ["work"] => {
+                self.work = Some(Work::UntilStopped);
+                return Then::Work;
+            }
+            ["stop"] => self.is_work_stopped.set(true),
+            ["listen"] => {
+                let (outbox, inbox) = inbox(8);
+                self.mailboxes.lock().unwrap().push(outbox);
+                self.mailbox = Some(inbox);
+            }
+            ["panic"] => panic!("asked for by a client"),
+            ["quit"] => return Then::Close,
+            _ => output.extend_from_slice(line),
+        }
+        output.push(b'\n');
+        Then::Listen
+    }
+}
+
+impl Conversation for Client {
+    fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
+        let mut taken = 0;
+        let mut then = Then::Listen;
+        while then == Then::Listen && output.len() < ENOUGH {
+            let rest = &input[taken + self.searched..];
+            let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+                self.searched = input.len() - taken;
+                break;
+            };
+            let line = &input[taken..taken + self.searched + end];
+            taken += line.len() + 1;
+            self.searched = 0;
+            then = self.command(line, output);
+        }
+        Heard { taken, then }
+    }
+
+    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
+        match &mut self.work {
+            Some(Work::Steps(0)) => {
+                self.work = None;
+                output.extend_from_slice(b"done\n");
+                return Poll::Ready(Then::Listen);
+            }
+            Some(Work::Steps(steps)) => {
+                *steps -= 1;
+                return Poll::Ready(Then::Work);
+            }
+            Some(Work::UntilStopped) if self.is_work_stopped.get() => {
+                self.work = Some(Work::Steps(0));
+                return Poll::Ready(Then::Work);
+            }
+            Some(Work::UntilStopped) => {
+                while !is_due() {
+                    std::hint::spin_loop();
+                }
+                return Poll::Ready(Then::Work);
+            }
+            None => {}
+        }
+        let Some(mailbox) = &mut self.mailbox else { return Poll::Pending };
+        while output.len() < ENOUGH {
+            let Poll::Ready(Some(message)) = mailbox.poll(cx) else { break };
+            output.extend_from_slice(message.as_bytes());
+            output.push(b'\n');
+        }
+        Poll::Pending
+    }
+}
+
+/// A node that echoes at a TCP port and a Unix socket.
+pub(crate) struct Served {
+    pub(crate) node: Option<Node>,
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) mailboxes: Arc<Mutex<Vec<Outbox<String>>>>,
+    // Dropped after the node.
+    _region: Region,
+}
+
+/// How long a test waits for what must happen. Only a broken node needs it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn serve(cores: usize, limits: Limits) -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
+    let endpoint = |address| Endpoint { face: "echo".to_owned(), address };
+    let path = folder.path().join("node.sock");
+    let config = Config {
+        cores,
+        is_pinned: false,
+        endpoints: vec![
+            endpoint(Address::Unix { path, mode: 0o600 }),
+            endpoint(Address::Tcp("127.0.0.1:0".parse().unwrap())),
+        ],
+        limits,
+        ..Config::default()
+    };
+    let echo = Echo::default();
+    let mailboxes = Arc::clone(&echo.mailboxes);
+    let node = Node::start(&config, &region, &[Arc::new(echo)]).unwrap();
+    Served { node: Some(node), folder, mailboxes, _region: region }
+}
+
+impl Served {
+    pub(crate) fn node(&self) -> &Node {
+        self.node.as_ref().unwrap()
+    }
+
+    pub(crate) fn tcp(&self) -> Line<TcpStream> {
+        let Address::Tcp(address) = self.node().addresses()[1] else { panic!("not TCP") };
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Line::new(stream.try_clone().unwrap(), stream)
+    }
+
+    pub(crate) fn unix(&self) -> Line<std::os::unix::net::UnixStream> {
+        let path = self.folder.path().join("node.sock");
+        let stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Line::new(stream.try_clone().unwrap(), stream)
+    }
+
+    /// Waits until the node has counted something.
+    pub(crate) fn until(&self, what: impl Fn(&nearstate_node::CoreSeen) -> bool) {
+        for _ in 0..PATIENCE.as_millis() {
+            if what(&self.node().seen().total().0) {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        panic!("never: {:?}", self.node().seen().total().0);
+    }
+}
+
+/// A client that says and hears lines.
+pub(crate) struct Line<S: Read> {
+    pub(crate) reader: BufReader<S>,
+    pub(crate) writer: S,
+}
+
+impl<S: Read + Write> Line<S> {
+    fn new(reader: S, writer: S) -> Self {
+        Self { reader: BufReader::new(reader), writer }
+    }
+
+    pub(crate) fn say(&mut self, bytes: &str) {
+        self.writer.write_all(bytes.as_bytes()).unwrap();
+    }
+
+    /// The next line without its end; empty at the end of the connection.
+    pub(crate) fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line.trim_end_matches('\n').to_owned()
+    }
+
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.say(&format!("{line}\n"));
+        self.hear()
+    }
+
+    /// True if the node has closed.
+    pub(crate) fn is_over(&mut self) -> bool {
+        matches!(self.reader.read(&mut [0; 64]), Ok(0) | Err(_))
+    }
+}

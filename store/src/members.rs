@@ -1,0 +1,170 @@
+//! The members of a set, as the value of a record of that form: in ascending order, so that one is
+//! found by halving.
+//!
+//! ```text
+//! count u32 | count x end u32 | members, one behind the other
+//! ```
+//!
+//! An end counts from the first byte of the first member. All numbers are little-endian.
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::limits::{MEMBERS_OF_SET_MAX, VALUE_BYTES_MAX};
+use nearstate_model::{Error, Result};
+
+const CUT: Damage = Damage("a set is cut short");
+
+/// The members of a set, in ascending order of their bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Members<'a> {
+    ends: &'a [u8],
+    bytes: &'a [u8],
+    next: usize,
+}
+
+impl<'a> Members<'a> {
+    /// Reads the value of a record of this form.
+    ///
+    /// # Errors
+    /// Damage: it is cut short.
+    pub fn new(value: &'a [u8]) -> Result<Self, Damage> {
+        let (count, rest) = value.split_first_chunk::<4>().ok_or(CUT)?;
+        let count = u32::from_le_bytes(*count) as usize;
+        let (ends, bytes) = rest.split_at_checked(count.checked_mul(4).ok_or(CUT)?).ok_or(CUT)?;
+        Ok(Self { ends, bytes, next: 0 })
+    }
+
+    /// How many there are, those that were passed included.
+    pub const fn len(&self) -> usize {
+        self.ends.len() / 4
+    }
+
+    /// True if there are none, which no record in a region has.
+    pub const fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The member at a place, from 0.
+    pub fn at(&self, place: usize) -> Option<&'a [u8]> {
+        let end = |place: usize| {
+            let bytes = self.ends.get(place * 4..)?.first_chunk::<4>()?;
+            Some(u32::from_le_bytes(*bytes) as usize)
+        };
+        let from = match place.checked_sub(1) {
+            Some(before) => end(before)?,
+            None => 0,
+        };
+        self.bytes.get(from..end(place)?)
+    }
+
+    /// True if this is a member. Complexity: logarithmic.
+    pub fn contains(&self, member: &[u8]) -> bool {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.at(middle).unwrap_or_default().cmp(member) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return self.at(middle).is_some(),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        false
+    }
+
+    /// Everything that a reader relies on.
+    pub(crate) fn check(&self) -> Result<(), Damage> {
+        let all: Option<Vec<&[u8]>> = (0..self.len()).map(|place| self.at(place)).collect();
+        let all = all.ok_or(CUT)?;
+        if !all.is_sorted_by(|one, two| one < two) || all.is_empty() {
+            return Err(Damage("the members of a set are not in order"));
+        }
+        let bytes = all.iter().map(|member| member.len()).sum::<usize>();
+        if bytes == self.bytes.len() { Ok(()) } else { Err(CUT) }
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let member = self.at(self.next)?;
+        self.next += 1;
+        Some(member)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.len().saturating_sub(self.next);
+        (0, Some(left))
+    }
+}
+
+/// The value of a record that has these members.
+pub(crate) fn encode(members: &[&[u8]]) -> Result<Vec<u8>> {
+    let mut members = members.to_vec();
+    members.sort_unstable();
+    members.dedup();
+    let count = members.len();
+    if count == 0 || count > MEMBERS_OF_SET_MAX {
+        return Err(Error::BadArgument {
+            detail: format!("a set of {count} members: it has 1 to {MEMBERS_OF_SET_MAX}"),
+        });
+    }
+    let bytes = members.iter().map(|member| member.len()).sum::<usize>();
+    if bytes > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLarge { bytes });
+    }
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+    let mut out = Vec::with_capacity(4 + 4 * count + bytes);
+    out.extend_from_slice(&number(count));
+    let mut end = 0;
+    for member in &members {
+        end += member.len();
+        out.extend_from_slice(&number(end));
+    }
+    for member in &members {
+        out.extend_from_slice(member);
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_set_reads_back_in_order(
+            members in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..9), 1..60),
+            other in prop::collection::vec(any::<u8>(), 0..9),
+        ) {
+            let mut given: Vec<&[u8]> = members.iter().rev().map(Vec::as_slice).collect();
+            given.push(given[0]);
+            let value = encode(&given).unwrap();
+            let read = Members::new(&value).unwrap();
+            read.check().unwrap();
+            let count = read.len();
+            prop_assert_eq!(count, members.len());
+            let all = read.clone();
+            prop_assert!(all.eq(members.iter().map(Vec::as_slice)));
+            for member in &members {
+                prop_assert!(read.contains(member));
+            }
+            prop_assert_eq!(read.contains(&other), members.contains(&other));
+        }
+
+        #[test]
+        fn any_bytes_are_members_or_damage(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Ok(members) = Members::new(&bytes) {
+                let _ = members.contains(b"m");
+                let _ = members.check();
+                prop_assert!(members.len() <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_set_of_nobody_is_refused() {
+        assert!(encode(&[]).unwrap_err().to_string().contains("1 to"));
+    }
+}
