@@ -130,6 +130,11 @@ impl Namespace {
     pub const fn kind(self) -> Kind {
         self.kind
     }
+
+    /// Its number in the region, the same in every session: what a commit stream names it by.
+    pub const fn number(self) -> u32 {
+        self.index
+    }
 }
 
 /// True for the name of a namespace in which the region keeps what is not records to people:
