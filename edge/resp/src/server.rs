@@ -169,6 +169,17 @@ impl Server {
         self.cards().iter().map(|(id, card)| (*id, card.clone())).collect()
     }
 
+    /// What is known of one client.
+    pub fn card(&self, id: u64) -> Option<Card> {
+        self.cards().get(&id).cloned()
+    }
+
+    /// Sends a message to all that hear a channel; how many letters that were.
+    pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
+        Tallies::add(&self.tallies.published, 1);
+        self.hub.publish(channel, payload)
+    }
+
     /// How many clients there are.
     pub fn client_count(&self) -> usize {
         self.cards().len()
