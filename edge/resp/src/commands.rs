@@ -1,11 +1,17 @@
 //! What carries the commands out, a file for each group.
 
+pub(crate) mod clients;
 pub(crate) mod command;
+pub(crate) mod connection;
+pub(crate) mod facts;
 pub(crate) mod pubsub;
 pub(crate) mod scripts;
 pub(crate) mod sdl;
+pub(crate) mod sentinel;
+pub(crate) mod server;
 pub(crate) mod strings;
 pub(crate) mod transactions;
+pub(crate) mod users;
 mod walk;
 
 use crate::client::Client;

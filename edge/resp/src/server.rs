@@ -37,6 +37,9 @@ pub struct Settings {
     pub pid: u32,
 }
 
+/// The release of Redis whose commands and answers these are: clients go by it.
+pub const REDIS_VERSION: &str = "7.0.15";
+
 /// The most bytes of messages that wait for one client: what Redis allows a subscriber.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
 
