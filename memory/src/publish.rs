@@ -5,12 +5,12 @@ use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, note, note_word, op, settle_word, slot};
 use crate::bucket::{
-    VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, link, load, publish, stamp_of,
-    step, tag_in, tag_of,
+    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, is_link, link, load,
+    publish, stamp_of, step, tag_in, tag_of,
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
-use crate::index::{CHAIN_MAX, find_bucket, is_equal, walk_chain};
+use crate::index::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::Damage;
 use crate::lock;
 use crate::map::Map;
@@ -293,20 +293,32 @@ pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 /// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
 pub(crate) const CROWD: u32 = 6;
 
+/// Numbers of a bucket line's entries.
+const PLACES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
+
 /// Finds the key in a locked bucket, and room for it.
 ///
-/// The usual case, a key that stands in the bucket's line, takes no branch on where it stands: that
-/// place is random, and a wrong guess would wait for the line.
+/// The usual cases, a key that stands in the bucket's line and one that is not there, take no branch
+/// on where things stand: that place is random, and a wrong guess would wait for the line.
 #[inline]
 pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
     let tag = tag_of(hash);
     let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
     let words = entries.each_ref().map(load);
     let (mut index, mut found) = (0, 0);
-    for (place, word) in (0..).zip(words) {
+    let (mut empty_at, mut taken) = (0, 0);
+    for (place, word) in PLACES.into_iter().zip(words).rev() {
         let is_it = tag_in(word) == tag;
         index = if is_it { place } else { index };
         found = if is_it { word } else { found };
+        empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
+        taken += u32::from(word != 0);
+    }
+    let [.., last] = words;
+    if found == 0 && !is_link(last) {
+        // No entry has the tag, and there are no others: the key is not there.
+        let last_at = link_slot(bucket_at);
+        return Ok(Place { found_at: 0, found: 0, empty_at, last_at, last, entries: taken });
     }
     if found != 0 && !is_intent(found) {
         let cell = Cell::new(map, at_of(found))?;

@@ -44,6 +44,12 @@ pub(crate) struct Span {
 const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
 
 impl Span {
+    /// Where it begins and ends.
+    #[inline]
+    pub(crate) const fn ends(self) -> (u32, u32) {
+        (self.from, self.to)
+    }
+
     #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.from as usize..self.to as usize).unwrap_or_default()

@@ -308,22 +308,16 @@ impl<'s> WriteSet<'s> {
         for place in 0..self.buffers.entries.len() {
             let change =
                 if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
-            let Buffers { entries, bytes, plan, .. } = &mut *self.buffers;
+            let Buffers { entries, plan, .. } = &mut *self.buffers;
             let Some(entry) = entries.get(place) else { break };
-            let key = entry.key.of(bytes);
-            let from = plan.keys.len();
-            plan.keys.extend_from_slice(key);
-            let mut access = Access::new(entry.table, entry.hash, (from, plan.keys.len()));
+            let mut access = Access::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
             access.traits = entry.traits;
-            access.expect = match entry.seen {
-                None => Expect::Anything,
-                Some(seen) if seen.at == 0 => Expect::Nothing,
-                Some(seen) => Expect::Cell(seen.at),
-            };
+            access.expect = entry.seen.map_or(Expect::Anything, Expect::Seen);
             plan.accesses.push(access);
         }
-        match session.member.commit(&mut self.buffers.plan)? {
+        let Buffers { bytes, plan, .. } = &mut *self.buffers;
+        match session.member.commit(plan, bytes)? {
             Committed::Done => {
                 let Buffers { entries, plan, .. } = &mut *self.buffers;
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
