@@ -89,6 +89,7 @@ impl<'s> WriteSet<'s> {
         }
     }
 
+    #[inline]
     pub(crate) fn key(&self, place: usize) -> &[u8] {
         self.buffers.entries.get(place).map_or(&[], |entry| self.buffers.bytes(entry.key))
     }
@@ -131,6 +132,27 @@ impl<'s> WriteSet<'s> {
             entry.seen = Some(placed.seen);
         }
         Ok((place, placed.found))
+    }
+
+    /// The entry of a record that was found just now: the transaction rests on it.
+    #[inline]
+    pub(crate) fn track(
+        &mut self,
+        place: Option<usize>,
+        (table, hash, key): (u32, u64, &[u8]),
+        seen: Seen,
+    ) -> Result<usize> {
+        let place = match place {
+            Some(place) => place,
+            None => self.push(table, hash, key)?,
+        };
+        if !self.buffers.is_committing {
+            self.check()?;
+        }
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.seen = Some(seen);
+        }
+        Ok(place)
     }
 
     /// What the region has of a record that is in the transaction; read now if it was not before.
