@@ -307,7 +307,8 @@ impl Member {
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn find_placed(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
         // A transaction will probably read all of it.
-        let placed = self.find_placed_of(table, hash, key, self.lines.get())?;
+        let last = self.lines.get();
+        let placed = self.find_placed_of(table, hash, key, (last.min(WHOLE_LINES), last))?;
         if let Some((cell, _)) = placed.found {
             self.lines.set(cell.last_line());
         }
@@ -320,10 +321,20 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn find_placed_small(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
-        self.find_placed_of(table, hash, key, 2)
+        self.find_placed_of(table, hash, key, (2, 2))
     }
 
-    /// `last` is where the record probably ends, in lines from its beginning.
+    /// As [`Member::find_placed`], of a record of which only the beginning and the end are looked
+    /// at.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn find_ends(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+        self.find_placed_of(table, hash, key, (0, self.lines.get()))
+    }
+
+    /// `lines` are asked for, and the one in which the record probably ends: `last`, counted from its
+    /// beginning.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn find_placed_of(
@@ -331,7 +342,7 @@ impl Member {
         table: &Table,
         hash: u64,
         key: &[u8],
-        last: u64,
+        (lines, last): (u64, u64),
     ) -> Result<Placed<'_>> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
@@ -341,7 +352,7 @@ impl Member {
         if step(hash, bucket, depth_of(control)).is_none() {
             let (units, place, last_word) = pick_placed(entries, tag_of(hash));
             if is_units(units) {
-                for line in 1..=last.min(WHOLE_LINES) {
+                for line in 1..=lines {
                     map.prefetch(LINE * (units + line));
                 }
                 map.prefetch(LINE * (units + last));

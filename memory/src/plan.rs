@@ -3,7 +3,7 @@
 use crate::announce::Announcements;
 use crate::bucket::{entry, tag_of};
 use crate::index::Seen;
-use crate::publish::{Draft, Place};
+use crate::publish::{Draft, Place, Target};
 
 /// What must be there for a transaction to commit.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +139,16 @@ impl Access {
     #[inline]
     pub(crate) fn key_in<'k>(&self, keys: &'k [u8]) -> &'k [u8] {
         keys.get(self.key.0 as usize..self.key.1 as usize).unwrap_or_default()
+    }
+
+    /// What is known of its record.
+    #[inline]
+    pub(crate) fn target<'k>(&self, keys: &'k [u8]) -> Target<'k> {
+        let seen = match self.expect {
+            Expect::Anything => None,
+            Expect::Seen(seen) => Some(seen),
+        };
+        Target { hash: self.hash, key: self.key_in(keys), seen }
     }
 
     #[inline]

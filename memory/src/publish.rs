@@ -10,8 +10,8 @@ use crate::bucket::{
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
-use crate::index::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
-use crate::layout::Damage;
+use crate::index::{CHAIN_MAX, Seen, find_bucket, is_equal, link_slot, walk_chain};
+use crate::layout::{Damage, LINE};
 use crate::lock;
 use crate::map::Map;
 use crate::member::Member;
@@ -46,6 +46,17 @@ pub struct Draft {
     pub at: u64,
     /// CRC-32 of its body.
     pub body_crc: u32,
+}
+
+/// The key of a record, and what its reader knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'k> {
+    /// Hash of the key.
+    pub hash: u64,
+    /// The key.
+    pub key: &'k [u8],
+    /// What was found, under a pin that still holds.
+    pub seen: Option<Seen>,
 }
 
 /// Where a key stands, or would stand, in a locked bucket.
@@ -87,6 +98,15 @@ impl Member {
         Ok(())
     }
 
+    /// What was written of a draft's body: for a checksum of all its parts at once.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn drafted(&self, at: u64, bytes: u64) -> Result<&[u8]> {
+        Ok(self.map().bytes(at + cell::HEADER, bytes)?)
+    }
+
     /// Completes a block cell: its version is 0 and it never changes.
     ///
     /// # Errors
@@ -115,15 +135,31 @@ impl Member {
         draft: Option<Draft>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<Verdict>,
     ) -> Result<Changed> {
+        self.change_seen(table, Target { hash, key, seen: None }, draft, decide)
+    }
+
+    /// As [`Member::change`], of a record that the caller may have read under a pin that still
+    /// holds: if it is still where it was, nothing is searched or compared.
+    ///
+    /// # Errors
+    /// As [`Member::change`].
+    #[inline]
+    pub fn change_seen(
+        &self,
+        table: &Table,
+        target: Target<'_>,
+        draft: Option<Draft>,
+        decide: impl FnOnce(Option<Cell<'_>>) -> Result<Verdict>,
+    ) -> Result<Changed> {
         self.usable()?;
-        let (bucket_at, payload) = match self.lock_bucket(table, hash) {
+        let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
                 self.give_up()?;
                 return Err(error);
             }
         };
-        let done = self.change_locked((bucket_at, payload), hash, key, draft, decide);
+        let done = self.change_locked((bucket_at, payload), target, draft, decide);
         // The stamp may have been raised: the lock word says what it is now.
         let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena()?;
@@ -181,13 +217,12 @@ impl Member {
     fn change_locked(
         &self,
         (bucket_at, payload): (u64, u64),
-        hash: u64,
-        key: &[u8],
+        target: Target<'_>,
         draft: Option<Draft>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<Verdict>,
     ) -> Result<(Changed, Option<u8>, u32)> {
         let map = self.map();
-        let place = locate(map, bucket_at, hash, key)?;
+        let (place, hash) = (locate_seen(map, bucket_at, target)?, target.hash);
         let old = match place.found_at {
             0 => None,
             _ => Some(Cell::new(map, at_of(place.found))?),
@@ -273,7 +308,7 @@ impl Member {
     /// A pending overflow line with these entries (at most five).
     pub(crate) fn new_line(&self, entries: &[u64]) -> Result<u64> {
         let head = Head { kind: Kind::Line, flags: 0, body: 0, key: 0, children: 0, hash: 0 };
-        let at = self.alloc(crate::layout::LINE)?;
+        let at = self.alloc(LINE)?;
         let word = self.map().word(at)?;
         let class = word.load(crate::atomic::Ordering::Relaxed) & 0xff;
         word.store(class | (head.kind as u64) << 8, crate::atomic::Ordering::Relaxed);
@@ -292,6 +327,20 @@ pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
 pub(crate) const CROWD: u32 = 6;
+
+/// As [`locate`], of a record that may have been read. What still has its word is not compared
+/// again: the reader's pin has kept the cell, and with it the key, since then.
+#[inline]
+pub(crate) fn locate_seen(map: &Map, bucket_at: u64, of: Target<'_>) -> Result<Place, Damage> {
+    if let Some(seen) = of.seen
+        && seen.slot_at & !(LINE - 1) == bucket_at
+        && load(map.word(seen.slot_at)?) == seen.word
+    {
+        let (found_at, found) = (seen.slot_at, seen.word);
+        return Ok(Place { found_at, found, empty_at: 0, last_at: 0, last: 0, entries: 0 });
+    }
+    locate(map, bucket_at, of.hash, of.key)
+}
 
 /// Numbers of a bucket line's entries.
 const PLACES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];

@@ -21,7 +21,7 @@ use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
 use crate::lock;
 use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
 use crate::plan::{Access, Change, Committed, Expect, Plan};
-use crate::publish::{CROWD, ENTRIES_MAX, Place, locate, retire_record};
+use crate::publish::{CROWD, ENTRIES_MAX, locate, locate_seen, retire_record};
 use crate::ring;
 
 /// What came of an attempt to take all locks.
@@ -275,8 +275,9 @@ impl Member {
     /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
     /// on.
     fn judge(&self, plan: &mut Plan, keys: &[u8]) -> Result<Option<Committed>> {
+        let map = self.map();
         for (number, access) in plan.accesses.iter_mut().enumerate() {
-            access.note_place(self.place_of(access, keys)?);
+            access.note_place(locate_seen(map, access.lock_at, access.target(keys))?);
             if let Some(refused) = self.refuse(access, number)? {
                 return Ok(Some(refused));
             }
@@ -299,21 +300,6 @@ impl Member {
             self.locate_again(plan, keys)?;
         }
         Ok(None)
-    }
-
-    /// Where the key of an access stands. What was read and still has its word is not compared
-    /// again: the caller's pin has kept the cell, and with it the key, since then.
-    #[inline]
-    fn place_of(&self, access: &Access, keys: &[u8]) -> Result<Place, Damage> {
-        if let Expect::Seen(seen) = access.expect
-            && seen.slot_at & !(LINE - 1) == access.lock_at
-            && load(self.map().word(seen.slot_at)?) == seen.word
-        {
-            let (found_at, found) = (seen.slot_at, seen.word);
-            let (empty_at, last_at, last, entries) = (0, 0, 0, 0);
-            return Ok(Place { found_at, found, empty_at, last_at, last, entries });
-        }
-        locate(self.map(), access.lock_at, access.hash, access.key_in(keys))
     }
 
     fn refuse(&self, access: &Access, number: usize) -> Result<Option<Committed>> {

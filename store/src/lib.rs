@@ -63,6 +63,7 @@ mod schema;
 pub mod glob;
 
 pub use address::Address;
+pub use buffers::Labels;
 pub use check::{CheckReport, check};
 pub use commit::{Committed, Step};
 pub use event::{Event, EventKind, TagValue};
@@ -80,7 +81,7 @@ pub use scan::{Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
 pub use stream::{CommitStream, Entry, Told, WhenFull};
-pub use txn::{Labels, Patience, Txn};
+pub use txn::{Patience, Txn};
 pub use view::{Blocks, View};
 pub use watch::{Filter, Notice, Watch};
 pub use write::{Condition, Outcome};

@@ -171,7 +171,7 @@ impl Session {
     /// What an operation on a key needs.
     #[inline]
     pub(crate) fn spot<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<Spot<'a>> {
-        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key })
+        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key, is_seen: false })
     }
 
     #[inline]
@@ -186,6 +186,8 @@ pub(crate) struct Spot<'a> {
     pub(crate) table: &'a Table,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
+    /// True if its record was read just now.
+    pub(crate) is_seen: bool,
 }
 
 /// Refuses keys that no record can have.

@@ -11,7 +11,7 @@ use crate::meta::{Meta, Tags, is_past, split};
 use crate::ordered::composite;
 use crate::postings::Posting;
 use crate::schema::Tag;
-use crate::workshop::{Due, List, Workshop};
+use crate::workshop::{Due, List, MetaChange, Workshop};
 use crate::writeset::WriteSet;
 
 impl<'s> WriteSet<'s> {
@@ -68,11 +68,13 @@ impl<'s> WriteSet<'s> {
         }
         // Tags are taken away from all records before any is given, so that a value can go from one
         // record to another.
-        for place in 0..written {
-            self.take_old(place, shop)?;
+        if shop.changes.iter().any(|change| change.has_old) {
+            for number in 0..shop.changes.len() {
+                self.take_old(number, shop)?;
+            }
         }
-        for place in 0..written {
-            self.give_new(place, shop)?;
+        for number in 0..shop.changes.len() {
+            self.give_new(number, shop)?;
         }
         Ok(())
     }
@@ -104,6 +106,7 @@ impl<'s> WriteSet<'s> {
             return Ok(());
         };
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
+        shop.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
         if new.is_empty() {
             return Ok(());
         }
@@ -152,11 +155,12 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Takes away what a record has and is not to keep.
-    fn take_old(&mut self, place: usize, shop: &mut Workshop) -> Result<()> {
-        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
-        if old.is_empty() {
+    fn take_old(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
+        let Some(MetaChange { place, has_old: true, .. }) = shop.changes.get(number).copied()
+        else {
             return Ok(());
-        }
+        };
+        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
         let table = entry.table;
         shop.holder(entry.hash, self.buffers.bytes(entry.key));
@@ -181,16 +185,18 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Gives a record what it is to have and has not.
-    fn give_new(&mut self, place: usize, shop: &mut Workshop) -> Result<()> {
-        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
+    fn give_new(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
+        let Some(MetaChange { place, was_ms, .. }) = shop.changes.get(number).copied() else {
+            return Ok(());
+        };
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
         if entry.write.is_delete() {
             return Ok(());
         }
         let table = entry.table;
         shop.holder(entry.hash, self.buffers.bytes(entry.key));
-        let new = self.buffers.bytes(new);
-        let (was, is) = (ends(old), ends(new));
+        let new = self.buffers.bytes(entry.meta.unwrap_or_default());
+        let is_ms = ends(new);
         let set = self.session.tag_set(table)?;
         for tag in set.required() {
             if !pairs(new).any(|(name, _)| name == tag.name.as_bytes()) {
@@ -199,8 +205,8 @@ impl<'s> WriteSet<'s> {
                 });
             }
         }
-        if is != 0 && (was == 0 || was > is) {
-            self.order_expiry(table, is, shop)?;
+        if is_ms != 0 && (was_ms == 0 || was_ms > is_ms) {
+            self.order_expiry(table, is_ms, shop)?;
         }
         let mut number = 0;
         while let Some(due) = shop.dues.get(number).copied() {

@@ -15,10 +15,23 @@ pub(crate) struct Workshop {
     pub(crate) record: Vec<u8>,
     /// The hash of that key.
     pub(crate) hash: u64,
+    /// Records of which something changes beside their value.
+    pub(crate) changes: Vec<MetaChange>,
     /// What the records of the transaction are to get.
     pub(crate) dues: Vec<Due>,
     /// Values and keys of these.
     pub(crate) foreseen: Vec<u8>,
+}
+
+/// A record of which something changes beside its value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetaChange {
+    /// Its entry in the transaction.
+    pub(crate) place: usize,
+    /// True if it has tags or an end in the region.
+    pub(crate) has_old: bool,
+    /// When it ends as the region has it; 0: never.
+    pub(crate) was_ms: u64,
 }
 
 /// A value that a record is to get.
@@ -58,6 +71,7 @@ impl Workshop {
     /// Nothing is foreseen.
     #[inline]
     pub(crate) fn begin(&mut self) {
+        self.changes.clear();
         self.dues.clear();
         self.foreseen.clear();
     }
