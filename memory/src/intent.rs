@@ -57,7 +57,7 @@ pub(crate) struct Line<'m>(&'m [AtomicU64; 8]);
 impl Line<'_> {
     /// Stores one of its words. Release, so that a recoverer that sees it sees all before it.
     #[inline]
-    pub(crate) fn set(&self, which: u64, value: u64) {
+    pub(crate) fn set(self, which: u64, value: u64) {
         if let Some(word) = self.0.get(which as usize / 8) {
             word.store(value, Ordering::Release);
         }
@@ -65,7 +65,7 @@ impl Line<'_> {
     }
 
     #[inline]
-    pub(crate) fn get(&self, which: u64) -> u64 {
+    pub(crate) fn get(self, which: u64) -> u64 {
         self.0.get(which as usize / 8).map_or(0, |word| word.load(Ordering::Acquire))
     }
 }

@@ -347,8 +347,8 @@ const PLACES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
 
 /// Finds the key in a locked bucket, and room for it.
 ///
-/// The usual cases, a key that stands in the bucket's line and one that is not there, take no branch
-/// on where things stand: that place is random, and a wrong guess would wait for the line.
+/// The usual cases, a key that stands in the bucket's line and one that is not there, take no
+/// branch on where things stand: that place is random, and a wrong guess would wait for the line.
 #[inline]
 pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
     let tag = tag_of(hash);

@@ -4,10 +4,12 @@
 use nearstate_memory::layout::Damage;
 use nearstate_model::{Error, Result};
 
-use crate::hidden::{list_key, name_part};
+use crate::hidden::{list_key, memory_of, name_part};
 use crate::nodes::Own;
 use crate::ordered::Sight;
-use crate::postings::{DEPTH_MAX, Part, Posting, above, compose, end_of, low, place_of, sibling};
+use crate::postings::{
+    DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, place_of, sibling,
+};
 use crate::workshop::List;
 use crate::writeset::WriteSet;
 
@@ -32,7 +34,7 @@ impl List {
     #[inline]
     pub(crate) fn begin(&mut self, namespace: u32, tag: u8, value: &[u8]) {
         list_key(namespace, tag, value, &mut self.key);
-        self.memory = crate::hidden::memory_of(&self.key);
+        self.memory = memory_of(&self.key);
     }
 
     /// The key of the part that probably has a hash.
@@ -137,7 +139,7 @@ impl List {
         (number, place): (u32, usize),
         bytes: &[u8],
     ) -> Result<bool> {
-        if bytes.len() <= crate::postings::PART_BYTES {
+        if bytes.len() <= PART_BYTES {
             return Ok(false);
         }
         self.split_heavy(set, (number, place), Part::parse(bytes)?)
@@ -306,4 +308,144 @@ pub(crate) fn check_list(
         from = end_of(sought.number, depth);
     }
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nearstate_memory::CreateOptions;
+
+    use super::*;
+    use crate::hidden::list_prefix;
+    use crate::record::Kind;
+    use crate::schema::TagSchema;
+    use crate::session::{Namespace, Region, Schema, Session};
+    use crate::{Labels, Values};
+
+    fn found(session: &Session, ns: Namespace, value: &[u8]) -> BTreeSet<Vec<u8>> {
+        let (mut plain, mut tracked) = (BTreeSet::new(), BTreeSet::new());
+        let values = Values::Equal(value);
+        session
+            .find_all(ns, "dnn", values, |view| {
+                assert!(plain.insert(view.key().to_vec()), "met twice");
+                true
+            })
+            .unwrap();
+        if plain.len() > 500 {
+            return plain; // More than a transaction can read.
+        }
+        session
+            .transact(|txn| {
+                tracked.clear();
+                txn.find_all(ns, "dnn", values, |key| tracked.insert(key.to_vec()))
+            })
+            .unwrap();
+        assert_eq!(plain, tracked);
+        plain
+    }
+
+    fn parts(session: &Session, ns: Namespace) -> usize {
+        let hidden = Namespace { index: session.hidden_table().unwrap(), kind: Kind::Value };
+        let (mut prefix, mut count) = (Vec::new(), 0);
+        list_prefix(ns.index, 0, &mut prefix);
+        session
+            .each_stored(hidden, &mut |cell| {
+                count += usize::from(cell.key()?.starts_with(&prefix));
+                Ok(())
+            })
+            .unwrap();
+        count
+    }
+
+    /// Values with a few records and one with thousands; then all of them go, in another order.
+    #[test]
+    fn a_list_grows_and_shrinks_with_the_records_of_its_value_and_goes_with_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("region");
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let (session, other) = (region.session().unwrap(), region.session().unwrap());
+        let tag = TagSchema { name: "dnn".to_owned(), ..TagSchema::default() };
+        let schema = Schema { tags: vec![tag], ..Schema::default() };
+        let ns = session.namespace("n", &schema).unwrap();
+        let value = |number: u32| if number.is_multiple_of(40) { b"ims" } else { b"web" };
+        let key = |number: u32| format!("imsi-{number:06}").into_bytes();
+        let mut wanted = [BTreeSet::new(), BTreeSet::new()];
+        for number in 0..4000 {
+            let labels = Labels { tags: &[("dnn", value(number))], expires_ms: 0 };
+            let put = |s: &Session| s.transact(|t| t.put_labelled(ns, &key(number), b"v", labels));
+            put(if number.is_multiple_of(2) { &session } else { &other }).unwrap();
+            wanted[usize::from(value(number) == b"ims")].insert(key(number));
+        }
+        assert_eq!(found(&session, ns, b"web"), wanted[0]);
+        assert_eq!(found(&other, ns, b"ims"), wanted[1]);
+        let full = parts(&session, ns);
+        assert!(full > 200, "{full} parts of 4000 records");
+        for step in 0..4000_u32 {
+            let number = step * 1237 % 4000;
+            assert!(session.delete(ns, &key(number)).unwrap());
+            wanted[usize::from(value(number) == b"ims")].remove(&key(number));
+            if step % 500 == 0 || step > 3990 {
+                assert_eq!(found(&other, ns, b"web"), wanted[0]);
+                assert_eq!(found(&session, ns, b"ims"), wanted[1]);
+            }
+        }
+        assert_eq!(parts(&session, ns), 0);
+        drop((session, other));
+        drop(region);
+        let report = crate::check(&path).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
+
+    /// A posting that is lost, one too many, and a part that is lost are found.
+    #[test]
+    fn the_check_finds_what_a_list_lacks_and_what_it_has_too_much() {
+        type Harm = fn(&mut WriteSet<'_>, u32);
+        let harms: [Harm; 3] = [
+            |set, ns| {
+                let mut list = List::default();
+                list.begin(ns, 0, b"web");
+                let key = b"imsi-000007".as_slice();
+                let hash = set.session.hash(key);
+                assert!(list.remove(set, Posting { hash, key }).unwrap());
+            },
+            |set, ns| {
+                let mut list = List::default();
+                list.begin(ns, 0, b"web");
+                let key = b"nobody".as_slice();
+                let hash = set.session.hash(key);
+                assert!(list.insert(set, Posting { hash, key }).unwrap());
+            },
+            |set, ns| {
+                let mut key = Vec::new();
+                list_key(ns, 0, b"web", &mut key);
+                name_part(1, &mut key);
+                set.delete_hidden(&key).unwrap();
+            },
+        ];
+        for (number, harm) in harms.into_iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("region");
+            let region = Region::create(&path, &CreateOptions::default()).unwrap();
+            let session = region.session().unwrap();
+            let tag = TagSchema { name: "dnn".to_owned(), ..TagSchema::default() };
+            let schema = Schema { tags: vec![tag], ..Schema::default() };
+            let ns = session.namespace("n", &schema).unwrap();
+            for number in 0..100 {
+                let (key, labels) = (
+                    format!("imsi-{number:06}"),
+                    Labels { tags: &[("dnn", b"web")], expires_ms: 0 },
+                );
+                session.transact(|t| t.put_labelled(ns, key.as_bytes(), b"v", labels)).unwrap();
+            }
+            let mut set = WriteSet::new(&session).unwrap();
+            harm(&mut set, ns.index);
+            set.commit().unwrap();
+            set.give_back();
+            drop(session);
+            drop(region);
+            let report = crate::check(&path).unwrap();
+            assert!(!report.is_clean(), "harm {number} is not found");
+        }
+    }
 }

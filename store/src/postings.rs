@@ -149,14 +149,20 @@ pub(crate) const fn sibling(number: u32, depth: u8) -> u32 {
 /// The low bits of a hash.
 #[inline]
 pub(crate) const fn low(hash: u64, depth: u8) -> u32 {
-    (hash & ((1 << (depth & 63)) - 1)) as u32
+    low_32(hash & ((1 << (depth & 63)) - 1))
+}
+
+/// The lower half of a number.
+const fn low_32(all: u64) -> u32 {
+    let [a, b, c, d, ..] = all.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// Where a part that is not there went: the number without its top bit.
 pub(crate) const fn above(number: u32) -> u32 {
     match number {
         0 => 0,
-        _ => number & !(1 << (31 - number.leading_zeros())),
+        _ => number & !(1 << number.ilog2()),
     }
 }
 
@@ -170,7 +176,7 @@ const fn step_on(number: u32, own: u32) -> u32 {
         return above(number); // A guess that never was a part of this key.
     }
     let bit = known + rest.trailing_zeros();
-    (own as u64 & ((2 << bit) - 1)) as u32
+    low_32(own as u64 & ((2 << bit) - 1))
 }
 
 fn begin(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
@@ -205,4 +211,119 @@ pub(crate) const fn place_of(number: u32) -> u64 {
 /// Where a part ends in the order of a walk: `None` for the last one.
 pub(crate) const fn end_of(number: u32, depth: u8) -> Option<u64> {
     if depth == 0 { None } else { place_of(number).checked_add(1 << (64 - depth as u32)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hash(key: &[u8]) -> u64 {
+        nearstate_memory::hash(7, key)
+    }
+
+    fn posting(key: &[u8]) -> Posting<'_> {
+        Posting { hash: hash(key), key }
+    }
+
+    fn keys(part: &Part<'_>) -> Vec<Vec<u8>> {
+        let (mut rest, mut out) = (part.entries, Vec::new());
+        while let Some(key) = Part::next(&mut rest).unwrap() {
+            out.push(key.to_vec());
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_part_or_damage_and_never_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            key in prop::collection::vec(any::<u8>(), 0..4),
+            number: u32,
+        ) {
+            if let Ok(part) = Part::parse(&bytes) {
+                let _ = (part.find(posting(&key)), part.step(number, hash(&key)));
+                let mut out = Vec::new();
+                part.with(posting(&key), &mut out);
+                part.without((3, 1), &mut out);
+                let mut rest = part.entries;
+                while let Ok(Some(_)) = Part::next(&mut rest) {}
+                let _ = part.split(hash, (&mut Vec::new(), &mut Vec::new()));
+            }
+        }
+
+        #[test]
+        fn what_is_entered_is_found_and_goes_again(
+            entered in
+                prop::collection::btree_set(prop::collection::vec(any::<u8>(), 1..30), 1..20),
+        ) {
+            let mut bytes = vec![0];
+            for key in &entered {
+                let mut next = Vec::new();
+                let part = Part::parse(&bytes).unwrap();
+                prop_assert_eq!(part.find(posting(key)).unwrap(), None);
+                part.with(posting(key), &mut next);
+                bytes = next;
+            }
+            let found: BTreeSet<_> = keys(&Part::parse(&bytes).unwrap()).into_iter().collect();
+            prop_assert_eq!(&found, &entered);
+            for key in &entered {
+                let mut next = Vec::new();
+                let part = Part::parse(&bytes).unwrap();
+                part.without(part.find(posting(key)).unwrap().unwrap(), &mut next);
+                bytes = next;
+            }
+            prop_assert_eq!(bytes, vec![0]);
+        }
+
+        #[test]
+        fn from_any_guess_the_part_of_a_key_is_found(count in 1_usize..400, seed: u64) {
+            // A list grown by splits, as the parts themselves ask for them.
+            let mut parts = BTreeMap::from([(0_u32, vec![0_u8])]);
+            let seek = |parts: &BTreeMap<u32, Vec<u8>>, of: u64, mut number: u32| {
+                for _ in 0..4 * DEPTH_MAX {
+                    let Some(bytes) = parts.get(&number) else {
+                        number = above(number);
+                        continue;
+                    };
+                    match Part::parse(bytes).unwrap().step(number, of) {
+                        Some(next) => number = next,
+                        None => return number,
+                    }
+                }
+                panic!("no part is responsible");
+            };
+            for index in 0..count {
+                let key = (seed ^ index as u64).to_be_bytes();
+                let number = seek(&parts, hash(&key), 0);
+                let (mut next, mut stay, mut go) = (Vec::new(), Vec::new(), Vec::new());
+                Part::parse(&parts[&number]).unwrap().with(posting(&key), &mut next);
+                let part = Part::parse(&next).unwrap();
+                if part.split(hash, (&mut stay, &mut go)).unwrap() {
+                    let new = sibling(number, part.depth);
+                    prop_assert!(parts.insert(new, go).is_none());
+                    next = stay;
+                }
+                parts.insert(number, next);
+            }
+            // In the order of a walk the parts follow each other without a gap.
+            let mut at = Some(0);
+            let mut all: Vec<_> = parts.iter().collect();
+            all.sort_by_key(|(number, _)| place_of(**number));
+            for (number, bytes) in all {
+                prop_assert_eq!(at, Some(place_of(*number)));
+                let part = Part::parse(bytes).unwrap();
+                at = end_of(*number, part.depth);
+                for key in keys(&part) {
+                    for depth in 0..12 {
+                        prop_assert_eq!(seek(&parts, hash(&key), low(hash(&key), depth)), *number);
+                    }
+                }
+            }
+            prop_assert_eq!(at, None);
+        }
+    }
 }

@@ -128,8 +128,8 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// Asks for the bucket of a value's posting, whose key and hash it finds; of a list also for the
-    /// part, as far as its bucket is there.
+    /// Asks for the bucket of a value's posting, or of the part of its list that the record is
+    /// probably in. Returns the hash of the posting, whose key it leaves in `key`.
     fn ask(
         &self,
         table: u32,

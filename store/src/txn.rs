@@ -278,16 +278,15 @@ impl Txn<'_> {
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.place_of(namespace.index, hash, key);
-        let (place, is_there) = match place.filter(|place| set.is_written(*place)) {
-            Some(place) => (place, !set.is_deleted(place)),
-            None => {
-                let (place, stored) = set.read_ends_at(place, namespace.index, hash, key)?;
-                let is_there = match stored {
-                    Some((cell, bytes)) => !is_past(split(cell, bytes)?.1)?,
-                    None => false,
-                };
-                (place, is_there)
-            }
+        let (place, is_there) = if let Some(place) = place.filter(|place| set.is_written(*place)) {
+            (place, !set.is_deleted(place))
+        } else {
+            let (place, stored) = set.read_ends_at(place, namespace.index, hash, key)?;
+            let is_there = match stored {
+                Some((cell, bytes)) => !is_past(split(cell, bytes)?.1)?,
+                None => false,
+            };
+            (place, is_there)
         };
         set.delete(place);
         Ok(is_there)
