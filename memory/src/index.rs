@@ -333,8 +333,8 @@ impl Member {
         self.find_placed_of(table, hash, key, (0, self.lines.get()))
     }
 
-    /// So many lines are asked for, and the one in which the record probably ends: the second of the
-    /// numbers, both counted from its beginning.
+    /// So many lines are asked for, and the one in which the record probably ends: the second
+    /// number; both are counted from its beginning.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn find_placed_of(
