@@ -187,7 +187,7 @@ impl Txn<'_> {
 
     /// Calls `each` with the key of every record that has such a value of a tag, in the order of
     /// the values, until it says false. That there are these and no others is part of what the
-    /// transaction has read; a leaf of the index for some ten keys.
+    /// transaction has read; a part of a list, or a leaf of the index, for some ten keys.
     ///
     /// Keys of records past their time that nobody has collected are among them: [`Txn::get`]
     /// tells. What this transaction itself has written is not in the index yet, see [`Txn::find`].

@@ -296,9 +296,9 @@ impl Txn<'_> {
     /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read
     /// of it has failed.
     ///
-    /// Cost: the indexes first (a record for each unique value, a leaf for each other one); then
-    /// the lock of each record that was read or written, taken in one order. Waits at most for a
-    /// second or two, and never while it keeps others waiting for more than some milliseconds. A
+    /// Cost: the indexes first (a record for each unique value, a part of a list or a leaf for each
+    /// other one); then the lock of each record that was read or written, taken in one order. Waits
+    /// at most for a second or two, and never while it keeps others waiting for more than some milliseconds. A
     /// full memory fence stands behind it: what its caller reads next is not older. Some records
     /// past their time may be collected in passing, after it is done.
     ///
