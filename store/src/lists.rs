@@ -96,13 +96,10 @@ impl List {
             };
             return Ok(Sought { number, place, is_there });
         }
-        match sight {
-            Sight::Tracked => Err(ASTRAY.into()),
-            Sight::Untracked => {
-                let detail = "the postings of a tag changed all through a walk".to_owned();
-                Err(Error::Conflict { detail })
-            }
-        }
+        let detail = "a tag's list of postings, which changes all the time; if nobody changes it, \
+                      check the region"
+            .to_owned();
+        Err(Error::Conflict { detail })
     }
 
     /// Enters a record. False if it is there already.
