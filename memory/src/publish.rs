@@ -355,19 +355,15 @@ pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result
     let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
     let words = entries.each_ref().map(load);
     let (mut index, mut found) = (0, 0);
-    let (mut empty_at, mut taken) = (0, 0);
-    for (place, word) in PLACES.into_iter().zip(words).rev() {
+    for (place, word) in (0..).zip(words) {
         let is_it = tag_in(word) == tag;
         index = if is_it { place } else { index };
         found = if is_it { word } else { found };
-        empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
-        taken += u32::from(word != 0);
     }
     let [.., last] = words;
     if found == 0 && !is_link(last) {
         // No entry has the tag, and there are no others: the key is not there.
-        let last_at = link_slot(bucket_at);
-        return Ok(Place { found_at: 0, found: 0, empty_at, last_at, last, entries: taken });
+        return Ok(room(bucket_at, words));
     }
     if found != 0 && !is_intent(found) {
         let cell = Cell::new(map, at_of(found))?;
@@ -378,6 +374,18 @@ pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result
         }
     }
     locate_in_chain(map, bucket_at, hash, key)
+}
+
+/// Where a key that is not there would stand in a bucket without overflow lines.
+#[inline]
+fn room(bucket_at: u64, words: [u64; LAST]) -> Place {
+    let (mut empty_at, mut entries) = (0, 0);
+    for (place, word) in PLACES.into_iter().zip(words).rev() {
+        empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
+        entries += u32::from(word != 0);
+    }
+    let [.., last] = words;
+    Place { found_at: 0, found: 0, empty_at, last_at: link_slot(bucket_at), last, entries }
 }
 
 /// As [`locate`], where the key is not there, or in an overflow line, or shares its tag with

@@ -135,36 +135,27 @@ impl Session {
             hash,
         };
         let at = self.member.draft(&head)?;
-        if body <= BODY_SMALL {
-            // Its few lines were asked for with the last cell of the class: one sum over all parts
-            // costs less than one for each.
-            self.fill(at, [children, key, value, meta])?;
-            let body_crc = crc32fast::hash(self.member.drafted(at, body as u64)?);
-            return Ok(Draft { at, body_crc });
-        }
+        let is_small = body <= BODY_SMALL;
         let mut crc = crc32fast::Hasher::new();
-        for part in [children, key, value, meta] {
-            if !part.is_empty() {
+        if !is_small {
+            for part in [children, key, value, meta] {
                 crc.update(part);
             }
-        }
-        if !is_seen {
-            self.member.prefetch_record(table, hash, 1);
-        }
-        self.fill(at, [children, key, value, meta])?;
-        Ok(Draft { at, body_crc: crc.finalize() })
-    }
-
-    #[inline]
-    fn fill(&self, at: u64, parts: [&[u8]; 4]) -> Result<()> {
-        let mut offset = 0;
-        for part in parts {
-            if !part.is_empty() {
-                self.member.write(at, offset, part)?;
-                offset += part.len() as u64;
+            if !is_seen {
+                self.member.prefetch_record(table, hash, 1);
             }
         }
-        Ok(())
+        let mut offset = 0;
+        for part in [children, key, value, meta] {
+            self.member.write(at, offset, part)?;
+            offset += part.len() as u64;
+        }
+        if is_small {
+            // Its few lines were asked for with the last cell of the class: one sum over all parts
+            // costs less than one for each.
+            crc.update(self.member.drafted(at, offset)?);
+        }
+        Ok(Draft { at, body_crc: crc.finalize() })
     }
 
     /// Deletes a record of a namespace whose writers have nothing to see to; `None` if they have.
