@@ -281,6 +281,19 @@ mod tests {
         assert!(matches!(set.declare(&[unique("")]), Err(Error::BadName { bytes: 0 })));
     }
 
+    #[test]
+    fn an_index_of_another_form_is_not_misread() {
+        let mut set = TagSet::default();
+        set.declare(&[TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }]).unwrap();
+        let mut bytes = set.encode();
+        // Generation, count, number, and then the form.
+        assert_eq!(bytes[10], LISTED);
+        for form in [0, LISTED | ORDERED, LISTED | UNIQUE] {
+            bytes[10] = form;
+            assert!(TagSet::decode(&bytes).is_err(), "{form}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_tags_or_damage(bytes in prop::collection::vec(any::<u8>(), 0..100)) {

@@ -298,9 +298,9 @@ impl Txn<'_> {
     ///
     /// Cost: the indexes first (a record for each unique value, a part of a list or a leaf for each
     /// other one); then the lock of each record that was read or written, taken in one order. Waits
-    /// at most for a second or two, and never while it keeps others waiting for more than some milliseconds. A
-    /// full memory fence stands behind it: what its caller reads next is not older. Some records
-    /// past their time may be collected in passing, after it is done.
+    /// at most for a second or two, and never while it keeps others waiting for more than some
+    /// milliseconds. A full memory fence stands behind it: what its caller reads next is not older.
+    /// Some records past their time may be collected in passing, after it is done.
     ///
     /// # Errors
     /// `Conflict`: something that was read was changed meanwhile, or what the namespace asks of its
