@@ -265,6 +265,7 @@ impl<'s> WriteSet<'s> {
             entry.form = Form::Value;
             entry.meta = Some(meta);
         }
+        self.buffers.changes += 1;
         Ok(())
     }
 
