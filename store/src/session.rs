@@ -173,8 +173,8 @@ impl Session {
         }
     }
 
-    /// Makes sure of what was read through views until now: a page of the file that is gone reads as
-    /// zeros, and they are no values.
+    /// Makes sure of what was read through views until now: a page of the file that is gone reads
+    /// as zeros, and they are no values.
     ///
     /// # Errors
     /// `Damaged`.
@@ -194,8 +194,8 @@ impl Session {
         Ok(all.into_iter().find(|(known, _)| known == name).map(|(_, namespace)| namespace))
     }
 
-    /// All namespaces with their names, in the order in which they were made, but for those that the
-    /// region keeps for itself and those whose names are not UTF-8.
+    /// All namespaces with their names, in the order in which they were made, but for those that
+    /// the region keeps for itself and those whose names are not UTF-8.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

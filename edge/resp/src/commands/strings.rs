@@ -308,7 +308,8 @@ pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
     Ok(())
 }
 
-/// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was there; what
+/// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was
+/// there; what
 /// it answers.
 fn edit<T>(
     client: &Client<'_>,
