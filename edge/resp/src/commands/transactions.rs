@@ -194,8 +194,10 @@ fn run_one(
         link: &mut *client.link,
         txn: Some(txn),
     };
-    (command.run)(&mut inner, args, reply)?;
-    let Some(mut work) = client.link.work.take() else { return Ok(()) };
+    let done = (command.run)(&mut inner, args, reply);
+    let work = client.link.work.take();
+    done?;
+    let Some(mut work) = work else { return Ok(()) };
     if command.flags.has(Flags::WRITE) {
         let name = command.name.to_ascii_uppercase();
         return Err(Refusal::new(format!(
