@@ -24,6 +24,8 @@ pub mod acl;
 pub mod catalogue;
 pub mod command;
 pub mod script;
+pub mod long_double;
+pub mod number;
 pub mod key_name;
 pub mod refusal;
 pub mod reply;
