@@ -41,8 +41,8 @@ impl Clock {
         Self { source: Source::Counter(counter), rate }
     }
 
-    /// A clock that begins at 0, has a tick for each nanosecond and moves only when told. Its clones
-    /// show the same time. An executor that has nothing to do moves it to its next deadline.
+    /// A clock that begins at 0, has a tick for each nanosecond and moves only when told. Its
+    /// clones show the same time. An executor that has nothing to do moves it to its next deadline.
     pub fn new_virtual() -> Self {
         Self { source: Source::Virtual(Arc::default()), rate: SAMPLE }
     }

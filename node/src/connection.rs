@@ -1,16 +1,17 @@
-//! One client's connection: bytes in, bytes out, bounds. A task of its core for as long as it lasts.
+//! One client's connection: bytes in, bytes out, bounds. A task of its core for as long as it
+//! lasts.
 //!
 //! ```text
-//!            +------------------------------ all sent -------------------------------+
-//!            v                                                                       |
-//!   what happens by itself -> what was left of the input, or a read -> hear -> send -+
-//!            |                               |                                   |
-//!         Work: again, as background work    nothing there: wait for the client  client does not read:
-//!         until Listen                       (with a time-out in mid-request)    wait, read nothing more
+//!      +------------------------------- all sent -------------------------------+
+//!      v                                                                        |
+//!   what happens by itself -> the input that is left, or a read -> hear -> send -+
+//!      |                         |                                         |
+//!   Work: again, as background   nothing there: wait for the client      the client does not read:
+//!   work, until Listen           (in mid-request with a time-out)          wait, read nothing more
 //! ```
 //!
-//! A read takes what has come, 64 KB at most, into memory of the core; so a connection that waits for
-//! its client keeps no buffer. All answers to it leave in one write.
+//! A read takes what has come, 64 KB at most, into memory of the core; so a connection that waits
+//! for its client keeps no buffer. All answers to it leave in one write.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -365,7 +366,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// The client does not read. Messages of others go on as far as they fit; requests and work wait.
+    /// The client does not read. Messages of others go on as far as they fit; requests and work
+    /// wait.
     fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.half = None;
         if self.then == Then::Listen {
@@ -452,8 +454,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Notes how much memory the connection keeps while it waits. `false`: the core has no more, and
-    /// the connection is about to be closed.
+    /// Notes how much memory the connection keeps while it waits. `false`: the core has no more,
+    /// and the connection is about to be closed.
     fn note_kept(&mut self) -> bool {
         let kept = self.input.capacity() + self.output.capacity();
         let is_more = kept > self.kept;

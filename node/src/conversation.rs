@@ -1,8 +1,8 @@
 //! The border between the node and a protocol: bytes on this side, requests on the other.
 //!
-//! A [`Face`] is a protocol. On each core it has a [`FaceOnCore`], and that makes a [`Conversation`]
-//! for every client of the core. None of them knows a socket or a thread, so that a protocol is
-//! tested with bytes alone.
+//! A [`Face`] is a protocol. On each core it has a [`FaceOnCore`], and that makes a
+//! [`Conversation`] for every client of the core. None of them knows a socket or a thread, so that
+//! a protocol is tested with bytes alone.
 //!
 //! ```
 //! use std::task::{Context, Poll};
@@ -37,10 +37,10 @@ use nearstate_model::Result;
 
 use crate::core::Core;
 
-/// So many bytes of output are enough for now. A conversation that takes one request after the other
-/// stops when its output has grown to this, leaves the rest of the input, and is asked again as soon
-/// as the client has read. So a small request for something large, sent a thousand times at once,
-/// costs the memory of one answer. What fits in a socket's buffer.
+/// So many bytes of output are enough for now. A conversation that takes one request after the
+/// other stops when its output has grown to this, leaves the rest of the input, and is asked again
+/// as soon as the client has read. So a small request for something large, sent a thousand times at
+/// once, costs the memory of one answer. What fits in a socket's buffer.
 pub const ENOUGH: usize = 64 << 10;
 
 /// A protocol. One for the process.
@@ -71,18 +71,19 @@ pub trait Conversation {
     /// Takes whole requests off the front of `input`, appends answers to `output`. Returns how many
     /// bytes it has taken, and what is to happen next.
     ///
-    /// Called with everything that has come and was not taken: when more has come, and again at once
-    /// (after the answers were sent) as long as it takes some of it and leaves some. So it may stop
-    /// after any request, and does when `output` has [`ENOUGH`]. If it takes nothing, the node waits
-    /// for more bytes; what a conversation wants to remember of a half request it keeps itself.
+    /// Called with everything that has come and was not taken: when more has come, and again at
+    /// once (after the answers were sent) as long as it takes some of it and leaves some. So it may
+    /// stop after any request, and does when `output` has [`ENOUGH`]. If it takes nothing, the node
+    /// waits for more bytes; what a conversation wants to remember of a half request it keeps
+    /// itself.
     fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard;
 
-    /// Whatever happens by itself: work that was begun and yields (a long scan), messages of others.
-    /// Polled after each `hear` and whenever it has woken the task.
+    /// Whatever happens by itself: work that was begun and yields (a long scan), messages of
+    /// others. Polled after each `hear` and whenever it has woken the task.
     ///
-    /// `Pending`: nothing for now; it wakes the task when there is. `Ready(Work)`: there is more, ask
-    /// again; other tasks run meanwhile, and between `Work` and `Listen` the connection's task is of
-    /// the background class. `Ready(Listen)`: the work is done, or there was none.
+    /// `Pending`: nothing for now; it wakes the task when there is. `Ready(Work)`: there is more,
+    /// ask again; other tasks run meanwhile, and between `Work` and `Listen` the connection's task
+    /// is of the background class. `Ready(Listen)`: the work is done, or there was none.
     /// `Ready(Close)`: as for `hear`.
     ///
     /// `output` holds what the client has not read yet. While that is [`ENOUGH`] nothing should be

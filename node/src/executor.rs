@@ -28,10 +28,12 @@
 //! A *round* polls tasks until none is ready or [`ROUND`] is over; then sockets and timers of the
 //! runtime are looked at, and the next round begins. In a round:
 //!
-//! 1. **Control** first (heartbeats, replication, shutdown), but after [`CONTROL_IN_A_ROW`] polls of
+//! 1. **Control** first (heartbeats, replication, shutdown), but after [`CONTROL_IN_A_ROW`] polls
+//!    of
 //!    it a request is polled.
 //! 2. **Requests**, first come first served.
-//! 3. **Background**, one slice of [`BACKGROUND_SLICE`], when no other is ready. If others are always
+//! 3. **Background**, one slice of [`BACKGROUND_SLICE`], when no other is ready. If others are
+//!    always
 //!    ready, background work gets [`BACKGROUND_SHARE`] percent of the time.
 //!
 //! A task gives way at an `await`. One that computes for long asks [`is_due`] or
@@ -46,9 +48,9 @@
 //! # Wakers
 //!
 //! A task's waker is made once and lent to each poll. To wake on the core's own thread is to push a
-//! number to a queue: no reference count, no atomic instruction. From another thread it is a push to
-//! a lock-free queue, and a write to an eventfd if the core has said that it sleeps. There is one
-//! executor on a thread.
+//! number to a queue: no reference count, no atomic instruction. From another thread it is a push
+//! to a lock-free queue, and a write to an eventfd if the core has said that it sleeps. There is
+//! one executor on a thread.
 
 mod run;
 mod spawn;
@@ -83,8 +85,8 @@ pub const ROUND: Duration = Duration::from_micros(200);
 /// How long a control or request task may compute before it [is due](is_due): a quarter of a round.
 pub const REQUEST_SLICE: Duration = Duration::from_micros(50);
 
-/// The same for background tasks. A request that comes meanwhile waits for so long: measured, p50 goes
-/// from 55 to 65 us beside a saturating scan with 20 to 50 us, and to 549 us with 500 us.
+/// The same for background tasks. A request that comes meanwhile waits for so long: measured, p50
+/// goes from 55 to 65 us beside a saturating scan with 20 to 50 us, and to 549 us with 500 us.
 pub const BACKGROUND_SLICE: Duration = Duration::from_micros(30);
 
 /// The percentage of the time that background work gets although others are always ready. Cleaning

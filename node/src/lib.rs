@@ -1,8 +1,9 @@
 //! Floor 3: the node. A thread for each core, an executor on it, sockets, limits, metrics. It knows
 //! no protocol: bytes of a connection go to its [`Conversation`], which a [`Face`] has made.
 //!
-//! A connection belongs to one core for its life, and so does everything that it touches there; what
-//! comes from elsewhere comes through an [`executor::Inbox`]. See `docs/decisions/007-node.md`.
+//! A connection belongs to one core for its life, and so does everything that it touches there;
+//! what comes from elsewhere comes through an [`executor::Inbox`]. See
+//! `docs/decisions/007-node.md`.
 
 #![forbid(unsafe_code)]
 

@@ -31,8 +31,8 @@ pub struct Limits {
     /// How long a client may read nothing of an answer that waits for it. Then it is closed, and
     /// counted as slow.
     pub unread_max: Duration,
-    /// After how long without a sign of life TCP asks whether the client is still there. A host that
-    /// lost its power says nothing; its connection would last for ever.
+    /// After how long without a sign of life TCP asks whether the client is still there. A host
+    /// that lost its power says nothing; its connection would last for ever.
     pub keep_alive: Duration,
     /// How long a shutdown waits for answers that are under way. Then connections are cut.
     pub drain_max: Duration,

@@ -1,6 +1,7 @@
 //! Where clients come in: TCP with a socket for each core, a Unix socket whose clients go round the
 //! cores. From the bind to the task of the connection.
 
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -20,8 +21,8 @@ use crate::conversation::{Origin, Peer, Refusal};
 use crate::executor::{Class, Outbox, sleep, spawn, yield_if_due};
 use crate::reception::Reception;
 
-/// After an accept that failed because the process has too many files open: closing some takes time,
-/// and the kernel keeps the client waiting.
+/// After an accept that failed because the process has too many files open: closing some takes
+/// time, and the kernel keeps the client waiting.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Where to listen.
@@ -36,6 +37,15 @@ pub enum Address {
         /// Who may connect, as for `chmod`: 0o600 is the same user, 0o660 its group.
         mode: u32,
     },
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// Sockets that listen, before they belong to a core.

@@ -1,6 +1,6 @@
-//! What a core counts while it serves, without a lock and without an atomic instruction: each number
-//! has one writer, the core, and any reader. A snapshot is a sum over numbers that go on moving; each
-//! of them is exact, together they are a few requests apart.
+//! What a core counts while it serves, without a lock and without an atomic instruction: each
+//! number has one writer, the core, and any reader. A snapshot is a sum over numbers that go on
+//! moving; each of them is exact, together they are a few requests apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

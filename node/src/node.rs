@@ -227,11 +227,11 @@ impl Node {
         }
     }
 
-    /// Waits until every core has ended: after [`Node::shutdown`], or because one of them has failed.
+    /// Waits until every core has ended: after [`Node::shutdown`], or because one of them has
+    /// failed.
     ///
-    /// # Errors
-    /// `System` if a core has panicked: the others were shut down, and the process should end and be
-    /// started again.
+    /// # Errors `System` if a core has panicked: the others were shut down, and the process should
+    /// end and be started again.
     pub fn join(mut self) -> Result<()> {
         self.end()
     }

@@ -1,5 +1,5 @@
-//! What the connections of one endpoint on one core share: the protocol, buffers, the bound of their
-//! memory, and the list of who is there.
+//! What the connections of one endpoint on one core share: the protocol, buffers, the bound of
+//! their memory, and the list of who is there.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The thread that notices a task which does not return. The watchdog of a core judges a poll after
 //! it; one that never ends is seen from outside only.
 //!
-//! It looks twenty times a second, and not at all while every core sleeps: the first core that wakes
-//! up wakes it.
+//! It looks twenty times a second, and not at all while every core sleeps: the first core that
+//! wakes up wakes it.
 
 use std::sync::Arc;
 use std::time::Duration;

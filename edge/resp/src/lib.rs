@@ -27,6 +27,8 @@ pub mod script;
 pub mod long_double;
 pub mod number;
 pub mod key_name;
+pub mod ends;
+pub mod number;
 pub mod refusal;
 pub mod reply;
 pub mod parse;

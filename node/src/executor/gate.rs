@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use crate::executor::ready::Waiter;
 
-/// Shut, it holds tasks up; open, it lets them pass. Shut at first. For one core: tell other threads'
-/// tasks through an [`crate::executor::Inbox`].
+/// Shut, it holds tasks up; open, it lets them pass. Shut at first. For one core: tell other
+/// threads' tasks through an [`crate::executor::Inbox`].
 #[derive(Debug, Default)]
 pub struct Gate {
     is_open: Cell<bool>,

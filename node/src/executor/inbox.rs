@@ -113,8 +113,8 @@ impl<T> Inbox<T> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Takes all that is there into `batch`, at most `max`, and waits if there is nothing. Returns how
-    /// many; 0 means that there is no sender any more.
+    /// Takes all that is there into `batch`, at most `max`, and waits if there is nothing. Returns
+    /// how many; 0 means that there is no sender any more.
     pub async fn receive_many(&mut self, batch: &mut Vec<T>, max: usize) -> usize {
         let Some(first) = self.receive().await else { return 0 };
         let before = batch.len();

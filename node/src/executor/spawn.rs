@@ -73,8 +73,8 @@ pub struct Join<T> {
 }
 
 impl<T> Join<T> {
-    /// Ends the task where it waits: what it holds is dropped. Nothing happens if it is done. A task
-    /// that cancels itself ends with its present poll.
+    /// Ends the task where it waits: what it holds is dropped. Nothing happens if it is done. A
+    /// task that cancels itself ends with its present poll.
     pub fn cancel(&self) {
         if !self.is_over() {
             self.here.cancel(self.id);

@@ -64,8 +64,8 @@ impl Drop for Sleep {
     }
 }
 
-/// Waits for a future, but not for longer than this. `None`: the time was over; what the future held
-/// is dropped.
+/// Waits for a future, but not for longer than this. `None`: the time was over; what the future
+/// held is dropped.
 pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
     Timeout { future: Box::pin(future), sleep: sleep(time) }
 }

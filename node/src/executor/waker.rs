@@ -9,8 +9,9 @@
 //! F4  is_parked was true: wake the runtime    C4  else sleep
 //!
 //! Either C3 sees the push of F2, or F4 sees C1. The core empties the queue before it polls, and
-//! takes is_sent back (swap, acq_rel: pairs with F1) before it puts the task into its own queue: who
-//! found is_sent set in F1 has written what it tells before that, and the poll that follows sees it.
+//! takes is_sent back (swap, acq_rel: pairs with F1) before it puts the task into its own queue:
+//! who found is_sent set in F1 has written what it tells before that, and the poll that follows
+//! sees it.
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
