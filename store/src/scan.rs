@@ -151,6 +151,11 @@ impl Buckets {
         self.all
     }
 
+    /// How many are still to be looked at.
+    pub const fn left(&self) -> u64 {
+        self.all.saturating_sub(self.next)
+    }
+
     /// The next ones, at most so many.
     fn take(&mut self, most: u64) -> std::ops::Range<u64> {
         let from = self.next;

@@ -1,8 +1,15 @@
 //! What carries the commands out, a file for each group.
 
 pub(crate) mod command;
+pub(crate) mod expiry;
+pub(crate) mod hashes;
+pub(crate) mod keys;
 pub(crate) mod pubsub;
+pub(crate) mod sets;
+pub(crate) mod walks;
 pub(crate) mod strings;
+mod scanning;
+mod chance;
 
 use crate::client::Client;
 use crate::parse::Args;

@@ -25,7 +25,6 @@ pub mod catalogue;
 pub mod command;
 pub mod script;
 pub mod long_double;
-pub mod number;
 pub mod key_name;
 pub mod ends;
 pub mod number;
