@@ -137,8 +137,8 @@ impl Scan<'_> {
     }
 }
 
-/// A walk that is done in parts, with anything between them: which buckets of the index are still to
-/// be looked at, of those that there were when it began. It holds nothing.
+/// A walk that is done in parts, with anything between them: which buckets of the index are still
+/// to be looked at, of those that there were when it began. It holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
     next: u64,
@@ -194,8 +194,8 @@ impl Session {
         Ok(buckets.next < buckets.all)
     }
 
-    /// As [`Session::walk_buckets`], and only counts: the records themselves are not touched, unless
-    /// some of them expire.
+    /// As [`Session::walk_buckets`], and only counts: the records themselves are not touched,
+    /// unless some of them expire.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
