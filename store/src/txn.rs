@@ -340,6 +340,16 @@ impl Txn<'_> {
         Ok(is_there)
     }
 
+    /// The keys of a namespace that the transaction has written so far: each with true if it puts a
+    /// record there, false if it deletes it. For whoever walks a namespace within a transaction: a
+    /// walk meets what is in the region, which has none of this yet.
+    pub fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
+        let set = self.set.borrow();
+        let entries = set.buffers.entries.iter();
+        let own = entries.filter(|entry| entry.table == namespace.index && !entry.write.is_none());
+        own.map(|entry| (set.buffers.bytes(entry.key).to_vec(), !entry.write.is_delete())).collect()
+    }
+
     /// Commits: everything that was written is there at one instant, for every process, or nothing
     /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read
     /// of it has failed.
