@@ -144,6 +144,11 @@ pub(crate) fn is_hidden(name: &[u8]) -> bool {
 }
 
 impl Session {
+    /// The region that it is a way into.
+    pub fn region(&self) -> Region {
+        Region { memory: self.member.region() }
+    }
+
     /// Opens a namespace, and creates it first if there is none of this name.
     pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
         if is_hidden(name.as_bytes()) {

@@ -1,5 +1,6 @@
 //! Hashes: records of named blocks; a field is a block.
 
+use super::arg;
 use super::chance::{Wanted, below, bounded};
 use super::scanning::{self, Options};
 use crate::client::{Change, Client};
@@ -23,10 +24,6 @@ const INFINITE: Refusal = Refusal::fixed("ERR value is NaN or Infinity");
 
 /// Fields up to this many are looked for one by one: that needs no memory.
 const LINEAR_MAX: usize = 8;
-
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
 
 /// The name of a field, if the region can keep it.
 fn name_of(field: &[u8]) -> Result<&str, Refusal> {
