@@ -18,6 +18,7 @@ const AT_SECONDS: Unit = Unit { is_seconds: true, is_absolute: true };
 const AT_MS: Unit = Unit { is_seconds: false, is_absolute: true };
 
 /// Which present ends give way to a new one: `NX`, `XX`, `GT`, `LT`.
+#[expect(clippy::struct_excessive_bools, reason = "four words that a client may give together")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Given {
     none: bool,

@@ -172,7 +172,9 @@ pub(crate) fn hkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     let found = client.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.array(there.len());
-    there.iter().for_each(|(name, _)| reply.bulk(name.as_bytes()));
+    for (name, _) in there {
+        reply.bulk(name.as_bytes());
+    }
     Ok(())
 }
 
@@ -181,7 +183,9 @@ pub(crate) fn hvals(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     let found = client.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.array(there.len());
-    there.iter().for_each(|(_, value)| reply.bulk(value));
+    for (_, value) in there {
+        reply.bulk(value);
+    }
     Ok(())
 }
 

@@ -98,7 +98,9 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
             found = inside::of_form(client, found, form)?;
         }
         scanning::whole(reply, |reply| {
-            found.iter().for_each(|said| reply.bulk(said));
+            for said in &found {
+                reply.bulk(said);
+            }
             found.len()
         });
         return Ok(());
