@@ -159,7 +159,9 @@ impl Execution {
             }
         }
         reply.array(self.queue.requests.len());
-        for (place, (command, kept)) in self.queue.requests.iter().enumerate() {
+        for (place, (number, kept)) in self.queue.requests.iter().enumerate() {
+            let commands = client.catalogue.commands();
+            let Some(command) = commands.get(usize::from(*number)) else { continue };
             let (mark, changes) = (reply.mark(), txn.changes());
             let done = match self.refused.get(&place) {
                 Some(refusal) => Err(refusal.clone()),
