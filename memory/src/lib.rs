@@ -104,8 +104,8 @@ pub use region::{
     CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
 };
 #[cfg(not(loom))]
-pub use ring::{Next, RingReader, Start};
+pub use ring::{Next, RingReader, RingWaiter, Start};
 #[cfg(not(loom))]
-pub use system::{now_ms_coarse, since_boot};
+pub use system::{event_descriptor, now_ms_coarse, since_boot, without_signals};
 #[cfg(not(loom))]
 pub use table::Table;

@@ -359,8 +359,9 @@ const fn stream_at(index: u32) -> u64 {
 
 const _: () = assert!(8 * (note::STREAM as u64) < ARENA_BYTES);
 
-/// Follows a ring. Owes nothing to the session that made it, and may go to another thread.
-#[derive(Debug)]
+/// Follows a ring. Owes nothing to the session that made it, and may go to another thread. A copy
+/// goes on from the same place.
+#[derive(Clone, Debug)]
 pub struct RingReader {
     shared: Arc<Shared>,
     ring_at: u64,
@@ -412,30 +413,17 @@ impl RingReader {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
-        let begun = Instant::now();
-        let map = &self.shared.map;
-        let word = map.word(self.ring_at.saturating_add(RING_WAITERS))?;
-        loop {
-            self.usable()?;
-            if self.is_behind()? {
-                return Ok(true);
-            }
-            let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            let ticket = enlist(word);
-            if !self.is_behind()? {
-                futex_wait(word, ticket, left.min(SLEEP_MAX))?;
-            }
-        }
+        wait_beyond(&self.shared, self.ring_at, self.at, timeout, || false)
     }
 
-    fn is_behind(&self) -> Result<bool> {
-        let words = words_at(&self.shared.map, self.ring_at)?;
-        let is_behind = words.tail.load(Ordering::Acquire) != self.at;
-        self.whole()?;
-        Ok(is_behind)
+    /// What waits for this reader in another thread.
+    pub fn waiter(&self) -> RingWaiter {
+        RingWaiter { shared: Arc::clone(&self.shared), ring_at: self.ring_at }
+    }
+
+    /// The position of the next entry: up to where a [`RingWaiter`] has nothing to tell.
+    pub const fn position(&self) -> u64 {
+        self.at
     }
 
     /// How many entries there are that this reader has not read yet, as far as they are still
@@ -472,11 +460,99 @@ impl RingReader {
     }
 
     fn whole(&self) -> Result<()> {
-        if !self.shared.map.is_damaged() {
-            return Ok(());
-        }
-        Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
+        whole(&self.shared)
     }
+}
+
+/// Waits at a ring for a reader that is elsewhere. Any thread may use it, and several at once.
+#[derive(Clone, Debug)]
+pub struct RingWaiter {
+    shared: Arc<Shared>,
+    ring_at: u64,
+}
+
+impl RingWaiter {
+    /// Waits until the ring has an entry at or after a position of its reader, for so long at the
+    /// most, or until `is_over` says so: that is asked once more after each [`RingWaiter::wake`].
+    /// True if there is such an entry.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn wait(
+        &self,
+        position: u64,
+        timeout: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Result<bool> {
+        wait_beyond(&self.shared, self.ring_at, position, timeout, is_over)
+    }
+
+    /// True if the ring has an entry at or after a position of its reader.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_beyond(&self, position: u64) -> Result<bool> {
+        is_beyond(&self.shared, self.ring_at, position)
+    }
+
+    /// Wakes all who wait at the ring: each looks again whether its wait is over.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn wake(&self) -> Result<()> {
+        Ok(wake(&self.shared.map, self.ring_at)?)
+    }
+
+    /// True in a process that is a fork of the one that attached.
+    pub fn is_forked(&self) -> bool {
+        self.shared.map.is_forked()
+    }
+}
+
+fn wait_beyond(
+    shared: &Shared,
+    ring_at: u64,
+    position: u64,
+    timeout: Duration,
+    is_over: impl Fn() -> bool,
+) -> Result<bool> {
+    let begun = Instant::now();
+    let word = shared.map.word(ring_at.saturating_add(RING_WAITERS))?;
+    loop {
+        if shared.map.is_forked() {
+            return Err(Error::Forked);
+        }
+        if is_beyond(shared, ring_at, position)? {
+            return Ok(true);
+        }
+        let left = timeout.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let ticket = enlist(word);
+        // Behind the bit: whoever ends the wait after this look finds it, and wakes.
+        if is_over() {
+            return Ok(false);
+        }
+        if !is_beyond(shared, ring_at, position)? {
+            futex_wait(word, ticket, left.min(SLEEP_MAX))?;
+        }
+    }
+}
+
+fn is_beyond(shared: &Shared, ring_at: u64, position: u64) -> Result<bool> {
+    let words = words_at(&shared.map, ring_at)?;
+    let is_beyond = words.tail.load(Ordering::Acquire) != position;
+    // A page that is gone reads as zeros: an empty ring is not what is there.
+    whole(shared)?;
+    Ok(is_beyond)
+}
+
+fn whole(shared: &Shared) -> Result<()> {
+    if !shared.map.is_damaged() {
+        return Ok(());
+    }
+    Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
 }
 
 #[cfg(test)]

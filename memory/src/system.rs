@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -397,6 +397,51 @@ pub(crate) fn futex_wake(word: &AtomicU64) {
             i32::MAX,
         );
     }
+}
+
+/// A descriptor that an event loop waits for: readable from a write of a number until it is read.
+/// Reading and writing never wait; an `exec` closes it.
+///
+/// # Errors
+/// `System` if the process has too many descriptors.
+pub fn event_descriptor() -> Result<OwnedFd> {
+    // SAFETY: the call touches no memory.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(failure("cannot make an event descriptor: raise the limit (ulimit -n)"));
+    }
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Signals that tell of an instruction of the thread itself: blocked, they end the process.
+const OWN_SIGNALS: [libc::c_int; 5] =
+    [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
+/// Runs `call` while this thread takes no signals: a thread that it starts inherits that, and the
+/// program's handlers go on running in the program's own threads.
+pub fn without_signals<T>(call: impl FnOnce() -> T) -> T {
+    struct Before(libc::sigset_t);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            // SAFETY: the kernel filled the set before; it takes the address of ours.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+            };
+        }
+    }
+    // SAFETY: all bytes 0 is a set of signals.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: fills our own set.
+    unsafe { libc::sigfillset(&raw mut all) };
+    for signal in OWN_SIGNALS {
+        // SAFETY: changes our own set.
+        unsafe { libc::sigdelset(&raw mut all, signal) };
+    }
+    let mut before = Before(all);
+    // SAFETY: both sets are ours and outlive the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before.0) };
+    call()
 }
 
 /// Ends this process as an operator's `kill -9` would, or stops it as `kill -STOP` would.

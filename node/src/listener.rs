@@ -1,6 +1,7 @@
 //! Where clients come in: TCP with a socket for each core, a Unix socket whose clients go round the
 //! cores. From the bind to the task of the connection.
 
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -36,6 +37,15 @@ pub enum Address {
         /// Who may connect, as for `chmod`: 0o600 is the same user, 0o660 its group.
         mode: u32,
     },
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// Sockets that listen, before they belong to a core.

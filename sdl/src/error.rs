@@ -64,6 +64,7 @@ impl Error {
     }
 
     /// A failure of a back-end that is reached over a network.
+    #[cfg(feature = "redis")]
     pub(crate) fn backend(kind: ErrorKind, detail: impl Into<String>) -> Self {
         Self { kind, cause: Cause::Backend { detail: detail.into() } }
     }

@@ -25,20 +25,28 @@
 //! # }
 //! ```
 //!
+//! [`Bell`] gives a watch of a region's records a descriptor, for event loops.
+//!
+//! Without the feature `redis`, which is on by default, there is only the region.
+//!
 //! Synchronous: a call returns when its work is done. The crate to use where nanoseconds count is
 //! `nearstate-store`, whose views are not copied; [`SyncStorage::visit`] comes near to it.
 
 #![forbid(unsafe_code)]
 
 mod open;
+#[cfg(feature = "redis")]
 pub mod on_redis;
 pub mod on_region;
 mod region_url;
 pub mod storage;
 mod admit;
+pub mod bell;
 pub mod error;
 
+pub use bell::Bell;
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "redis")]
 pub use on_redis::RedisStorage;
 pub use on_region::RegionStorage;
 pub use open::open;

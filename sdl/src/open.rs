@@ -1,6 +1,7 @@
 //! From a URL to the back-end that it names.
 
 use crate::error::{Error, Result};
+#[cfg(feature = "redis")]
 use crate::on_redis::RedisStorage;
 use crate::on_region::RegionStorage;
 use crate::storage::SyncStorage;
@@ -29,6 +30,7 @@ use crate::storage::SyncStorage;
 pub fn open(url: &str) -> Result<Box<dyn SyncStorage>> {
     match url.split_once(':') {
         Some(("region", rest)) => Ok(Box::new(RegionStorage::open(rest)?)),
+        #[cfg(feature = "redis")]
         Some(("redis" | "redis+unix", _)) => Ok(Box::new(RedisStorage::open(url)?)),
         _ => Err(Error::refused(format!(
             "{url:?} names no back-end: give region:/path, redis://host:port or redis+unix:///path"

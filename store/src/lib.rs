@@ -70,7 +70,8 @@ pub use found::Record;
 pub use lookup::Values;
 pub use members::Members;
 pub use nearstate_memory::{
-    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, now_ms_coarse,
+    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, event_descriptor,
+    now_ms_coarse, without_signals,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;
@@ -82,5 +83,5 @@ pub use session::{Namespace, Region, Schema, Session};
 pub use stream::{CommitStream, Entry, Told, WhenFull};
 pub use txn::{Labels, Patience, Txn};
 pub use view::{Blocks, View};
-pub use watch::{Filter, Notice, Watch};
+pub use watch::{Filter, Looked, Notice, Waiter, Watch};
 pub use write::{Condition, Outcome};

@@ -173,7 +173,9 @@ impl Session {
         for bucket in from..to {
             let _held = self.member.pin()?;
             self.member.collect(table, bucket, all, &mut cells)?;
-            cells.iter().for_each(|at| self.member.prefetch_cell_lines(*at, BATCH_LINES));
+            for at in &cells {
+                self.member.prefetch_cell_lines(*at, BATCH_LINES);
+            }
             for at in cells.drain(..) {
                 let pin = self.member.pin()?;
                 let cell = self.member.cell(at)?;

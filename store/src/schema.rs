@@ -116,6 +116,14 @@ impl TagSet {
     /// `BadName`; `BadArgument` for too many tags and for one that is there in another form.
     pub(crate) fn declare(&mut self, wanted: &[TagSchema]) -> Result<bool> {
         let mut is_open = false;
+        let is_twice = |(place, tag): &(usize, &TagSchema)| {
+            wanted.iter().take(*place).any(|before| before.name == tag.name)
+        };
+        if let Some((_, tag)) = wanted.iter().enumerate().find(is_twice) {
+            return Err(Error::BadArgument {
+                detail: format!("the tag {:?} is declared twice: declare it once", tag.name),
+            });
+        }
         for tag in wanted {
             let bytes = tag.name.len();
             if bytes == 0 || bytes > TAG_NAME_BYTES_MAX || tag.name.contains('\0') {
@@ -252,6 +260,8 @@ mod tests {
         assert_eq!(TagSet::decode(&set.encode()).unwrap(), set);
         let many: Vec<_> = (0..TAGS_DECLARED_MAX).map(|n| unique(&n.to_string())).collect();
         assert!(set.declare(&many).is_err());
+        let twice = set.declare(&[unique("supi"), unique("supi")]).unwrap_err();
+        assert!(twice.to_string().contains("twice"), "{twice}");
         assert!(matches!(set.declare(&[unique("")]), Err(Error::BadName { bytes: 0 })));
     }
 

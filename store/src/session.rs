@@ -130,6 +130,11 @@ impl Namespace {
     pub const fn kind(self) -> Kind {
         self.kind
     }
+
+    /// Its number in the region, the same in every session: what a commit stream names it by.
+    pub const fn number(self) -> u32 {
+        self.index
+    }
 }
 
 /// True for the name of a namespace in which the region keeps what is not records to people:
@@ -163,6 +168,16 @@ impl Session {
         }
     }
 
+    /// Makes sure of what was read through views until now: a page of the file that is gone reads
+    /// as zeros, and they are no values.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn whole(&self) -> Result<()> {
+        self.member.whole()
+    }
+
     /// The namespace of this name, whatever its records are; `None` if there is none.
     ///
     /// Complexity: linear in the number of namespaces; remember the answer.
@@ -174,8 +189,8 @@ impl Session {
         Ok(all.into_iter().find(|(known, _)| known == name).map(|(_, namespace)| namespace))
     }
 
-    /// All namespaces with their names, in the order in which they were made, but for those that the
-    /// region keeps for itself and those whose names are not UTF-8.
+    /// All namespaces with their names, in the order in which they were made, but for those that
+    /// the region keeps for itself and those whose names are not UTF-8.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

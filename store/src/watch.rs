@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use nearstate_memory::layout::traits;
-use nearstate_memory::{Next, RingReader, Start};
+use nearstate_memory::{Next, RingReader, RingWaiter, Start};
 use nearstate_model::limits::WATCH_RING_BYTES;
 use nearstate_model::{Error, Result};
 
@@ -82,8 +82,9 @@ pub enum Notice<'w> {
 }
 
 /// A wish to be told what happens to some records. Owes nothing to the session that made it, and
-/// may go to another thread; costs the region nothing when it is dropped or killed.
-#[derive(Debug)]
+/// may go to another thread; costs the region nothing when it is dropped or killed. A copy goes on
+/// from the same place.
+#[derive(Clone, Debug)]
 pub struct Watch {
     reader: RingReader,
     filter: Filter,
@@ -132,9 +133,20 @@ impl Watch {
     /// `Damaged`, `Forked`. After damage open a new watch, and read what is watched anew.
     #[expect(clippy::should_implement_trait, reason = "it lends: a notice ends before the next")]
     pub fn next(&mut self) -> Result<Option<Notice<'_>>> {
+        self.next_or(|_| Ok(()))
+    }
+
+    /// As [`Watch::next`]; if it gives `None`, `none` is told first how far the watch has looked.
+    ///
+    /// # Errors
+    /// As [`Watch::next`], and what `none` answers.
+    pub fn next_or(
+        &mut self,
+        none: impl FnOnce(Looked) -> Result<()>,
+    ) -> Result<Option<Notice<'_>>> {
         for _ in 0..PASSED_MAX {
             match self.reader.next(&mut self.bytes)? {
-                Next::Empty => return Ok(None),
+                Next::Empty => break,
                 Next::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
                 Next::Entry { .. } => {}
             }
@@ -142,6 +154,7 @@ impl Watch {
                 return Ok(Some(Notice::Event(Event::decode(&self.bytes)?)));
             }
         }
+        none(self.looked())?;
         Ok(None)
     }
 
@@ -153,6 +166,67 @@ impl Watch {
     /// `Damaged`, `Forked`.
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         self.reader.wait(timeout)
+    }
+
+    /// What waits for this watch in another thread, for an event loop that waits for descriptors
+    /// (`nearstate-sdl`'s `Bell` is made of it).
+    pub fn waiter(&self) -> Waiter {
+        Waiter { ring: self.reader.waiter() }
+    }
+
+    /// Up to where this watch has looked.
+    pub const fn looked(&self) -> Looked {
+        Looked { position: self.reader.position() }
+    }
+}
+
+/// How far a watch has looked, for its [`Waiter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looked {
+    position: u64,
+}
+
+/// Waits for a watch that another thread reads. It holds nothing but the mapping of the region.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    ring: RingWaiter,
+}
+
+impl Waiter {
+    /// As [`Watch::wait`], for a watch that has looked so far; also ends, with false, when
+    /// `is_over` says so. That is asked before each sleep, and so after each [`Waiter::wake`].
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn wait(
+        &self,
+        looked: Looked,
+        timeout: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Result<bool> {
+        self.ring.wait(looked.position, timeout, is_over)
+    }
+
+    /// True if there is something to look at for a watch that has looked so far.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn has_more(&self, looked: Looked) -> Result<bool> {
+        self.ring.is_beyond(looked.position)
+    }
+
+    /// Makes whoever waits at the namespace's events ask again whether their wait is over. A system
+    /// call if anybody does.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn wake(&self) -> Result<()> {
+        self.ring.wake()
+    }
+
+    /// True in a process that is a fork of the one that attached.
+    pub fn is_forked(&self) -> bool {
+        self.ring.is_forked()
     }
 }
 

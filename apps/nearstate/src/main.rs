@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod serve;
 mod region;
 mod torture;
 
@@ -26,6 +27,8 @@ enum Command {
     /// Create, inspect, check and drop regions
     #[command(subcommand)]
     Region(region::Command),
+    /// Serve a region to clients of Redis and of O-RAN's SDL
+    Serve(serve::Serve),
     /// Kill processes that use a region, and verify that nothing acknowledged is lost or torn
     Torture(torture::Torture),
     #[command(name = torture::CHILD, hide = true)]
@@ -35,6 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Line::parse().command {
         Command::Bench(command) => bench::run(command),
+        Command::Serve(args) => serve::run(&args),
         Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
         Command::Torture(args) => return torture::run(&args),
         Command::TortureChild(child) => return torture::run_child(&child),

@@ -164,7 +164,7 @@ fn say(out: &mut dyn Write, text: &str) -> Result<()> {
 }
 
 /// A size: a number, and KiB, MiB, GiB or TiB (or K, M, G, T, which mean the same).
-fn bytes(text: &str) -> std::result::Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> std::result::Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number: u64 = digits.parse().map_err(|_| "give a size as 512MiB or 4GiB".to_owned())?;
     let unit = text.get(digits.len()..).unwrap_or_default().to_ascii_lowercase();

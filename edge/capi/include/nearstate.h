@@ -7,7 +7,8 @@
  *
  * 1. Handles. A handle comes from this library and is not used after its close, detach, release,
  *    commit or abort: nobody can check that for a pointer. A region may be used by several threads
- *    at once; a session, with its views and transactions, by one thread at a time.
+ *    at once; a session, with its views, transactions and streams, and a watch, by one thread at a
+ *    time.
  * 2. Bytes. `data` points to `len` bytes that stay as they are during the call; it is NULL only
  *    with `len` 0. Text ends with a NUL.
  * 3. Out-parameters stand last, point to memory that may be written and need not hold anything.
@@ -32,6 +33,191 @@
 #include <stdint.h>
 
 /**
+ * Records that have this value.
+ */
+#define NS_LOOKUP_EQUAL 1
+
+/**
+ * Records with a value that begins so; the tag must be ordered.
+ */
+#define NS_LOOKUP_PREFIX 2
+
+/**
+ * Records with a value within bounds; the tag must be ordered.
+ */
+#define NS_LOOKUP_RANGE 3
+
+/**
+ * No bound.
+ */
+#define NS_BOUND_NONE 0
+
+/**
+ * The value itself is within.
+ */
+#define NS_BOUND_INCLUDED 1
+
+/**
+ * The value itself is not.
+ */
+#define NS_BOUND_EXCLUDED 2
+
+/**
+ * The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+ */
+#define NS_WHEN_FULL_LOSE_OLDEST 1
+
+/**
+ * Commits are refused with `NS_BEHIND` until the consumer has acknowledged some.
+ */
+#define NS_WHEN_FULL_REFUSE 2
+
+/**
+ * The record has this value, tags and expiry, and nothing of before.
+ */
+#define NS_STEP_PUT 1
+
+/**
+ * Some blocks of the record changed.
+ */
+#define NS_STEP_PATCHED 2
+
+/**
+ * The record was deleted.
+ */
+#define NS_STEP_DELETED 3
+
+/**
+ * The record is gone because its time had passed.
+ */
+#define NS_STEP_EXPIRED 4
+
+/**
+ * Events of all records of the namespace.
+ */
+#define NS_FILTER_ALL 0
+
+/**
+ * Of the record with this key.
+ */
+#define NS_FILTER_KEY 1
+
+/**
+ * Of the records whose keys begin so.
+ */
+#define NS_FILTER_PREFIX 2
+
+/**
+ * Of the records that have this value of a tag, before the change or after it.
+ */
+#define NS_FILTER_TAG 3
+
+/**
+ * There was no such record, and now there is.
+ */
+#define NS_EVENT_CREATED 1
+
+/**
+ * There was one, and it changed.
+ */
+#define NS_EVENT_UPDATED 2
+
+/**
+ * Somebody deleted it.
+ */
+#define NS_EVENT_DELETED 3
+
+/**
+ * It ended by itself.
+ */
+#define NS_EVENT_EXPIRED 4
+
+/**
+ * The watcher was too slow, and events are gone: read what is watched anew.
+ */
+#define NS_EVENT_LOST 5
+
+/**
+ * All units hold.
+ */
+#define NS_SEARCH_AND 1
+
+/**
+ * One of the units holds.
+ */
+#define NS_SEARCH_OR 2
+
+/**
+ * The one unit does not hold.
+ */
+#define NS_SEARCH_NOT 3
+
+/**
+ * The key is one of `records`.
+ */
+#define NS_SEARCH_RECORDS 4
+
+/**
+ * Some value of the tag is equal.
+ */
+#define NS_SEARCH_EQ 5
+
+/**
+ * There are values of the tag, and none is equal.
+ */
+#define NS_SEARCH_NEQ 6
+
+/**
+ * Some value of the tag is above.
+ */
+#define NS_SEARCH_GT 7
+
+/**
+ * Some value of the tag is above or equal.
+ */
+#define NS_SEARCH_GTE 8
+
+/**
+ * Some value of the tag is below.
+ */
+#define NS_SEARCH_LT 9
+
+/**
+ * Some value of the tag is below or equal.
+ */
+#define NS_SEARCH_LTE 10
+
+/**
+ * No two records have the same value: a commit that would make it so answers `NS_TAG_TAKEN`.
+ */
+#define NS_TAG_UNIQUE 1
+
+/**
+ * Found by ranges and prefixes too.
+ */
+#define NS_TAG_ORDERED 2
+
+/**
+ * How many records have a value is known without looking at them.
+ */
+#define NS_TAG_COUNTED 4
+
+/**
+ * A record must have it: a commit that leaves one without is refused.
+ */
+#define NS_TAG_REQUIRED 8
+
+/**
+ * Writers keep the index, and records from before are being entered: lookups are refused.
+ */
+#define NS_TAG_BUILDING 1
+
+/**
+ * The index is complete.
+ */
+#define NS_TAG_READY 2
+
+/**
  * Records of a namespace have one value.
  */
 #define NS_KIND_VALUE 1
@@ -40,6 +226,11 @@
  * Records of a namespace have named blocks.
  */
 #define NS_KIND_BLOCKS 2
+
+/**
+ * Records of a namespace are counters (`ns_counter_add`).
+ */
+#define NS_KIND_COUNTERS 3
 
 /**
  * Pages of 4 KiB.
@@ -99,13 +290,13 @@
 /**
  * What a call answers. Numbers from 16 on are failures, behind which `ns_last_error` says more.
  */
-typedef enum {
+typedef enum ns_status {
     /**
      * Done.
      */
     NS_OK = 0,
     /**
-     * There is no such record, or no such block.
+     * There is no such record or block, or nothing to tell at present.
      */
     NS_NOT_FOUND = 1,
     /**
@@ -220,6 +411,11 @@ typedef struct ns_region ns_region;
 typedef struct ns_session ns_session;
 
 /**
+ * A consumer of all writers' commits. It is its session's, and used by the same thread.
+ */
+typedef struct ns_stream ns_stream;
+
+/**
  * An open transaction: changes of records and objects that happen all at one instant, for every
  * process and every reader, or not at all. What it has read stands still for it; a call that finds
  * something changed answers `NS_CONFLICT`, and the transaction is over then: end it and begin
@@ -227,6 +423,12 @@ typedef struct ns_session ns_session;
  * while it is open, so keep it short. It is its session's, and used by the same thread.
  */
 typedef struct ns_txn ns_txn;
+
+/**
+ * A wish to be told what happens to some records. It owes nothing to the session that made it,
+ * which may be closed. One thread at a time uses it.
+ */
+typedef struct ns_watch ns_watch;
 
 /**
  * The name of an object: it stands where a program had a pointer, in objects and in records. The
@@ -237,7 +439,7 @@ typedef uint64_t ns_address;
 /**
  * Some bytes, NULs included. Passed by value; nothing is copied and nothing is owned.
  */
-typedef struct {
+typedef struct ns_bytes {
     /**
      * The first of them. NULL only if there are none.
      */
@@ -251,12 +453,12 @@ typedef struct {
 /**
  * Gets the objects of a region, one by one.
  */
-typedef bool (*ns_object_fn)(void *context, ns_address address, ns_bytes object);
+typedef bool (*ns_object_fn)(void *context, ns_address address, struct ns_bytes object);
 
 /**
  * A namespace, as one session knows it: of no use to another session. Passed by value.
  */
-typedef struct {
+typedef struct ns_namespace {
     /**
      * The session's number and the namespace's number in it. Never 0.
      */
@@ -264,13 +466,106 @@ typedef struct {
 } ns_namespace;
 
 /**
- * A record as a transaction has it; good until the transaction ends.
+ * A tag: a name and one of its values.
  */
-typedef struct {
+typedef struct ns_tag {
+    /**
+     * The name, 1 to 255 bytes of UTF-8.
+     */
+    struct ns_bytes name;
+    /**
+     * The value, at most 1,024 bytes.
+     */
+    struct ns_bytes value;
+} ns_tag;
+
+/**
+ * A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
+ * however often the record is changed or deleted meanwhile. While it is held, memory that is
+ * retired in the region is not used again: release it when the work at hand is done. It may be
+ * moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
+ */
+typedef struct ns_view {
     /**
      * The value; empty in a namespace of named blocks.
      */
-    ns_bytes value;
+    struct ns_bytes value;
+    /**
+     * The key.
+     */
+    struct ns_bytes key;
+    /**
+     * Greater with every change of the record, also across deletion and re-creation. Never 0.
+     */
+    uint64_t version;
+    /**
+     * Private.
+     */
+    const struct ns_session *session;
+    /**
+     * Private.
+     */
+    uint32_t state;
+    /**
+     * Private.
+     */
+    uint64_t held[16];
+} ns_view;
+
+/**
+ * One end of a range. All bytes 0: none.
+ */
+typedef struct ns_bound {
+    /**
+     * One of `NS_BOUND_..`.
+     */
+    uint32_t how;
+    /**
+     * The value; not looked at if there is no bound.
+     */
+    struct ns_bytes value;
+} ns_bound;
+
+/**
+ * Which values of a tag are looked for. Values compare as strings of bytes, so numbers are written
+ * with the greatest byte first.
+ */
+typedef struct ns_lookup {
+    /**
+     * The tag's name.
+     */
+    struct ns_bytes tag;
+    /**
+     * `NS_LOOKUP_EQUAL`, `NS_LOOKUP_PREFIX` or `NS_LOOKUP_RANGE`.
+     */
+    uint32_t how;
+    /**
+     * The value, or with what it begins. Not looked at in a range.
+     */
+    struct ns_bytes value;
+    /**
+     * Where a range begins.
+     */
+    struct ns_bound from;
+    /**
+     * Where it ends.
+     */
+    struct ns_bound to;
+} ns_lookup;
+
+/**
+ * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+ */
+typedef bool (*ns_record_fn)(void *context, const struct ns_view *view);
+
+/**
+ * A record as a transaction has it; good until the transaction ends.
+ */
+typedef struct ns_record {
+    /**
+     * The value; empty in a namespace of named blocks.
+     */
+    struct ns_bytes value;
     /**
      * The version that was read; 0 for what the transaction itself has written.
      */
@@ -286,38 +581,30 @@ typedef struct {
 } ns_record;
 
 /**
- * Gets the blocks of a record, one by one.
+ * Gets the keys of a listing.
  */
-typedef bool (*ns_block_fn)(void *context, ns_bytes name, ns_bytes block);
+typedef bool (*ns_key_fn)(void *context, struct ns_bytes key);
 
 /**
- * A tag: a name and one of its values.
+ * Gets the blocks of a record, one by one.
  */
-typedef struct {
-    /**
-     * The name, 1 to 255 bytes of UTF-8.
-     */
-    ns_bytes name;
-    /**
-     * The value, at most 1,024 bytes.
-     */
-    ns_bytes value;
-} ns_tag;
+typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
 
 /**
  * What a record carries beside its value. All bytes 0: nothing.
  */
-typedef struct {
+typedef struct ns_labels {
     /**
      * The first of the tags; a name may stand several times. NULL only if there are none.
      */
-    const ns_tag *tags;
+    const struct ns_tag *tags;
     /**
      * How many; at most 64.
      */
     size_t tags_len;
     /**
-     * When the record ends by itself, in milliseconds since 1970; 0: never.
+     * When the record ends by itself, in milliseconds since 1970; 0: never. One that is not after
+     * `ns_now_ms` is over at once.
      */
     uint64_t expires_ms;
 } ns_labels;
@@ -325,15 +612,15 @@ typedef struct {
 /**
  * A change of one block.
  */
-typedef struct {
+typedef struct ns_change {
     /**
      * The block's name, 1 to 255 bytes of UTF-8 without a NUL.
      */
-    ns_bytes name;
+    struct ns_bytes name;
     /**
      * The new bytes. Not looked at if `is_removal`.
      */
-    ns_bytes bytes;
+    struct ns_bytes bytes;
     /**
      * Take the block away.
      */
@@ -343,11 +630,11 @@ typedef struct {
 /**
  * Changes that are made in one step.
  */
-typedef struct {
+typedef struct ns_changes {
     /**
      * The first of them. NULL only if there are none.
      */
-    const ns_change *items;
+    const struct ns_change *items;
     /**
      * How many; at most 1,024, no block twice.
      */
@@ -358,55 +645,214 @@ typedef struct {
  * What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
  * call that it made has answered) to be run again, anything else to give up.
  */
-typedef int32_t (*ns_body_fn)(void *context, ns_txn *txn);
+typedef int32_t (*ns_body_fn)(void *context, struct ns_txn *txn);
 
 /**
- * A version of a record, zero-copy: `value` and `key` point into the region. It stays as it is
- * however often the record is changed or deleted meanwhile. While it is held, memory that is
- * retired in the region is not used again: release it when the work at hand is done. It may be
- * moved, but only one copy of it is released. All bytes 0 is a view that holds nothing.
+ * A committed transaction of a writer, or how many of its transactions are lost.
  */
-typedef struct {
+typedef struct ns_entry {
     /**
-     * The value; empty in a namespace of named blocks.
+     * How many transactions of this writer are lost: read anew what they may have changed. 0: this
+     * is a transaction, and `ns_stream_records` walks it.
      */
-    ns_bytes value;
+    uint64_t lost;
     /**
-     * The key.
+     * Number of the transaction in its writer's stream: one more than that of the one before.
      */
-    ns_bytes key;
+    uint64_t number;
     /**
-     * Greater with every change of the record, also across deletion and re-creation. Never 0.
+     * Number of the writer's session. One that attaches later may have the same.
+     */
+    uint32_t writer;
+} ns_entry;
+
+/**
+ * What became of a record in a committed transaction.
+ */
+typedef struct ns_committed {
+    /**
+     * The handle of the record's namespace; its `id` is 0 if the session has not opened it.
+     */
+    struct ns_namespace handle;
+    /**
+     * The namespace's number in the region, which is the same for every session.
+     */
+    uint32_t namespace_number;
+    /**
+     * One of `NS_STEP_..`.
+     */
+    uint32_t step;
+    /**
+     * The record's key.
+     */
+    struct ns_bytes key;
+    /**
+     * The version that it has since; of one that is gone, the last that it had.
      */
     uint64_t version;
     /**
-     * Private.
+     * The value that was put.
      */
-    const ns_session *session;
+    struct ns_bytes value;
+    /**
+     * When it ends by itself, in milliseconds since 1970; 0: never, or as before.
+     */
+    uint64_t expires_ms;
+    /**
+     * It has the tags that `ns_committed_tags` walks and this expiry. If not, a patched record has
+     * those that it had.
+     */
+    bool has_labels;
+    /**
+     * Of a patched record: all blocks of before are gone.
+     */
+    bool is_anew;
     /**
      * Private.
      */
-    uint32_t state;
+    const void *held;
+} ns_committed;
+
+/**
+ * Gets the records of a transaction, which end with the callback.
+ */
+typedef bool (*ns_committed_fn)(void *context, const struct ns_committed *record);
+
+/**
+ * Gets the blocks of a patched record; `block` is NULL if the block is gone.
+ */
+typedef bool (*ns_patched_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
+
+/**
+ * Which events a watch gives. All bytes 0: those of all records.
+ */
+typedef struct ns_filter {
     /**
-     * Private.
+     * One of `NS_FILTER_..`.
      */
-    uint64_t held[16];
-} ns_view;
+    uint32_t how;
+    /**
+     * The key, or with what keys begin.
+     */
+    struct ns_bytes key;
+    /**
+     * The tag and its value.
+     */
+    struct ns_tag tag;
+} ns_filter;
 
 /**
- * Gets the records of a walk. The view is lent: it ends with the callback and is not released.
+ * A change of a record, or that some are lost.
  */
-typedef bool (*ns_record_fn)(void *context, const ns_view *view);
+typedef struct ns_event {
+    /**
+     * One of `NS_EVENT_..`.
+     */
+    uint32_t kind;
+    /**
+     * The names of blocks and the tags were too much for an event: read the record.
+     */
+    bool is_cut;
+    /**
+     * The record's key; good until the next call with the watch.
+     */
+    struct ns_bytes key;
+    /**
+     * Its version after the change; the last one it had, if it is gone.
+     */
+    uint64_t version;
+    /**
+     * Of `NS_EVENT_LOST`: how many, whether the filter would have let them through or not.
+     */
+    uint64_t lost;
+} ns_event;
 
 /**
- * Gets the keys of a listing.
+ * Keys to be read together.
  */
-typedef bool (*ns_key_fn)(void *context, ns_bytes key);
+typedef struct ns_keys {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const struct ns_bytes *items;
+    /**
+     * How many; at most 1,048,576.
+     */
+    size_t len;
+} ns_keys;
+
+/**
+ * A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
+ * other by pointers, so one is written down where it is used, and nothing is freed:
+ *
+ * `ns_condition both[] = {{.how = NS_SEARCH_EQ, .tag = dnn}, {.how = NS_SEARCH_LT, .tag = end}};`
+ * `ns_condition all = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};`
+ *
+ * At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
+ * looked at.
+ */
+typedef struct ns_condition {
+    /**
+     * One of `NS_SEARCH_..`.
+     */
+    uint32_t how;
+    /**
+     * And, or, not: the first of the conditions within.
+     */
+    const struct ns_condition *units;
+    /**
+     * How many; 1 of not.
+     */
+    size_t units_len;
+    /**
+     * Comparisons: the tag's name, and the value that its values are compared with, as strings of
+     * bytes.
+     */
+    struct ns_tag tag;
+    /**
+     * Records: their keys.
+     */
+    struct ns_keys records;
+} ns_condition;
+
+/**
+ * What is declared of a tag.
+ */
+typedef struct ns_tag_schema {
+    /**
+     * Its name, 1 to 255 bytes of UTF-8 without a NUL.
+     */
+    struct ns_bytes name;
+    /**
+     * The sum of some of `NS_TAG_UNIQUE`, `NS_TAG_ORDERED`, `NS_TAG_COUNTED`, `NS_TAG_REQUIRED`;
+     * 0: found by equality.
+     */
+    uint32_t properties;
+} ns_tag_schema;
+
+/**
+ * Tags to be declared together.
+ */
+typedef struct ns_tag_schemas {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const struct ns_tag_schema *items;
+    /**
+     * How many; at most 32.
+     */
+    size_t len;
+} ns_tag_schemas;
+
+/**
+ * Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
+ */
+typedef bool (*ns_tag_fn)(void *context, const struct ns_tag_schema *tag, uint32_t state);
 
 /**
  * A caller's own memory for a copy.
  */
-typedef struct {
+typedef struct ns_buffer {
     /**
      * In: where the copy goes. NULL only with `capacity` 0.
      */
@@ -426,30 +872,16 @@ typedef struct {
 } ns_buffer;
 
 /**
- * Keys to be read together.
- */
-typedef struct {
-    /**
-     * The first of them. NULL only if there are none.
-     */
-    const ns_bytes *items;
-    /**
-     * How many; at most 1,048,576.
-     */
-    size_t len;
-} ns_keys;
-
-/**
  * Gets the records of a batch, each with the number of its key; `view` is NULL if there is no
  * record. The view is lent: it ends with the callback and is not released.
  */
-typedef bool (*ns_batch_fn)(void *context, size_t index, const ns_view *view);
+typedef bool (*ns_batch_fn)(void *context, size_t index, const struct ns_view *view);
 
 /**
  * How a region is created. Fill it with `ns_create_options_default` first, then change what is to
  * be other.
  */
-typedef struct {
+typedef struct ns_create_options {
     /**
      * Bytes of this structure, so that a later library knows what an earlier program filled.
      */
@@ -492,7 +924,7 @@ typedef struct {
 /**
  * A region at one moment.
  */
-typedef struct {
+typedef struct ns_inspection {
     /**
      * Random id, as two words.
      */
@@ -546,11 +978,11 @@ typedef struct {
 /**
  * An attached session.
  */
-typedef struct {
+typedef struct ns_member {
     /**
      * Its process's command name.
      */
-    ns_bytes name;
+    struct ns_bytes name;
     /**
      * Attached at, milliseconds since 1970.
      */
@@ -572,17 +1004,17 @@ typedef struct {
 /**
  * Gets the sessions of a region.
  */
-typedef bool (*ns_member_fn)(void *context, const ns_member *member);
+typedef bool (*ns_member_fn)(void *context, const struct ns_member *member);
 
 /**
  * Gets the faults of a region, one sentence each.
  */
-typedef bool (*ns_fault_fn)(void *context, ns_bytes fault);
+typedef bool (*ns_fault_fn)(void *context, struct ns_bytes fault);
 
 /**
  * What the offline verifier found.
  */
-typedef struct {
+typedef struct ns_check_report {
     /**
      * Contradictions. 0: the region is clean.
      */
@@ -632,7 +1064,7 @@ extern "C" {
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_alloc(ns_txn *txn, size_t bytes, ns_address *address);
+enum ns_status ns_txn_alloc(struct ns_txn *txn, size_t bytes, ns_address *address);
 
 /**
  * Opens an object to be read: the first `bytes` bytes of it, which it must have. `object` gets
@@ -646,7 +1078,10 @@ ns_status ns_txn_alloc(ns_txn *txn, size_t bytes, ns_address *address);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_read(ns_txn *txn, ns_address address, size_t bytes, const void **object);
+enum ns_status ns_txn_open_read(struct ns_txn *txn,
+                                ns_address address,
+                                size_t bytes,
+                                const void **object);
 
 /**
  * As `ns_txn_open_read`, for the `bytes` bytes from `offset` on. A conflict is still one about the
@@ -655,11 +1090,11 @@ ns_status ns_txn_open_read(ns_txn *txn, ns_address address, size_t bytes, const 
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_read_range(ns_txn *txn,
-                                 ns_address address,
-                                 size_t offset,
-                                 size_t bytes,
-                                 const void **place);
+enum ns_status ns_txn_open_read_range(struct ns_txn *txn,
+                                      ns_address address,
+                                      size_t offset,
+                                      size_t bytes,
+                                      const void **place);
 
 /**
  * Opens an object to be written: the first `bytes` bytes of it, which it must have. `object` gets
@@ -673,7 +1108,10 @@ ns_status ns_txn_open_read_range(ns_txn *txn,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_write(ns_txn *txn, ns_address address, size_t bytes, void **object);
+enum ns_status ns_txn_open_write(struct ns_txn *txn,
+                                 ns_address address,
+                                 size_t bytes,
+                                 void **object);
 
 /**
  * As `ns_txn_open_write`, for the `bytes` bytes from `offset` on: only they are copied, and the
@@ -682,11 +1120,11 @@ ns_status ns_txn_open_write(ns_txn *txn, ns_address address, size_t bytes, void 
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_open_write_range(ns_txn *txn,
-                                  ns_address address,
-                                  size_t offset,
-                                  size_t bytes,
-                                  void **place);
+enum ns_status ns_txn_open_write_range(struct ns_txn *txn,
+                                       ns_address address,
+                                       size_t offset,
+                                       size_t bytes,
+                                       void **place);
 
 /**
  * The size of an object, as it was asked for. Fails as `ns_txn_open_read`.
@@ -694,7 +1132,7 @@ ns_status ns_txn_open_write_range(ns_txn *txn,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_object_size(ns_txn *txn, ns_address address, size_t *bytes);
+enum ns_status ns_txn_object_size(struct ns_txn *txn, ns_address address, size_t *bytes);
 
 /**
  * Frees an object at the commit. Its address is never given again: whoever still has it gets
@@ -706,7 +1144,7 @@ ns_status ns_txn_object_size(ns_txn *txn, ns_address address, size_t *bytes);
  * # Safety
  * Rule 1.
  */
-ns_status ns_txn_free(ns_txn *txn, ns_address address);
+enum ns_status ns_txn_free(struct ns_txn *txn, ns_address address);
 
 /**
  * Calls `each` with every object: to count them, or to look for those that nothing leads to. One
@@ -718,7 +1156,7 @@ ns_status ns_txn_free(ns_txn *txn, ns_address address);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_object_scan(ns_session *session, ns_object_fn each, void *context);
+enum ns_status ns_object_scan(struct ns_session *session, ns_object_fn each, void *context);
 
 /**
  * How many objects a region has, and the bytes that were asked for with them; `bytes` may be NULL.
@@ -729,7 +1167,89 @@ ns_status ns_object_scan(ns_session *session, ns_object_fn each, void *context);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *bytes);
+enum ns_status ns_object_count(struct ns_session *session, uint64_t *objects, uint64_t *bytes);
+
+/**
+ * Gets the record that has this value of a unique tag, as a view: `NS_NOT_FOUND` if there is none.
+ * The answer held at one moment of the call. No lock. Release the view with `ns_view_release`;
+ * unless the answer is `NS_OK` it is empty and need not be released.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not unique, or its index is
+ * still being built; `NS_CONFLICT` if the value moves faster than it can be followed;
+ * `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rules 1 to 3. What `view` held before is not released.
+ */
+enum ns_status ns_find(struct ns_session *session,
+                       struct ns_namespace namespace_,
+                       struct ns_tag tag,
+                       struct ns_view *view);
+
+/**
+ * Calls `each` with every record that has such a value of a tag, in the order of the values; once
+ * for each of them. One that has it from the beginning to the end is met; what changes meanwhile
+ * may be met or not. Writers are never blocked.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if the namespace has no such tag, it is not ordered (for prefixes
+ * and ranges), or its index is still being built; `NS_CONFLICT` if the index changes faster than
+ * it can be walked; `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+ *
+ * # Safety
+ * Rules 1, 2 and 4.
+ */
+enum ns_status ns_find_all(struct ns_session *session,
+                           struct ns_namespace namespace_,
+                           struct ns_lookup lookup,
+                           ns_record_fn each,
+                           void *context);
+
+/**
+ * How many records have a value of a tag. A counted tag knows; of another one the records are
+ * walked.
+ *
+ * Fails as `ns_find_all`, and with `NS_DEADLINE` if the count changes faster than it can be read.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_count_tagged(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_tag tag,
+                               uint64_t *records);
+
+/**
+ * Gets the record that has this value of a unique tag, as part of what the transaction has read:
+ * `NS_NOT_FOUND` if there is none, which is part of it too. `key` and `record` are good until the
+ * transaction ends; either may be NULL.
+ *
+ * Indexes are kept by the commit: a value that this transaction itself has given is not found yet.
+ *
+ * Fails as `ns_find` and `ns_txn_get`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_txn_find(struct ns_txn *txn,
+                           struct ns_namespace namespace_,
+                           struct ns_tag tag,
+                           struct ns_bytes *key,
+                           struct ns_record *record);
+
+/**
+ * Calls `each` with the key of every record that has such a value of a tag, in the order of the
+ * values. That there are these and no others is part of what the transaction has read.
+ *
+ * Fails as `ns_find_all` and `ns_txn_get`.
+ *
+ * # Safety
+ * Rules 1, 2 and 4.
+ */
+enum ns_status ns_txn_find_all(struct ns_txn *txn,
+                               struct ns_namespace namespace_,
+                               struct ns_lookup lookup,
+                               ns_key_fn each,
+                               void *context);
 
 /**
  * Gets a record: what the transaction has written, else what is in the region. `NS_NOT_FOUND` if
@@ -741,7 +1261,10 @@ ns_status ns_object_count(ns_session *session, uint64_t *objects, uint64_t *byte
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_txn_get(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_record *record);
+enum ns_status ns_txn_get(struct ns_txn *txn,
+                          struct ns_namespace namespace_,
+                          struct ns_bytes key,
+                          struct ns_record *record);
 
 /**
  * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
@@ -750,7 +1273,9 @@ ns_status ns_txn_get(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_reco
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_record_block(const ns_record *record, ns_bytes name, ns_bytes *block);
+enum ns_status ns_record_block(const struct ns_record *record,
+                               struct ns_bytes name,
+                               struct ns_bytes *block);
 
 /**
  * Calls `each` with every named block of a record. None in a namespace of values.
@@ -758,7 +1283,7 @@ ns_status ns_record_block(const ns_record *record, ns_bytes name, ns_bytes *bloc
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_record_blocks(const ns_record *record, ns_block_fn each, void *context);
+enum ns_status ns_record_blocks(const struct ns_record *record, ns_block_fn each, void *context);
 
 /**
  * Calls `each` with every tag of a record, in ascending order: its name and a value.
@@ -766,7 +1291,7 @@ ns_status ns_record_blocks(const ns_record *record, ns_block_fn each, void *cont
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_record_tags(const ns_record *record, ns_block_fn each, void *context);
+enum ns_status ns_record_tags(const struct ns_record *record, ns_block_fn each, void *context);
 
 /**
  * Puts a record at the commit: this value, no tags, no expiry, whatever it had before.
@@ -777,7 +1302,10 @@ ns_status ns_record_tags(const ns_record *record, ns_block_fn each, void *contex
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_put(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_bytes value);
+enum ns_status ns_txn_put(struct ns_txn *txn,
+                          struct ns_namespace namespace_,
+                          struct ns_bytes key,
+                          struct ns_bytes value);
 
 /**
  * Puts a record with tags and an expiry at the commit. Fails as `ns_txn_put`.
@@ -785,11 +1313,11 @@ ns_status ns_txn_put(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_byte
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_put_labelled(ns_txn *txn,
-                              ns_namespace namespace_,
-                              ns_bytes key,
-                              ns_bytes value,
-                              ns_labels labels);
+enum ns_status ns_txn_put_labelled(struct ns_txn *txn,
+                                   struct ns_namespace namespace_,
+                                   struct ns_bytes key,
+                                   struct ns_bytes value,
+                                   struct ns_labels labels);
 
 /**
  * Gives a record other tags and another expiry at the commit; its value or blocks stay as they
@@ -798,7 +1326,10 @@ ns_status ns_txn_put_labelled(ns_txn *txn,
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_label(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_labels labels);
+enum ns_status ns_txn_label(struct ns_txn *txn,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes key,
+                            struct ns_labels labels);
 
 /**
  * Changes some named blocks of a record at the commit; the others, its tags and its expiry stay.
@@ -811,7 +1342,10 @@ ns_status ns_txn_label(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_la
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_patch(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_changes changes);
+enum ns_status ns_txn_patch(struct ns_txn *txn,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes key,
+                            struct ns_changes changes);
 
 /**
  * Deletes a record at the commit: `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get`.
@@ -819,7 +1353,9 @@ ns_status ns_txn_patch(ns_txn *txn, ns_namespace namespace_, ns_bytes key, ns_ch
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_txn_delete(ns_txn *txn, ns_namespace namespace_, ns_bytes key);
+enum ns_status ns_txn_delete(struct ns_txn *txn,
+                             struct ns_namespace namespace_,
+                             struct ns_bytes key);
 
 /**
  * Begins a transaction. Several may be open in one session. It ends with `ns_txn_commit` or
@@ -830,7 +1366,7 @@ ns_status ns_txn_delete(ns_txn *txn, ns_namespace namespace_, ns_bytes key);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
+enum ns_status ns_txn_begin(struct ns_session *session, struct ns_txn **txn);
 
 /**
  * Commits a transaction: with `NS_OK` all of it is there, for every process, and survives this
@@ -839,12 +1375,12 @@ ns_status ns_txn_begin(ns_session *session, ns_txn **txn);
  *
  * Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
  * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
- * without an end, for NULL and in the function of `ns_transact`.
+ * without an end, for NULL, in the function of `ns_transact` and in callbacks of its walks.
  *
  * # Safety
  * Rule 1.
  */
-ns_status ns_txn_commit(ns_txn *txn);
+enum ns_status ns_txn_commit(struct ns_txn *txn);
 
 /**
  * Gives a transaction up: nothing of it happens. NULL is left alone. `NS_BAD_ARGUMENT` in the
@@ -853,7 +1389,7 @@ ns_status ns_txn_commit(ns_txn *txn);
  * # Safety
  * Rule 1.
  */
-ns_status ns_txn_abort(ns_txn *txn);
+enum ns_status ns_txn_abort(struct ns_txn *txn);
 
 /**
  * Runs `body` in a transaction and commits it. If others have changed what it had read it is run
@@ -868,7 +1404,322 @@ ns_status ns_txn_abort(ns_txn *txn);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_transact(ns_session *session, ns_body_fn body, void *context);
+enum ns_status ns_transact(struct ns_session *session, ns_body_fn body, void *context);
+
+/**
+ * Streams the commits of a namespace from now on. `when_full` is one of `NS_WHEN_FULL_..`; a
+ * writer's stream is one for all namespaces, and refuses as long as one of them asks for it. Each
+ * session that writes takes 4 MiB of the region for it, for good. A transaction of more than a MiB
+ * is refused with `NS_TRANSACTION_TOO_LARGE` then.
+ *
+ * Fails with `NS_WRONG_KIND` for counters, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_namespace_stream(struct ns_session *session,
+                                   struct ns_namespace namespace_,
+                                   uint32_t when_full);
+
+/**
+ * Opens a consumer, from what was last acknowledged on. One consumer acknowledges; others may read
+ * along. A session that has an open one does not close.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **stream);
+
+/**
+ * The next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never waits.
+ * A writer's transactions come in the order of its commits; of two writers' the versions of the
+ * records tell.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this stream's
+ * transaction).
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_stream_next(struct ns_stream *stream, struct ns_entry *entry);
+
+/**
+ * Calls `each` with every record of the transaction that was told last, as far as it is of
+ * streamed namespaces.
+ *
+ * Fails with `NS_DAMAGED` (some may have been told then), `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_stream_records(const struct ns_stream *stream,
+                                 ns_committed_fn each,
+                                 void *context);
+
+/**
+ * Calls `each` with every block that changed; none of a record that was not patched.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_committed_blocks(const struct ns_committed *record,
+                                   ns_patched_fn each,
+                                   void *context);
+
+/**
+ * Calls `each` with every tag that the record has since, in ascending order: its name and a value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_committed_tags(const struct ns_committed *record,
+                                 ns_block_fn each,
+                                 void *context);
+
+/**
+ * Acknowledges everything that was told: a stream that refuses when it is full may overwrite it.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_stream_acknowledge(struct ns_stream *stream);
+
+/**
+ * Ends a consumer. What was not acknowledged is told again to the next one. NULL is left alone.
+ * `NS_BAD_ARGUMENT`, and no end, within a walk over its transaction.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_stream_close(struct ns_stream *stream);
+
+/**
+ * Watches records of a namespace: every change that begins after this has returned is told, in the
+ * order in which the changes were made. To follow records from a known state on, watch first and
+ * read them then. The first watch of a namespace takes a MiB of the region for good, and its
+ * writers tell from then on.
+ *
+ * Fails with `NS_WRONG_KIND` for counters, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_watch_open(struct ns_session *session,
+                             struct ns_namespace namespace_,
+                             struct ns_filter filter,
+                             struct ns_watch **watch);
+
+/**
+ * The next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a walk over this watch's
+ * event). After damage open a new watch, and read what is watched anew.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_watch_next(struct ns_watch *watch, struct ns_event *event);
+
+/**
+ * Calls `each` with the name of every block that changed in the event that was told last; none in
+ * a namespace of values.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_watch_blocks(const struct ns_watch *watch, ns_key_fn each, void *context);
+
+/**
+ * Calls `each` with every tag that the record had before the event that was told last: name and
+ * value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_watch_tags_before(const struct ns_watch *watch, ns_block_fn each, void *context);
+
+/**
+ * Calls `each` with every tag that the record has since the event that was told last: name and
+ * value. None if it is gone.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_watch_tags_after(const struct ns_watch *watch, ns_block_fn each, void *context);
+
+/**
+ * A descriptor for `poll` and `epoll` that is readable as long as there may be something to tell.
+ * When it is, call `ns_watch_next` until the answer is `NS_NOT_FOUND`; then it is not readable
+ * until the next event of the namespace, which the filter may hold back. It is the watch's: do not
+ * read, write or close it. The same at each call.
+ *
+ * The first call starts a thread of this process, which sleeps and takes no signals;
+ * `ns_watch_close` ends it. Writers do the same work with it and without it. A forked child cannot
+ * use it.
+ *
+ * Fails with `NS_SYSTEM` if the process may have no further thread or descriptor, `NS_FORKED`,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_watch_fd(struct ns_watch *watch, int *fd);
+
+/**
+ * Waits without a descriptor until there may be something to tell, `timeout_ms` at the most:
+ * `NS_NOT_FOUND` if there is nothing then. What there is, the filter may hold back.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_watch_wait(struct ns_watch *watch, uint32_t timeout_ms);
+
+/**
+ * Ends a watch, with its descriptor, which the caller has taken out of its `epoll` before. NULL is
+ * left alone. `NS_BAD_ARGUMENT`, and no end, within a walk over its event.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_watch_close(struct ns_watch *watch);
+
+/**
+ * Calls `each` once with the key of every record that matches, in no promised order, until it
+ * answers false. A record that matches during the whole call is found; what changes meanwhile may
+ * be found or not. The best index gives candidates, each of which is judged; where no index helps,
+ * every record is.
+ *
+ * Fails with `NS_BAD_ARGUMENT` for a search that is too deep, too large or empty,
+ * `NS_KEY_TOO_LARGE`, `NS_CONFLICT` if an index changes faster than it can be walked,
+ * `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+ *
+ * # Safety
+ * Rules 1, 2 (for every condition within) and 4.
+ */
+enum ns_status ns_search(struct ns_session *session,
+                         struct ns_namespace namespace_,
+                         const struct ns_condition *condition,
+                         ns_key_fn each,
+                         void *context);
+
+/**
+ * How many records match. Fails as `ns_search`.
+ *
+ * # Safety
+ * Rules 1, 2 (for every condition within) and 3.
+ */
+enum ns_status ns_search_count(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               const struct ns_condition *condition,
+                               uint64_t *records);
+
+/**
+ * Adds to a counter, in a namespace of `NS_KIND_COUNTERS`; creates it at zero first if there is
+ * none. No lock and no conflict; wraps round beyond 64 bits. Once this has returned, the add is in
+ * every later read, whatever becomes of this process. It is no part of a transaction; `ns_delete`
+ * takes a counter away.
+ *
+ * Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was added then.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+enum ns_status ns_counter_add(struct ns_session *session,
+                              struct ns_namespace namespace_,
+                              struct ns_bytes key,
+                              int64_t delta);
+
+/**
+ * What a counter stands at: `NS_NOT_FOUND` if there is none. Every add that returned before is in
+ * it; of those that run meanwhile some are.
+ *
+ * Fails with `NS_WRONG_KIND`, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_counter_read(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_bytes key,
+                               int64_t *sum);
+
+/**
+ * Declares tags of a namespace and enters the records that it has, while writers go on. Tags that
+ * are there already in the same form are left as they are, so every process may declare what it
+ * needs when it starts. A tag is for good. Linear in the records if a tag is new.
+ *
+ * Fails with `NS_TAG_TAKEN` if two records have the same value of a tag that is to be unique, and
+ * `NS_BAD_ARGUMENT` if a record lacks a tag that is to be required, or a tag is there in another
+ * form: nothing was declared then. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
+ * `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+enum ns_status ns_namespace_add_tags(struct ns_session *session,
+                                     struct ns_namespace namespace_,
+                                     struct ns_tag_schemas tags);
+
+/**
+ * Calls `each` with every tag that is declared of a namespace.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_namespace_tags(struct ns_session *session,
+                                 struct ns_namespace namespace_,
+                                 ns_tag_fn each,
+                                 void *context);
+
+/**
+ * Puts a record with tags and an expiry, in a transaction of its own; `ns_txn_put_labelled` does
+ * it in a larger one. What the record had before is gone.
+ *
+ * Fails as `ns_put`, with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
+ * sentence names it), with `NS_BAD_ARGUMENT` if a required tag is missing, `NS_DEADLINE`,
+ * `NS_BEHIND`.
+ *
+ * # Safety
+ * Rules 1 and 2.
+ */
+enum ns_status ns_put_labelled(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_bytes key,
+                               struct ns_bytes value,
+                               struct ns_labels labels);
+
+/**
+ * The clock by which records end: milliseconds since 1970, at the kernel's tick (1 to 10 ms).
+ */
+uint64_t ns_now_ms(void);
+
+/**
+ * Deletes at most `limit` records whose time has passed, with their tags; watchers are told once
+ * that they expired, however many collect. No read returns a record from its time on, so this only
+ * frees memory and tells; any process may do it, now and then. `records` gets how many it was,
+ * `has_more` whether there may be more; either may be NULL.
+ *
+ * Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
+ * some may have been deleted then.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_collect_expired(struct ns_session *session,
+                                  size_t limit,
+                                  size_t *records,
+                                  bool *has_more);
 
 /**
  * Calls `each` with every record of a namespace, in the order of their slots. A record that is
@@ -880,7 +1731,10 @@ ns_status ns_transact(ns_session *session, ns_body_fn body, void *context);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_scan(ns_session *session, ns_namespace namespace_, ns_record_fn each, void *context);
+enum ns_status ns_scan(struct ns_session *session,
+                       struct ns_namespace namespace_,
+                       ns_record_fn each,
+                       void *context);
 
 /**
  * Calls `each` with every key that begins with `prefix`, taken literally; all keys if it is empty.
@@ -891,11 +1745,11 @@ ns_status ns_scan(ns_session *session, ns_namespace namespace_, ns_record_fn eac
  * # Safety
  * Rules 1, 2 and 4.
  */
-ns_status ns_list_prefix(ns_session *session,
-                         ns_namespace namespace_,
-                         ns_bytes prefix,
-                         ns_key_fn each,
-                         void *context);
+enum ns_status ns_list_prefix(struct ns_session *session,
+                              struct ns_namespace namespace_,
+                              struct ns_bytes prefix,
+                              ns_key_fn each,
+                              void *context);
 
 /**
  * Calls `each` with every key that matches a glob, as Redis' KEYS has it: `*`, `?`, `[a-z]`,
@@ -906,11 +1760,11 @@ ns_status ns_list_prefix(ns_session *session,
  * # Safety
  * Rules 1, 2 and 4.
  */
-ns_status ns_list_glob(ns_session *session,
-                       ns_namespace namespace_,
-                       ns_bytes pattern,
-                       ns_key_fn each,
-                       void *context);
+enum ns_status ns_list_glob(struct ns_session *session,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes pattern,
+                            ns_key_fn each,
+                            void *context);
 
 /**
  * How many records a namespace has. Walks the index, not the records.
@@ -920,7 +1774,9 @@ ns_status ns_list_glob(ns_session *session,
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_count(ns_session *session, ns_namespace namespace_, uint64_t *records);
+enum ns_status ns_count(struct ns_session *session,
+                        struct ns_namespace namespace_,
+                        uint64_t *records);
 
 /**
  * Changes some named blocks of a record in one step; the others stay as they are. Creates the
@@ -934,11 +1790,11 @@ ns_status ns_count(ns_session *session, ns_namespace namespace_, uint64_t *recor
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_patch(ns_session *session,
-                   ns_namespace namespace_,
-                   ns_bytes key,
-                   ns_changes changes,
-                   uint64_t *version);
+enum ns_status ns_patch(struct ns_session *session,
+                        struct ns_namespace namespace_,
+                        struct ns_bytes key,
+                        struct ns_changes changes,
+                        uint64_t *version);
 
 /**
  * As `ns_patch`, if there is no record, else `NS_REFUSED`. `version` gets the new one, or the one
@@ -947,11 +1803,11 @@ ns_status ns_patch(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_patch_if_absent(ns_session *session,
-                             ns_namespace namespace_,
-                             ns_bytes key,
-                             ns_changes changes,
-                             uint64_t *version);
+enum ns_status ns_patch_if_absent(struct ns_session *session,
+                                  struct ns_namespace namespace_,
+                                  struct ns_bytes key,
+                                  struct ns_changes changes,
+                                  uint64_t *version);
 
 /**
  * As `ns_patch`, if the record has the version `expected`, else `NS_REFUSED`. `version` gets the
@@ -960,12 +1816,12 @@ ns_status ns_patch_if_absent(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_patch_if_version(ns_session *session,
-                              ns_namespace namespace_,
-                              ns_bytes key,
-                              ns_changes changes,
-                              uint64_t expected,
-                              uint64_t *version);
+enum ns_status ns_patch_if_version(struct ns_session *session,
+                                   struct ns_namespace namespace_,
+                                   struct ns_bytes key,
+                                   struct ns_changes changes,
+                                   uint64_t expected,
+                                   uint64_t *version);
 
 /**
  * Puts a record, over what may be there. When the call returns every process sees it, and it
@@ -977,11 +1833,11 @@ ns_status ns_patch_if_version(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put(ns_session *session,
-                 ns_namespace namespace_,
-                 ns_bytes key,
-                 ns_bytes value,
-                 uint64_t *version);
+enum ns_status ns_put(struct ns_session *session,
+                      struct ns_namespace namespace_,
+                      struct ns_bytes key,
+                      struct ns_bytes value,
+                      uint64_t *version);
 
 /**
  * Puts a record if there is none, else `NS_REFUSED`. `version` gets the new one, or the one that
@@ -990,11 +1846,11 @@ ns_status ns_put(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put_if_absent(ns_session *session,
-                           ns_namespace namespace_,
-                           ns_bytes key,
-                           ns_bytes value,
-                           uint64_t *version);
+enum ns_status ns_put_if_absent(struct ns_session *session,
+                                struct ns_namespace namespace_,
+                                struct ns_bytes key,
+                                struct ns_bytes value,
+                                uint64_t *version);
 
 /**
  * Puts a record if the present one has the version `expected`, else `NS_REFUSED`. `version` gets
@@ -1003,12 +1859,12 @@ ns_status ns_put_if_absent(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put_if_version(ns_session *session,
-                            ns_namespace namespace_,
-                            ns_bytes key,
-                            ns_bytes value,
-                            uint64_t expected,
-                            uint64_t *version);
+enum ns_status ns_put_if_version(struct ns_session *session,
+                                 struct ns_namespace namespace_,
+                                 struct ns_bytes key,
+                                 struct ns_bytes value,
+                                 uint64_t expected,
+                                 uint64_t *version);
 
 /**
  * Puts a record if the value of the present one is `expected`, every byte of it, else
@@ -1018,12 +1874,12 @@ ns_status ns_put_if_version(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_put_if_value(ns_session *session,
-                          ns_namespace namespace_,
-                          ns_bytes key,
-                          ns_bytes value,
-                          ns_bytes expected,
-                          uint64_t *version);
+enum ns_status ns_put_if_value(struct ns_session *session,
+                               struct ns_namespace namespace_,
+                               struct ns_bytes key,
+                               struct ns_bytes value,
+                               struct ns_bytes expected,
+                               uint64_t *version);
 
 /**
  * Deletes a record: `NS_NOT_FOUND` if there is none.
@@ -1034,7 +1890,9 @@ ns_status ns_put_if_value(ns_session *session,
  * # Safety
  * Rules 1 and 2.
  */
-ns_status ns_delete(ns_session *session, ns_namespace namespace_, ns_bytes key);
+enum ns_status ns_delete(struct ns_session *session,
+                         struct ns_namespace namespace_,
+                         struct ns_bytes key);
 
 /**
  * Deletes a record if it has the version `expected`, else `NS_REFUSED`. `version` gets the one
@@ -1043,11 +1901,11 @@ ns_status ns_delete(ns_session *session, ns_namespace namespace_, ns_bytes key);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_delete_if_version(ns_session *session,
-                               ns_namespace namespace_,
-                               ns_bytes key,
-                               uint64_t expected,
-                               uint64_t *version);
+enum ns_status ns_delete_if_version(struct ns_session *session,
+                                    struct ns_namespace namespace_,
+                                    struct ns_bytes key,
+                                    uint64_t expected,
+                                    uint64_t *version);
 
 /**
  * Deletes a record if its value is `expected`, every byte of it, else `NS_REFUSED`. `version` gets
@@ -1057,11 +1915,11 @@ ns_status ns_delete_if_version(ns_session *session,
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_delete_if_value(ns_session *session,
-                             ns_namespace namespace_,
-                             ns_bytes key,
-                             ns_bytes expected,
-                             uint64_t *version);
+enum ns_status ns_delete_if_value(struct ns_session *session,
+                                  struct ns_namespace namespace_,
+                                  struct ns_bytes key,
+                                  struct ns_bytes expected,
+                                  uint64_t *version);
 
 /**
  * Gets a record as a view: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
@@ -1073,7 +1931,10 @@ ns_status ns_delete_if_value(ns_session *session,
  * # Safety
  * Rules 1 to 3. What `view` held before is not released.
  */
-ns_status ns_get(ns_session *session, ns_namespace namespace_, ns_bytes key, ns_view *view);
+enum ns_status ns_get(struct ns_session *session,
+                      struct ns_namespace namespace_,
+                      struct ns_bytes key,
+                      struct ns_view *view);
 
 /**
  * Copies the value of a record into the caller's memory: `NS_NOT_FOUND` if there is no record;
@@ -1085,10 +1946,10 @@ ns_status ns_get(ns_session *session, ns_namespace namespace_, ns_bytes key, ns_
  * # Safety
  * Rules 1 to 3; `buffer->data` points to `capacity` bytes that may be written.
  */
-ns_status ns_get_copy(ns_session *session,
-                      ns_namespace namespace_,
-                      ns_bytes key,
-                      ns_buffer *buffer);
+enum ns_status ns_get_copy(struct ns_session *session,
+                           struct ns_namespace namespace_,
+                           struct ns_bytes key,
+                           struct ns_buffer *buffer);
 
 /**
  * Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` for every key, in
@@ -1100,11 +1961,11 @@ ns_status ns_get_copy(ns_session *session,
  * # Safety
  * Rules 1, 2 (for the keys too) and 4.
  */
-ns_status ns_get_batch(ns_session *session,
-                       ns_namespace namespace_,
-                       ns_keys keys,
-                       ns_batch_fn each,
-                       void *context);
+enum ns_status ns_get_batch(struct ns_session *session,
+                            struct ns_namespace namespace_,
+                            struct ns_keys keys,
+                            ns_batch_fn each,
+                            void *context);
 
 /**
  * Gives a view back. Its bytes must not be read any more. NULL, and a view that is released
@@ -1113,7 +1974,7 @@ ns_status ns_get_batch(ns_session *session,
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.
  */
-void ns_view_release(ns_view *view);
+void ns_view_release(struct ns_view *view);
 
 /**
  * The bytes of a named block of a record: `NS_NOT_FOUND` if it has none of this name. They are
@@ -1122,7 +1983,9 @@ void ns_view_release(ns_view *view);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
+enum ns_status ns_view_block(const struct ns_view *view,
+                             struct ns_bytes name,
+                             struct ns_bytes *block);
 
 /**
  * Calls `each` with every named block of a record, in the order in which they were first written.
@@ -1131,7 +1994,23 @@ ns_status ns_view_block(const ns_view *view, ns_bytes name, ns_bytes *block);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
+enum ns_status ns_view_blocks(const struct ns_view *view, ns_block_fn each, void *context);
+
+/**
+ * Calls `each` with every tag of a record, in ascending order: its name and a value.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_view_tags(const struct ns_view *view, ns_block_fn each, void *context);
+
+/**
+ * When a record ends by itself, in milliseconds since 1970; 0: never.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms);
 
 /**
  * Opens a session. Costs some microseconds: open one for each thread and keep it. Members whose
@@ -1143,22 +2022,22 @@ ns_status ns_view_blocks(const ns_view *view, ns_block_fn each, void *context);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_session_open(const ns_region *region, ns_session **session);
+enum ns_status ns_session_open(const struct ns_region *region, struct ns_session **session);
 
 /**
  * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
- * or a transaction is open, or from within its callbacks, it stays open and the answer is
- * `NS_BAD_ARGUMENT`.
+ * or a transaction or a stream is open, or from within its callbacks, it stays open and the answer
+ * is `NS_BAD_ARGUMENT`. Its watches go on.
  *
  * # Safety
  * Rule 1.
  */
-ns_status ns_session_close(ns_session *session);
+enum ns_status ns_session_close(struct ns_session *session);
 
 /**
  * Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
- * without a NUL). `kind` is `NS_KIND_VALUE` or `NS_KIND_BLOCKS`. Linear in the number of
- * namespaces: call it once and keep the answer.
+ * without a NUL). `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Linear in the
+ * number of namespaces: call it once and keep the answer.
  *
  * Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
  * `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
@@ -1166,7 +2045,10 @@ ns_status ns_session_close(ns_session *session);
  * # Safety
  * Rules 1 to 3.
  */
-ns_status ns_namespace_open(ns_session *session, ns_bytes name, uint32_t kind, ns_namespace *out);
+enum ns_status ns_namespace_open(struct ns_session *session,
+                                 struct ns_bytes name,
+                                 uint32_t kind,
+                                 struct ns_namespace *out);
 
 /**
  * Fills options with what most want: 1 GiB at most, small pages, file mode 0600.
@@ -1174,7 +2056,7 @@ ns_status ns_namespace_open(ns_session *session, ns_bytes name, uint32_t kind, n
  * # Safety
  * Rule 3.
  */
-ns_status ns_create_options_default(ns_create_options *options);
+enum ns_status ns_create_options_default(struct ns_create_options *options);
 
 /**
  * Creates a region and attaches to it. `options` may be NULL: the defaults.
@@ -1184,7 +2066,9 @@ ns_status ns_create_options_default(ns_create_options *options);
  * # Safety
  * Rules 2 and 3.
  */
-ns_status ns_region_create(const char *path, const ns_create_options *options, ns_region **region);
+enum ns_status ns_region_create(const char *path,
+                                const struct ns_create_options *options,
+                                struct ns_region **region);
 
 /**
  * Attaches to a region, and creates it first if there is none. `options` may be NULL: the
@@ -1195,9 +2079,9 @@ ns_status ns_region_create(const char *path, const ns_create_options *options, n
  * # Safety
  * Rules 2 and 3.
  */
-ns_status ns_region_attach_or_create(const char *path,
-                                     const ns_create_options *options,
-                                     ns_region **region);
+enum ns_status ns_region_attach_or_create(const char *path,
+                                          const struct ns_create_options *options,
+                                          struct ns_region **region);
 
 /**
  * Attaches to a region.
@@ -1208,7 +2092,7 @@ ns_status ns_region_attach_or_create(const char *path,
  * # Safety
  * Rules 2 and 3.
  */
-ns_status ns_region_attach(const char *path, ns_region **region);
+enum ns_status ns_region_attach(const char *path, struct ns_region **region);
 
 /**
  * Detaches from a region. Its sessions may go on; its memory is unmapped with the last of them.
@@ -1217,7 +2101,7 @@ ns_status ns_region_attach(const char *path, ns_region **region);
  * # Safety
  * Rule 1.
  */
-ns_status ns_region_detach(ns_region *region);
+enum ns_status ns_region_detach(struct ns_region *region);
 
 /**
  * Drops a region: its file and all records are gone.
@@ -1227,7 +2111,7 @@ ns_status ns_region_detach(ns_region *region);
  * # Safety
  * Rule 2.
  */
-ns_status ns_region_remove(const char *path);
+enum ns_status ns_region_remove(const char *path);
 
 /**
  * Tells an operator of a region. See also `ns_region_members`.
@@ -1237,7 +2121,7 @@ ns_status ns_region_remove(const char *path);
  * # Safety
  * Rules 1 and 3.
  */
-ns_status ns_region_inspect(const ns_region *region, ns_inspection *inspection);
+enum ns_status ns_region_inspect(const struct ns_region *region, struct ns_inspection *inspection);
 
 /**
  * Calls `each` with every session that is attached: who holds memory back, who died.
@@ -1247,7 +2131,7 @@ ns_status ns_region_inspect(const ns_region *region, ns_inspection *inspection);
  * # Safety
  * Rules 1 and 4.
  */
-ns_status ns_region_members(const ns_region *region, ns_member_fn each, void *context);
+enum ns_status ns_region_members(const struct ns_region *region, ns_member_fn each, void *context);
 
 /**
  * Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
@@ -1259,10 +2143,10 @@ ns_status ns_region_members(const ns_region *region, ns_member_fn each, void *co
  * # Safety
  * Rules 2 to 4.
  */
-ns_status ns_region_check(const char *path,
-                          ns_fault_fn each,
-                          void *context,
-                          ns_check_report *report);
+enum ns_status ns_region_check(const char *path,
+                               ns_fault_fn each,
+                               void *context,
+                               struct ns_check_report *report);
 
 /**
  * The bytes of a text without its NUL; none if it is NULL.
@@ -1270,7 +2154,7 @@ ns_status ns_region_check(const char *path,
  * # Safety
  * Rule 2: NULL, or a text that ends with a NUL. The result points into it.
  */
-ns_bytes ns_text(const char *text);
+struct ns_bytes ns_text(const char *text);
 
 /**
  * What was wrong in the last call of this thread that failed, and what to do about it: one

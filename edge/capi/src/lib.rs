@@ -8,7 +8,8 @@
 //!
 //! 1. **Handles.** A handle comes from this library and is not used after its `close`, `detach`,
 //!    `release`, `commit` or `abort`: nobody can check that for a pointer. A region may be used by
-//!    several threads at once; a session, with its views and transactions, by one thread at a time.
+//!    several threads at once; a session, with its views, transactions and streams, and a watch, by
+//!    one thread at a time.
 //! 2. **Bytes.** `data` points to `len` bytes that stay as they are during the call; it is NULL
 //!    only with `len` 0. Text ends with a NUL.
 //! 3. **Out-parameters** stand last, point to memory that may be written and need not hold
@@ -26,8 +27,15 @@
 #![expect(non_camel_case_types, reason = "types have the names that C sees")]
 
 pub mod object;
+pub mod find;
 pub mod txn_record;
 pub mod txn;
+pub mod stream;
+pub mod watch;
+pub mod search;
+pub mod counter;
+pub mod schema;
+pub mod labels;
 pub mod walk;
 pub mod patch;
 pub mod write;

@@ -184,7 +184,7 @@ pub unsafe extern "C" fn ns_get_batch(
 impl ns_keys {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
-    unsafe fn slice<'a>(self) -> Result<&'a [ns_bytes]> {
+    pub(crate) unsafe fn slice<'a>(self) -> Result<&'a [ns_bytes]> {
         if self.len == 0 {
             return Ok(&[]);
         }

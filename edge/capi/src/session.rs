@@ -15,6 +15,8 @@ use crate::status::ns_status;
 pub const NS_KIND_VALUE: u32 = 1;
 /// Records of a namespace have named blocks.
 pub const NS_KIND_BLOCKS: u32 = 2;
+/// Records of a namespace are counters (`ns_counter_add`).
+pub const NS_KIND_COUNTERS: u32 = 3;
 
 /// A thread's way into a region. One thread at a time uses it.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ pub struct ns_session {
     /// Tells the namespaces of this session from those of others.
     serial: u32,
     namespaces: RefCell<Vec<Namespace>>,
-    /// Views that are out, walks that go on, and open transactions.
+    /// Views that are out, walks that go on, open transactions and streams.
     held: Cell<usize>,
 }
 
@@ -56,6 +58,13 @@ impl ns_session {
         }
     }
 
+    /// The handle of the namespace with this number in the region; all 0 if it was not opened.
+    pub(crate) fn handle_of(&self, number: u32) -> ns_namespace {
+        let namespaces = self.namespaces.borrow();
+        let known = namespaces.iter().position(|known| known.number() == number);
+        ns_namespace { id: known.map_or(0, |known| u64::from(self.serial) << 32 | known as u64) }
+    }
+
     fn open_namespace(&self, name: &str, kind: Kind) -> Result<ns_namespace> {
         let opened = self.session.namespace(name, &Schema { kind, ..Schema::default() })?;
         let mut namespaces = self.namespaces.borrow_mut();
@@ -67,7 +76,7 @@ impl ns_session {
         Ok(ns_namespace { id: u64::from(self.serial) << 32 | number as u64 })
     }
 
-    /// One view, walk or transaction more keeps the session open.
+    /// One view, walk, transaction or stream more keeps the session open.
     #[inline]
     pub(crate) fn hold(&self) {
         self.held.set(self.held.get() + 1);
@@ -133,8 +142,8 @@ pub unsafe extern "C" fn ns_session_open(
 }
 
 /// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
-/// or a transaction is open, or from within its callbacks, it stays open and the answer is
-/// `NS_BAD_ARGUMENT`.
+/// or a transaction or a stream is open, or from within its callbacks, it stays open and the answer
+/// is `NS_BAD_ARGUMENT`. Its watches go on.
 ///
 /// # Safety
 /// Rule 1.
@@ -149,7 +158,8 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
         if held != 0 {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{held} views, walks or transactions of the session go on: end them first"
+                    "{held} views, walks, transactions or streams of the session go on: end \
+                     them first"
                 ),
             });
         }
@@ -160,8 +170,8 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
 }
 
 /// Opens a namespace, and creates it first if there is none of this name (1 to 255 bytes of UTF-8
-/// without a NUL). `kind` is `NS_KIND_VALUE` or `NS_KIND_BLOCKS`. Linear in the number of
-/// namespaces: call it once and keep the answer.
+/// without a NUL). `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Linear in the
+/// number of namespaces: call it once and keep the answer.
 ///
 /// Fails with `NS_WRONG_KIND` if it was created with another kind, `NS_BAD_NAME`, `NS_FULL`,
 /// `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
@@ -185,8 +195,9 @@ pub unsafe extern "C" fn ns_namespace_open(
         let kind = match kind {
             NS_KIND_VALUE => Kind::Value,
             NS_KIND_BLOCKS => Kind::Blocks,
+            NS_KIND_COUNTERS => Kind::Counters,
             _ => {
-                let detail = format!("a kind {kind}: give NS_KIND_VALUE or NS_KIND_BLOCKS");
+                let detail = format!("a kind {kind}: give one of NS_KIND_..");
                 return Err(Error::BadArgument { detail });
             }
         };

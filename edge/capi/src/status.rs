@@ -11,7 +11,7 @@ use nearstate_model::Error;
 pub enum ns_status {
     /// Done.
     NS_OK = 0,
-    /// There is no such record, or no such block.
+    /// There is no such record or block, or nothing to tell at present.
     NS_NOT_FOUND = 1,
     /// The condition did not hold, and nothing was changed.
     NS_REFUSED = 2,

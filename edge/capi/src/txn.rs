@@ -1,6 +1,6 @@
 //! Transactions: begun, committed, given up, and run again when others were faster.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result};
 use nearstate_store::{Record, Session, Txn};
 
 use crate::border::{Out, borrow, guard};
-use crate::bytes::null;
+use crate::bytes::{ns_bytes, null};
 use crate::session::ns_session;
 use crate::status::ns_status;
 
@@ -22,6 +22,10 @@ pub struct ns_txn {
     /// Records that were given to the caller, who may point into them until the end.
     #[expect(clippy::vec_box, reason = "a record stays where it is when the list grows")]
     kept: RefCell<Vec<Box<Record<'static>>>>,
+    /// Keys that were given to the caller.
+    keys: RefCell<Vec<Vec<u8>>>,
+    /// Walks that go on.
+    walks: Cell<usize>,
     place: Place,
     session: *const ns_session,
 }
@@ -59,6 +63,28 @@ impl ns_txn {
         kept.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
     }
 
+    /// Keeps a key for the caller until the transaction ends.
+    pub(crate) fn keep_key(&self, key: Vec<u8>) -> ns_bytes {
+        // Its bytes stay where they are when the list grows.
+        let kept = ns_bytes::of(&key);
+        self.keys.borrow_mut().push(key);
+        kept
+    }
+
+    /// Keeps the transaction open for the time of a walk with callbacks.
+    pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
+        self.walks.set(self.walks.get() + 1);
+        // Callbacks do not unwind, and a panic of ours leaves it open for good.
+        let told = walk();
+        self.walks.set(self.walks.get() - 1);
+        told
+    }
+
+    fn new(place: Place, session: *const ns_session) -> Self {
+        let (kept, keys, walks) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Self { kept, keys, walks, place, session }
+    }
+
     /// The transaction of a handle that its caller may end. The session does not count it any more.
     ///
     /// # Safety
@@ -73,8 +99,13 @@ impl ns_txn {
                     .to_owned(),
             });
         }
+        if open.walks.get() != 0 {
+            return Err(Error::BadArgument {
+                detail: "a walk of the transaction goes on: let it end first".to_owned(),
+            });
+        }
         // SAFETY: `ns_txn_begin` made it of a box, and nobody uses it after this call.
-        let Self { kept, place, session } = *unsafe { Box::from_raw(txn) };
+        let Self { kept, place, session, .. } = *unsafe { Box::from_raw(txn) };
         drop(kept);
         // SAFETY: the session stayed open, because it counted this transaction until now.
         unsafe { borrow(session, "the session") }?.release();
@@ -106,8 +137,7 @@ pub unsafe extern "C" fn ns_txn_begin(
         let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
         let place = Place::Owned(store.begin()?);
         session.hold();
-        let kept = RefCell::new(Vec::new());
-        out.put(Box::into_raw(Box::new(ns_txn { kept, place, session })));
+        out.put(Box::into_raw(Box::new(ns_txn::new(place, session))));
         Ok(ns_status::NS_OK)
     })
 }
@@ -118,7 +148,7 @@ pub unsafe extern "C" fn ns_txn_begin(
 ///
 /// Fails with `NS_CONFLICT` if something that it had read was changed meanwhile, `NS_TAG_TAKEN`,
 /// `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`; with `NS_BAD_ARGUMENT`, and
-/// without an end, for NULL and in the function of `ns_transact`.
+/// without an end, for NULL, in the function of `ns_transact` and in callbacks of its walks.
 ///
 /// # Safety
 /// Rule 1.
@@ -176,7 +206,7 @@ pub unsafe extern "C" fn ns_transact(
         let done = session.while_open(|| {
             session.store().transact(|txn| {
                 let place = Place::Lent(NonNull::from(txn).cast());
-                let mut lent = ns_txn { kept: RefCell::default(), place, session };
+                let mut lent = ns_txn::new(place, session);
                 // SAFETY: rule 4: it takes these arguments and returns.
                 let answer = unsafe { body(context, &raw mut lent) };
                 match ns_status::of_number(answer) {

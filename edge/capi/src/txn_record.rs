@@ -2,65 +2,17 @@
 
 use std::ffi::c_void;
 
-use nearstate_model::limits::TAGS_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_store::{Labels, Record};
 
 use crate::border::{Out, borrow, guard};
-use crate::bytes::{ns_bytes, null};
+use crate::bytes::ns_bytes;
+use crate::labels::ns_labels;
 use crate::patch::ns_changes;
 use crate::session::ns_namespace;
 use crate::status::ns_status;
 use crate::txn::ns_txn;
-use crate::view::ns_block_fn;
-
-/// A tag: a name and one of its values.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct ns_tag {
-    /// The name, 1 to 255 bytes of UTF-8.
-    pub name: ns_bytes,
-    /// The value, at most 1,024 bytes.
-    pub value: ns_bytes,
-}
-
-/// What a record carries beside its value. All bytes 0: nothing.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct ns_labels {
-    /// The first of the tags; a name may stand several times. NULL only if there are none.
-    pub tags: *const ns_tag,
-    /// How many; at most 64.
-    pub tags_len: usize,
-    /// When the record ends by itself, in milliseconds since 1970; 0: never.
-    pub expires_ms: u64,
-}
-
-impl ns_labels {
-    /// # Safety
-    /// Rule 2, for the lifetime `'a`.
-    unsafe fn read<'a>(self) -> Result<Vec<(&'a str, &'a [u8])>> {
-        if self.tags_len > TAGS_MAX {
-            return Err(Error::BadArgument {
-                detail: format!("{} tags: a record has at most {TAGS_MAX}", self.tags_len),
-            });
-        }
-        if self.tags_len == 0 {
-            return Ok(Vec::new());
-        }
-        // SAFETY: rule 2.
-        unsafe { borrow(self.tags, "the tags") }?;
-        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises them.
-        let tags = unsafe { std::slice::from_raw_parts(self.tags, self.tags_len) };
-        let read = |tag: &ns_tag| {
-            // SAFETY: rule 2.
-            let name = unsafe { tag.name.name() }?;
-            // SAFETY: rule 2.
-            Ok((name, unsafe { tag.value.value() }?))
-        };
-        tags.iter().map(read).collect()
-    }
-}
+use crate::view::{call_each, ns_block_fn};
 
 /// A record as a transaction has it; good until the transaction ends.
 #[repr(C)]
@@ -77,6 +29,15 @@ pub struct ns_record {
 }
 
 impl ns_record {
+    /// A record that a transaction has read, and keeps until it ends.
+    pub(crate) fn keep(txn: &ns_txn, record: Record<'_>) -> Result<Self> {
+        let (version, expires_ms) = (record.version().unwrap_or(0), record.expires_ms());
+        let held = txn.keep(record);
+        // SAFETY: `keep` has just made it.
+        let value = ns_bytes::of(unsafe { borrow(held, "the record") }?.bytes());
+        Ok(Self { value, version, expires_ms, held: held.cast() })
+    }
+
     /// # Safety
     /// Rule 1: a call of this library has filled it, or its bytes are 0.
     unsafe fn held<'a>(record: *const Self) -> Result<&'a Record<'a>> {
@@ -113,11 +74,7 @@ pub unsafe extern "C" fn ns_txn_get(
         let Some(found) = txn.store().get(namespace, key)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        let (version, expires_ms) = (found.version().unwrap_or(0), found.expires_ms());
-        let held = txn.keep(found);
-        // SAFETY: `keep` has just made it.
-        let value = ns_bytes::of(unsafe { borrow(held, "the record") }?.bytes());
-        out.put(ns_record { value, version, expires_ms, held: held.cast() });
+        out.put(ns_record::keep(txn, found)?);
         Ok(ns_status::NS_OK)
     })
 }
@@ -144,24 +101,6 @@ pub unsafe extern "C" fn ns_record_block(
         out.put(ns_bytes::of(found));
         Ok(ns_status::NS_OK)
     })
-}
-
-/// # Safety
-/// Rule 4.
-unsafe fn call_each<'a>(
-    pairs: impl Iterator<Item = (&'a str, &'a [u8])>,
-    each: ns_block_fn,
-    context: *mut c_void,
-) -> Result<ns_status> {
-    let each = each.ok_or_else(|| null("the callback"))?;
-    for (name, bytes) in pairs {
-        let (name, bytes) = (ns_bytes::of(name.as_bytes()), ns_bytes::of(bytes));
-        // SAFETY: rule 4: it takes these arguments and returns.
-        if !unsafe { each(context, name, bytes) } {
-            break;
-        }
-    }
-    Ok(ns_status::NS_OK)
 }
 
 /// Calls `each` with every named block of a record. None in a namespace of values.

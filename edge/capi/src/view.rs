@@ -1,7 +1,7 @@
 //! A record lent to C: the bytes in the region themselves.
 
 use std::ffi::c_void;
-use std::mem::{MaybeUninit, align_of, size_of};
+use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 use std::ptr;
 
 use nearstate_model::Result;
@@ -85,6 +85,17 @@ impl ns_view {
         let mut lent = Self::new(view, ptr::null(), LENT);
         let told = call(&lent);
         lent.let_go();
+        told
+    }
+
+    /// A view that somebody else has, for the time of a callback.
+    pub(crate) fn show<T>(view: &View<'_>, call: impl FnOnce(&Self) -> T) -> T {
+        // SAFETY: a copy of the bits, which nobody changes while the view is borrowed, and which is
+        // never dropped: `ManuallyDrop` below sees to that.
+        let copy = unsafe { ptr::read(view) };
+        let mut shown = ManuallyDrop::new(Self::new(copy, ptr::null(), LENT));
+        let told = call(&shown);
+        shown.state = EMPTY;
         told
     }
 
@@ -175,14 +186,61 @@ pub unsafe extern "C" fn ns_view_blocks(
     guard(|| {
         // SAFETY: rule 1.
         let view = unsafe { borrow(view, "the view") }?;
-        let each = each.ok_or_else(|| null("the callback"))?;
-        for (name, block) in view.view()?.blocks() {
-            let (name, block) = (ns_bytes::of(name.as_bytes()), ns_bytes::of(block));
-            // SAFETY: rule 4: it takes these arguments and returns.
-            if !unsafe { each(context, name, block) } {
-                break;
-            }
+        // SAFETY: rule 4.
+        unsafe { call_each(view.view()?.blocks(), each, context) }
+    })
+}
+
+/// Calls `each` with pairs of a name and bytes.
+///
+/// # Safety
+/// Rule 4.
+pub(crate) unsafe fn call_each<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a [u8])>,
+    each: ns_block_fn,
+    context: *mut c_void,
+) -> Result<ns_status> {
+    let each = each.ok_or_else(|| null("the callback"))?;
+    for (name, bytes) in pairs {
+        let (name, bytes) = (ns_bytes::of(name.as_bytes()), ns_bytes::of(bytes));
+        // SAFETY: rule 4: it takes these arguments and returns.
+        if !unsafe { each(context, name, bytes) } {
+            break;
         }
+    }
+    Ok(ns_status::NS_OK)
+}
+
+/// Calls `each` with every tag of a record, in ascending order: its name and a value.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_view_tags(
+    view: *const ns_view,
+    each: ns_block_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let view = unsafe { borrow(view, "the view") }?;
+        // SAFETY: rule 4.
+        unsafe { call_each(view.view()?.tags(), each, context) }
+    })
+}
+
+/// When a record ends by itself, in milliseconds since 1970; 0: never.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_view_expires(view: *const ns_view, expires_ms: *mut u64) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let view = unsafe { borrow(view, "the view") }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(expires_ms, "the time") }?;
+        out.put(view.view()?.expires_ms());
         Ok(ns_status::NS_OK)
     })
 }

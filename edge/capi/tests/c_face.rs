@@ -5,48 +5,16 @@
 
 #[path = "support/toolchain.rs"]
 mod toolchain;
+#[path = "support/promises.rs"]
+mod promises;
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
 
 use toolchain::{Installed, Link, succeed};
 
-/// `tests/c/border.c`, compiled once for all promises.
-struct Border {
-    installed: Installed,
-    linked_static: PathBuf,
-    linked_shared: PathBuf,
-}
-
-static BORDER: LazyLock<Border> = LazyLock::new(|| {
-    let installed = Installed::new();
-    let source = "edge/capi/tests/c/border.c";
-    let linked_static = installed.compile(source, Link::Static);
-    let linked_shared = installed.compile(source, Link::Shared);
-    Border { installed, linked_static, linked_shared }
-});
-
-fn keeps(promise: &str) {
-    for program in [&BORDER.linked_static, &BORDER.linked_shared] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = BORDER.installed.command(program);
-        succeed(command.arg(promise).arg(folder.path().join("region")));
-    }
-}
-
-/// Each promise of `border.c` as a test of its own.
-macro_rules! kept_in_c {
-    ($($promise:ident)*) => {
-        $(#[test]
-        fn $promise() {
-            keeps(stringify!($promise));
-        })*
-    };
-}
-
-kept_in_c! {
+promises::kept_in_c! {
+    "c/border.c":
     every_byte_of_a_value_counts
     conditions_are_judged_on_what_is_there
     a_copy_needs_room_and_says_how_much
@@ -60,14 +28,6 @@ kept_in_c! {
     a_session_stays_open_while_a_view_is_held
     an_operator_is_told_of_the_region
     a_forked_child_is_told_to_attach_again
-}
-
-#[test]
-fn no_promise_of_the_c_program_is_left_out() {
-    let source = include_str!("c/border.c");
-    let there = source.lines().filter(|line| line.trim_start().starts_with("PROMISE(")).count();
-    let asked = include_str!("c_face.rs").lines().skip_while(|line| *line != "kept_in_c! {");
-    assert_eq!(asked.skip(1).take_while(|line| *line != "}").count(), there);
 }
 
 fn said(command: &mut Command) -> String {

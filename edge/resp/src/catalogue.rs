@@ -24,7 +24,7 @@ impl<R: Copy> Catalogue<R> {
         let mut slots = vec![0; (commands.len() * 4).next_power_of_two()];
         for (number, command) in (0..).zip(&mut commands) {
             command.number = number;
-            let mut at = slot(hash(&[command.name.as_bytes()]), slots.len());
+            let mut at = slot(hash(HASH_BEGIN, command.name.as_bytes()), slots.len());
             while slots.get(at).is_some_and(|taken| *taken != 0) {
                 at = slot_after(at, slots.len());
             }
@@ -45,7 +45,10 @@ impl<R> Catalogue<R> {
     /// The command of this name in any case; `client|setname` for a subcommand.
     #[inline]
     pub fn named(&self, name: &[u8]) -> Option<&Command<R>> {
-        self.find(&[name])
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        self.find(hash(HASH_BEGIN, name), |own| own.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// The subcommands of a command.
@@ -74,23 +77,35 @@ impl<R> Catalogue<R> {
     #[inline]
     pub fn meant(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
         let name = args.get(0).unwrap_or_default();
-        let command = self.named(name).filter(|command| !command.name.contains('|'));
+        let command = self.named(name).filter(|_| !name.contains(&b'|'));
         let Some(command) = command else { return Err(self.unknown(name, args)) };
         match args.get(1) {
             Some(part) if command.has_parts() => {
-                self.find(&[name, b"|", part]).ok_or_else(|| self.unknown_part(command.name, part))
+                self.part(name, part).ok_or_else(|| self.unknown_part(command.name, part))
             }
             _ => Ok(command),
         }
     }
 
+    fn part(&self, name: &[u8], part: &[u8]) -> Option<&Command<R>> {
+        if part.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let wanted = hash(hash(hash(HASH_BEGIN, name), b"|"), part);
+        self.find(wanted, |own| {
+            let Some((container, own)) = own.split_once('|') else { return false };
+            container.as_bytes().eq_ignore_ascii_case(name)
+                && own.as_bytes().eq_ignore_ascii_case(part)
+        })
+    }
+
     #[inline]
-    fn find(&self, parts: &[&[u8]]) -> Option<&Command<R>> {
-        let mut at = slot(hash(parts), self.slots.len());
+    fn find(&self, hash: u32, is: impl Fn(&str) -> bool) -> Option<&Command<R>> {
+        let mut at = slot(hash, self.slots.len());
         loop {
             let number = usize::from(*self.slots.get(at)?);
             let command = self.commands.get(number.checked_sub(1)?)?;
-            if is_spelled(command.name, parts) {
+            if is(command.name) {
                 return Some(command);
             }
             at = slot_after(at, self.slots.len());
@@ -146,39 +161,31 @@ fn clip(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..SHOWN_BYTES_MAX).unwrap_or(bytes)).into_owned()
 }
 
-/// FNV-1a of the bytes in lower case. Whoever sends crafted names meets a few steps more, no list:
-/// the slots are filled by the table alone.
+/// No name is longer, and a stranger may send one of half a gigabyte: it is not even hashed.
+const NAME_BYTES_MAX: usize = 48;
+
+/// What a hash of nothing is.
+const HASH_BEGIN: u32 = 0x811c_9dc5;
+
+/// FNV-1a: goes on from the hash of what stood before, with the bytes in lower case. Whoever sends
+/// crafted names meets a few steps more, no list: the slots are filled by the table alone.
 #[inline]
-fn hash(parts: &[&[u8]]) -> u32 {
-    let mut hash = 0x811c_9dc5_u32;
-    for byte in parts.iter().copied().flatten() {
-        hash = (hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0193);
-    }
-    hash ^ (hash >> 15)
+fn hash(before: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(before, |hash, byte| {
+        (hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// The slot where the search for a hash begins. `slots` is a power of two.
 #[inline]
 fn slot(hash: u32, slots: usize) -> usize {
-    hash as usize & slots.wrapping_sub(1)
+    // The upper half of such a hash is the better one.
+    (hash ^ (hash >> 15)) as usize & slots.wrapping_sub(1)
 }
 
 #[inline]
 fn slot_after(at: usize, slots: usize) -> usize {
     (at + 1) & (slots - 1)
-}
-
-#[inline]
-fn is_spelled(name: &str, parts: &[&[u8]]) -> bool {
-    let mut rest = name.as_bytes();
-    for part in parts {
-        let Some((own, after)) = rest.split_at_checked(part.len()) else { return false };
-        if !own.eq_ignore_ascii_case(part) {
-            return false;
-        }
-        rest = after;
-    }
-    rest.is_empty()
 }
 
 /// The name that is nearest to what was typed, if it is near at all.

@@ -53,7 +53,8 @@ impl<'c> Client<'c> {
         })
     }
 
-    /// Runs a change in a transaction of its own, again if others were faster; or in that of `EXEC`.
+    /// Runs a change in a transaction of its own, again if others were faster; or in that of
+    /// `EXEC`.
     ///
     /// # Errors
     /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.

@@ -2,6 +2,7 @@
 
 pub(crate) mod command;
 pub(crate) mod pubsub;
+pub(crate) mod strings;
 
 use crate::client::Client;
 use crate::parse::Args;

@@ -25,6 +25,8 @@ pub mod catalogue;
 pub mod command;
 pub mod script;
 pub mod key_name;
+pub mod ends;
+pub mod number;
 pub mod refusal;
 pub mod reply;
 pub mod parse;

@@ -263,7 +263,7 @@ pub struct Kept {
     /// When it ends by itself, in milliseconds since 1970; 0: never.
     pub expires_ms: u64,
     /// Its tags.
-    tags: Vec<(String, Vec<u8>)>,
+    pub(crate) tags: Vec<(String, Vec<u8>)>,
 }
 
 impl Kept {

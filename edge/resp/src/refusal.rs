@@ -107,3 +107,36 @@ impl From<Error> for Refusal {
         Self::new(format!("{code} {error}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearstate_model::Holder;
+
+    #[test]
+    fn what_the_store_answers_has_the_code_that_clients_act_on() {
+        let detail = || "x".to_owned();
+        let holder = || Holder { pid: 7, name: "cu".to_owned() };
+        for (error, begins) in [
+            (Error::WrongKind { detail: detail() }, "WRONGTYPE Operation against a key holding"),
+            (Error::Full { detail: detail() }, "OOM full: x"),
+            (Error::Conflict { detail: detail() }, "TRYAGAIN x was changed"),
+            (Error::Deadline { tries: 3 }, "BUSY the transaction met conflicts 3 times"),
+            (Error::Stalled { holder: holder() }, "BUSY process 7 (cu) is alive but stopped"),
+            (Error::Behind { detail: detail() }, "BUSY x"),
+            (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
+            (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),
+        ] {
+            let refusal = Refusal::from(error);
+            assert!(refusal.text().starts_with(begins), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn texts_with_a_name_are_those_of_redis() {
+        let arity = "ERR wrong number of arguments for 'client|setname' command";
+        assert_eq!(Refusal::arity("client|setname").text(), arity);
+        let time = "ERR invalid expire time in 'set' command";
+        assert_eq!(Refusal::expire_time("set").text(), time);
+    }
+}

@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::executor::class::Class;
 use crate::executor::here::{self, Here};
 use crate::executor::meter::{LongPoll, Meter};
-use crate::executor::ready::{self, Current, TaskId};
+use crate::executor::ready::{self, Current, Next};
 use crate::executor::spawn::{self, Join};
 use crate::executor::spin::Gaps;
 use crate::executor::waker::Remote;
@@ -121,7 +121,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        here::uninstall(&self.here);
+        here::uninstall();
     }
 }
 
@@ -181,8 +181,8 @@ impl Rounds {
         self.work_has_come(begin);
         let end = begin + self.round;
         let mut now = begin;
-        while let Some((id, class)) = ready::pop_foreground(CONTROL_IN_A_ROW) {
-            now = self.poll(id, class, now);
+        while let Some(next) = ready::pop_foreground(CONTROL_IN_A_ROW) {
+            now = self.poll(next, now);
             here.pass_deadlines(now);
             if now >= end {
                 break;
@@ -212,8 +212,8 @@ impl Rounds {
         self.here.meter.slices.add(1);
         let end = begin_slice + self.background_slice;
         let mut now = begin_slice;
-        while let Some((id, class)) = ready::pop_background() {
-            now = self.poll(id, class, now);
+        while let Some(next) = ready::pop_background() {
+            now = self.poll(next, now);
             self.here.pass_deadlines(now);
             if now >= end || (is_free && ready::has_foreground()) {
                 break;
@@ -226,9 +226,9 @@ impl Rounds {
 
     /// Polls one task. Returns the time after it.
     #[inline]
-    fn poll(&self, id: TaskId, class: Class, now: u64) -> u64 {
+    fn poll(&self, next: Next, now: u64) -> u64 {
         let here = &*self.here;
-        let Some(mut task) = here.take(id) else { return now };
+        let Next { id, class, mut task } = next;
         let slice =
             if class == Class::Background { self.background_slice } else { self.request_slice };
         let waker = task.waker.data().addr();

@@ -1,9 +1,6 @@
 /* What the C face promises, one promise a function: `border PROMISE PATH` with the path of a region
  * that is not there yet. Ends with 0 if the promise is kept; else names the line. */
 #include <stdalign.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,16 +8,7 @@
 #include <arpa/nameser.h>
 #include <resolv.h>
 
-#include <nearstate.h>
-
-#define HOLDS(claim)                                                                               \
-    do {                                                                                           \
-        if (!(claim)) {                                                                            \
-            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #claim, ns_last_error());   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) HOLDS((call) == NS_OK)
+#include "promises.h"
 
 /* Counts what anybody in this process allocates, the library included, and lets glibc do it. */
 extern void *__libc_malloc(size_t bytes);
@@ -55,43 +43,9 @@ int posix_memalign(void **memory, size_t alignment, size_t bytes)
     return *memory == NULL ? 12 : 0;
 }
 
-static const char *path;
-static ns_region *region;
-static ns_session *session;
-static ns_namespace values;
-static ns_namespace blocks;
-
-static ns_bytes some(const void *data, size_t len)
-{
-    ns_bytes bytes = {(const uint8_t *)data, len};
-    return bytes;
-}
-
 static bool is(ns_bytes bytes, const void *data, size_t len)
 {
     return bytes.len == len && (len == 0 || memcmp(bytes.data, data, len) == 0);
-}
-
-static void start(void)
-{
-    ns_create_options options;
-    OK(ns_create_options_default(&options));
-    options.bytes_max = 64u << 20;
-    OK(ns_region_create(path, &options, &region));
-    OK(ns_session_open(region, &session));
-    OK(ns_namespace_open(session, ns_text("values"), NS_KIND_VALUE, &values));
-    OK(ns_namespace_open(session, ns_text("blocks"), NS_KIND_BLOCKS, &blocks));
-}
-
-static void stop(void)
-{
-    ns_check_report report;
-    OK(ns_session_close(session));
-    OK(ns_region_detach(region));
-    OK(ns_region_check(path, NULL, NULL, &report));
-    HOLDS(report.faults == 0);
-    OK(ns_region_remove(path));
-    HOLDS(ns_region_attach(path, &region) == NS_SYSTEM);
 }
 
 static void every_byte_of_a_value_counts(void)
@@ -563,12 +517,6 @@ static void a_forked_child_is_told_to_attach_again(void)
     HOLDS(waitpid(child, &told, 0) == child && told == 0);
 }
 
-struct promise {
-    const char *name;
-    void (*keep)(void);
-};
-
-#define PROMISE(name) {#name, name}
 static const struct promise promises[] = {
     PROMISE(every_byte_of_a_value_counts),
     PROMISE(conditions_are_judged_on_what_is_there),
@@ -587,16 +535,5 @@ static const struct promise promises[] = {
 
 int main(int argc, char **argv)
 {
-    HOLDS(argc == 3);
-    path = argv[2];
-    for (size_t index = 0; index < sizeof promises / sizeof promises[0]; index++) {
-        if (strcmp(promises[index].name, argv[1]) == 0) {
-            start();
-            promises[index].keep();
-            stop();
-            return 0;
-        }
-    }
-    fprintf(stderr, "no promise %s\n", argv[1]);
-    return 1;
+    return keep(argc, argv, promises, LEN(promises));
 }

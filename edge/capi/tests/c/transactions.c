@@ -1,62 +1,28 @@
 /* What transactions and objects promise in C, one promise a function: `transactions PROMISE PATH`
  * with the path of a region that is not there yet. Ends with 0 if the promise is kept; else names
  * the line. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <nearstate.h>
+#include "promises.h"
 
-#define HOLDS(claim)                                                                               \
-    do {                                                                                           \
-        if (!(claim)) {                                                                            \
-            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #claim, ns_last_error());   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) HOLDS((call) == NS_OK)
-#define IS(status, call) HOLDS((call) == (status) && strlen(ns_last_error()) > 0)
-
-static const char *path;
-static ns_region *region;
-static ns_session *session, *other;
-static ns_namespace values, blocks, others_values;
-
-static ns_bytes some(const void *data, size_t len)
-{
-    ns_bytes bytes = {(const uint8_t *)data, len};
-    return bytes;
-}
+static ns_session *other;
+static ns_namespace others_values;
 
 static bool is(ns_bytes bytes, const char *text)
 {
     return bytes.len == strlen(text) && memcmp(bytes.data, text, bytes.len) == 0;
 }
 
-static void start(void)
+static void open_other(void)
 {
-    ns_create_options options;
-    OK(ns_create_options_default(&options));
-    options.bytes_max = 64u << 20;
-    OK(ns_region_create(path, &options, &region));
-    OK(ns_session_open(region, &session));
     OK(ns_session_open(region, &other));
-    OK(ns_namespace_open(session, ns_text("values"), NS_KIND_VALUE, &values));
-    OK(ns_namespace_open(session, ns_text("blocks"), NS_KIND_BLOCKS, &blocks));
     OK(ns_namespace_open(other, ns_text("values"), NS_KIND_VALUE, &others_values));
 }
 
-static void stop(void)
+static void close_other(void)
 {
-    ns_check_report report;
-    OK(ns_session_close(session));
     OK(ns_session_close(other));
-    OK(ns_region_detach(region));
-    OK(ns_region_check(path, NULL, NULL, &report));
-    HOLDS(report.faults == 0);
-    OK(ns_region_remove(path));
 }
 
 static bool has(const char *key, const char *value)
@@ -426,12 +392,6 @@ static void a_forked_child_cannot_commit(void)
     HOLDS(has("a", "1"));
 }
 
-struct promise {
-    const char *name;
-    void (*keep)(void);
-};
-
-#define PROMISE(name) {#name, name}
 static const struct promise promises[] = {
     PROMISE(all_of_a_transaction_happens_or_nothing),
     PROMISE(labels_go_with_a_record),
@@ -446,16 +406,7 @@ static const struct promise promises[] = {
 
 int main(int argc, char **argv)
 {
-    HOLDS(argc == 3);
-    path = argv[2];
-    for (size_t index = 0; index < sizeof promises / sizeof promises[0]; index++) {
-        if (strcmp(promises[index].name, argv[1]) == 0) {
-            start();
-            promises[index].keep();
-            stop();
-            return 0;
-        }
-    }
-    fprintf(stderr, "no promise %s\n", argv[1]);
-    return 1;
+    also_open = open_other;
+    also_close = close_other;
+    return keep(argc, argv, promises, LEN(promises));
 }

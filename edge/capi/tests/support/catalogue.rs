@@ -87,7 +87,7 @@ pub enum ns_status {
 /// Answers that are no failure of the catalogue.
 const FIXED: &[(&str, u32, &str)] = &[
     ("NS_OK", 0, "Done."),
-    ("NS_NOT_FOUND", 1, "There is no such record, or no such block."),
+    ("NS_NOT_FOUND", 1, "There is no such record or block, or nothing to tell at present."),
     ("NS_REFUSED", 2, "The condition did not hold, and nothing was changed."),
     ("NS_TOO_SMALL", 3, "The caller's memory is too small: make room and ask again."),
     ("NS_BUG", 15, "A bug in this library: close the session and report it with `ns_last_error`."),

@@ -2,7 +2,8 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
-use crate::client::{Client, Command};
+use crate::catalogue::Catalogue;
+use crate::client::{Client, Command, Run};
 use crate::command::{Categories, Flags};
 use crate::parse::Args;
 use crate::refusal::Refusal;
@@ -18,28 +19,58 @@ const MODULE: &[u8] = b"exstrings";
 
 type Answer = Result<(), Refusal>;
 
+/// All that is needed of the client.
+type Known = &'static Catalogue<Run>;
+
 /// `COMMAND`
-pub(crate) fn command(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.array(tops(client).count());
-    tops(client).for_each(|command| row(command, reply));
-    Ok(())
+pub(crate) fn command(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell_command(client.catalogue, args, reply)
 }
 
 /// `COMMAND COUNT`
-pub(crate) fn count(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.count(tops(client).count());
-    Ok(())
+pub(crate) fn count(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell_count(client.catalogue, args, reply)
 }
 
 /// `COMMAND INFO [name ...]`
 pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell_info(client.catalogue, args, reply)
+}
+
+/// `COMMAND DOCS [name ...]`
+pub(crate) fn docs(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell_docs(client.catalogue, args, reply)
+}
+
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`
+pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell_list(client.catalogue, args, reply)
+}
+
+/// `COMMAND GETKEYS command [argument ...]`
+pub(crate) fn getkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell_getkeys(client.catalogue, args, reply)
+}
+
+fn tell_command(known: Known, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.array(tops(known).count());
+    tops(known).for_each(|command| row(command, reply));
+    Ok(())
+}
+
+fn tell_count(known: Known, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.count(tops(known).count());
+    Ok(())
+}
+
+fn tell_info(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let names = args.from(2);
     if names.is_empty() {
-        return command(client, args, reply);
+        return tell_command(known, args, reply);
     }
     reply.array(names.len());
     for name in names.iter() {
-        match client.catalogue.named(name) {
+        match known.named(name) {
             Some(command) => row(command, reply),
             None => reply.nil_array(),
         }
@@ -47,37 +78,32 @@ pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-/// `COMMAND DOCS [name ...]`
-pub(crate) fn docs(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_docs(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let names = args.from(2);
     let chosen: Vec<&Command> = if names.is_empty() {
-        tops(client).collect()
+        tops(known).collect()
     } else {
-        names.iter().filter_map(|name| client.catalogue.named(name)).collect()
+        names.iter().filter_map(|name| known.named(name)).collect()
     };
     reply.map(chosen.len());
     for command in chosen {
-        doc(client, command, reply);
+        doc(known, command, reply);
     }
     Ok(())
 }
 
-/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`
-pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_list(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let filter = filter(args.from(2))?;
-    let chosen = || client.catalogue.commands().iter().filter(|command| filter.takes(command));
+    let chosen = || known.commands().iter().filter(|command| filter.takes(command));
     reply.array(chosen().count());
     chosen().for_each(|command| reply.bulk(command.name.as_bytes()));
     Ok(())
 }
 
-/// `COMMAND GETKEYS command [argument ...]`
-pub(crate) fn getkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn tell_getkeys(known: Known, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let asked = args.from(2);
-    let command = client
-        .catalogue
-        .meant(asked)
-        .map_err(|_| Refusal::fixed("ERR Invalid command specified"))?;
+    let command =
+        known.meant(asked).map_err(|_| Refusal::fixed("ERR Invalid command specified"))?;
     if command.keys.are_none() {
         return Err(Refusal::fixed("ERR The command has no key arguments"));
     }
@@ -95,8 +121,8 @@ pub(crate) fn getkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// All that are not subcommands.
-fn tops(client: &Client<'_>) -> impl Iterator<Item = &'static Command> + use<> {
-    client.catalogue.commands().iter().filter(|command| !command.name.contains('|'))
+fn tops(known: Known) -> impl Iterator<Item = &'static Command> {
+    known.commands().iter().filter(|command| !command.name.contains('|'))
 }
 
 /// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven only.
@@ -123,10 +149,10 @@ fn row(command: &Command, reply: &mut Reply<'_>) {
 }
 
 /// What a command does and costs, under its name.
-fn doc(client: &Client<'_>, command: &Command, reply: &mut Reply<'_>) {
+fn doc(known: Known, command: &Command, reply: &mut Reply<'_>) {
     let (_, part) = command.parts();
     let parts: Vec<&Command> = match part {
-        None => client.catalogue.parts_of(command.name).collect(),
+        None => known.parts_of(command.name).collect(),
         Some(_) => Vec::new(),
     };
     let facts = [
@@ -147,7 +173,7 @@ fn doc(client: &Client<'_>, command: &Command, reply: &mut Reply<'_>) {
         reply.bulk(b"subcommands");
         reply.map(parts.len());
         for part in parts {
-            doc(client, part, reply);
+            doc(known, part, reply);
         }
     }
 }

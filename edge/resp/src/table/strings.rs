@@ -3,13 +3,22 @@
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::client::Command;
 use crate::command::{Group, Places};
+use crate::commands::strings as run;
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Strings, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
-    Command { name: "get", arity: 2, flags: READ_FAST, summary: "The value of a key.", ..ROW },
+    Command {
+        name: "get",
+        run: run::get,
+        arity: 2,
+        flags: READ_FAST,
+        summary: "The value of a key.",
+        ..ROW
+    },
     Command {
         name: "set",
+        run: run::set,
         arity: -3,
         flags: GROW,
         summary: "Sets a key to a value, whatever was there.",
@@ -17,6 +26,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "setnx",
+        run: run::setnx,
         arity: 3,
         flags: GROW_FAST,
         summary: "Sets a key to a value if it is not there.",
@@ -24,6 +34,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "setex",
+        run: run::setex,
         arity: 4,
         flags: GROW,
         summary: "Sets a key to a value that ends after some seconds.",
@@ -31,6 +42,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "psetex",
+        run: run::psetex,
         arity: 4,
         flags: GROW,
         summary: "Sets a key to a value that ends after some milliseconds.",
@@ -38,6 +50,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "getset",
+        run: run::getset,
         arity: 3,
         flags: GROW_FAST,
         summary: "Sets a key to a value, and answers the one before.",
@@ -45,6 +58,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "getdel",
+        run: run::getdel,
         arity: 2,
         flags: WRITE_FAST,
         summary: "Answers the value of a key, and deletes it.",
@@ -52,6 +66,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "getex",
+        run: run::getex,
         arity: -2,
         flags: WRITE_FAST,
         summary: "Answers the value of a key, and changes when it ends.",
@@ -59,6 +74,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "mget",
+        run: run::mget,
         arity: -2,
         flags: READ_FAST,
         keys: Places::ALL,
@@ -68,6 +84,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "mset",
+        run: run::mset,
         arity: -3,
         flags: GROW,
         keys: Places::span(1, -1, 2),
@@ -77,6 +94,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "msetnx",
+        run: run::msetnx,
         arity: -3,
         flags: GROW,
         keys: Places::span(1, -1, 2),
@@ -86,6 +104,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "append",
+        run: run::append,
         arity: 3,
         flags: GROW_FAST,
         summary: "Appends to a value, or sets it.",
@@ -94,6 +113,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "strlen",
+        run: run::strlen,
         arity: 2,
         flags: READ_FAST,
         summary: "The length of a value.",
@@ -101,6 +121,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "getrange",
+        run: run::getrange,
         arity: 4,
         flags: READ,
         summary: "A part of a value.",
@@ -109,6 +130,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "setrange",
+        run: run::setrange,
         arity: 4,
         flags: GROW,
         summary: "Overwrites a part of a value.",
@@ -117,6 +139,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "incr",
+        run: run::incr,
         arity: 2,
         flags: GROW_FAST,
         summary: "Adds one to the number in a value.",
@@ -124,6 +147,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "decr",
+        run: run::decr,
         arity: 2,
         flags: GROW_FAST,
         summary: "Takes one from the number in a value.",
@@ -131,6 +155,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "incrby",
+        run: run::incrby,
         arity: 3,
         flags: GROW_FAST,
         summary: "Adds to the number in a value.",
@@ -138,6 +163,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "decrby",
+        run: run::decrby,
         arity: 3,
         flags: GROW_FAST,
         summary: "Takes from the number in a value.",
@@ -145,6 +171,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "incrbyfloat",
+        run: run::incrbyfloat,
         arity: 3,
         flags: GROW_FAST,
         summary: "Adds a fraction to the number in a value.",

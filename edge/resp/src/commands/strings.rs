@@ -1,0 +1,410 @@
+//! Strings.
+
+use crate::client::{Change, Client};
+use crate::ends::Unit;
+use crate::number::{float, integer, integer_or_refuse, plain_float};
+use crate::parse::Args;
+use crate::records::{Fault, Found, Kept, Spot, put_string};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use nearstate_model::limits::VALUE_BYTES_MAX;
+
+type Answer = Result<(), Refusal>;
+
+/// What Redis says of a string that would be too long, with our bound.
+const TOO_LONG: Refusal =
+    Refusal::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
+const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
+
+fn arg(args: Args<'_>, index: usize) -> &[u8] {
+    args.get(index).unwrap_or_default()
+}
+
+/// The bytes of a string, of a record that may not be there.
+fn text<'f>(found: Option<&'f Found<'_>>) -> Result<&'f [u8], Refusal> {
+    found.map_or(Ok(&[]), |found| found.string())
+}
+
+fn kept(found: Option<&Found<'_>>) -> Kept {
+    found.map(Kept::of).unwrap_or_default()
+}
+
+/// `GET key`
+pub(crate) fn get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let found = client.read(arg(args, 1))?;
+    reply.bulk_or_nil(found.as_ref().map(Found::string).transpose()?);
+    client.session().whole()?;
+    Ok(())
+}
+
+/// `MGET key ..`: of what is no string nothing.
+pub(crate) fn mget(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.array(args.len() - 1);
+    for key in args.from(1).iter() {
+        let found = client.read(key)?;
+        reply.bulk_or_nil(found.as_ref().and_then(|found| found.string().ok()));
+    }
+    client.session().whole()?;
+    Ok(())
+}
+
+/// `STRLEN key`
+pub(crate) fn strlen(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let found = client.read(arg(args, 1))?;
+    reply.count(text(found.as_ref())?.len());
+    Ok(())
+}
+
+/// `GETRANGE key start end`
+pub(crate) fn getrange(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let (start, end) = (integer_or_refuse(arg(args, 2))?, integer_or_refuse(arg(args, 3))?);
+    let found = client.read(arg(args, 1))?;
+    let bytes = text(found.as_ref())?;
+    reply.bulk(part(bytes, start, end));
+    client.session().whole()?;
+    Ok(())
+}
+
+/// From start to end, the end included; below zero they count from the end.
+fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
+    let len = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+    if start < 0 && end < 0 && start > end {
+        return &[];
+    }
+    let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    if start > end || len == 0 {
+        return &[];
+    }
+    let place = |at: i64| usize::try_from(at).unwrap_or(usize::MAX);
+    bytes.get(place(start)..=place(end)).unwrap_or_default()
+}
+
+/// The options of SET.
+#[derive(Clone, Copy, Debug, Default)]
+struct SetOptions {
+    expires_ms: u64,
+    is_keeping: bool,
+    is_absent: bool,
+    is_present: bool,
+    has_get: bool,
+}
+
+impl SetOptions {
+    fn read(options: Args<'_>) -> Result<Self, Refusal> {
+        let mut read = Self::default();
+        let mut at = 0;
+        let mut has_end = false;
+        while let Some(option) = options.get(at) {
+            let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
+            if is("nx") && !read.is_present {
+                read.is_absent = true;
+            } else if is("xx") && !read.is_absent {
+                read.is_present = true;
+            } else if is("get") {
+                read.has_get = true;
+            } else if is("keepttl") && !has_end {
+                (read.is_keeping, has_end) = (true, true);
+            } else if let (Some(unit), Some(number), false) =
+                (Unit::of(option), options.get(at + 1), has_end)
+            {
+                read.expires_ms = unit.end(number, "set")?;
+                has_end = true;
+                at += 1;
+            } else {
+                return Err(Refusal::SYNTAX);
+            }
+            at += 1;
+        }
+        Ok(read)
+    }
+}
+
+/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
+pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() == 3 {
+        put(client, arg(args, 1), arg(args, 2))?;
+        reply.ok();
+        return Ok(());
+    }
+    let options = SetOptions::read(args.from(3))?;
+    let (is_set, before) = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    match (options.has_get, is_set) {
+        (true, _) => reply.bulk_or_nil(before.as_deref()),
+        (false, true) => reply.ok(),
+        (false, false) => reply.nil(),
+    }
+    Ok(())
+}
+
+/// Whether it was set, and what was there before if that is asked for.
+fn set_with(
+    client: &Client<'_>,
+    key: &[u8],
+    value: &[u8],
+    options: SetOptions,
+) -> Result<(bool, Option<Vec<u8>>), Refusal> {
+    client.change(|change| {
+        let spot = change.spot(key)?;
+        let found = change.read_at(spot)?;
+        let before = match &found {
+            Some(found) if options.has_get => Some(found.string()?.to_vec()),
+            _ => None,
+        };
+        let is_there = found.is_some();
+        if options.is_absent && is_there || options.is_present && !is_there {
+            return Ok((false, before));
+        }
+        let expires_ms = match &found {
+            Some(found) if options.is_keeping => found.expires_ms(),
+            _ => options.expires_ms,
+        };
+        drop(found);
+        put_string(change.txn, spot, value, &Kept::until(expires_ms))?;
+        Ok((true, before))
+    })
+}
+
+/// Sets a key, whatever was there.
+fn put(client: &Client<'_>, key: &[u8], value: &[u8]) -> Answer {
+    let Spot { namespace, key } = client.records.make(key)?;
+    match client.txn {
+        Some(txn) => txn.put(namespace, key, value)?,
+        None => drop(client.session().put(namespace, key, value)?),
+    }
+    Ok(())
+}
+
+/// `SETNX key value`
+pub(crate) fn setnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let options = SetOptions { is_absent: true, ..SetOptions::default() };
+    let (is_set, _) = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    reply.int(is_set.into());
+    Ok(())
+}
+
+/// `SETEX key seconds value`
+pub(crate) fn setex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let unit = Unit { is_seconds: true, is_absolute: false };
+    set_until(client, args, unit.end(arg(args, 2), "setex")?, reply)
+}
+
+/// `PSETEX key milliseconds value`
+pub(crate) fn psetex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let unit = Unit { is_seconds: false, is_absolute: false };
+    set_until(client, args, unit.end(arg(args, 2), "psetex")?, reply)
+}
+
+fn set_until(
+    client: &Client<'_>,
+    args: Args<'_>,
+    expires_ms: u64,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    let options = SetOptions { expires_ms, ..SetOptions::default() };
+    set_with(client, arg(args, 1), arg(args, 3), options)?;
+    reply.ok();
+    Ok(())
+}
+
+/// `GETSET key value`
+pub(crate) fn getset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let options = SetOptions { has_get: true, ..SetOptions::default() };
+    let (_, before) = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    reply.bulk_or_nil(before.as_deref());
+    Ok(())
+}
+
+/// `GETDEL key`
+pub(crate) fn getdel(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let before = client.change(|change| {
+        let Some(found) = change.read(arg(args, 1))? else { return Ok(None) };
+        let before = found.string()?.to_vec();
+        drop(found);
+        change.delete(arg(args, 1))?;
+        Ok(Some(before))
+    })?;
+    reply.bulk_or_nil(before.as_deref());
+    Ok(())
+}
+
+/// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
+pub(crate) fn getex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let option = args.get(2);
+    let end = match (option, args.get(3), args.len()) {
+        (None, _, _) => None,
+        (Some(word), None, _) if word.eq_ignore_ascii_case(b"persist") => Some(0),
+        (Some(word), Some(number), 4) => {
+            let unit = Unit::of(word).ok_or(Refusal::SYNTAX)?;
+            Some(unit.end(number, "getex")?)
+        }
+        _ => return Err(Refusal::SYNTAX),
+    };
+    let Some(end) = end else { return get(client, args, reply) };
+    let value = client.change(|change| {
+        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(None) };
+        let Some(found) = change.read_at(spot)? else { return Ok(None) };
+        let value = found.string()?.to_vec();
+        let kept = Kept { expires_ms: end, ..Kept::of(&found) };
+        drop(found);
+        put_string(change.txn, spot, &value, &kept)?;
+        Ok(Some(value))
+    })?;
+    reply.bulk_or_nil(value.as_deref());
+    Ok(())
+}
+
+/// `MSET key value ..`
+pub(crate) fn mset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 0 {
+        return Err(Refusal::arity("mset"));
+    }
+    if args.len() == 3 {
+        put(client, arg(args, 1), arg(args, 2))?;
+    } else {
+        client.change(|change| put_all(change, args.from(1)))?;
+    }
+    reply.ok();
+    Ok(())
+}
+
+fn put_all(change: &Change<'_, '_>, pairs: Args<'_>) -> Result<(), Fault> {
+    for at in (0..pairs.len()).step_by(2) {
+        let Spot { namespace, key } = change.spot(arg(pairs, at))?;
+        change.txn.put(namespace, key, arg(pairs, at + 1))?;
+    }
+    Ok(())
+}
+
+/// `MSETNX key value ..`
+pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 0 {
+        return Err(Refusal::arity("msetnx"));
+    }
+    let is_set = client.change(|change| {
+        for at in (1..args.len()).step_by(2) {
+            if change.read(arg(args, at))?.is_some() {
+                return Ok(false);
+            }
+        }
+        put_all(change, args.from(1)).map(|()| true)
+    })?;
+    reply.int(is_set.into());
+    Ok(())
+}
+
+/// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was
+/// there; what
+/// it answers.
+fn edit<T>(
+    client: &Client<'_>,
+    key: &[u8],
+    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    client.change(|change| {
+        let spot = change.spot(key)?;
+        let found = change.read_at(spot)?;
+        let mut bytes = text(found.as_ref())?.to_vec();
+        let (kept, is_there) = (kept(found.as_ref()), found.is_some());
+        drop(found);
+        let answer = edit(&mut bytes, is_there)?;
+        put_string(change.txn, spot, &bytes, &kept)?;
+        Ok(answer)
+    })
+}
+
+/// `APPEND key value`
+pub(crate) fn append(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let more = arg(args, 2);
+    let bytes = edit(client, arg(args, 1), |bytes, _| {
+        if bytes.len().saturating_add(more.len()) > VALUE_BYTES_MAX {
+            return Err(TOO_LONG);
+        }
+        bytes.extend_from_slice(more);
+        Ok(bytes.len())
+    })?;
+    reply.count(bytes);
+    Ok(())
+}
+
+/// `SETRANGE key offset value`
+pub(crate) fn setrange(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let offset = integer_or_refuse(arg(args, 2))?;
+    let offset = usize::try_from(offset).map_err(|_| Refusal::OFFSET)?;
+    let part = arg(args, 3);
+    if part.is_empty() {
+        return strlen(client, args, reply);
+    }
+    if offset.saturating_add(part.len()) > VALUE_BYTES_MAX {
+        return Err(TOO_LONG);
+    }
+    let bytes = edit(client, arg(args, 1), |bytes, _| {
+        let end = offset + part.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        if let Some(place) = bytes.get_mut(offset..end) {
+            place.copy_from_slice(part);
+        }
+        Ok(bytes.len())
+    })?;
+    reply.count(bytes);
+    Ok(())
+}
+
+/// `INCR key`
+pub(crate) fn incr(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    add(client, arg(args, 1), 1, reply)
+}
+
+/// `DECR key`
+pub(crate) fn decr(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    add(client, arg(args, 1), -1, reply)
+}
+
+/// `INCRBY key increment`
+pub(crate) fn incrby(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    add(client, arg(args, 1), integer_or_refuse(arg(args, 2))?, reply)
+}
+
+/// `DECRBY key decrement`
+pub(crate) fn decrby(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let decrement = integer_or_refuse(arg(args, 2))?;
+    let delta = decrement.checked_neg().ok_or(Refusal::fixed("ERR decrement would overflow"))?;
+    add(client, arg(args, 1), delta, reply)
+}
+
+fn add(client: &Client<'_>, key: &[u8], delta: i64, reply: &mut Reply<'_>) -> Answer {
+    let sum = edit(client, key, |bytes, is_there| {
+        let number = if is_there { integer(bytes) } else { Some(0) };
+        let number = number.ok_or(Refusal::NOT_INTEGER)?;
+        let sum = number.checked_add(delta).ok_or(Refusal::OVERFLOW)?;
+        bytes.clear();
+        bytes.extend_from_slice(sum.to_string().as_bytes());
+        Ok(sum)
+    })?;
+    reply.int(sum);
+    Ok(())
+}
+
+/// `INCRBYFLOAT key increment`
+pub(crate) fn incrbyfloat(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    let delta = float(arg(args, 2)).ok_or(Refusal::NOT_FLOAT)?;
+    let sum = edit(client, arg(args, 1), |bytes, is_there| {
+        let number = if is_there { float(bytes) } else { Some(0.0) };
+        let sum = number.ok_or(Refusal::NOT_FLOAT)? + delta;
+        if !sum.is_finite() {
+            return Err(Refusal::NAN_OR_INFINITY);
+        }
+        let sum = plain_float(sum);
+        bytes.clear();
+        bytes.extend_from_slice(sum.as_bytes());
+        Ok(sum)
+    })?;
+    reply.bulk(sum.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Numbers as clients write them, and as they are written back.
+
+use crate::refusal::Refusal;
+
+/// A whole number of 64 bits as Redis takes it: no plus, no blanks, no leading zeros.
+pub fn integer(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let is_right = match digits {
+        [] => false,
+        [b'0'] => text.len() == 1,
+        [first, ..] => *first != b'0' && digits.len() <= 19,
+    };
+    if !is_right || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// As [`integer`], or the refusal that Redis gives.
+///
+/// # Errors
+/// `ERR value is not an integer or out of range`
+pub fn integer_or_refuse(text: &[u8]) -> Result<i64, Refusal> {
+    integer(text).ok_or(Refusal::NOT_INTEGER)
+}
+
+/// A number with a fraction: what C's `strtold` takes in whole, but for hexadecimal ones and NaN.
+pub fn float(text: &[u8]) -> Option<f64> {
+    let text = str::from_utf8(text).ok()?;
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_number = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    let is_infinite = ["inf", "infinity"].iter().any(|word| digits.eq_ignore_ascii_case(word));
+    if !is_number && !is_infinite {
+        return None;
+    }
+    text.parse::<f64>().ok().filter(|number| !number.is_nan())
+}
+
+/// A number as INCRBYFLOAT writes it: 17 digits behind the point at most, no zeros at the end, no
+/// exponent.
+pub fn plain_float(number: f64) -> String {
+    let text = format!("{number}");
+    if text.contains(['e', 'E']) { format!("{number:.17}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_are_those_that_redis_takes() {
+        for (text, number) in [
+            ("0", Some(0)),
+            ("-1", Some(-1)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("", None),
+            ("-", None),
+            ("-0", None),
+            ("00", None),
+            ("01", None),
+            ("+1", None),
+            (" 1", None),
+            ("1 ", None),
+            ("1x", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(integer(text.as_bytes()), number, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_with_a_fraction_read_and_write() {
+        for (text, number) in [
+            ("1", Some(1.0)),
+            ("-1.5", Some(-1.5)),
+            (".5", Some(0.5)),
+            ("5.0e3", Some(5000.0)),
+            ("+3", Some(3.0)),
+            ("inf", Some(f64::INFINITY)),
+            ("-Infinity", Some(f64::NEG_INFINITY)),
+            ("nan", None),
+            ("", None),
+            ("x", None),
+            ("1 ", None),
+        ] {
+            assert_eq!(float(text.as_bytes()), number, "{text:?}");
+        }
+        assert_eq!(plain_float(10.6), "10.6");
+        assert_eq!(plain_float(5000.0), "5000");
+        assert_eq!(plain_float(1e20), "100000000000000000000");
+    }
+}

@@ -1,0 +1,124 @@
+//! A client without a socket: bytes in, bytes out.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, clippy::allow_attributes, reason = "each test uses a part of it")]
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use nearstate_node::clock::Clock;
+use nearstate_node::{Conversation, Core, CoreParts, Face, FaceOnCore, Origin, Peer, Then};
+use nearstate_resp::RespFace;
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::table::TABLE;
+use nearstate_store::{CreateOptions, Region};
+
+/// A server on one core.
+pub(crate) struct Place {
+    pub(crate) server: Arc<Server>,
+    pub(crate) region: Region,
+    face: Rc<dyn FaceOnCore>,
+    next: std::cell::Cell<u64>,
+    _dir: tempfile::TempDir,
+}
+
+/// A client.
+pub(crate) struct Talker {
+    talk: Box<dyn Conversation>,
+    rest: Vec<u8>,
+    /// True once the server has closed.
+    pub(crate) is_closed: bool,
+}
+
+pub(crate) fn place() -> Place {
+    place_with(Settings::new(Users::open(&TABLE)))
+}
+
+pub(crate) fn place_with(settings: Settings) -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
+    let server = Arc::new(Server::new(settings));
+    let core = Core::new(CoreParts {
+        index: 0,
+        count: 1,
+        region: region.clone(),
+        limits: Arc::default(),
+        metric: Arc::default(),
+        clock: Clock::new_virtual(),
+    })
+    .unwrap();
+    let face = RespFace::new(Arc::clone(&server)).on_core(&core).unwrap();
+    Place { server, region, face, next: std::cell::Cell::new(1), _dir: dir }
+}
+
+impl Place {
+    pub(crate) fn talker(&self) -> Talker {
+        let id = self.next.replace(self.next.get() + 1);
+        let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
+        let local = "127.0.0.1:6379".parse().unwrap();
+        let peer = Peer { id, origin: Origin::Tcp { remote, local }, certificate: None };
+        Talker { talk: self.face.accept(&peer), rest: Vec::new(), is_closed: false }
+    }
+}
+
+impl Talker {
+    /// Sends bytes; everything that comes back, work and messages included.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.rest.extend_from_slice(bytes);
+        let mut all = Vec::new();
+        loop {
+            let mut output = Vec::new();
+            let heard = self.talk.hear(&self.rest, &mut output);
+            self.rest.drain(..heard.taken);
+            all.append(&mut output);
+            match heard.then {
+                Then::Close => self.is_closed = true,
+                Then::Listen | Then::Work => all.append(&mut self.happen()),
+            }
+            if heard.taken == 0 || self.is_closed || self.rest.is_empty() {
+                return all;
+            }
+        }
+    }
+
+    /// What comes by itself.
+    pub(crate) fn happen(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let mut output = Vec::new();
+            let then = self.talk.happen(&mut Context::from_waker(Waker::noop()), &mut output);
+            all.append(&mut output);
+            match then {
+                Poll::Ready(Then::Work) => {}
+                Poll::Ready(Then::Close) => {
+                    self.is_closed = true;
+                    return all;
+                }
+                Poll::Ready(Then::Listen) | Poll::Pending => return all,
+            }
+        }
+    }
+
+    /// Sends a request of words that are parted by blanks; the answer as text.
+    pub(crate) fn ask(&mut self, words: &str) -> String {
+        let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        self.ask_bytes(&words)
+    }
+
+    /// Sends a request; the answer as text, `\r\n` as `|`.
+    pub(crate) fn ask_bytes(&mut self, words: &[&[u8]]) -> String {
+        let answer = self.send(&request(words));
+        String::from_utf8_lossy(&answer).replace("\r\n", "|")
+    }
+}
+
+pub(crate) fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
