@@ -98,28 +98,24 @@ impl Here {
     ) -> TaskId {
         let id = ready::admit(class);
         let waker = Waker::from(TaskWaker::new(Arc::clone(&self.remote), id));
-        let name_number = self.meter.number_of(name);
-        ready::put(id, Box::new(Task { future, waker, name_number, name }));
+        let name = self.meter.number_of(name);
+        ready::put(Box::new(Task { id, class, future, waker, name }));
         ready::push(id);
         id
     }
 
-    /// Puts a task back after a poll, unless it was cancelled meanwhile.
+    /// True if the task that is being polled is to end with this poll.
     #[inline]
-    pub(crate) fn put(&self, id: TaskId, task: Box<Task>) {
-        if self.is_current_cancelled.get() {
-            self.end(id, task);
-        } else {
-            ready::put(id, task);
-        }
+    pub(crate) fn is_current_cancelled(&self) -> bool {
+        self.is_current_cancelled.get()
     }
 
     /// A task is done: what it holds is dropped, its place is free.
-    pub(crate) fn end(&self, id: TaskId, task: Box<Task>) {
+    pub(crate) fn end(&self, task: Box<Task>) {
         self.is_current_cancelled.set(false);
         // While it is dropped, it is nobody's current task, and its wakers lead nowhere.
         ready::set_current(ready::Current::default());
-        drop(ready::dismiss(id));
+        drop(ready::dismiss(task.id));
         drop(task);
     }
 

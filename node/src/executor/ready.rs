@@ -16,27 +16,21 @@ pub(crate) struct TaskId {
     pub(crate) generation: u32,
 }
 
-/// A task between two polls.
+/// A task.
 pub(crate) struct Task {
+    pub(crate) id: TaskId,
+    /// As it was when the task left its queue.
+    pub(crate) class: Class,
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) waker: Waker,
-    /// The name's number in the meter.
-    pub(crate) name_number: u16,
-    pub(crate) name: &'static str,
+    /// Its name's number in the meter.
+    pub(crate) name: u16,
 }
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-/// A task that is to be polled.
-#[derive(Debug)]
-pub(crate) struct Next {
-    pub(crate) id: TaskId,
-    pub(crate) class: Class,
-    pub(crate) task: Box<Task>,
 }
 
 /// A place, and what the queues know of it.
@@ -101,12 +95,12 @@ impl Ready {
 
     /// Takes a task out of its place, which has left its queue. `None`: it is gone.
     #[inline]
-    fn take(&mut self, index: u32) -> Option<Next> {
+    fn take(&mut self, index: u32) -> Option<Box<Task>> {
         let mark = self.marks.get_mut(index as usize)?;
         mark.is_queued = false;
-        if let Some(task) = mark.task.take() {
-            let id = TaskId { index, generation: mark.generation };
-            return Some(Next { id, class: mark.class, task });
+        if let Some(mut task) = mark.task.take() {
+            task.class = mark.class;
+            return Some(task);
         }
         if mark.is_vacant {
             self.vacant.push(index);
@@ -123,6 +117,25 @@ impl Ready {
         }
         self.control_in_a_row = 0;
         self.request.pop_front().or_else(|| self.control.pop_front())
+    }
+
+    #[inline]
+    fn pop_foreground(&mut self, control_in_a_row_max: u32) -> Option<Box<Task>> {
+        loop {
+            let index = self.next_foreground(control_in_a_row_max)?;
+            if let Some(task) = self.take(index) {
+                return Some(task);
+            }
+        }
+    }
+
+    /// Gives the task back if it has no place any more.
+    #[inline]
+    fn put(&mut self, task: Box<Task>) -> Option<Box<Task>> {
+        match self.mark(task.id) {
+            Some(mark) => mark.task.replace(task),
+            None => Some(task),
+        }
     }
 
     fn admit(&mut self, class: Class) -> TaskId {
@@ -218,39 +231,41 @@ pub(crate) fn push(id: TaskId) {
 
 /// The next task that is not of the background class.
 #[inline]
-pub(crate) fn pop_foreground(control_in_a_row_max: u32) -> Option<Next> {
-    READY.with_borrow_mut(|ready| {
-        loop {
-            let index = ready.next_foreground(control_in_a_row_max)?;
-            if let Some(next) = ready.take(index) {
-                return Some(next);
-            }
-        }
-    })
+pub(crate) fn pop_foreground(control_in_a_row_max: u32) -> Option<Box<Task>> {
+    READY.with_borrow_mut(|ready| ready.pop_foreground(control_in_a_row_max))
+}
+
+/// [`put`] and [`pop_foreground`] in one go: this happens after every poll.
+#[inline]
+pub(crate) fn put_and_pop_foreground(
+    polled: Option<Box<Task>>,
+    control_in_a_row_max: u32,
+) -> Option<Box<Task>> {
+    let (left, next) = READY.with_borrow_mut(|ready| {
+        let left = polled.and_then(|polled| ready.put(polled));
+        (left, ready.pop_foreground(control_in_a_row_max))
+    });
+    drop(left);
+    next
 }
 
 /// The next task of the background class.
 #[inline]
-pub(crate) fn pop_background() -> Option<Next> {
+pub(crate) fn pop_background() -> Option<Box<Task>> {
     READY.with_borrow_mut(|ready| {
         loop {
             let index = ready.background.pop_front()?;
-            if let Some(next) = ready.take(index) {
-                return Some(next);
+            if let Some(task) = ready.take(index) {
+                return Some(task);
             }
         }
     })
 }
 
-/// Puts a task into its place, for the first time or after a poll.
-#[inline]
-pub(crate) fn put(id: TaskId, task: Box<Task>) {
-    let left = READY.with_borrow_mut(|ready| match ready.mark(id) {
-        Some(mark) => mark.task.replace(task),
-        None => Some(task),
-    });
+/// Puts a task back into its place.
+pub(crate) fn put(polled: Box<Task>) {
     // Nobody is dropped while the queues are borrowed.
-    drop(left);
+    drop(READY.with_borrow_mut(|ready| ready.put(polled)));
 }
 
 /// True if a control or request task is ready.
@@ -345,12 +360,12 @@ mod tests {
         let id = admit(class);
         let waker = Waker::noop().clone();
         let future = Box::pin(std::future::pending());
-        put(id, Box::new(Task { future, waker, name_number: 1, name: "task" }));
+        put(Box::new(Task { id, class, future, waker, name: 1 }));
         id
     }
 
     fn pop(control_in_a_row_max: u32) -> Option<TaskId> {
-        pop_foreground(control_in_a_row_max).map(|next| next.id)
+        pop_foreground(control_in_a_row_max).map(|task| task.id)
     }
 
     #[test]
