@@ -4,7 +4,7 @@ use nearstate_memory::layout::traits;
 use nearstate_model::Result;
 
 use crate::glob;
-use crate::meta::{is_past, is_past_cell, split};
+use crate::meta::{Meta, is_past, is_past_cell, split};
 use crate::read::{BATCH, BATCH_LINES};
 use crate::session::{Namespace, Session};
 use crate::view::View;
@@ -47,6 +47,15 @@ pub struct Scan<'s> {
     /// True if records past their time are given as well.
     has_past: bool,
     pin: Option<nearstate_memory::Pin<'s>>,
+}
+
+/// How many records a part of a namespace has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// All of them.
+    pub records: u64,
+    /// Those that end by themselves.
+    pub ending: u64,
 }
 
 impl Scan<'_> {
@@ -137,7 +146,79 @@ impl Scan<'_> {
     }
 }
 
+/// A walk that is done in parts, with anything between them: which buckets of the index are still
+/// to be looked at, of those that there were when it began. It holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    next: u64,
+    all: u64,
+}
+
+impl Buckets {
+    /// How many there were.
+    pub const fn count(&self) -> u64 {
+        self.all
+    }
+
+    /// How many are still to be looked at.
+    pub const fn left(&self) -> u64 {
+        self.all.saturating_sub(self.next)
+    }
+
+    /// The next ones, at most so many.
+    fn take(&mut self, most: u64) -> std::ops::Range<u64> {
+        let from = self.next;
+        self.next = from.saturating_add(most.max(1)).min(self.all);
+        from..self.next
+    }
+}
+
 impl Session {
+    /// Begins a walk in parts over a namespace.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn buckets(&self, namespace: Namespace) -> Result<Buckets> {
+        self.member.usable()?;
+        Ok(Buckets { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
+    }
+
+    /// The next part of such a walk: so many buckets. False once it was the last.
+    ///
+    /// A record that is there from the beginning to the end of the walk is met exactly once; one
+    /// that is put or deleted meanwhile is met at most once.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`; what `each` returns.
+    pub fn walk_buckets(
+        &self,
+        namespace: Namespace,
+        buckets: &mut Buckets,
+        most: u64,
+        each: impl FnMut(View<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        self.member.usable()?;
+        let part = buckets.take(most);
+        self.walk_range(namespace, part, buckets.all, each)?;
+        Ok(buckets.next < buckets.all)
+    }
+
+    /// As [`Session::walk_buckets`], and only counts: the records themselves are not touched,
+    /// unless some of them expire.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn count_buckets(
+        &self,
+        namespace: Namespace,
+        buckets: &mut Buckets,
+        most: u64,
+    ) -> Result<u64> {
+        self.member.usable()?;
+        let part = buckets.take(most);
+        self.count_range(namespace, part, buckets.all)
+    }
+
     /// A walk over all records of a namespace.
     ///
     /// # Errors
@@ -163,14 +244,27 @@ impl Session {
         namespace: Namespace,
         from: u64,
         buckets: u64,
-        mut each: impl FnMut(View<'_>) -> Result<()>,
+        each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<Option<u64>> {
         self.member.usable()?;
         let table = self.table(namespace)?;
         let all = self.member.bucket_count(table)?;
         let to = from.saturating_add(buckets.max(1)).min(all);
+        self.walk_range(namespace, from..to, all, each)?;
+        Ok((to < all).then_some(to))
+    }
+
+    /// Calls `each` with the records of some of `all` buckets.
+    fn walk_range(
+        &self,
+        namespace: Namespace,
+        part: std::ops::Range<u64>,
+        all: u64,
+        mut each: impl FnMut(View<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let table = self.table(namespace)?;
         let mut cells = Vec::new();
-        for bucket in from..to {
+        for bucket in part {
             let _held = self.member.pin()?;
             self.member.collect(table, bucket, all, &mut cells)?;
             for at in &cells {
@@ -185,7 +279,29 @@ impl Session {
                 }
             }
         }
-        Ok((to < all).then_some(to))
+        Ok(())
+    }
+
+    /// How many records some of `all` buckets have.
+    fn count_range(
+        &self,
+        namespace: Namespace,
+        part: std::ops::Range<u64>,
+        all: u64,
+    ) -> Result<u64> {
+        let table = self.table(namespace)?;
+        let mut cells = Vec::new();
+        let mut count = 0;
+        for bucket in part {
+            let _held = self.member.pin()?;
+            self.member.collect(table, bucket, all, &mut cells)?;
+            if self.member.traits(namespace.index)? & traits::EXPIRING != 0 {
+                self.drop_past(&mut cells)?;
+            }
+            count += cells.len() as u64;
+            cells.clear();
+        }
+        Ok(count)
     }
 
     /// Calls `each` with every key that matches. Complexity: linear in the namespace.
@@ -213,20 +329,51 @@ impl Session {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn count(&self, namespace: Namespace) -> Result<u64> {
+        let buckets = self.member.bucket_count(self.table(namespace)?)?;
+        self.count_range(namespace, 0..buckets, buckets)
+    }
+
+    /// A part of a count that others may continue, as [`Session::walk_part`] is of a walk: how many
+    /// records so many buckets of the index have from number `from` on, and the number to go on
+    /// with, `None` at the end. Touches no record unless some of the namespace expire.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn count_part(
+        &self,
+        namespace: Namespace,
+        from: u64,
+        buckets: u64,
+    ) -> Result<(Counted, Option<u64>)> {
+        self.member.usable()?;
         let table = self.table(namespace)?;
-        let buckets = self.member.bucket_count(table)?;
+        let all = self.member.bucket_count(table)?;
+        let to = from.saturating_add(buckets.max(1)).min(all);
         let mut cells = Vec::new();
-        let mut count = 0;
-        for bucket in 0..buckets {
+        let mut counted = Counted::default();
+        for bucket in from..to {
             let _held = self.member.pin()?;
-            self.member.collect(table, bucket, buckets, &mut cells)?;
-            if self.member.traits(namespace.index)? & traits::EXPIRING != 0 {
-                self.drop_past(&mut cells)?;
+            self.member.collect(table, bucket, all, &mut cells)?;
+            let may_end = self.member.traits(namespace.index)? & traits::EXPIRING != 0;
+            for at in cells.drain(..) {
+                let is_past = may_end && self.judge_end(at, &mut counted)?;
+                counted.records += u64::from(!is_past);
             }
-            count += cells.len() as u64;
-            cells.clear();
         }
-        Ok(count)
+        Ok((counted, (to < all).then_some(to)))
+    }
+
+    /// Whether a record's time has passed; counts those that have one ahead of them. Under a pin.
+    fn judge_end(&self, at: u64, counted: &mut Counted) -> Result<bool> {
+        let cell = self.member.cell(at)?;
+        if !cell.has_meta() {
+            return Ok(false);
+        }
+        let (_, meta) = split(cell, cell.value()?)?;
+        let is_past = is_past(meta)?;
+        let ends = !is_past && Meta::split(meta)?.1.expires_ms != 0;
+        counted.ending += u64::from(ends);
+        Ok(is_past)
     }
 
     /// Calls `each` with every record of a namespace that nobody else changes, also those whose
