@@ -168,6 +168,11 @@ const _: () = assert!(MEMBERS_MAX <= 1 << NUMBER_MEMBER_BITS);
 const _: () = assert!(NUMBER_MEMBER_BITS + NUMBER_COUNT_BITS <= u64::BITS);
 
 impl Member {
+    /// The region that it is a member of.
+    pub fn region(&self) -> Region {
+        Region { shared: Arc::clone(&self.shared) }
+    }
+
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

@@ -103,3 +103,8 @@ pub const BELL_STACK_BYTES: usize = 128 << 10;
 /// are some 3 MB, a millisecond. SDL's groups have tens. More are refused with
 /// [`crate::Error::BadArgument`].
 pub const MEMBERS_OF_SET_MAX: usize = 1 << 20;
+
+/// The longest name of a channel or of a pattern of channels that a client may hear, in bytes: that
+/// of a key. Without a bound a few subscriptions would take the node's memory. A longer one is
+/// refused.
+pub const CHANNEL_BYTES_MAX: usize = KEY_BYTES_MAX;

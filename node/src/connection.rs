@@ -6,7 +6,7 @@
 //!      v                                                                        |
 //!   what happens by itself -> the input that is left, or a read -> hear -> send -+
 //!      |                         |                                         |
-//!   Work: again, as background   nothing there: wait for the client        the client does not read:
+//!   Work: again, as background   nothing there: wait for the client        client does not read:
 //!   work, until Listen           (in mid-request with a time-out)          wait, read nothing more
 //! ```
 //!

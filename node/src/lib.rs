@@ -17,6 +17,7 @@ mod conversation;
 mod core;
 mod placement;
 mod limits;
+pub mod process;
 pub mod executor;
 pub mod metric;
 pub mod clock;

@@ -102,6 +102,8 @@ pub(crate) struct Buffers {
     pub(crate) copies: Copies,
     pub(crate) plan: Plan,
     pub(crate) places: BTreeMap<(u32, u64), u32>,
+    /// How often something was buffered.
+    pub(crate) changes: u64,
     /// True once a read did not fit the earlier ones.
     pub(crate) is_torn: bool,
     /// True while the commit adds what the indexes need: it is judged as a whole afterwards.
@@ -124,6 +126,7 @@ impl Buffers {
         if !self.places.is_empty() {
             self.places.clear();
         }
+        self.changes = 0;
         self.is_torn = false;
         self.is_committing = false;
     }

@@ -77,7 +77,7 @@ pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;
 pub use patch::BlockChange;
 pub use record::{Form, Kind};
-pub use scan::{Pattern, Scan};
+pub use scan::{Counted, Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
 pub use stream::{CommitStream, Entry, Told, WhenFull};

@@ -6,8 +6,8 @@
 //! and the others are neither copied nor touched. Small blocks stand in the record's cell; a larger
 //! one has a cell of its own, which the next versions of the record share until it changes.
 //!
-//! A namespace of kind *mixed*: each record says what it is (its form, flags of its cell): a value, a
-//! table of named blocks, or a set of members (`members.rs`).
+//! A namespace of kind *mixed*: each record says what it is (its form, flags of its cell): a value,
+//! a table of named blocks, or a set of members (`members.rs`).
 //!
 //! A namespace of kind *counters*: no value, and one child, which holds the counter's stripes.
 //!

@@ -4,7 +4,7 @@ use nearstate_memory::layout::traits;
 use nearstate_model::Result;
 
 use crate::glob;
-use crate::meta::{is_past, is_past_cell, split};
+use crate::meta::{Meta, is_past, is_past_cell, split};
 use crate::read::{BATCH, BATCH_LINES};
 use crate::session::{Namespace, Session};
 use crate::view::View;
@@ -47,6 +47,15 @@ pub struct Scan<'s> {
     /// True if records past their time are given as well.
     has_past: bool,
     pin: Option<nearstate_memory::Pin<'s>>,
+}
+
+/// How many records a part of a namespace has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// All of them.
+    pub records: u64,
+    /// Those that end by themselves.
+    pub ending: u64,
 }
 
 impl Scan<'_> {
@@ -173,7 +182,9 @@ impl Session {
         for bucket in from..to {
             let _held = self.member.pin()?;
             self.member.collect(table, bucket, all, &mut cells)?;
-            cells.iter().for_each(|at| self.member.prefetch_cell_lines(*at, BATCH_LINES));
+            for at in &cells {
+                self.member.prefetch_cell_lines(*at, BATCH_LINES);
+            }
             for at in cells.drain(..) {
                 let pin = self.member.pin()?;
                 let cell = self.member.cell(at)?;
@@ -225,6 +236,49 @@ impl Session {
             cells.clear();
         }
         Ok(count)
+    }
+
+    /// A part of a count that others may continue, as [`Session::walk_part`] is of a walk: how many
+    /// records so many buckets of the index have from number `from` on, and the number to go on
+    /// with, `None` at the end. Touches no record unless some of the namespace expire.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn count_part(
+        &self,
+        namespace: Namespace,
+        from: u64,
+        buckets: u64,
+    ) -> Result<(Counted, Option<u64>)> {
+        self.member.usable()?;
+        let table = self.table(namespace)?;
+        let all = self.member.bucket_count(table)?;
+        let to = from.saturating_add(buckets.max(1)).min(all);
+        let mut cells = Vec::new();
+        let mut counted = Counted::default();
+        for bucket in from..to {
+            let _held = self.member.pin()?;
+            self.member.collect(table, bucket, all, &mut cells)?;
+            let may_end = self.member.traits(namespace.index)? & traits::EXPIRING != 0;
+            for at in cells.drain(..) {
+                let is_past = may_end && self.judge_end(at, &mut counted)?;
+                counted.records += u64::from(!is_past);
+            }
+        }
+        Ok((counted, (to < all).then_some(to)))
+    }
+
+    /// Whether a record's time has passed; counts those that have one ahead of them. Under a pin.
+    fn judge_end(&self, at: u64, counted: &mut Counted) -> Result<bool> {
+        let cell = self.member.cell(at)?;
+        if !cell.has_meta() {
+            return Ok(false);
+        }
+        let (_, meta) = split(cell, cell.value()?)?;
+        let is_past = is_past(meta)?;
+        let ends = !is_past && Meta::split(meta)?.1.expires_ms != 0;
+        counted.ending += u64::from(ends);
+        Ok(is_past)
     }
 
     /// Calls `each` with every record of a namespace that nobody else changes, also those whose

@@ -144,6 +144,11 @@ pub(crate) fn is_hidden(name: &[u8]) -> bool {
 }
 
 impl Session {
+    /// The region that it is a way into.
+    pub fn region(&self) -> Region {
+        Region { memory: self.member.region() }
+    }
+
     /// Opens a namespace, and creates it first if there is none of this name.
     pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
         if is_hidden(name.as_bytes()) {
@@ -168,8 +173,8 @@ impl Session {
         }
     }
 
-    /// Makes sure of what was read through views until now: a page of the file that is gone reads as
-    /// zeros, and they are no values.
+    /// Makes sure of what was read through views until now: a page of the file that is gone reads
+    /// as zeros, and they are no values.
     ///
     /// # Errors
     /// `Damaged`.
@@ -189,8 +194,8 @@ impl Session {
         Ok(all.into_iter().find(|(known, _)| known == name).map(|(_, namespace)| namespace))
     }
 
-    /// All namespaces with their names, in the order in which they were made, but for those that the
-    /// region keeps for itself and those whose names are not UTF-8.
+    /// All namespaces with their names, in the order in which they were made, but for those that
+    /// the region keeps for itself and those whose names are not UTF-8.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

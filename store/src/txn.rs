@@ -398,6 +398,12 @@ impl Txn<'_> {
         Ok(())
     }
 
+    /// How often a record was written in it so far (objects are not counted). If a part of its work
+    /// fails and this is the same as before that part, nothing of the part is in the transaction.
+    pub fn changes(&self) -> u64 {
+        self.set.borrow().buffers.changes
+    }
+
     /// Gives everything up. The same as dropping it.
     pub fn abort(self) {}
 }

@@ -40,8 +40,8 @@ pub enum Outcome {
 }
 
 impl Condition<'_> {
-    /// Judges a record that a transaction has read: its version, if it is there, and its value, if it has
-    /// that form.
+    /// Judges a record that a transaction has read: its version, if it is there, and its value, if
+    /// it has that form.
     pub(crate) fn holds_of(&self, record: Option<(u64, Option<&[u8]>)>) -> bool {
         match (self, record) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {

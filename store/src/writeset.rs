@@ -204,6 +204,7 @@ impl<'s> WriteSet<'s> {
             entry.form = Form::Value;
             entry.meta = Some(meta);
         }
+        self.buffers.changes += 1;
         Ok(())
     }
 
@@ -216,6 +217,8 @@ impl<'s> WriteSet<'s> {
 
     /// Buffers changes of blocks, over those that are buffered.
     pub(crate) fn patch(&mut self, place: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
+        // Also if it fails half way.
+        self.buffers.changes += 1;
         let (is_anew, mut changes) = match self.buffers.entries.get_mut(place) {
             Some(entry) => match std::mem::take(&mut entry.write) {
                 Write::Patch { is_anew, changes } => (is_anew, changes),
@@ -253,6 +256,7 @@ impl<'s> WriteSet<'s> {
     }
 
     pub(crate) fn delete(&mut self, place: usize) {
+        self.buffers.changes += 1;
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.write = Write::Delete;
             entry.meta = Some(Span::default());

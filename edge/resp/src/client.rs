@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::server::Server;
 use nearstate_model::Error;
-use nearstate_store::{Session, Txn};
+use nearstate_store::{Namespace, Record, Session, Txn};
 use std::sync::Arc;
 
 /// Carries a command out and writes its one answer. After a refusal nothing that it has written
@@ -30,7 +30,40 @@ pub struct Client<'c> {
     /// The connection.
     pub link: &'c mut Link,
     /// The transaction of `EXEC`, while its commands run.
-    pub txn: Option<&'c Txn<'c>>,
+    pub txn: Option<&'c dyn Lent>,
+}
+
+/// A transaction that `EXEC` lends to its commands. A trait, because a reference to a [`Txn`] names
+/// how long the session lives, which a command need not know.
+pub trait Lent: std::fmt::Debug {
+    /// As [`Txn::get`].
+    ///
+    /// # Errors
+    /// As [`Txn::get`].
+    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error>;
+
+    /// As [`Txn::put`].
+    ///
+    /// # Errors
+    /// As [`Txn::put`].
+    fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<(), Error>;
+
+    /// Does something with the transaction itself.
+    fn with(&self, body: &mut dyn FnMut(&Txn<'_>));
+}
+
+impl Lent for Txn<'_> {
+    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error> {
+        Txn::get(self, namespace, key)
+    }
+
+    fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        Txn::put(self, namespace, key, value)
+    }
+
+    fn with(&self, body: &mut dyn FnMut(&Txn<'_>)) {
+        body(self);
+    }
 }
 
 impl<'c> Client<'c> {
@@ -53,7 +86,8 @@ impl<'c> Client<'c> {
         })
     }
 
-    /// Runs a change in a transaction of its own, again if others were faster; or in that of `EXEC`.
+    /// Runs a change in a transaction of its own, again if others were faster; or in that of
+    /// `EXEC`.
     ///
     /// # Errors
     /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
@@ -61,8 +95,13 @@ impl<'c> Client<'c> {
         &self,
         mut change: impl FnMut(&Change<'_, '_>) -> Result<T, Fault>,
     ) -> Result<T, Refusal> {
-        if let Some(txn) = self.txn {
-            return change(&Change { records: self.records, txn }).map_err(Refusal::from);
+        if let Some(lent) = self.txn {
+            let mut done = None;
+            lent.with(&mut |txn| done = Some(change(&Change { records: self.records, txn })));
+            return match done {
+                Some(done) => done.map_err(Refusal::from),
+                None => Err(Refusal::fixed("ERR the transaction of EXEC was not lent")),
+            };
         }
         let mut refusal = None;
         let done = self.session().transact(|txn| {
@@ -78,6 +117,18 @@ impl<'c> Client<'c> {
             (Err(_), Some(why)) => Err(why),
             (done, _) => Ok(done?),
         }
+    }
+}
+
+impl Client<'_> {
+    /// Sends a message to all that hear a channel; between MULTI and EXEC behind the commit. How many
+    /// hear it.
+    pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
+        if self.txn.is_some() {
+            self.link.to_publish.push((channel.to_vec(), payload.to_vec()));
+            return self.server.hub.reach(channel);
+        }
+        self.server.publish(channel, payload)
     }
 }
 

@@ -56,7 +56,12 @@ impl<R> Command<R> {
         if self.has_parts() && self.arity < -1 {
             return Categories::SLOW;
         }
-        self.flags.categories().and(self.group.categories()).and(self.also)
+        let mut found = self.flags.categories();
+        if self.group == Group::Scripts {
+            // As in Redis: who may read may not therefore run scripts.
+            found = found.without(Categories::READ);
+        }
+        found.and(self.group.categories()).and(self.also)
     }
 
     /// The name of the command that this is a subcommand of, and its own.

@@ -1,13 +1,28 @@
 //! What carries the commands out, a file for each group.
 
+pub(crate) mod clients;
 pub(crate) mod command;
+pub(crate) mod connection;
+pub(crate) mod facts;
 pub(crate) mod pubsub;
+pub(crate) mod scripts;
+pub(crate) mod sdl;
+pub(crate) mod sentinel;
+pub(crate) mod server;
 pub(crate) mod strings;
+pub(crate) mod transactions;
+pub(crate) mod users;
+mod walk;
 
 use crate::client::Client;
 use crate::parse::Args;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
+
+/// An argument that the command's arity promises.
+fn arg(args: Args<'_>, index: usize) -> &[u8] {
+    args.get(index).unwrap_or_default()
+}
 
 /// In place of a command that has no body yet.
 pub(crate) fn not_yet(

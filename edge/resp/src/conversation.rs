@@ -4,7 +4,6 @@ use crate::client::{Client, Command};
 use crate::command::Flags;
 use crate::commands::pubsub;
 use crate::link::{Link, Queue};
-use crate::mailbox::Letter;
 use crate::on_core::OnCore;
 use crate::parse::{Args, Parsed, Parser};
 use crate::refusal::Refusal;
@@ -14,7 +13,6 @@ use crate::table::TABLE;
 use crate::work::Progress;
 use nearstate_node::{Conversation, ENOUGH, Heard, Then};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Arguments of a slow request that are kept, and bytes of each, as in Redis.
@@ -132,7 +130,10 @@ impl Conversation for Talk {
         }
         while output.len() < ENOUGH {
             match self.link.mailbox.poll(cx) {
-                Poll::Ready(Some(letter)) => write_letter(&letter, self.link.protocol, output),
+                Poll::Ready(Some(letter)) => {
+                    let mut reply = Reply::new(output, self.link.protocol);
+                    pubsub::write_letter(&letter, &mut reply);
+                }
                 Poll::Ready(None) => return Poll::Ready(Then::Close),
                 Poll::Pending => return Poll::Pending,
             }
@@ -227,22 +228,4 @@ fn slow_request(
         address: link.address.clone(),
         name: String::from_utf8_lossy(&link.name).into_owned(),
     }
-}
-
-fn write_letter(letter: &Letter, protocol: Protocol, output: &mut Vec<u8>) {
-    let mut reply = Reply::new(output, protocol);
-    let message = Arc::clone(&letter.message);
-    match &letter.pattern {
-        None => {
-            reply.push(3);
-            reply.bulk(b"message");
-        }
-        Some(pattern) => {
-            reply.push(4);
-            reply.bulk(b"pmessage");
-            reply.bulk(pattern);
-        }
-    }
-    reply.bulk(&message.channel);
-    reply.bulk(&message.payload);
 }

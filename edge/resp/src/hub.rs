@@ -103,6 +103,22 @@ impl Hub {
         sent
     }
 
+    /// How many letters a message in this channel would be.
+    pub fn reach(&self, channel: &[u8]) -> usize {
+        if !self.has_hearers() {
+            return 0;
+        }
+        let state = self.lock();
+        let itself = state.channels.get(channel).map_or(0, BTreeMap::len);
+        let matching = state.patterns.iter().filter(|(one, _)| glob::matches(one, channel));
+        itself + matching.map(|(_, hearers)| hearers.len()).sum::<usize>()
+    }
+
+    /// How many channels somebody hears.
+    pub fn channel_count(&self) -> usize {
+        self.lock().channels.len()
+    }
+
     /// The channels that somebody hears and that match, in the order of their names.
     pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let state = self.lock();
@@ -136,8 +152,10 @@ mod tests {
         assert!(!hub.hear(b"{ns},c", 1, &one), "once is enough");
         assert!(hub.hear_matching(b"{ns},*", 2, &two));
         assert!(hub.hear(b"", 2, &two), "sdlgo begins with the empty channel");
+        assert_eq!((hub.reach(b"{ns},c"), hub.reach(b"other")), (2, 0));
         assert_eq!(hub.publish(b"{ns},c", b"m"), 2);
         assert_eq!(hub.publish(b"other", b"m"), 0);
+        assert_eq!(hub.channel_count(), 2);
         assert_eq!((hub.hearers(b"{ns},c"), hub.patterns()), (1, 1));
         assert_eq!(hub.channels(None), [b"".to_vec(), b"{ns},c".to_vec()]);
         assert_eq!(hub.channels(Some(b"{*")), [b"{ns},c".to_vec()]);

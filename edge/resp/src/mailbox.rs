@@ -114,6 +114,17 @@ impl Mailbox {
         }
     }
 
+    /// All letters that wait; none if the connection is to be closed. Who stops to hear something
+    /// is given them first: they came before.
+    pub fn take_all(&self) -> Vec<Letter> {
+        let mut state = self.lock();
+        if state.is_over || state.is_closed {
+            return Vec::new();
+        }
+        state.bytes = 0;
+        std::mem::take(&mut state.letters).into()
+    }
+
     /// True if it was closed because the client did not read.
     pub fn is_over(&self) -> bool {
         self.lock().is_over
@@ -140,6 +151,9 @@ mod tests {
             let Poll::Ready(Some(letter)) = mailbox.poll(&mut cx) else { panic!("no letter") };
             assert_eq!(letter.message.payload.len(), bytes);
         }
+        assert!(mailbox.poll(&mut cx).is_pending());
+        (0..9).for_each(|_| mailbox.put(letter(4)));
+        assert_eq!(mailbox.take_all().len(), 9);
         assert!(mailbox.poll(&mut cx).is_pending());
         (0..20).for_each(|_| mailbox.put(letter(40)));
         assert!(mailbox.is_over());

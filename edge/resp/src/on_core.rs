@@ -77,6 +77,7 @@ impl OnCore {
             patterns: BTreeSet::new(),
             queue: None,
             watched: Vec::new(),
+            to_publish: Vec::new(),
             work: None,
             is_closing: false,
         }

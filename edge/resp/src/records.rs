@@ -195,6 +195,14 @@ impl Found<'_> {
         }
     }
 
+    /// Its version; `None` for what a transaction has written itself.
+    pub fn version(&self) -> Option<u64> {
+        match self {
+            Self::View(view) => Some(view.version()),
+            Self::Record(record) => record.version(),
+        }
+    }
+
     /// Its tags, which a change that keeps the record keeps as well.
     pub fn tags(&self) -> Vec<(String, Vec<u8>)> {
         let owned = |(name, value): (&str, &[u8])| (name.to_owned(), value.to_vec());

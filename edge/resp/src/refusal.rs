@@ -62,6 +62,11 @@ impl Refusal {
         Self::new(format!("ERR invalid expire time in '{name}' command"))
     }
 
+    /// True if others were faster, and trying again may help.
+    pub fn is_conflict(&self) -> bool {
+        self.0.starts_with("TRYAGAIN ")
+    }
+
     /// The reply's text, without its mark and line end.
     pub fn text(&self) -> &str {
         &self.0

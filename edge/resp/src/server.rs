@@ -37,6 +37,9 @@ pub struct Settings {
     pub pid: u32,
 }
 
+/// The release of Redis whose commands and answers these are: clients go by it.
+pub const REDIS_VERSION: &str = "7.0.15";
+
 /// The most bytes of messages that wait for one client: what Redis allows a subscriber.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
 
@@ -167,6 +170,17 @@ impl Server {
     /// All clients, in the order in which they came.
     pub fn clients(&self) -> Vec<(u64, Card)> {
         self.cards().iter().map(|(id, card)| (*id, card.clone())).collect()
+    }
+
+    /// What is known of one client.
+    pub fn card(&self, id: u64) -> Option<Card> {
+        self.cards().get(&id).cloned()
+    }
+
+    /// Sends a message to all that hear a channel; how many letters that were.
+    pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
+        Tallies::add(&self.tallies.published, 1);
+        self.hub.publish(channel, payload)
     }
 
     /// How many clients there are.

@@ -6,7 +6,8 @@ use crate::reply::Reply;
 use crate::server::Server;
 use std::fmt::Debug;
 
-/// The buckets of an index that one slice of a walk looks at: some two hundred records, 20 to 50 us.
+/// The buckets of an index that one slice of a walk looks at: some two hundred records, 20 to 50
+/// us.
 pub const SLICE_BUCKETS: u64 = 64;
 
 /// Work in slices. Between two of them other connections are served; this one's further requests

@@ -20,6 +20,7 @@ pub mod place;
 
 use crate::access::display::Display;
 use crate::machine::{Machine, bytes_text};
+use crate::server;
 use clock::Clock;
 use findings::Findings;
 use measure::Desk;
@@ -39,6 +40,17 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
         detail: "the kernel does not tell on which processors this may run".to_owned(),
         errno: 0,
     })?;
+    if options.server {
+        place::pin(places.measuring);
+        let (rounds, count) =
+            if options.quick { (1, server::COUNT / 10) } else { (options.rounds, server::COUNT) };
+        let now = match options.clock {
+            Clock::Wall => || Clock::Wall.now_ns(),
+            Clock::Thread => || Clock::Thread.now_ns(),
+        };
+        let other = places.companion;
+        return server::run(&server::executor::Method { rounds, count, now, other }, out);
+    }
     let (targets, versions, mut caveats) = choose(options)?;
     check_room(options, &machine, targets.len() as u64)?;
     caveats.extend(remarks(options, &targets, places));

@@ -115,6 +115,12 @@ impl Categories {
         Self(self.0 | other.0)
     }
 
+    /// These but for those.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Whether all of `other` are in.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

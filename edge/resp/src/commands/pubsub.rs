@@ -1,17 +1,34 @@
-//! Channels.
+//! Channels: who hears them, and what is sent.
 
-use crate::client::Command;
+use super::arg;
+use super::transactions::refuse_inside;
+use crate::client::{Client, Command};
+use crate::command::Flags;
 use crate::link::Link;
+use crate::mailbox::Letter;
+use crate::parse::Args;
 use crate::refusal::Refusal;
+use crate::reply::Reply;
 use crate::server::Server;
+use nearstate_model::limits::CHANNEL_BYTES_MAX;
+use std::collections::BTreeSet;
 
-/// Refuses what a RESP2 client that hears something may not ask.
+type Answer = Result<(), Refusal>;
+
+/// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from a
+/// message.
 pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
-    let _ = command;
-    Ok(())
+    if command.flags.has(Flags::SUBSCRIBED) {
+        return Ok(());
+    }
+    Err(Refusal::new(format!(
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
+         allowed in this context",
+        command.name
+    )))
 }
 
-/// A client has gone: it hears nothing any more.
+/// A client hears nothing any more.
 pub(crate) fn leave_all(server: &Server, link: &mut Link) {
     for channel in std::mem::take(&mut link.channels) {
         server.hub.leave(&channel, link.id);
@@ -19,4 +36,189 @@ pub(crate) fn leave_all(server: &Server, link: &mut Link) {
     for pattern in std::mem::take(&mut link.patterns) {
         server.hub.leave_matching(&pattern, link.id);
     }
+}
+
+/// Writes a message.
+pub(crate) fn write_letter(letter: &Letter, reply: &mut Reply<'_>) {
+    match &letter.pattern {
+        None => {
+            reply.push(3);
+            reply.bulk(b"message");
+        }
+        Some(pattern) => {
+            reply.push(4);
+            reply.bulk(b"pmessage");
+            reply.bulk(pattern);
+        }
+    }
+    reply.bulk(&letter.message.channel);
+    reply.bulk(&letter.message.payload);
+}
+
+/// Writes the messages that have come already: in RESP2 they could not be told from answers once
+/// the client hears nothing.
+pub(crate) fn write_letters(link: &Link, reply: &mut Reply<'_>) {
+    link.mailbox.take_all().iter().for_each(|letter| write_letter(letter, reply));
+}
+
+/// What a client may hear: channels, or those that match patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Channel,
+    Pattern,
+}
+
+impl Sort {
+    fn of(self, link: &mut Link) -> &mut BTreeSet<Vec<u8>> {
+        match self {
+            Self::Channel => &mut link.channels,
+            Self::Pattern => &mut link.patterns,
+        }
+    }
+
+    fn words(self) -> [&'static [u8]; 2] {
+        match self {
+            Self::Channel => [b"subscribe", b"unsubscribe"],
+            Self::Pattern => [b"psubscribe", b"punsubscribe"],
+        }
+    }
+}
+
+/// `SUBSCRIBE channel ..`
+pub(crate) fn subscribe(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    hear(client, args, Sort::Channel, reply)
+}
+
+/// `PSUBSCRIBE pattern ..`
+pub(crate) fn psubscribe(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    hear(client, args, Sort::Pattern, reply)
+}
+
+/// `UNSUBSCRIBE [channel ..]`
+pub(crate) fn unsubscribe(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    leave(client, args, Sort::Channel, reply)
+}
+
+/// `PUNSUBSCRIBE [pattern ..]`
+pub(crate) fn punsubscribe(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    leave(client, args, Sort::Pattern, reply)
+}
+
+fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'_>) -> Answer {
+    refuse_inside(client, args)?;
+    let names = args.from(1);
+    if let Some(name) = names.iter().find(|name| name.len() > CHANNEL_BYTES_MAX) {
+        return Err(Refusal::new(format!(
+            "ERR a channel of {} bytes: its name may have {CHANNEL_BYTES_MAX}",
+            name.len()
+        )));
+    }
+    let (hub, link) = (&client.server.hub, &mut *client.link);
+    let fresh: BTreeSet<&[u8]> =
+        names.iter().filter(|name| !sort.of(link).contains(*name)).collect();
+    let most = client.server.settings.subscriptions_max;
+    if link.hears().saturating_add(fresh.len()) > most {
+        return Err(Refusal::new(format!(
+            "ERR a client may hear {most} channels and patterns: unsubscribe from some, use a \
+             pattern, or open another connection"
+        )));
+    }
+    let [word, _] = sort.words();
+    for name in names.iter() {
+        if sort.of(link).insert(name.to_vec()) {
+            match sort {
+                Sort::Channel => hub.hear(name, link.id, &link.mailbox),
+                Sort::Pattern => hub.hear_matching(name, link.id, &link.mailbox),
+            };
+        }
+        confirm(word, Some(name), link, reply);
+    }
+    tell(client);
+    Ok(())
+}
+
+fn leave(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'_>) -> Answer {
+    refuse_inside(client, args)?;
+    let (hub, link) = (&client.server.hub, &mut *client.link);
+    let given = args.from(1);
+    let names: Vec<Vec<u8>> = if given.is_empty() {
+        sort.of(link).iter().cloned().collect()
+    } else {
+        given.iter().map(<[u8]>::to_vec).collect()
+    };
+    for name in &names {
+        match sort {
+            Sort::Channel => hub.leave(name, link.id),
+            Sort::Pattern => hub.leave_matching(name, link.id),
+        };
+    }
+    write_letters(link, reply);
+    let [_, word] = sort.words();
+    if names.is_empty() {
+        confirm(word, None, link, reply);
+    }
+    for name in &names {
+        sort.of(link).remove(name);
+        confirm(word, Some(name), link, reply);
+    }
+    tell(client);
+    Ok(())
+}
+
+fn confirm(word: &[u8], name: Option<&[u8]>, link: &Link, reply: &mut Reply<'_>) {
+    reply.push(3);
+    reply.bulk(word);
+    reply.bulk_or_nil(name);
+    reply.count(link.hears());
+}
+
+/// Lets `CLIENT LIST` know.
+pub(crate) fn tell(client: &Client<'_>) {
+    let hears = [client.link.channels.len(), client.link.patterns.len()];
+    client.server.note(client.link.id, |card| card.hears = hears);
+}
+
+/// `PUBLISH channel message`
+pub(crate) fn publish(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let reached = client.publish(arg(args, 1), arg(args, 2));
+    reply.count(reached);
+    Ok(())
+}
+
+/// `PUBSUB CHANNELS [pattern]`
+pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() > 3 {
+        return Err(Refusal::fixed(
+            "ERR unknown subcommand or wrong number of arguments for 'channels'. Try PUBSUB HELP.",
+        ));
+    }
+    let channels = client.server.hub.channels(args.get(2));
+    reply.array(channels.len());
+    channels.iter().for_each(|channel| reply.bulk(channel));
+    Ok(())
+}
+
+/// `PUBSUB NUMSUB [channel ..]`
+pub(crate) fn numsub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let channels = args.from(2);
+    reply.array(channels.len() * 2);
+    for channel in channels.iter() {
+        reply.bulk(channel);
+        reply.count(client.server.hub.hearers(channel));
+    }
+    Ok(())
+}
+
+/// `PUBSUB NUMPAT`
+pub(crate) fn numpat(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.count(client.server.hub.patterns());
+    Ok(())
 }

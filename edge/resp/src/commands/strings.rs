@@ -82,7 +82,7 @@ fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
 
 /// The options of SET.
 #[derive(Clone, Copy, Debug, Default)]
-struct SetOptions {
+pub(crate) struct SetOptions {
     expires_ms: u64,
     is_keeping: bool,
     is_absent: bool,
@@ -91,7 +91,7 @@ struct SetOptions {
 }
 
 impl SetOptions {
-    fn read(options: Args<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn read(options: Args<'_>) -> Result<Self, Refusal> {
         let mut read = Self::default();
         let mut at = 0;
         let mut has_end = false;
@@ -118,7 +118,19 @@ impl SetOptions {
         }
         Ok(read)
     }
+
+    /// What SET answers.
+    pub(crate) fn answer(self, (is_set, before): &SetOutcome, reply: &mut Reply<'_>) {
+        match (self.has_get, is_set) {
+            (true, _) => reply.bulk_or_nil(before.as_deref()),
+            (false, true) => reply.ok(),
+            (false, false) => reply.nil(),
+        }
+    }
 }
+
+/// Whether a key was set, and what was there before if that is asked for.
+pub(crate) type SetOutcome = (bool, Option<Vec<u8>>);
 
 /// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
 pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
@@ -128,41 +140,44 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         return Ok(());
     }
     let options = SetOptions::read(args.from(3))?;
-    let (is_set, before) = set_with(client, arg(args, 1), arg(args, 2), options)?;
-    match (options.has_get, is_set) {
-        (true, _) => reply.bulk_or_nil(before.as_deref()),
-        (false, true) => reply.ok(),
-        (false, false) => reply.nil(),
-    }
+    let outcome = set_with(client, arg(args, 1), arg(args, 2), options)?;
+    options.answer(&outcome, reply);
     Ok(())
 }
 
-/// Whether it was set, and what was there before if that is asked for.
 fn set_with(
     client: &Client<'_>,
     key: &[u8],
     value: &[u8],
     options: SetOptions,
-) -> Result<(bool, Option<Vec<u8>>), Refusal> {
-    client.change(|change| {
-        let spot = change.spot(key)?;
-        let found = change.read_at(spot)?;
-        let before = match &found {
-            Some(found) if options.has_get => Some(found.string()?.to_vec()),
-            _ => None,
-        };
-        let is_there = found.is_some();
-        if options.is_absent && is_there || options.is_present && !is_there {
-            return Ok((false, before));
-        }
-        let expires_ms = match &found {
-            Some(found) if options.is_keeping => found.expires_ms(),
-            _ => options.expires_ms,
-        };
-        drop(found);
-        put_string(change.txn, spot, value, &Kept::until(expires_ms))?;
-        Ok((true, before))
-    })
+) -> Result<SetOutcome, Refusal> {
+    client.change(|change| set_in(change, key, value, options))
+}
+
+/// Sets a key as SET does, as a part of a change.
+pub(crate) fn set_in(
+    change: &Change<'_, '_>,
+    key: &[u8],
+    value: &[u8],
+    options: SetOptions,
+) -> Result<SetOutcome, Fault> {
+    let spot = change.spot(key)?;
+    let found = change.read_at(spot)?;
+    let before = match &found {
+        Some(found) if options.has_get => Some(found.string()?.to_vec()),
+        _ => None,
+    };
+    let is_there = found.is_some();
+    if options.is_absent && is_there || options.is_present && !is_there {
+        return Ok((false, before));
+    }
+    let expires_ms = match &found {
+        Some(found) if options.is_keeping => found.expires_ms(),
+        _ => options.expires_ms,
+    };
+    drop(found);
+    put_string(change.txn, spot, value, &Kept::until(expires_ms))?;
+    Ok((true, before))
 }
 
 /// Sets a key, whatever was there.
@@ -268,7 +283,7 @@ pub(crate) fn mset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-fn put_all(change: &Change<'_, '_>, pairs: Args<'_>) -> Result<(), Fault> {
+pub(crate) fn put_all(change: &Change<'_, '_>, pairs: Args<'_>) -> Result<(), Fault> {
     for at in (0..pairs.len()).step_by(2) {
         let Spot { namespace, key } = change.spot(arg(pairs, at))?;
         change.txn.put(namespace, key, arg(pairs, at + 1))?;
@@ -293,7 +308,8 @@ pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
     Ok(())
 }
 
-/// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was there; what
+/// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was
+/// there; what
 /// it answers.
 fn edit<T>(
     client: &Client<'_>,

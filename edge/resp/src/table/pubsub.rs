@@ -3,6 +3,7 @@
 use super::{ANY_TIME, TALK};
 use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::commands::pubsub;
 
 const ROW: Command = Command { group: Group::Pubsub, ..super::ROW };
 
@@ -14,6 +15,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::ALL,
         summary: "Listens to channels.",
         complexity: "O(N), N channels given",
+        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes.",
+        run: pubsub::subscribe,
         ..ROW
     },
     Command {
@@ -23,6 +26,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::ALL,
         summary: "Listens to channels no longer; without one, to none.",
         complexity: "O(N), N channels given",
+        differs: "Refused between MULTI and EXEC.",
+        run: pubsub::unsubscribe,
         ..ROW
     },
     Command {
@@ -32,6 +37,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::ALL,
         summary: "Listens to the channels that match patterns.",
         complexity: "O(N), N patterns given",
+        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes.",
+        run: pubsub::psubscribe,
         ..ROW
     },
     Command {
@@ -41,6 +48,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::ALL,
         summary: "Listens to patterns no longer; without one, to none.",
         complexity: "O(N), N patterns given",
+        differs: "Refused between MULTI and EXEC.",
+        run: pubsub::punsubscribe,
         ..ROW
     },
     Command {
@@ -50,6 +59,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::ONE,
         summary: "Sends a message to all that listen to a channel.",
         complexity: "O(N+M), N that listen, M patterns",
+        differs: "Between MULTI and EXEC it is sent behind the commit, and answers how many \
+                  would have been reached before.",
+        run: pubsub::publish,
         ..ROW
     },
     Command {
@@ -65,6 +77,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::PUBSUB),
         summary: "Channels that somebody listens to.",
         complexity: "O(N), N channels",
+        run: pubsub::channels,
         ..ROW
     },
     Command {
@@ -73,6 +86,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::PUBSUB),
         summary: "How many listen to channels.",
         complexity: "O(N), N channels given",
+        run: pubsub::numsub,
         ..ROW
     },
     Command {
@@ -80,6 +94,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: ANY_TIME.and(Flags::PUBSUB),
         summary: "How many patterns are listened to.",
+        run: pubsub::numpat,
         ..ROW
     },
 ];

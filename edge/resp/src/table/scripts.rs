@@ -2,6 +2,7 @@
 
 use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::commands::scripts;
 
 const ROW: Command = Command { group: Group::Scripts, ..super::ROW };
 
@@ -18,6 +19,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Runs a script.",
         complexity: "That of the script",
         differs: "Knows the lock scripts of redis-py, ricsdl and sdlgo only; any other is refused.",
+        run: scripts::eval,
         ..ROW
     },
     Command {
@@ -32,6 +34,39 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Runs a script by its SHA-1.",
         complexity: "That of the script",
         differs: "Knows those scripts without a SCRIPT LOAD before.",
+        run: scripts::evalsha,
+        ..ROW
+    },
+    Command {
+        name: "eval_ro",
+        arity: -3,
+        flags: Flags::NOSCRIPT
+            .and(Flags::READONLY)
+            .and(Flags::STALE)
+            .and(Flags::SKIP_MONITOR)
+            .and(Flags::NO_MANDATORY_KEYS)
+            .and(Flags::MOVABLE_KEYS),
+        keys: Places::Counted { count: 2, first: 3, step: 1 },
+        summary: "Runs a script that changes nothing.",
+        complexity: "That of the script",
+        differs: "Of the known scripts only that of ricsdl which asks how long a lock is valid.",
+        run: scripts::eval_ro,
+        ..ROW
+    },
+    Command {
+        name: "evalsha_ro",
+        arity: -3,
+        flags: Flags::NOSCRIPT
+            .and(Flags::READONLY)
+            .and(Flags::STALE)
+            .and(Flags::SKIP_MONITOR)
+            .and(Flags::NO_MANDATORY_KEYS)
+            .and(Flags::MOVABLE_KEYS),
+        keys: Places::Counted { count: 2, first: 3, step: 1 },
+        summary: "Runs a script that changes nothing, by its SHA-1.",
+        complexity: "That of the script",
+        differs: "As EVAL_RO.",
+        run: scripts::evalsha_ro,
         ..ROW
     },
     Command {
@@ -48,6 +83,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "The SHA-1 of a script, if it is one that we know.",
         complexity: "O(N), N bytes of the script",
         differs: "Refuses a script that we do not know.",
+        run: scripts::load,
         ..ROW
     },
     Command {
@@ -56,6 +92,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: Flags::NOSCRIPT,
         summary: "Which scripts we know.",
         complexity: "O(N), N scripts given",
+        run: scripts::exists,
         ..ROW
     },
     Command {
@@ -64,6 +101,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: Flags::NOSCRIPT,
         summary: "Forgets nothing.",
         differs: "The known scripts stay.",
+        run: scripts::flush,
         ..ROW
     },
 ];

@@ -3,6 +3,7 @@
 use super::{GROW, READ, WRITE};
 use crate::client::Command;
 use crate::command::{Flags, Group, Places, Walk};
+use crate::commands::sdl;
 
 const ROW: Command = Command { group: Group::Sdl, ..super::ROW };
 
@@ -14,7 +15,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ONE,
         summary: "Sets a key if it has the old value.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values; the module stops at a NUL.",
+        differs: "Compares whole values; the module stops at a NUL. The options of SET are judged \
+                  before the value.",
+        run: sdl::setie,
         ..ROW
     },
     Command {
@@ -24,7 +27,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ONE,
         summary: "Sets a key if it has not the old value.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values.",
+        differs: "Compares whole values. The options of SET are judged before the value.",
+        run: sdl::setne,
         ..ROW
     },
     Command {
@@ -35,6 +39,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes a key if it has the old value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
+        run: sdl::delie,
         ..ROW
     },
     Command {
@@ -45,6 +50,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes a key if it has not the old value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
+        run: sdl::delne,
         ..ROW
     },
     Command {
@@ -55,6 +61,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::span(-2, -2, 1),
         summary: "Sets keys, and publishes a message.",
         complexity: "O(N), N keys given",
+        run: sdl::msetpub,
         ..ROW
     },
     Command {
@@ -65,6 +72,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::Behind { count: 1, first: 3, step: 2 },
         summary: "Sets keys, and publishes messages.",
         complexity: "O(N), N keys and messages given",
+        run: sdl::msetmpub,
         ..ROW
     },
     Command {
@@ -74,6 +82,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ONE,
         channels: Places::span(-2, -2, 1),
         summary: "Sets a key if it is there, and publishes a message.",
+        run: sdl::setxxpub,
         ..ROW
     },
     Command {
@@ -83,6 +92,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ONE,
         channels: Places::span(-2, -2, 1),
         summary: "Sets a key if it is not there, and publishes a message.",
+        run: sdl::setnxpub,
         ..ROW
     },
     Command {
@@ -93,6 +103,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::span(3, -2, 2),
         summary: "Sets a key if it is not there, and publishes messages.",
         complexity: "O(N), N messages given",
+        run: sdl::setnxmpub,
         ..ROW
     },
     Command {
@@ -104,6 +115,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets a key if it has the old value, and publishes a message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
+        run: sdl::setiepub,
         ..ROW
     },
     Command {
@@ -115,6 +127,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets a key if it has the old value, and publishes messages.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
+        run: sdl::setiempub,
         ..ROW
     },
     Command {
@@ -126,6 +139,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Sets a key if it has not the old value, and publishes a message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
+        run: sdl::setnepub,
         ..ROW
     },
     Command {
@@ -136,6 +150,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::span(-2, -2, 1),
         summary: "Deletes keys, and publishes a message if one was there.",
         complexity: "O(N), N keys given",
+        run: sdl::delpub,
         ..ROW
     },
     Command {
@@ -146,6 +161,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::Behind { count: 1, first: 3, step: 1 },
         summary: "Deletes keys, and publishes messages if one was there.",
         complexity: "O(N), N keys and messages given",
+        run: sdl::delmpub,
         ..ROW
     },
     Command {
@@ -157,6 +173,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes a key if it has the old value, and publishes a message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
+        run: sdl::deliepub,
         ..ROW
     },
     Command {
@@ -168,6 +185,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes a key if it has the old value, and publishes messages.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
+        run: sdl::deliempub,
         ..ROW
     },
     Command {
@@ -179,6 +197,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes a key if it has not the old value, and publishes a message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
+        run: sdl::delnepub,
         ..ROW
     },
     Command {
@@ -188,6 +207,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         walk: Walk::Pattern(1),
         summary: "The keys that match a pattern, with their values, at one instant.",
         complexity: "O(N), N keys of the namespace, or of all",
+        differs: "All values stood at one instant; a key that comes while the names are collected \
+                  may be missing. Refused if more than 4096 keys match. Between MULTI and EXEC it \
+                  does not meet keys that the same transaction makes.",
+        run: sdl::nget_atomic,
         ..ROW
     },
     Command {
@@ -197,6 +220,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         walk: Walk::Pattern(1),
         summary: "The keys that match a pattern, with their values.",
         complexity: "O(N), N keys of the namespace, or of all",
+        differs: "Refused if the keys and values have more than 256 MiB. Between MULTI and EXEC as \
+                  NGET.ATOMIC.",
+        run: sdl::nget_noatomic,
         ..ROW
     },
     Command {
@@ -206,6 +232,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         walk: Walk::Pattern(1),
         summary: "Deletes the keys that match a pattern, at one instant.",
         complexity: "O(N), N keys of the namespace, or of all",
+        differs: "All go at one instant; a key that comes while the names are collected may stay. \
+                  Refused if more than 4096 keys match. Between MULTI and EXEC it does not meet keys \
+                  that the same transaction makes.",
+        run: sdl::ndel_atomic,
         ..ROW
     },
 ];

@@ -3,6 +3,7 @@
 use super::ANY_TIME;
 use crate::client::Command;
 use crate::command::{Flags, Group};
+use crate::commands::sentinel;
 
 const ROW: Command = Command { group: Group::Sentinel, ..super::ROW };
 
@@ -12,7 +13,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::CONTAINER,
         summary: "Where masters are.",
-        differs: "Answers for every name: there is one server, which is the master.",
+        differs: "There is one server, which is the master, under every name, or under those of the \
+                  configuration. Where that has none, MASTERS says `dbaasmaster` and `mymaster`.",
         ..ROW
     },
     Command {
@@ -20,14 +22,23 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: ANY_TIME,
         summary: "The address of a master.",
+        run: sentinel::get_master_addr,
         ..ROW
     },
-    Command { name: "sentinel|masters", arity: 2, flags: ANY_TIME, summary: "All masters.", ..ROW },
+    Command {
+        name: "sentinel|masters",
+        arity: 2,
+        flags: ANY_TIME,
+        summary: "All masters.",
+        run: sentinel::masters,
+        ..ROW
+    },
     Command {
         name: "sentinel|master",
         arity: 3,
         flags: ANY_TIME,
         summary: "What is known of a master.",
+        run: sentinel::master,
         ..ROW
     },
     Command {
@@ -35,6 +46,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: ANY_TIME,
         summary: "The replicas of a master.",
+        run: sentinel::others,
         ..ROW
     },
     Command {
@@ -42,6 +54,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: ANY_TIME,
         summary: "The replicas of a master.",
+        run: sentinel::others,
         ..ROW
     },
     Command {
@@ -49,6 +62,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: ANY_TIME,
         summary: "The other sentinels of a master.",
+        run: sentinel::others,
         ..ROW
     },
 ];

@@ -3,7 +3,7 @@
 use super::{ANY_TIME, OPERATOR, READ, TALK};
 use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places};
-use crate::commands::command;
+use crate::commands::{clients, command, connection, facts, server, users};
 
 const ROW: Command = Command { group: Group::Server, ..super::ROW };
 
@@ -14,6 +14,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: Flags::FAST.and(Flags::SUBSCRIBED),
         group: Group::Connection,
         summary: "Answers PONG, or what it is given.",
+        run: connection::ping,
         ..ROW
     },
     Command {
@@ -22,6 +23,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::FAST),
         group: Group::Connection,
         summary: "Answers what it is given.",
+        run: connection::echo,
         ..ROW
     },
     Command {
@@ -35,6 +37,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(Flags::SUBSCRIBED),
         group: Group::Connection,
         summary: "Closes the connection.",
+        run: connection::quit,
         ..ROW
     },
     Command {
@@ -47,6 +50,7 @@ pub(crate) const COMMANDS: &[Command] = &[
             .and(Flags::SUBSCRIBED),
         group: Group::Connection,
         summary: "Makes the connection a new one.",
+        run: connection::reset,
         ..ROW
     },
     Command {
@@ -56,6 +60,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         group: Group::Connection,
         summary: "Chooses a database.",
         differs: "Takes 0 only: there is one database.",
+        run: connection::select,
         ..ROW
     },
     Command {
@@ -64,6 +69,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
         group: Group::Connection,
         summary: "Chooses the protocol; may say who the client is.",
+        differs: "Refused between MULTI and EXEC.",
+        run: connection::hello,
         ..ROW
     },
     Command {
@@ -72,6 +79,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
         group: Group::Connection,
         summary: "Says who the client is.",
+        run: connection::auth,
         ..ROW
     },
     Command {
@@ -83,7 +91,14 @@ pub(crate) const COMMANDS: &[Command] = &[
                   DRYRUN, GENPASS.",
         ..ROW
     },
-    Command { name: "acl|whoami", arity: 2, flags: TALK, summary: "Who the client is.", ..ROW },
+    Command {
+        name: "acl|whoami",
+        arity: 2,
+        flags: TALK,
+        summary: "Who the client is.",
+        run: users::whoami,
+        ..ROW
+    },
     Command {
         name: "acl|list",
         arity: 2,
@@ -91,6 +106,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "All users with their rules.",
         complexity: "O(N), N users",
         differs: "Namespaces stand as `~{ns},*`; there are no selectors.",
+        run: users::list,
         ..ROW
     },
     Command {
@@ -99,6 +115,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: OPERATOR,
         summary: "The names of all users.",
         complexity: "O(N), N users",
+        run: users::users,
         ..ROW
     },
     Command {
@@ -108,6 +125,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "The categories, or the commands of one.",
         complexity: "O(N), N commands",
         differs: "Has the category `@sdl`, and none of the forms that are not offered.",
+        run: users::cat,
         ..ROW
     },
     Command {
@@ -117,6 +135,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "A user's rules.",
         complexity: "O(N), N rules of the user",
         differs: "There are no selectors.",
+        run: users::getuser,
         ..ROW
     },
     Command {
@@ -134,6 +153,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK,
         group: Group::Connection,
         summary: "The number of this connection.",
+        run: connection::id,
         ..ROW
     },
     Command {
@@ -142,6 +162,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK,
         group: Group::Connection,
         summary: "Gives this connection a name.",
+        run: connection::setname,
         ..ROW
     },
     Command {
@@ -150,6 +171,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK,
         group: Group::Connection,
         summary: "The name of this connection.",
+        run: connection::getname,
         ..ROW
     },
     Command {
@@ -159,6 +181,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         group: Group::Connection,
         summary: "Says which library the client uses.",
         differs: "As in Redis 7.2.",
+        run: connection::setinfo,
         ..ROW
     },
     Command {
@@ -167,6 +190,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK,
         group: Group::Connection,
         summary: "What is known of this connection.",
+        differs: "Only the fields that are known; `lib-name` and `lib-ver` as in Redis 7.2.",
+        run: clients::info,
         ..ROW
     },
     Command {
@@ -176,6 +201,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         group: Group::Connection,
         summary: "What is known of all connections.",
         complexity: "O(N), N connections",
+        differs: "As CLIENT INFO; `multi` is known of the connection itself only. No MAXAGE.",
+        run: clients::list,
         ..ROW
     },
     Command {
@@ -185,6 +212,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         group: Group::Connection,
         summary: "Accepted.",
         differs: "As in Redis 7.2; changes nothing: there is no eviction.",
+        run: connection::no_touch,
         ..ROW
     },
     Command {
@@ -256,6 +284,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME,
         also: Categories::DANGEROUS,
         summary: "Facts about the server.",
+        differs: "No latencystats and no errorstats. `used_memory` is what the region has ever taken, `maxmemory` its size; `redis_version` is the release whose answers these are.",
+        run: facts::info,
         ..ROW
     },
     Command {
@@ -272,6 +302,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: OPERATOR,
         summary: "The settings that match patterns.",
         complexity: "O(N*M), N settings, M patterns",
+        differs: "Knows some thirty names.",
+        run: server::config_get,
         ..ROW
     },
     Command {
@@ -287,6 +319,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::ADMIN),
         summary: "The last slow commands.",
         complexity: "O(N), N entries asked for",
+        differs: "Arguments of commands that may be given passwords are left out.",
+        run: server::slowlog_get,
         ..ROW
     },
     Command {
@@ -294,6 +328,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: ANY_TIME.and(Flags::ADMIN),
         summary: "How many slow commands are remembered.",
+        run: server::slowlog_len,
         ..ROW
     },
     Command {
@@ -302,6 +337,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::ADMIN),
         summary: "Forgets the slow commands.",
         complexity: "O(N), N entries",
+        run: server::slowlog_reset,
         ..ROW
     },
     Command {
@@ -319,12 +355,15 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::span(2, 2, 1),
         summary: "How many bytes a record takes.",
         differs: "What it takes in the region; SAMPLES changes nothing.",
+        run: server::memory_usage,
         ..ROW
     },
     Command {
         name: "time",
         flags: ANY_TIME.and(Flags::FAST),
         summary: "The time of the server.",
+        differs: "Counts in steps of a few milliseconds.",
+        run: server::time,
         ..ROW
     },
     Command {
@@ -332,6 +371,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::FAST),
         also: Categories::ADMIN.and(Categories::DANGEROUS),
         summary: "When the region was last made safe on a disk.",
+        differs: "When the server was started: a region on a disk is written by the kernel.",
+        run: server::lastsave,
         ..ROW
     },
     Command {
@@ -340,6 +381,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: Flags::NOSCRIPT,
         also: Categories::CONNECTION,
         summary: "How many replicas have what was written.",
+        differs: "Answers 0 at once: there are no replicas.",
+        run: server::wait,
         ..ROW
     },
     Command {
@@ -347,6 +390,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: TALK.and(Flags::FAST),
         also: Categories::ADMIN.and(Categories::DANGEROUS),
         summary: "What the server is for others.",
+        run: server::role,
         ..ROW
     },
 ];

@@ -3,6 +3,7 @@
 use super::TALK;
 use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::commands::transactions;
 
 const ROW: Command = Command { group: Group::Transactions, ..super::ROW };
 
@@ -11,6 +12,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "multi",
         flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::AT_ONCE),
         summary: "Queues what follows until EXEC.",
+        run: transactions::multi,
         ..ROW
     },
     Command {
@@ -19,13 +21,20 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Runs what was queued, all at one instant.",
         complexity: "That of what was queued",
         differs: "The region is changed by all of them or by none, also for embedded processes; a \
-                  command that fails in it leaves the others' changes, as in Redis.",
+                  command that fails in it leaves the others' changes, as in Redis. If the commit \
+                  is refused (no room, more than 4096 records, a tag that is taken) or meets \
+                  conflicts for a second, EXEC answers one error, and nothing has changed. \
+                  Commands that walk over keys see what was there before; those that change keys \
+                  on such a walk, those that subscribe, and HELLO answer an error. Messages are \
+                  sent behind the commit.",
+        run: transactions::exec,
         ..ROW
     },
     Command {
         name: "discard",
         flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::AT_ONCE),
         summary: "Forgets what was queued.",
+        run: transactions::discard,
         ..ROW
     },
     Command {
@@ -35,12 +44,15 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "Lets EXEC do nothing if one of these keys is changed before.",
         complexity: "O(N), N keys given",
+        differs: "At most 4096 keys.",
+        run: transactions::watch,
         ..ROW
     },
     Command {
         name: "unwatch",
         flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY),
         summary: "Watches no key any longer.",
+        run: transactions::unwatch,
         ..ROW
     },
 ];

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 
 /// Measure single operations beside the peers that this machine has, and judge them by our goals.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(after_help = "Examples:
   nearstate bench micro
   nearstate bench micro --quick --targets region,lmdb
   nearstate bench micro --only scan,calls,listing
+  nearstate bench micro --server
   nearstate bench micro --only growth --sizes 1000,100000,10000000")]
 pub struct Options {
     /// Numbers of records to measure with
@@ -53,6 +55,10 @@ pub struct Options {
     /// What is counted: all time, or only that in which the measuring thread ran (a busy machine)
     #[arg(long, value_enum, default_value = "wall")]
     pub clock: Clock,
+
+    /// Measure the cores of the node instead
+    #[arg(long)]
+    pub server: bool,
 
     /// Leave the region's memory on 4 KiB pages after loading
     #[arg(long)]

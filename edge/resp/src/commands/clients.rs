@@ -1,0 +1,102 @@
+//! `CLIENT INFO` and `CLIENT LIST`: what is known of connections.
+
+use super::arg;
+use crate::client::Client;
+use crate::number::integer;
+use crate::parse::Args;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::server::Card;
+use nearstate_store::now_ms_coarse;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+type Answer = Result<(), Refusal>;
+
+/// `CLIENT INFO`
+pub(crate) fn info(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let card = client.server.card(client.link.id);
+    let mut lines = String::new();
+    if let Some(card) = card {
+        line(client, client.link.id, &card, &mut lines);
+    }
+    reply.verbatim(&lines);
+    Ok(())
+}
+
+/// `CLIENT LIST [TYPE normal|master|replica|pubsub | ID id ..]`
+pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let filter = Filter::read(args.from(2))?;
+    let mut lines = String::new();
+    for (id, card) in client.server.clients() {
+        if filter.takes(id, &card) {
+            line(client, id, &card, &mut lines);
+        }
+    }
+    reply.verbatim(&lines);
+    Ok(())
+}
+
+/// Which connections are listed.
+enum Filter {
+    All,
+    /// Those that hear something, or those that do not.
+    Hearing(bool),
+    Ids(BTreeSet<u64>),
+}
+
+impl Filter {
+    fn read(args: Args<'_>) -> Result<Self, Refusal> {
+        let is = |word: &str| arg(args, 0).eq_ignore_ascii_case(word.as_bytes());
+        match args.len() {
+            0 => Ok(Self::All),
+            2 if is("type") => Self::sort(arg(args, 1)),
+            2.. if is("id") => {
+                let id = |text| integer(text).and_then(|id| u64::try_from(id).ok());
+                let ids: Option<BTreeSet<u64>> = args.from(1).iter().map(id).collect();
+                ids.map(Self::Ids).ok_or(Refusal::fixed("ERR Invalid client ID"))
+            }
+            _ => Err(Refusal::SYNTAX),
+        }
+    }
+
+    fn sort(sort: &[u8]) -> Result<Self, Refusal> {
+        match sort.to_ascii_lowercase().as_slice() {
+            b"normal" => Ok(Self::Hearing(false)),
+            b"pubsub" => Ok(Self::Hearing(true)),
+            // There are none.
+            b"master" | b"replica" | b"slave" => Ok(Self::Ids(BTreeSet::new())),
+            _ => {
+                let shown = String::from_utf8_lossy(sort.get(..32).unwrap_or(sort)).into_owned();
+                Err(Refusal::new(format!("ERR Unknown client type '{shown}'")))
+            }
+        }
+    }
+
+    fn takes(&self, id: u64, card: &Card) -> bool {
+        match self {
+            Self::All => true,
+            Self::Hearing(hears) => (card.hears != [0; 2]) == *hears,
+            Self::Ids(ids) => ids.contains(&id),
+        }
+    }
+}
+
+/// The fields of Redis that are known here, in its order. What the client has queued is known of
+/// itself only.
+fn line(client: &Client<'_>, id: u64, card: &Card, lines: &mut String) {
+    let age = now_ms_coarse().saturating_sub(card.since_ms) / 1000;
+    let [sub, psub] = card.hears;
+    let flags = if card.hears == [0; 2] { 'N' } else { 'P' };
+    let mine = if id == client.link.id { client.link.queue.as_ref() } else { None };
+    let multi = mine.map_or(-1, |queue| i64::try_from(queue.requests.len()).unwrap_or(i64::MAX));
+    let [library, version] = &card.library;
+    let Card { address, local, name, user, protocol, .. } = card;
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        lines,
+        "id={id} addr={address} laddr={local} name={name} age={age} flags={flags} db=0 sub={sub} \
+         psub={psub} ssub=0 multi={multi} user={user} redir=-1 resp={protocol} \
+         lib-name={library} lib-ver={version}"
+    );
+}

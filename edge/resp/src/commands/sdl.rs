@@ -1,0 +1,267 @@
+//! The commands of the SDL back-end's module: conditions on whole values, and messages that are sent
+//! if, and only if, the write has happened, in the order of the arguments.
+
+mod pattern;
+
+pub(crate) use pattern::{ndel_atomic, nget_atomic, nget_noatomic};
+
+use super::arg;
+use super::strings::{SetOptions, put_all, set_in};
+use crate::client::{Change, Client};
+use crate::number::integer;
+use crate::parse::Args;
+use crate::records::{Fault, Kept, put_string};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+
+type Answer = Result<(), Refusal>;
+
+const SET_COUNTS: [Refusal; 2] = [
+    Refusal::fixed("ERR SET_PAIR_COUNT and PUB_PAIR_COUNT must be greater than zero"),
+    Refusal::fixed("ERR SET_PAIR_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
+];
+const DEL_COUNTS: [Refusal; 2] = [
+    Refusal::fixed("ERR DEL_COUNT and PUB_PAIR_COUNT must be greater than zero"),
+    Refusal::fixed("ERR DEL_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
+];
+
+/// What must be so of a key's string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When<'a> {
+    /// It is this value.
+    Equal(&'a [u8]),
+    /// It is another one, or there is none.
+    Different(&'a [u8]),
+    /// There is one.
+    Present,
+    /// There is none.
+    Absent,
+}
+
+impl When<'_> {
+    /// Judges a key. All bytes of the values count.
+    fn holds(self, change: &Change<'_, '_>, key: &[u8]) -> Result<bool, Fault> {
+        let found = change.read(key)?;
+        let value = found.as_ref().map(|found| found.string()).transpose()?;
+        Ok(match self {
+            Self::Equal(old) => value == Some(old),
+            Self::Different(old) => value != Some(old),
+            Self::Present => value.is_some(),
+            Self::Absent => value.is_none(),
+        })
+    }
+}
+
+/// `SETIE key new old [options of SET]`
+pub(crate) fn setie(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    set_if(client, args, When::Equal(arg(args, 3)), reply)
+}
+
+/// `SETNE key new old [options of SET]`
+pub(crate) fn setne(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    set_if(client, args, When::Different(arg(args, 3)), reply)
+}
+
+fn set_if(client: &Client<'_>, args: Args<'_>, when: When<'_>, reply: &mut Reply<'_>) -> Answer {
+    let options = SetOptions::read(args.from(4))?;
+    let (key, new) = (arg(args, 1), arg(args, 2));
+    let outcome = client.change(|change| {
+        if !when.holds(change, key)? {
+            return Ok(None);
+        }
+        set_in(change, key, new, options).map(Some)
+    })?;
+    match outcome {
+        Some(outcome) => options.answer(&outcome, reply),
+        None => reply.nil(),
+    }
+    Ok(())
+}
+
+/// `DELIE key old`
+pub(crate) fn delie(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    del_if_pub(client, args, When::Equal(arg(args, 2)), reply)
+}
+
+/// `DELNE key old`
+pub(crate) fn delne(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    del_if_pub(client, args, When::Different(arg(args, 2)), reply)
+}
+
+/// `MSETPUB key value [key value ..] channel message`
+pub(crate) fn msetpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 0 {
+        return Err(Refusal::arity("msetpub"));
+    }
+    let message = args.len() - 2;
+    set_all_pub(client, args.first(message).from(1), args.from(message), reply)
+}
+
+/// `MSETMPUB pairs messages key value .. channel message ..`
+pub(crate) fn msetmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 0 {
+        return Err(Refusal::arity("msetmpub"));
+    }
+    let messages = counted(args, 2, &SET_COUNTS)?;
+    set_all_pub(client, args.first(messages).from(3), args.from(messages), reply)
+}
+
+/// `SETXXPUB key value channel message`
+pub(crate) fn setxxpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    set_if_pub(client, args, (When::Present, 3), reply)
+}
+
+/// `SETNXPUB key value channel message`
+pub(crate) fn setnxpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    set_if_pub(client, args, (When::Absent, 3), reply)
+}
+
+/// `SETNXMPUB key value channel message [channel message ..]`
+pub(crate) fn setnxmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 0 {
+        return Err(Refusal::arity("setnxmpub"));
+    }
+    set_if_pub(client, args, (When::Absent, 3), reply)
+}
+
+/// `SETIEPUB key new old channel message`
+pub(crate) fn setiepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    set_if_pub(client, args, (When::Equal(arg(args, 3)), 4), reply)
+}
+
+/// `SETIEMPUB key new old channel message [channel message ..]`
+pub(crate) fn setiempub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 1 {
+        return Err(Refusal::arity("setiempub"));
+    }
+    set_if_pub(client, args, (When::Equal(arg(args, 3)), 4), reply)
+}
+
+/// `SETNEPUB key new old channel message`
+pub(crate) fn setnepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    set_if_pub(client, args, (When::Different(arg(args, 3)), 4), reply)
+}
+
+/// `DELPUB key [key ..] channel message`
+pub(crate) fn delpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let message = args.len() - 2;
+    del_all_pub(client, args.first(message).from(1), args.from(message), reply)
+}
+
+/// `DELMPUB keys messages key .. channel message ..`
+pub(crate) fn delmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let messages = counted(args, 1, &DEL_COUNTS)?;
+    del_all_pub(client, args.first(messages).from(3), args.from(messages), reply)
+}
+
+/// `DELIEPUB key old channel message`
+pub(crate) fn deliepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    del_if_pub(client, args, When::Equal(arg(args, 2)), reply)
+}
+
+/// `DELIEMPUB key old channel message [channel message ..]`
+pub(crate) fn deliempub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() % 2 == 0 {
+        return Err(Refusal::arity("deliempub"));
+    }
+    del_if_pub(client, args, When::Equal(arg(args, 2)), reply)
+}
+
+/// `DELNEPUB key old channel message`
+pub(crate) fn delnepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    del_if_pub(client, args, When::Different(arg(args, 2)), reply)
+}
+
+/// Where the messages begin, of a request that counts its keys, each with `step` arguments, and its
+/// messages.
+fn counted(args: Args<'_>, step: usize, refusals: &[Refusal; 2]) -> Result<usize, Refusal> {
+    let [too_small, mismatch] = refusals;
+    let count = |at| integer(arg(args, at)).filter(|count| *count > 0);
+    let (Some(keys), Some(messages)) = (count(1), count(2)) else { return Err(too_small.clone()) };
+    let sized = |count: i64, each: usize| usize::try_from(count).ok()?.checked_mul(each);
+    let first = sized(keys, step).and_then(|keys| keys.checked_add(3));
+    let all = first.zip(sized(messages, 2)).and_then(|(first, rest)| first.checked_add(rest));
+    match (first, all) {
+        (Some(first), Some(all)) if all == args.len() => Ok(first),
+        _ => Err(mismatch.clone()),
+    }
+}
+
+/// Sends messages, of pairs of a channel and a message.
+fn publish(client: &mut Client<'_>, messages: Args<'_>) {
+    for at in (0..messages.len()).step_by(2) {
+        client.publish(arg(messages, at), arg(messages, at + 1));
+    }
+}
+
+fn set_all_pub(
+    client: &mut Client<'_>,
+    pairs: Args<'_>,
+    messages: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    client.change(|change| put_all(change, pairs))?;
+    publish(client, messages);
+    reply.ok();
+    Ok(())
+}
+
+/// Sets argument 1 to argument 2 under a condition; the messages begin at the given argument.
+fn set_if_pub(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    (when, messages): (When<'_>, usize),
+    reply: &mut Reply<'_>,
+) -> Answer {
+    let is_set = client.change(|change| {
+        let is_so = when.holds(change, arg(args, 1))?;
+        if is_so {
+            let spot = change.spot(arg(args, 1))?;
+            put_string(change.txn, spot, arg(args, 2), &Kept::default())?;
+        }
+        Ok(is_so)
+    })?;
+    if !is_set {
+        reply.nil();
+        return Ok(());
+    }
+    publish(client, args.from(messages));
+    reply.ok();
+    Ok(())
+}
+
+fn del_all_pub(
+    client: &mut Client<'_>,
+    keys: Args<'_>,
+    messages: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    let deleted = client.change(|change| {
+        let mut deleted = 0_usize;
+        for key in keys.iter() {
+            deleted += usize::from(change.delete(key)?);
+        }
+        Ok(deleted)
+    })?;
+    if deleted > 0 {
+        publish(client, messages);
+    }
+    reply.count(deleted);
+    Ok(())
+}
+
+/// Deletes argument 1 under a condition; messages follow the value.
+fn del_if_pub(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    when: When<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    let is_deleted = client
+        .change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
+    if is_deleted {
+        publish(client, args.from(3));
+    }
+    reply.int(is_deleted.into());
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! `SENTINEL`, on the same port: this server is the master, there is no other.
+
+use super::arg;
+use crate::client::Client;
+use crate::parse::Args;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+
+type Answer = Result<(), Refusal>;
+
+/// What masters are called where nobody has said it: O-RAN's helm chart, and Redis' own example.
+const USUAL_MASTERS: [&str; 2] = ["dbaasmaster", "mymaster"];
+
+const NO_MASTER: Refusal = Refusal::fixed("ERR No such master with that name");
+
+/// `SENTINEL GET-MASTER-ADDR-BY-NAME name`
+pub(crate) fn get_master_addr(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    if check(client, arg(args, 2)).is_err() {
+        reply.nil_array();
+        return Ok(());
+    }
+    let (host, port) = address(client);
+    reply.array(2);
+    reply.bulk(host.as_bytes());
+    reply.bulk(port.to_string().as_bytes());
+    Ok(())
+}
+
+/// `SENTINEL MASTERS`
+pub(crate) fn masters(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let named = &client.server.settings.masters;
+    let names: Vec<&str> = if named.is_empty() {
+        USUAL_MASTERS.to_vec()
+    } else {
+        named.iter().map(String::as_str).collect()
+    };
+    reply.array(names.len());
+    names.iter().for_each(|name| record(client, name.as_bytes(), reply));
+    Ok(())
+}
+
+/// `SENTINEL MASTER name`
+pub(crate) fn master(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    check(client, arg(args, 2))?;
+    record(client, arg(args, 2), reply);
+    Ok(())
+}
+
+/// `SENTINEL SLAVES|REPLICAS|SENTINELS name`: there are none beside us.
+pub(crate) fn others(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    check(client, arg(args, 2))?;
+    reply.array(0);
+    Ok(())
+}
+
+/// Whether the master of this name is ours.
+fn check(client: &Client<'_>, name: &[u8]) -> Answer {
+    let masters = &client.server.settings.masters;
+    let is_ours = masters.is_empty() || masters.iter().any(|master| master.as_bytes() == name);
+    if is_ours { Ok(()) } else { Err(NO_MASTER) }
+}
+
+/// Where clients are sent: where this one has found us, unless the configuration says otherwise.
+fn address(client: &Client<'_>) -> (String, u16) {
+    let settings = &client.server.settings;
+    if let Some(host) = &settings.announced_host {
+        return (host.clone(), settings.port);
+    }
+    let host = &client.link.local_host;
+    // A socket for both families names IPv4 addresses like this; not every client can read it.
+    let host = host.strip_prefix("::ffff:").filter(|rest| rest.contains('.')).unwrap_or(host);
+    let port = if client.link.local_port == 0 { settings.port } else { client.link.local_port };
+    (host.to_owned(), port)
+}
+
+/// What the clients read of a master.
+fn record(client: &Client<'_>, name: &[u8], reply: &mut Reply<'_>) {
+    let (host, port) = address(client);
+    let port = port.to_string();
+    let fields: [(&str, &[u8]); 9] = [
+        ("name", name),
+        ("ip", host.as_bytes()),
+        ("port", port.as_bytes()),
+        ("flags", b"master"),
+        ("role-reported", b"master"),
+        ("config-epoch", b"0"),
+        ("num-slaves", b"0"),
+        ("num-other-sentinels", b"0"),
+        ("quorum", b"1"),
+    ];
+    reply.map(fields.len());
+    for (field, value) in fields {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value);
+    }
+}

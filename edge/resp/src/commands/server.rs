@@ -1,0 +1,208 @@
+//! The server: settings, the slow log, sizes, the time.
+
+use super::arg;
+use crate::client::Client;
+use crate::number::{integer, integer_or_refuse};
+use crate::parse::Args;
+use crate::records::Found;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::server::SlowRequest;
+use nearstate_model::limits::VALUE_BYTES_MAX;
+use nearstate_store::{Form, glob, now_ms_coarse};
+
+type Answer = Result<(), Refusal>;
+
+/// Entries that `SLOWLOG GET` gives if nobody says how many.
+const SLOW_ENTRIES: usize = 10;
+
+/// `CONFIG GET pattern ..`
+pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let patterns: Vec<Vec<u8>> = args.from(2).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let mut settings = settings(client)?;
+    settings
+        .retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
+    reply.map(settings.len());
+    for (name, value) in settings {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+/// The settings of Redis that mean something here, or whose only value is known.
+fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let settings = &client.server.settings;
+    let seen = client.session().region().inspect()?;
+    let (folder, file) = settings.region.rsplit_once('/').unwrap_or((".", &settings.region));
+    let pubsub = settings.mailbox_bytes_max;
+    let fixed = [
+        ("acllog-max-len", "0"),
+        ("aclfile", ""),
+        ("activerehashing", "yes"),
+        ("appendfsync", "no"),
+        ("appendonly", "no"),
+        ("cluster-enabled", "no"),
+        ("databases", "1"),
+        ("lazyfree-lazy-user-del", "no"),
+        ("masterauth", ""),
+        ("maxmemory-policy", "noeviction"),
+        ("notify-keyspace-events", ""),
+        ("replicaof", ""),
+        ("requirepass", ""),
+        ("save", ""),
+        ("stop-writes-on-bgsave-error", "no"),
+        ("timeout", "0"),
+    ];
+    let mut all: Vec<(&'static str, String)> =
+        fixed.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    all.extend([
+        ("bind", client.link.local_host.clone()),
+        ("client-output-buffer-limit", format!("normal 0 0 0 slave 0 0 0 pubsub {pubsub} 0 0")),
+        ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
+        ("dbfilename", file.to_owned()),
+        ("dir", folder.to_owned()),
+        ("maxmemory", seen.bytes_max.to_string()),
+        ("port", settings.port.to_string()),
+        ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
+        ("slowlog-log-slower-than", settings.slow_micros.to_string()),
+        ("slowlog-max-len", settings.slow_entries_max.to_string()),
+    ]);
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// `SLOWLOG GET [count]`
+pub(crate) fn slowlog_get(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    let count = match args.get(2).map(integer) {
+        _ if args.len() > 3 => {
+            return Err(Refusal::fixed(
+                "ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
+            ));
+        }
+        None => SLOW_ENTRIES,
+        Some(Some(-1)) => usize::MAX,
+        Some(Some(count)) if count >= 0 => usize::try_from(count).unwrap_or(usize::MAX),
+        Some(_) => {
+            let text = "ERR count should be greater than or equal to -1";
+            return Err(Refusal::fixed(text));
+        }
+    };
+    let slow = client.server.slow_requests(count);
+    reply.array(slow.len());
+    slow.iter().for_each(|request| slow_request(request, reply));
+    Ok(())
+}
+
+fn slow_request(request: &SlowRequest, reply: &mut Reply<'_>) {
+    let int = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    reply.array(6);
+    reply.int(int(request.id));
+    reply.int(int(request.at_seconds));
+    reply.int(int(request.micros));
+    reply.array(request.args.len());
+    request.args.iter().for_each(|arg| reply.bulk(arg));
+    reply.bulk(request.address.as_bytes());
+    reply.bulk(request.name.as_bytes());
+}
+
+/// `SLOWLOG LEN`
+pub(crate) fn slowlog_len(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.count(client.server.slow_count());
+    Ok(())
+}
+
+/// `SLOWLOG RESET`
+pub(crate) fn slowlog_reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    client.server.forget_slow();
+    reply.ok();
+    Ok(())
+}
+
+/// What a record has beside its key and its value, and what is given to it at a time, in bytes
+/// (`spec/region.md`).
+const RECORD_HEAD: usize = 44;
+const LINE: usize = 64;
+
+/// `MEMORY USAGE key [SAMPLES count]`
+pub(crate) fn memory_usage(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    match args.len() {
+        3 => {}
+        5 if arg(args, 3).eq_ignore_ascii_case(b"samples") => {
+            if integer_or_refuse(arg(args, 4))? < 0 {
+                return Err(Refusal::SYNTAX);
+            }
+        }
+        _ => return Err(Refusal::SYNTAX),
+    }
+    let key = arg(args, 2);
+    let Some(found) = client.read(key)? else {
+        reply.nil();
+        return Ok(());
+    };
+    let bytes = RECORD_HEAD + key.len() + content_bytes(&found)?;
+    client.session().whole()?;
+    reply.count(bytes.next_multiple_of(LINE));
+    Ok(())
+}
+
+/// About what a record's value takes: what stands before each part of it is some ten bytes.
+fn content_bytes(found: &Found<'_>) -> Result<usize, Refusal> {
+    const PART: usize = 8;
+    let sum = |parts: &mut dyn Iterator<Item = usize>| parts.map(|bytes| bytes + PART).sum();
+    let value: usize = match found.form() {
+        Form::Value => found.string()?.len(),
+        Form::Blocks => {
+            sum(&mut found.fields()?.iter().map(|(name, bytes)| name.len() + bytes.len()))
+        }
+        Form::Set => sum(&mut found.members()?.map(<[u8]>::len)),
+    };
+    let tags = sum(&mut found.tags().iter().map(|(name, value)| name.len() + value.len()));
+    Ok(value + tags + if found.expires_ms() == 0 { 0 } else { PART })
+}
+
+/// `TIME`
+pub(crate) fn time(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let now = now_ms_coarse();
+    reply.array(2);
+    reply.bulk((now / 1000).to_string().as_bytes());
+    reply.bulk((now % 1000 * 1000).to_string().as_bytes());
+    Ok(())
+}
+
+/// `LASTSAVE`
+pub(crate) fn lastsave(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let seconds = client.server.settings.started_ms / 1000;
+    reply.int(i64::try_from(seconds).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// `WAIT replicas timeout`
+pub(crate) fn wait(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    integer_or_refuse(arg(args, 1))?;
+    match integer(arg(args, 2)) {
+        None => Err(Refusal::fixed("ERR timeout is not an integer or out of range")),
+        Some(..0) => Err(Refusal::fixed("ERR timeout is negative")),
+        Some(0..) => {
+            reply.int(0);
+            Ok(())
+        }
+    }
+}
+
+/// `ROLE`
+pub(crate) fn role(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.array(3);
+    reply.bulk(b"master");
+    reply.int(0);
+    reply.array(0);
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! `MULTI` to `EXEC`: the queued commands run in one transaction of the store, so that all of them,
+//! and what `WATCH` has seen, are of one instant.
+//!
+//! A conflict runs them anew, which nobody sees: replies are taken back, and messages are sent only
+//! behind the commit. A command that fails has its error as its reply and leaves nothing; if it had
+//! written something before it failed, all are run anew without it.
+
+use super::arg;
+use crate::client::{Client, Command, Lent};
+use crate::command::Flags;
+use crate::link::{Queue, Watched};
+use crate::parse::Args;
+use crate::records::Spot;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::work::Progress;
+use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
+use nearstate_model::{Error, Result as Stored};
+use nearstate_store::{Patience, Txn};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+type Answer = Result<(), Refusal>;
+
+const ABORTED: Refusal =
+    Refusal::fixed("EXECABORT Transaction discarded because of previous errors.");
+
+/// How long conflicts are met by trying again. This core serves nobody else meanwhile.
+const TRIED_FOR: Duration = Duration::from_secs(1);
+
+/// How many commands of one `EXEC` may fail after they have written something. Each costs another
+/// run of all; one more refuses all.
+const HALF_DONE_MAX: usize = 16;
+
+/// `MULTI`
+pub(crate) fn multi(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if client.link.queue.is_some() {
+        return Err(Refusal::fixed("ERR MULTI calls can not be nested"));
+    }
+    client.link.queue = Some(Queue::default());
+    reply.ok();
+    Ok(())
+}
+
+/// `DISCARD`
+pub(crate) fn discard(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if client.link.queue.take().is_none() {
+        return Err(Refusal::fixed("ERR DISCARD without MULTI"));
+    }
+    client.link.watched = Vec::new();
+    reply.ok();
+    Ok(())
+}
+
+/// `WATCH key ..`
+pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if client.link.queue.is_some() {
+        return Err(Refusal::fixed("ERR WATCH inside MULTI is not allowed"));
+    }
+    for key in args.from(1).iter() {
+        if client.link.watched.iter().any(|watched| watched.key == key) {
+            continue;
+        }
+        if client.link.watched.len() >= TRANSACTION_RECORDS_MAX {
+            return Err(Refusal::new(format!(
+                "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a \
+                 transaction takes: UNWATCH, and watch fewer"
+            )));
+        }
+        let version = client.read(key)?.and_then(|found| found.version());
+        client.link.watched.push(Watched { key: key.to_vec(), version });
+    }
+    client.session().whole()?;
+    reply.ok();
+    Ok(())
+}
+
+/// `UNWATCH`
+pub(crate) fn unwatch(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    client.link.watched = Vec::new();
+    reply.ok();
+    Ok(())
+}
+
+/// `EXEC`
+pub(crate) fn exec(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let Some(queue) = client.link.queue.take() else {
+        return Err(Refusal::fixed("ERR EXEC without MULTI"));
+    };
+    let watched = std::mem::take(&mut client.link.watched);
+    if queue.is_spoilt {
+        return Err(ABORTED);
+    }
+    let mut execution = Execution { queue, watched, refused: BTreeMap::new() };
+    let done = execution.carry_out(client, reply);
+    let messages = std::mem::take(&mut client.link.to_publish);
+    done?;
+    for (channel, payload) in messages {
+        client.server.publish(&channel, &payload);
+    }
+    Ok(())
+}
+
+/// The commands of one `EXEC`.
+struct Execution {
+    queue: Queue,
+    watched: Vec<Watched>,
+    /// Those that failed half way in an earlier run, by their place: they are left out.
+    refused: BTreeMap<usize, Refusal>,
+}
+
+/// How a run ended.
+enum End {
+    /// Every command has its reply; a watched key that has changed has made it nil.
+    Whole,
+    /// A command failed after it had written something.
+    HalfDone(usize, Refusal),
+}
+
+impl Execution {
+    fn carry_out(&mut self, client: &mut Client<'_>, reply: &mut Reply<'_>) -> Answer {
+        let patience = Patience { tries: TRANSACTION_TRIES, within: Some(TRIED_FOR) };
+        let (session, mark) = (client.session(), reply.mark());
+        loop {
+            let mut half_done = None;
+            let done = session.transact_within(patience, |txn| {
+                reply.rewind(mark);
+                client.link.to_publish.clear();
+                match self.run(client, txn, reply)? {
+                    End::Whole => Ok(()),
+                    End::HalfDone(place, refusal) => {
+                        half_done = Some((place, refusal));
+                        // Ends the transaction; nobody reads this.
+                        Err(Error::BadArgument { detail: String::new() })
+                    }
+                }
+            });
+            match (done, half_done) {
+                (Ok(()), _) => return Ok(session.whole()?),
+                (Err(error), None) => return Err(error.into()),
+                (Err(_), Some((_, refusal))) if self.refused.len() >= HALF_DONE_MAX => {
+                    return Err(refusal);
+                }
+                (Err(_), Some((place, refusal))) => drop(self.refused.insert(place, refusal)),
+            }
+        }
+    }
+
+    /// Runs every command once.
+    fn run(&self, client: &mut Client<'_>, txn: &Txn<'_>, reply: &mut Reply<'_>) -> Stored<End> {
+        for watched in &self.watched {
+            // Made if need be: what is not there yet is watched as well.
+            let Spot { namespace, key } = client.records.make(&watched.key)?;
+            if txn.get(namespace, key)?.and_then(|record| record.version()) != watched.version {
+                reply.nil_array();
+                return Ok(End::Whole);
+            }
+        }
+        reply.array(self.queue.requests.len());
+        for (place, (command, kept)) in self.queue.requests.iter().enumerate() {
+            let (mark, changes) = (reply.mark(), txn.changes());
+            let done = match self.refused.get(&place) {
+                Some(refusal) => Err(refusal.clone()),
+                None => run_one(client, (command, kept.args()), txn, reply),
+            };
+            let Err(refusal) = done else { continue };
+            if refusal.is_conflict() {
+                return Err(Error::Conflict { detail: "what a command had read".to_owned() });
+            }
+            if txn.changes() != changes {
+                return Ok(End::HalfDone(place, refusal));
+            }
+            reply.rewind(mark);
+            reply.error(refusal.text());
+        }
+        Ok(End::Whole)
+    }
+}
+
+fn run_one(
+    client: &mut Client<'_>,
+    (command, args): (&'static Command, Args<'_>),
+    txn: &dyn Lent,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    // An AUTH among them may have changed who this is.
+    if let Some(user) = &client.link.user {
+        user.check(command, args)?;
+    }
+    let mut inner = Client {
+        catalogue: client.catalogue,
+        server: client.server,
+        records: client.records,
+        link: &mut *client.link,
+        txn: Some(txn),
+    };
+    (command.run)(&mut inner, args, reply)?;
+    let Some(mut work) = client.link.work.take() else { return Ok(()) };
+    if command.flags.has(Flags::WRITE) {
+        let name = command.name.to_ascii_uppercase();
+        return Err(Refusal::new(format!(
+            "ERR {name} walks over all keys and cannot be a part of a transaction: send it alone"
+        )));
+    }
+    while work.step(client.records, client.server, reply)? == Progress::More {}
+    Ok(())
+}
+
+/// Refuses what cannot be undone or run twice.
+pub(crate) fn refuse_inside(client: &Client<'_>, args: Args<'_>) -> Answer {
+    if client.txn.is_none() {
+        return Ok(());
+    }
+    let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
+    Err(Refusal::new(format!("ERR {name} is not allowed between MULTI and EXEC")))
+}
