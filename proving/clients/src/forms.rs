@@ -47,7 +47,10 @@ pub enum Part {
     Maybe(&'static [Part]),
 }
 
-use Part::*;
+use Part::{
+    At, AtMillis, CountedKeys, Field, FieldValues, Fields, Fraction, Glob, Key, KeyValues, Keys,
+    Maybe, Member, Members, Millis, Offset, OneOf, Place, Seconds, Value, Whole,
+};
 
 /// A command and the parts that follow its name.
 pub type Form = (&'static str, &'static [Part]);

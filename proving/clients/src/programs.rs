@@ -2,7 +2,7 @@
 //! own, and ended by their process id, however the test ends.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +15,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 
 /// How often a starting server is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How many free ports are tried, should others take them as soon as they are found.
+const PORTS_MAX: usize = 5;
 
 /// Names a `nearstate` to test instead of the one that cargo builds from these sources.
 const PROGRAM_VARIABLE: &str = "NEARSTATE_PROGRAM";
@@ -36,21 +39,13 @@ impl Server {
     /// # Errors
     /// Why it does not serve, with what it wrote.
     pub fn node(more: &[&str]) -> Result<Self, String> {
-        let folder = folder()?;
-        let mut command = Command::new(program()?);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--cores", "2", "--region"]);
-        command.arg(folder.path().join("region")).args(more);
-        let mut server = Self::start(&mut command, folder, SocketAddr::from(([127, 0, 0, 1], 0)))?;
-        let is_serving = |server: &mut Self| {
-            let written = fs::read_to_string(&server.errors).unwrap_or_default();
-            let line = written.split_inclusive('\n').find_map(|line| {
-                line.strip_suffix('\n')?.strip_prefix("nearstate: serving ")?.parse().ok()
-            });
-            server.address = line.unwrap_or(server.address);
-            line.is_some()
-        };
-        server.wait_until(is_serving)?.then_some(()).ok_or("nearstate ended")?;
-        Ok(server)
+        let program = program()?;
+        Self::at_free_port(&|address, folder| {
+            let mut command = Command::new(&program);
+            command.args(["serve", "--listen", &address.to_string(), "--cores", "2", "--region"]);
+            command.arg(folder.join("region")).args(more);
+            command
+        })
     }
 
     /// Debian's Redis, which keeps nothing on a disk, with these words more.
@@ -58,20 +53,30 @@ impl Server {
     /// # Errors
     /// Why it does not serve.
     pub fn redis(more: &[&str]) -> Result<Self, String> {
-        loop {
-            let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
-            let address = free.map_err(|why| format!("no free port: {why}"))?;
-            let folder = folder()?;
+        Self::at_free_port(&|address, folder| {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
             command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"]);
-            command.arg(folder.path()).args(more);
+            command.arg(folder).args(more);
+            command
+        })
+    }
+
+    fn at_free_port(make: &dyn Fn(SocketAddr, &Path) -> Command) -> Result<Self, String> {
+        let mut last = String::new();
+        for _ in 0..PORTS_MAX {
+            let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
+            let address = free.map_err(|why| format!("no free port: {why}"))?;
+            let folder = folder()?;
+            let mut command = make(address, folder.path());
             let mut server = Self::start(&mut command, folder, address)?;
             // Another process may take the port first; then this one ends, and the next is tried.
-            if server.wait_until(|server| TcpStream::connect(server.address).is_ok())? {
+            if server.is_started()? {
                 return Ok(server);
             }
+            last = server.written();
         }
+        Err(format!("{PORTS_MAX} servers have ended as soon as they were started: {last}"))
     }
 
     fn start(
@@ -89,20 +94,27 @@ impl Server {
         Ok(Self { child, address, errors, folder })
     }
 
-    /// Waits for something that the server does when it has started; false if it has ended.
-    fn wait_until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) -> Result<bool, String> {
+    /// Waits until it answers; false if it has ended.
+    fn is_started(&mut self) -> Result<bool, String> {
         let begun = Instant::now();
-        while !is_so(self) {
-            if self.child.try_wait().map_err(|why| why.to_string())?.is_some() {
-                let written = self.written();
-                return if written.is_empty() { Ok(false) } else { Err(written) };
+        while !self.answers() {
+            if !self.is_running() {
+                return Ok(false);
             }
             if begun.elapsed() > START_MAX {
                 return Err(format!("a server that neither serves nor ends: {}", self.written()));
             }
             thread::sleep(LOOK_EVERY);
         }
-        Ok(true)
+        Ok(self.is_running())
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(self.address) else { return false };
+        let mut reply = [0; 7];
+        let is_set = stream.set_read_timeout(Some(START_MAX)).is_ok();
+        let is_asked = is_set && stream.write_all(b"*1\r\n$4\r\nPING\r\n").is_ok();
+        is_asked && stream.read_exact(&mut reply).is_ok() && reply == *b"+PONG\r\n"
     }
 
     /// What it has written to its standard error.
@@ -190,5 +202,9 @@ pub fn told(command: &mut Command) -> Result<String, String> {
     })?;
     let mut said = String::from_utf8_lossy(&ended.stdout).into_owned();
     said.push_str(&String::from_utf8_lossy(&ended.stderr));
-    if ended.status.success() { Ok(said) } else { Err(format!("{program}: {}\n{said}", ended.status)) }
+    if ended.status.success() {
+        Ok(said)
+    } else {
+        Err(format!("{program}: {}\n{said}", ended.status))
+    }
 }

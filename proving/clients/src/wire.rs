@@ -174,7 +174,13 @@ mod tests {
     #[test]
     fn bytes_that_are_no_reply_are_refused() {
         let bad: [&[u8]; 8] = [
-            b"", b"\r\n", b"+OK\n", b"$3\r\nab\r\n", b"$1\r\nabc", b"$9999999999\r\n", b"*x\r\n",
+            b"",
+            b"\r\n",
+            b"+OK\n",
+            b"$3\r\nab\r\n",
+            b"$1\r\nabc",
+            b"$9999999999\r\n",
+            b"*x\r\n",
             b"?1\r\n",
         ];
         for bytes in bad {
