@@ -80,8 +80,10 @@ pub struct Placed<'m> {
 pub struct Seen {
     /// Offset of the cell; 0 for no record.
     pub at: u64,
-    slot_at: u64,
-    word: u64,
+    /// Where its entry stood, if that was the line of a bucket; else 0.
+    pub(crate) slot_at: u64,
+    /// What stood there; of an absent record the bucket's control word.
+    pub(crate) word: u64,
 }
 
 /// Equality of two keys.
@@ -159,10 +161,10 @@ fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
     (picked, last)
 }
 
-/// As [`pick`], but the last such entry, with the number of its word.
+/// As [`pick`], but the last such entry, and the number of its word beside it.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
-fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
     let (mut picked, mut place) = (NONE, 0);
@@ -172,7 +174,8 @@ fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
         picked = if is_it { units } else { picked };
         place = if is_it { number } else { place };
     }
-    (picked, place)
+    let [.., last] = words;
+    (picked, place, last)
 }
 
 /// Lines of a record that a transaction's read asks for ahead: a kilobyte.
@@ -303,26 +306,67 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn find_placed(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+        // A transaction will probably read all of it.
+        let last = self.lines.get();
+        let placed = self.find_placed_of(table, hash, key, (last.min(WHOLE_LINES), last))?;
+        if let Some((cell, _)) = placed.found {
+            self.lines.set(cell.last_line());
+        }
+        Ok(placed)
+    }
+
+    /// As [`Member::find_placed`], of a record that has two lines or three: one of an index.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn find_placed_small(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+        self.find_placed_of(table, hash, key, (2, 2))
+    }
+
+    /// As [`Member::find_placed`], of a record of which only the beginning and the end are looked
+    /// at.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn find_ends(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+        self.find_placed_of(table, hash, key, (0, self.lines.get()))
+    }
+
+    /// So many lines are asked for, and the one in which the record probably ends: the second
+    /// number; both are counted from its beginning.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    fn find_placed_of(
+        &self,
+        table: &Table,
+        hash: u64,
+        key: &[u8],
+        (lines, last): (u64, u64),
+    ) -> Result<Placed<'_>> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
         let line_at = table.bucket_at(map, bucket)?;
         let [first, entries @ ..] = map.line(line_at / LINE)?;
-        if step(hash, bucket, depth_of(begin(first))).is_none() {
-            let (units, place) = pick_placed(entries, tag_of(hash));
+        let control = begin(first);
+        if step(hash, bucket, depth_of(control)).is_none() {
+            let (units, place, last_word) = pick_placed(entries, tag_of(hash));
             if is_units(units) {
-                // A transaction will probably read all of it.
-                let last = self.lines.get();
-                for line in 1..=last.min(WHOLE_LINES) {
+                for line in 1..=lines {
                     map.prefetch(LINE * (units + line));
                 }
                 map.prefetch(LINE * (units + last));
                 if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
-                    self.lines.set(found.0.last_line());
                     let slot_at = line_at + 8 + 8 * place;
                     let word = entry(tag_of(hash), LINE * units);
                     let seen = Seen { at: LINE * units, slot_at, word };
                     return Ok(Placed { found: Some(found), seen });
                 }
+            } else if units == NONE && !is_link(last_word) && is_unmoved(first, control) {
+                // A page that is gone reads as zeros: nothing is found there.
+                self.whole()?;
+                let seen = Seen { at: 0, slot_at: 0, word: control };
+                return Ok(Placed { found: None, seen });
             }
         }
         self.find_placed_slowly(table, hash, key)

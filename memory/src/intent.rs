@@ -50,6 +50,26 @@ pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Damage> {
     if is_intent(found) { Err(Damage("an intent leads to an intent")) } else { Ok(found) }
 }
 
+/// A line of a transaction's cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'m>(&'m [AtomicU64; 8]);
+
+impl Line<'_> {
+    /// Stores one of its words. Release, so that a recoverer that sees it sees all before it.
+    #[inline]
+    pub(crate) fn set(self, which: u64, value: u64) {
+        if let Some(word) = self.0.get(which as usize / 8) {
+            word.store(value, Ordering::Release);
+        }
+        crash_point!("txn.line");
+    }
+
+    #[inline]
+    pub(crate) fn get(self, which: u64) -> u64 {
+        self.0.get(which as usize / 8).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+}
+
 /// The cell of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Log<'m> {
@@ -81,14 +101,19 @@ impl<'m> Log<'m> {
         self.at + LINE * (index + 1)
     }
 
+    /// The line of an access or of an event.
+    #[inline]
+    pub(crate) fn line(&self, index: u64) -> Result<Line<'m>, Damage> {
+        Ok(Line(self.map.line(self.line_at(index) / LINE)?))
+    }
+
     pub(crate) fn set(&self, index: u64, which: u64, value: u64) -> Result<(), Damage> {
-        self.word(LINE * (index + 1) + which)?.store(value, Ordering::Release);
-        crash_point!("txn.line");
+        self.line(index)?.set(which, value);
         Ok(())
     }
 
     pub(crate) fn get(&self, index: u64, which: u64) -> Result<u64, Damage> {
-        Ok(self.word(LINE * (index + 1) + which)?.load(Ordering::Acquire))
+        Ok(self.line(index)?.get(which))
     }
 
     pub(crate) fn is_committed(&self) -> Result<bool, Damage> {
@@ -103,7 +128,8 @@ impl<'m> Log<'m> {
     pub(crate) fn settle_words(&self, which: u64) -> Result<(), Damage> {
         let mut lock_at = 0;
         for index in 0..self.lines()? {
-            let (lock, slot) = (self.get(index, LINE_LOCK)?, self.get(index, LINE_SLOT)?);
+            let line = self.line(index)?;
+            let (lock, slot) = (line.get(LINE_LOCK), line.get(LINE_SLOT));
             lock_at = if lock == 0 { lock_at } else { lock };
             if slot == 0 {
                 continue;
@@ -111,7 +137,7 @@ impl<'m> Log<'m> {
             let word = self.map.word(slot)?;
             let seen = load(word);
             if is_intent(seen) && at_of(seen) == self.line_at(index) {
-                let settled = self.get(index, which)?;
+                let settled = line.get(which);
                 publish(word, settled);
                 crash_point!("txn.settling");
                 if settled == 0 {

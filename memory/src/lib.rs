@@ -96,7 +96,7 @@ pub use namespace::NamespaceEntry;
 #[cfg(not(loom))]
 pub use plan::{Access, Change, Committed, Expect, Plan};
 #[cfg(not(loom))]
-pub use publish::{Changed, Draft, Verdict};
+pub use publish::{Changed, Draft, Target, Verdict};
 #[cfg(not(loom))]
 pub use recover::{Decision, Fact, decide};
 #[cfg(not(loom))]

@@ -2,17 +2,17 @@
 
 use crate::announce::Announcements;
 use crate::bucket::{entry, tag_of};
-use crate::publish::{Draft, Place};
+use crate::index::Seen;
+use crate::publish::{Draft, Place, Target};
 
 /// What must be there for a transaction to commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Expect {
     /// Whatever is there.
     Anything,
-    /// No record.
-    Nothing,
-    /// This very cell, which the caller's pin has kept from reuse since it read it.
-    Cell(u64),
+    /// What was read: this very cell, which the caller's pin has kept from reuse since it read it,
+    /// or no record.
+    Seen(Seen),
 }
 
 /// What a transaction does with a record.
@@ -33,8 +33,8 @@ pub struct Access {
     pub table: u32,
     /// Hash of its key.
     pub hash: u64,
-    /// Where its key stands in [`Plan::keys`].
-    pub key: (usize, usize),
+    /// Where its key stands in the bytes that come with the plan.
+    pub key: (u32, u32),
     /// What must be there.
     pub expect: Expect,
     /// What becomes of it.
@@ -56,7 +56,8 @@ pub struct Access {
 
 impl Access {
     /// A record that is read.
-    pub const fn new(table: u32, hash: u64, key: (usize, usize)) -> Self {
+    #[inline]
+    pub const fn new(table: u32, hash: u64, key: (u32, u32)) -> Self {
         Self {
             table,
             hash,
@@ -97,19 +98,16 @@ impl Access {
 pub struct Plan {
     /// The records.
     pub accesses: Vec<Access>,
-    /// Bytes of their keys.
-    pub keys: Vec<u8>,
     /// What watchers and the commit stream are told.
     pub announced: Announcements,
-    /// Accesses in the order of their locks.
-    pub(crate) order: Vec<u32>,
+    /// Accesses in the order of their locks: where the lock is, and the number of the access.
+    pub(crate) order: Vec<(u64, u32)>,
 }
 
 impl Plan {
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
         self.accesses.clear();
-        self.keys.clear();
         self.announced.clear();
         self.order.clear();
     }
@@ -122,16 +120,6 @@ impl Plan {
             let version = access.and_then(|access| access.after.or(access.before));
             self.announced.set_version(at, version.unwrap_or(0));
         }
-    }
-
-    pub(crate) fn set(&mut self, number: usize, access: Access) {
-        if let Some(kept) = self.accesses.get_mut(number) {
-            *kept = access;
-        }
-    }
-
-    pub(crate) fn key(&self, access: &Access) -> &[u8] {
-        self.keys.get(access.key.0..access.key.1).unwrap_or_default()
     }
 }
 
@@ -147,6 +135,23 @@ pub enum Committed {
 }
 
 impl Access {
+    /// Its key among the bytes that come with the plan.
+    #[inline]
+    pub(crate) fn key_in<'k>(&self, keys: &'k [u8]) -> &'k [u8] {
+        keys.get(self.key.0 as usize..self.key.1 as usize).unwrap_or_default()
+    }
+
+    /// What is known of its record.
+    #[inline]
+    pub(crate) fn target<'k>(&self, keys: &'k [u8]) -> Target<'k> {
+        let seen = match self.expect {
+            Expect::Anything => None,
+            Expect::Seen(seen) => Some(seen),
+        };
+        Target { hash: self.hash, key: self.key_in(keys), seen }
+    }
+
+    #[inline]
     pub(crate) const fn note_place(&mut self, place: Place) {
         self.found_at = place.found_at;
         self.found = place.found;

@@ -5,13 +5,13 @@ use nearstate_model::{Error, Result};
 
 use crate::arena::{Arena, note, note_word, op, settle_word, slot};
 use crate::bucket::{
-    VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, link, load, publish, stamp_of,
-    step, tag_in, tag_of,
+    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, is_link, link, load,
+    publish, stamp_of, step, tag_in, tag_of,
 };
 use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
-use crate::index::{CHAIN_MAX, find_bucket, is_equal, walk_chain};
-use crate::layout::Damage;
+use crate::index::{CHAIN_MAX, Seen, find_bucket, is_equal, link_slot, walk_chain};
+use crate::layout::{Damage, LINE};
 use crate::lock;
 use crate::map::Map;
 use crate::member::Member;
@@ -46,6 +46,17 @@ pub struct Draft {
     pub at: u64,
     /// CRC-32 of its body.
     pub body_crc: u32,
+}
+
+/// The key of a record, and what its reader knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'k> {
+    /// Hash of the key.
+    pub hash: u64,
+    /// The key.
+    pub key: &'k [u8],
+    /// What was found, under a pin that still holds.
+    pub seen: Option<Seen>,
 }
 
 /// Where a key stands, or would stand, in a locked bucket.
@@ -87,6 +98,15 @@ impl Member {
         Ok(())
     }
 
+    /// What was written of a draft's body: for a checksum of all its parts at once.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn drafted(&self, at: u64, bytes: u64) -> Result<&[u8]> {
+        Ok(self.map().bytes(at + cell::HEADER, bytes)?)
+    }
+
     /// Completes a block cell: its version is 0 and it never changes.
     ///
     /// # Errors
@@ -115,15 +135,31 @@ impl Member {
         draft: Option<Draft>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<Verdict>,
     ) -> Result<Changed> {
+        self.change_seen(table, Target { hash, key, seen: None }, draft, decide)
+    }
+
+    /// As [`Member::change`], of a record that the caller may have read under a pin that still
+    /// holds: if it is still where it was, nothing is searched or compared.
+    ///
+    /// # Errors
+    /// As [`Member::change`].
+    #[inline]
+    pub fn change_seen(
+        &self,
+        table: &Table,
+        target: Target<'_>,
+        draft: Option<Draft>,
+        decide: impl FnOnce(Option<Cell<'_>>) -> Result<Verdict>,
+    ) -> Result<Changed> {
         self.usable()?;
-        let (bucket_at, payload) = match self.lock_bucket(table, hash) {
+        let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
                 self.give_up()?;
                 return Err(error);
             }
         };
-        let done = self.change_locked((bucket_at, payload), hash, key, draft, decide);
+        let done = self.change_locked((bucket_at, payload), target, draft, decide);
         // The stamp may have been raised: the lock word says what it is now.
         let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena()?;
@@ -181,13 +217,12 @@ impl Member {
     fn change_locked(
         &self,
         (bucket_at, payload): (u64, u64),
-        hash: u64,
-        key: &[u8],
+        target: Target<'_>,
         draft: Option<Draft>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<Verdict>,
     ) -> Result<(Changed, Option<u8>, u32)> {
         let map = self.map();
-        let place = locate(map, bucket_at, hash, key)?;
+        let (place, hash) = (locate_seen(map, bucket_at, target)?, target.hash);
         let old = match place.found_at {
             0 => None,
             _ => Some(Cell::new(map, at_of(place.found))?),
@@ -273,7 +308,7 @@ impl Member {
     /// A pending overflow line with these entries (at most five).
     pub(crate) fn new_line(&self, entries: &[u64]) -> Result<u64> {
         let head = Head { kind: Kind::Line, flags: 0, body: 0, key: 0, children: 0, hash: 0 };
-        let at = self.alloc(crate::layout::LINE)?;
+        let at = self.alloc(LINE)?;
         let word = self.map().word(at)?;
         let class = word.load(crate::atomic::Ordering::Relaxed) & 0xff;
         word.store(class | (head.kind as u64) << 8, crate::atomic::Ordering::Relaxed);
@@ -293,10 +328,27 @@ pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
 /// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
 pub(crate) const CROWD: u32 = 6;
 
+/// As [`locate`], of a record that may have been read. What still has its word is not compared
+/// again: the reader's pin has kept the cell, and with it the key, since then.
+#[inline]
+pub(crate) fn locate_seen(map: &Map, bucket_at: u64, of: Target<'_>) -> Result<Place, Damage> {
+    if let Some(seen) = of.seen
+        && seen.slot_at & !(LINE - 1) == bucket_at
+        && load(map.word(seen.slot_at)?) == seen.word
+    {
+        let (found_at, found) = (seen.slot_at, seen.word);
+        return Ok(Place { found_at, found, empty_at: 0, last_at: 0, last: 0, entries: 0 });
+    }
+    locate(map, bucket_at, of.hash, of.key)
+}
+
+/// Numbers of a bucket line's entries.
+const PLACES: [u64; LAST] = [0, 1, 2, 3, 4, 5, 6];
+
 /// Finds the key in a locked bucket, and room for it.
 ///
-/// The usual case, a key that stands in the bucket's line, takes no branch on where it stands: that
-/// place is random, and a wrong guess would wait for the line.
+/// The usual cases, a key that stands in the bucket's line and one that is not there, take no
+/// branch on where things stand: that place is random, and a wrong guess would wait for the line.
 #[inline]
 pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result<Place, Damage> {
     let tag = tag_of(hash);
@@ -308,6 +360,11 @@ pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result
         index = if is_it { place } else { index };
         found = if is_it { word } else { found };
     }
+    let [.., last] = words;
+    if found == 0 && !is_link(last) {
+        // No entry has the tag, and there are no others: the key is not there.
+        return Ok(room(bucket_at, words));
+    }
     if found != 0 && !is_intent(found) {
         let cell = Cell::new(map, at_of(found))?;
         if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
@@ -317,6 +374,18 @@ pub(crate) fn locate(map: &Map, bucket_at: u64, hash: u64, key: &[u8]) -> Result
         }
     }
     locate_in_chain(map, bucket_at, hash, key)
+}
+
+/// Where a key that is not there would stand in a bucket without overflow lines.
+#[inline]
+fn room(bucket_at: u64, words: [u64; LAST]) -> Place {
+    let (mut empty_at, mut entries) = (0, 0);
+    for (place, word) in PLACES.into_iter().zip(words).rev() {
+        empty_at = if word == 0 { bucket_at + 8 + 8 * place } else { empty_at };
+        entries += u32::from(word != 0);
+    }
+    let [.., last] = words;
+    Place { found_at: 0, found: 0, empty_at, last_at: link_slot(bucket_at), last, entries }
 }
 
 /// As [`locate`], where the key is not there, or in an overflow line, or shares its tag with

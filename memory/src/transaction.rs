@@ -13,7 +13,7 @@ use crate::bucket::{
 };
 use crate::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
 use crate::crash::{crash_point, is_planted};
-use crate::index::{find_bucket, walk_chain};
+use crate::index::{Seen, find_bucket, walk_chain};
 use crate::intent::{
     EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
 };
@@ -21,7 +21,7 @@ use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
 use crate::lock;
 use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
 use crate::plan::{Access, Change, Committed, Expect, Plan};
-use crate::publish::{CROWD, ENTRIES_MAX, locate, retire_record};
+use crate::publish::{CROWD, ENTRIES_MAX, locate, locate_seen, retire_record};
 use crate::ring;
 
 /// What came of an attempt to take all locks.
@@ -58,13 +58,14 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
     arena.set(note::PENDING, 0);
     crash_point!("txn.unpended");
     for index in 0..log.lines()? {
-        if log.get(index, LINE_SLOT)? != 0 {
-            let new = log.get(index, LINE_NEW)?;
+        let line = log.line(index)?;
+        if line.get(LINE_SLOT) != 0 {
+            let new = line.get(LINE_NEW);
             if new != 0 {
                 // Its place on the pending list, which ends with this transaction.
                 cell::word(arena.map, at_of(new), WORD_NEXT)?.store(0, Ordering::Release);
             }
-            retire_record(arena, log.get(index, LINE_OLD)?, new)?;
+            retire_record(arena, line.get(LINE_OLD), new)?;
         }
     }
     announce::retire_all(arena, log)?;
@@ -105,7 +106,8 @@ pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
 
 impl Member {
     /// Commits a transaction: all of it or nothing, at one instant for every reader. Whatever is
-    /// pending is published with it or given up. The caller has held a pin since its first read.
+    /// pending is published with it or given up. The caller has held a pin since its first read;
+    /// `keys` are the bytes in which the plan's keys stand.
     ///
     /// Cost: for each record an uncontended compare-and-swap and two stores to its bucket's line,
     /// and a line of this member. Locks are taken in the order of their offsets, so there is no
@@ -116,9 +118,9 @@ impl Member {
     /// # Errors
     /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
     /// Nothing was changed then.
-    pub fn commit(&self, plan: &mut Plan) -> Result<Committed> {
+    pub fn commit(&self, plan: &mut Plan, keys: &[u8]) -> Result<Committed> {
         self.usable()?;
-        match self.commit_in_order(plan) {
+        match self.commit_in_order(plan, keys) {
             Ok(Committed::Done) => {
                 let arena = self.arena()?;
                 let tidied = self.tidy(plan, &arena);
@@ -135,14 +137,14 @@ impl Member {
         }
     }
 
-    fn commit_in_order(&self, plan: &mut Plan) -> Result<Committed> {
+    fn commit_in_order(&self, plan: &mut Plan, keys: &[u8]) -> Result<Committed> {
         let first = plan.accesses.len() as u64;
         let events = plan.announced.all.len() as u64;
         let log = self.new_log(first + events, events)?;
         self.lock_all(plan, log)?;
         crash_point!("txn.locked");
         let arena = self.arena()?;
-        let done = match self.judge(plan) {
+        let done = match self.judge(plan, keys) {
             Ok(None) => self
                 .prepare_events(&plan.announced, log, first)
                 .and_then(|()| self.write_all(plan, log, &arena))
@@ -184,12 +186,11 @@ impl Member {
         loop {
             self.find_locks(plan)?;
             let mut before = 0;
-            for (index, place) in (0_u64..).zip(&plan.order) {
-                let Some(access) = plan.accesses.get(*place as usize) else { continue };
-                let is_same = access.lock_at == before;
-                log.set(index, LINE_LOCK, if is_same { 0 } else { access.lock_at })?;
-                log.set(index, LINE_SLOT, 0)?;
-                before = access.lock_at;
+            for (index, (lock_at, _)) in (0_u64..).zip(&plan.order) {
+                let line = log.line(index)?;
+                line.set(LINE_LOCK, if *lock_at == before { 0 } else { *lock_at });
+                line.set(LINE_SLOT, 0);
+                before = *lock_at;
             }
             announce::name_rings(&plan.announced, log, plan.order.len() as u64)?;
             arena.set(note::TXN, log.at);
@@ -210,22 +211,21 @@ impl Member {
 
     /// Where each access has its bucket now, and the order of these.
     fn find_locks(&self, plan: &mut Plan) -> Result<()> {
-        for access in &mut plan.accesses {
+        let Plan { accesses, order, .. } = plan;
+        order.clear();
+        for (place, access) in (0..).zip(accesses) {
             let table = self.table(access.table)?;
             let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
             (access.bucket, access.lock_at) = (bucket, at);
+            order.push((at, place));
         }
-        let Plan { accesses, order, .. } = plan;
-        order.clear();
-        order.extend(0..accesses.len() as u32);
-        let lock_of = |place: &u32| accesses.get(*place as usize).map_or(0, |a| a.lock_at);
-        order.sort_unstable_by_key(lock_of);
+        order.sort_unstable();
         Ok(())
     }
 
     fn lock_in_order(&self, plan: &Plan) -> Result<Locked> {
         let (mut before, mut payload) = (0, 0);
-        for place in &plan.order {
+        for (_, place) in &plan.order {
             let Some(access) = plan.accesses.get(*place as usize) else { continue };
             if access.lock_at != before {
                 let word = self.map().word(access.lock_at)?;
@@ -274,32 +274,30 @@ impl Member {
 
     /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
     /// on.
-    fn judge(&self, plan: &mut Plan) -> Result<Option<Committed>> {
-        for number in 0..plan.accesses.len() {
-            let Some(mut access) = plan.accesses.get(number).copied() else { break };
-            access.note_place(locate(self.map(), access.lock_at, access.hash, plan.key(&access))?);
-            if let Some(refused) = self.refuse(&access, number)? {
+    fn judge(&self, plan: &mut Plan, keys: &[u8]) -> Result<Option<Committed>> {
+        let map = self.map();
+        for (number, access) in plan.accesses.iter_mut().enumerate() {
+            access.note_place(locate_seen(map, access.lock_at, access.target(keys))?);
+            if let Some(refused) = self.refuse(access, number)? {
                 return Ok(Some(refused));
             }
-            plan.set(number, access);
         }
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
-        for index in 0..plan.order.len() {
-            let Some(number) = plan.order.get(index).map(|place| *place as usize) else { break };
-            let Some(mut access) = plan.accesses.get(number).copied() else { break };
-            if access.lock_at != before {
-                (before, inserts) = (access.lock_at, 0);
+        let Plan { accesses, order, .. } = plan;
+        for (lock_at, number) in &*order {
+            let Some(access) = accesses.get_mut(*number as usize) else { break };
+            if *lock_at != before {
+                (before, inserts) = (*lock_at, 0);
             }
             if access.found_at == 0 && matches!(access.change, Change::Publish(_)) {
                 inserts += 1;
-                has_moved |= self.make_room(&access, inserts)?;
+                has_moved |= self.make_room(access, inserts)?;
             }
-            self.seal_version(&mut access)?;
-            plan.set(number, access);
+            self.seal_version(access)?;
         }
         plan.tell_versions();
         if has_moved {
-            self.locate_again(plan)?;
+            self.locate_again(plan, keys)?;
         }
         Ok(None)
     }
@@ -307,8 +305,8 @@ impl Member {
     fn refuse(&self, access: &Access, number: usize) -> Result<Option<Committed>> {
         let is_expected = match access.expect {
             Expect::Anything => true,
-            Expect::Nothing => access.found_at == 0,
-            Expect::Cell(at) => access.found_at != 0 && at_of(access.found) == at,
+            Expect::Seen(Seen { at: 0, .. }) => access.found_at == 0,
+            Expect::Seen(seen) => access.found_at != 0 && at_of(access.found) == seen.at,
         };
         if !is_expected && !is_planted("skip-validation") {
             return Ok(Some(Committed::Conflict(number)));
@@ -394,12 +392,10 @@ impl Member {
 
     /// An entry moved into a new line: what was located before may stand elsewhere.
     #[cold]
-    fn locate_again(&self, plan: &mut Plan) -> Result<()> {
-        for index in 0..plan.accesses.len() {
-            let Some(mut access) = plan.accesses.get(index).copied() else { break };
-            let place = locate(self.map(), access.lock_at, access.hash, plan.key(&access))?;
-            access.note_place(place);
-            plan.set(index, access);
+    fn locate_again(&self, plan: &mut Plan, keys: &[u8]) -> Result<()> {
+        for access in &mut plan.accesses {
+            let key = access.key_in(keys);
+            access.note_place(locate(self.map(), access.lock_at, access.hash, key)?);
         }
         Ok(())
     }
@@ -409,7 +405,7 @@ impl Member {
         arena.set(note::SLOT, log.at);
         arena.set(note::OP, op::TXN);
         crash_point!("txn.noted");
-        for (index, place) in (0_u64..).zip(&plan.order) {
+        for (index, (_, place)) in (0_u64..).zip(&plan.order) {
             let Some(access) = plan.accesses.get(*place as usize) else { continue };
             if access.is_write() {
                 self.intend(access, log, index)?;
@@ -427,10 +423,11 @@ impl Member {
             found => found,
         };
         let word = self.map().word(slot_at)?;
-        log.set(index, LINE_OLD, access.found)?;
-        log.set(index, LINE_NEW, access.new_entry())?;
-        log.set(index, LINE_OWNER, log.at)?;
-        log.set(index, LINE_SLOT, slot_at)?;
+        let line = log.line(index)?;
+        line.set(LINE_OLD, access.found);
+        line.set(LINE_NEW, access.new_entry());
+        line.set(LINE_OWNER, log.at);
+        line.set(LINE_SLOT, slot_at);
         if is_planted("publish-early") {
             publish(word, access.new_entry());
         } else {

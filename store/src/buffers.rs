@@ -9,6 +9,7 @@ use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::copies::Copies;
+use crate::meta;
 use crate::record::Form;
 use crate::workshop::Workshop;
 
@@ -35,6 +36,24 @@ impl std::fmt::Debug for Spare {
     }
 }
 
+/// What a record carries beside its value (TS 29.598, `RecordMeta`: `tags` and `ttl`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Labels<'a> {
+    /// Tags: (name, value) pairs in any order; a name may have several values, and what is given
+    /// twice counts once. A name has 1 to [`TAG_NAME_BYTES_MAX`] bytes, a value at most
+    /// [`TAG_VALUE_BYTES_MAX`]; a record has at most [`TAGS_MAX`] pairs. A name that the namespace
+    /// has not declared is kept and watched for, but has no index.
+    ///
+    /// [`TAG_NAME_BYTES_MAX`]: nearstate_model::limits::TAG_NAME_BYTES_MAX
+    /// [`TAG_VALUE_BYTES_MAX`]: nearstate_model::limits::TAG_VALUE_BYTES_MAX
+    /// [`TAGS_MAX`]: nearstate_model::limits::TAGS_MAX
+    pub tags: &'a [(&'a str, &'a [u8])],
+    /// When the record ends by itself, in milliseconds since 1970 by the machine's clock; 0: never.
+    /// It is over as soon as [`now_ms_coarse`](crate::now_ms_coarse) is this time, so one that is
+    /// not in the future is over at once.
+    pub expires_ms: u64,
+}
+
 /// A range of bytes in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
@@ -45,6 +64,12 @@ pub(crate) struct Span {
 const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
 
 impl Span {
+    /// Where it begins and ends.
+    #[inline]
+    pub(crate) const fn ends(self) -> (u32, u32) {
+        (self.from, self.to)
+    }
+
     #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.from as usize..self.to as usize).unwrap_or_default()
@@ -144,6 +169,22 @@ impl Buffers {
         self.bytes.extend_from_slice(bytes);
         let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         Ok(Span { from: at(from), to: at(to) })
+    }
+
+    /// Appends what is to follow a value; nothing if there is nothing to say.
+    #[inline]
+    pub(crate) fn keep_meta(&mut self, labels: Labels<'_>) -> Result<Span> {
+        if labels.tags.is_empty() && labels.expires_ms == 0 {
+            return Ok(Span::default());
+        }
+        let from = self.bytes.len();
+        meta::encode(labels.expires_ms, labels.tags, &mut self.bytes)?;
+        if let Err(error) = self.check_room(0) {
+            self.bytes.truncate(from);
+            return Err(error);
+        }
+        let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        Ok(Span { from: at(from), to: at(self.bytes.len()) })
     }
 
     /// Refuses what makes the transaction too large.

@@ -9,7 +9,10 @@ use nearstate_model::{Error, Result};
 
 pub use nearstate_memory::check::CheckReport;
 
-use crate::hidden::{EXPIRY_TREES, NAME, count_key, expiry_root, posting_key, tag_root};
+use crate::hidden::{
+    EXPIRY_TREES, NAME, VALUE_AT, count_key, expiry_root, list_prefix, posting_key, tag_root,
+};
+use crate::lists::check_list;
 use crate::members::Members;
 use crate::meta::{Meta, split};
 use crate::ordered::{self, composite, split_composite};
@@ -17,6 +20,7 @@ use crate::record::{Form, Kind, Place, Table};
 use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Region, Session};
 use crate::tagging::{read_count, values};
+use crate::workshop::List;
 use crate::writeset::WriteSet;
 
 /// Verifies a region that nobody is attached to. Dead members are recovered first; nothing else is
@@ -117,12 +121,20 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
     let hidden = session.member.table(session.hidden_table()?)?;
     let mut set = WriteSet::new(session)?;
     let mut entries = Vec::new();
-    if tag.has_order() {
+    if tag.is_ordered {
         ordered::check(&mut set, tag_root(namespace.index, tag.id), &mut |key| {
             entries.push(key.to_vec());
             Ok(())
         })?;
     }
+    if tag.has_lists() {
+        check_lists(&mut set, namespace, tag, &mut entries)?;
+        entries.sort_unstable();
+        if entries.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
+            return Err(damaged("a record stands twice among the postings of one value"));
+        }
+    }
+    let has_entries = tag.is_ordered || tag.has_lists();
     let (mut found, mut key) = (0, Vec::new());
     let mut counts = BTreeMap::new();
     session.each_stored(namespace, &mut |cell| {
@@ -137,7 +149,7 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
                     return Err(damaged(format!("record {:?} is not in it", text(cell.key()?))));
                 }
             }
-            if tag.has_order() {
+            if has_entries {
                 key.clear();
                 composite(value, cell.key()?, &mut key);
                 if entries.binary_search(&key).is_err() {
@@ -147,7 +159,7 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
         }
         Ok(())
     })?;
-    if tag.has_order() && entries.len() != found {
+    if has_entries && entries.len() != found {
         let stray = entries.iter().map(|entry| split_composite(entry, &mut Vec::new()).map(text));
         let first = stray.flatten().next().unwrap_or_default();
         return Err(damaged(format!(
@@ -162,6 +174,44 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
         }
     }
     check_counts(session, namespace, tag, counts)
+}
+
+/// The postings of all values, each as an ordered index would have it. The parts of each value fill
+/// their places, and there are no others.
+fn check_lists(
+    set: &mut WriteSet<'_>,
+    namespace: Namespace,
+    tag: &Tag,
+    entries: &mut Vec<Vec<u8>>,
+) -> Result<()> {
+    let session = set.session;
+    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let mut prefix = Vec::new();
+    list_prefix(namespace.index, tag.id, &mut prefix);
+    let mut values = BTreeMap::<Vec<u8>, usize>::new();
+    session.each_stored(hidden, &mut |cell| {
+        let key = cell.key()?;
+        if key.starts_with(&prefix) {
+            let value = key.get(VALUE_AT..).unwrap_or_default();
+            *values.entry(value.to_vec()).or_default() += 1;
+        }
+        Ok(())
+    })?;
+    for (value, stored) in &values {
+        let mut list = List::default();
+        list.begin(namespace.index, tag.id, value);
+        let reached = check_list(set, &mut list, &mut |key| {
+            let mut entry = Vec::new();
+            composite(value, key, &mut entry);
+            entries.push(entry);
+            Ok(())
+        })?;
+        if reached != *stored {
+            let value = text(value);
+            return Err(damaged(format!("{stored} parts of {value:?}, and {reached} of use")));
+        }
+    }
+    Ok(())
 }
 
 /// The stripes of each value's count come to the number of records that have it.

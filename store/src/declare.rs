@@ -15,7 +15,7 @@
 use nearstate_memory::layout::traits;
 use nearstate_model::{Error, Result};
 
-use crate::hidden::{count_key, posting_key, schema_key, tag_root};
+use crate::hidden::{count_key, list_prefix, posting_key, schema_key, tag_root};
 use crate::meta::{is_past, split};
 use crate::record::Kind;
 use crate::schema::{Tag, TagSchema, TagSet, TagState};
@@ -148,7 +148,7 @@ impl Session {
         }
         self.member.pass_every_bucket(self.table(namespace)?)?;
         for tag in &leaving {
-            while tag.has_order() && self.take_some_keys(namespace, tag)? {}
+            while tag.is_ordered && self.take_some_keys(namespace, tag)? {}
             self.take_postings(namespace, tag)?;
         }
         let ids: Vec<u8> = leaving.iter().map(|tag| tag.id).collect();
@@ -187,9 +187,10 @@ impl Session {
     /// Takes a tag's postings and counts away. Linear in the hidden index.
     fn take_postings(&self, namespace: Namespace, tag: &Tag) -> Result<()> {
         let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
-        let mut prefixes = [Vec::new(), Vec::new()];
-        let [postings, counts] = &mut prefixes;
+        let mut prefixes = [Vec::new(), Vec::new(), Vec::new()];
+        let [postings, lists, counts] = &mut prefixes;
         posting_key(namespace.index, tag.id, &[], postings);
+        list_prefix(namespace.index, tag.id, lists);
         // A count's key has its stripe behind the tag.
         count_key(namespace.index, tag.id, 0, &[], counts);
         counts.pop();
@@ -256,8 +257,7 @@ impl Txn<'_> {
             return Ok(());
         }
         let mut shop = std::mem::take(&mut set.buffers.workshop);
-        shop.record.clear();
-        shop.record.extend_from_slice(key);
+        shop.holder(hash, key);
         let is_ours = |tag: &&Tag| tag.state == TagState::Building && ids.contains(&tag.id);
         let mut done = Ok(());
         for tag in tags.tags().filter(is_ours) {

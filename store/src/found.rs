@@ -171,9 +171,16 @@ pub(crate) fn own_record<'t>(
     }
     for (name, bytes) in changes {
         let name = str::from_utf8(set.buffers.bytes(name)).unwrap_or_default().to_owned();
-        own.blocks.retain(|(known, _)| *known != name);
-        if let Some(bytes) = bytes {
-            own.blocks.push((name, set.buffers.bytes(bytes).to_vec()));
+        let known = own.blocks.iter().position(|(known, _)| *known == name);
+        match (known, bytes.map(|bytes| set.buffers.bytes(bytes).to_vec())) {
+            (Some(place), Some(bytes)) => {
+                if let Some((_, old)) = own.blocks.get_mut(place) {
+                    *old = bytes;
+                }
+            }
+            (Some(place), None) => drop(own.blocks.remove(place)),
+            (None, Some(bytes)) => own.blocks.push((name, bytes)),
+            (None, None) => {}
         }
     }
     Ok(Some(Record { source: Source::Own(Box::new(own)) }))

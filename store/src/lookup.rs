@@ -8,6 +8,7 @@ use nearstate_model::{Error, Result};
 
 use crate::found::Record;
 use crate::hidden::{STRIPES, count_key, posting_key, tag_root};
+use crate::lists::ListWalk;
 use crate::meta::{is_past, split};
 use crate::ordered::{Cursor, Sight, composite_range, split_composite};
 use crate::schema::{Tag, TagState};
@@ -101,7 +102,7 @@ impl Session {
     ) -> Result<()> {
         let tags = self.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
-        if let (Values::Equal(value), false) = (values, known.has_order()) {
+        if let (Values::Equal(value), true) = (values, known.is_unique && !known.is_ordered) {
             if let Some(view) = self.find(namespace, tag, value)? {
                 each(&view);
             }
@@ -186,7 +187,7 @@ impl Txn<'_> {
 
     /// Calls `each` with the key of every record that has such a value of a tag, in the order of
     /// the values, until it says false. That there are these and no others is part of what the
-    /// transaction has read; a leaf of the index for some ten keys.
+    /// transaction has read; a part of a list, or a leaf of the index, for some ten keys.
     ///
     /// Keys of records past their time that nobody has collected are among them: [`Txn::get`]
     /// tells. What this transaction itself has written is not in the index yet, see [`Txn::find`].
@@ -204,7 +205,7 @@ impl Txn<'_> {
         let set = self.set.borrow();
         let tags = set.session.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
-        if let (Values::Equal(value), false) = (values, known.has_order()) {
+        if let (Values::Equal(value), true) = (values, known.is_unique && !known.is_ordered) {
             drop(set);
             if let Some((key, _)) = self.find(namespace, tag, value)? {
                 each(&key);
@@ -243,10 +244,17 @@ fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
     }
 }
 
-/// A walk over the entries of an ordered index.
+/// What a walk goes over.
+#[derive(Debug)]
+enum Over {
+    Ordered(Cursor),
+    List(ListWalk),
+}
+
+/// A walk over the entries of an index.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    cursor: Cursor,
+    over: Over,
     /// The value of the present entry.
     value: Vec<u8>,
     /// The key of its record.
@@ -267,9 +275,13 @@ impl Walk {
         Ok(Self::over(namespace, tag, values, sight))
     }
 
-    /// As [`Walk::new`]; also ranges of tags that are not declared ordered, for those who need no
-    /// order.
+    /// As [`Walk::new`], of a tag that answers this.
     pub(crate) fn over(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Self {
+        if let (Values::Equal(value), false) = (values, tag.is_ordered) {
+            let list = ListWalk::new(namespace.index, tag.id, value, sight);
+            let (value, record, prefix) = (value.to_vec(), Vec::new(), Vec::new());
+            return Self { over: Over::List(list), value, record, prefix };
+        }
         let (from, to) = match values {
             Values::Equal(value) => (Bound::Included(value), Bound::Included(value)),
             Values::Prefix(prefix) => (Bound::Included(prefix), Bound::Unbounded),
@@ -280,12 +292,17 @@ impl Walk {
         let mut cursor = Cursor::default();
         let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
         cursor.begin(tag_root(namespace.index, tag.id), range, sight);
-        Self { cursor, value: Vec::new(), record: Vec::new(), prefix: prefix.to_vec() }
+        let (over, prefix) = (Over::Ordered(cursor), prefix.to_vec());
+        Self { over, value: Vec::new(), record: Vec::new(), prefix }
     }
 
     /// False at the end.
     pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
-        let Some(key) = self.cursor.next(set)? else { return Ok(false) };
+        let cursor = match &mut self.over {
+            Over::Ordered(cursor) => cursor,
+            Over::List(list) => return list.next(set, &mut self.record),
+        };
+        let Some(key) = cursor.next(set)? else { return Ok(false) };
         self.value.clear();
         let record = split_composite(key, &mut self.value)?;
         self.record.clear();

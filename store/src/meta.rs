@@ -111,14 +111,27 @@ impl<'a> Tags<'a> {
         Self { rest: &[] }
     }
 
+    /// The tags with the bytes of their names; none behind damage. For who compares names with
+    /// those that are known.
+    #[inline]
+    pub(crate) fn pairs(mut self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        std::iter::from_fn(move || if self.rest.is_empty() { None } else { self.pair().ok() })
+    }
+
     #[inline]
     fn step(&mut self) -> Result<(&'a str, &'a [u8]), Damage> {
+        let (name, value) = self.pair()?;
+        let name = str::from_utf8(name).map_err(|_| Damage("a tag's name is not UTF-8"))?;
+        Ok((name, value))
+    }
+
+    #[inline]
+    fn pair(&mut self) -> Result<(&'a [u8], &'a [u8]), Damage> {
         let ([name_bytes, v0, v1], rest) = self.rest.split_first_chunk::<TAG_HEAD>().ok_or(CUT)?;
         let (name, rest) = rest.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
         let value_bytes = usize::from(u16::from_le_bytes([*v0, *v1]));
         let (value, rest) = rest.split_at_checked(value_bytes).ok_or(CUT)?;
         self.rest = rest;
-        let name = str::from_utf8(name).map_err(|_| Damage("a tag's name is not UTF-8"))?;
         Ok((name, value))
     }
 }

@@ -98,22 +98,55 @@ impl WriteSet<'_> {
         }
     }
 
+    /// The entry of a record of the hidden namespace that this transaction has written, or has read
+    /// just now.
+    #[inline]
+    pub(crate) fn hidden_place(&mut self, key: &[u8]) -> Result<usize> {
+        let hash = self.session.hash(key);
+        self.hidden_place_of(hash, key)
+    }
+
+    /// As [`WriteSet::hidden_place`], of a key whose hash is known.
+    #[inline]
+    pub(crate) fn hidden_place_of(&mut self, hash: u64, key: &[u8]) -> Result<usize> {
+        let table = self.session.hidden_table()?;
+        let place = self.place_of(table, hash, key);
+        if let Some(place) = place
+            && self
+                .buffers
+                .entries
+                .get(place)
+                .is_some_and(|e| e.seen.is_some() || !e.write.is_none())
+        {
+            return Ok(place);
+        }
+        let index = self.session.member.table(table)?;
+        let seen = self.session.member.find_placed_small(index, hash, key)?.seen;
+        self.track(place, (table, hash, key), seen)
+    }
+
+    /// The value of a record that is in the transaction, as the transaction has it.
+    #[inline]
+    pub(crate) fn hidden_at(&self, place: usize) -> Result<Option<&[u8]>> {
+        match self.own(Some(place)) {
+            Own::Written => Ok(Some(self.own_value(Some(place)))),
+            Own::Gone => Ok(None),
+            Own::Not => {
+                let seen = self.buffers.entries.get(place).and_then(|entry| entry.seen);
+                let stored = seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
+                Ok(stored.map(|(_, value)| value))
+            }
+        }
+    }
+
     /// A record of the hidden namespace as this transaction has it, tracked: `read` sees its value.
     pub(crate) fn hidden_value<R>(
         &mut self,
         key: &[u8],
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        let table = self.session.hidden_table()?;
-        let hash = self.session.hash(key);
-        let place = self.place_of(table, hash, key);
-        match self.own(place) {
-            Own::Written => return Ok(Some(read(self.own_value(place)))),
-            Own::Gone => return Ok(None),
-            Own::Not => {}
-        }
-        let (_, stored) = self.read(table, hash, key)?;
-        Ok(stored.map(|(_, value)| read(value)))
+        let place = self.hidden_place(key)?;
+        Ok(self.hidden_at(place)?.map(read))
     }
 
     /// Puts a record of the hidden namespace.

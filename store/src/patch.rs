@@ -86,7 +86,11 @@ impl Session {
         let mut blocks = Vec::new();
         let mut children = Vec::new();
         while let Some(block) = old_blocks.next()? {
-            if changes.iter().any(|change| change.name == block.name) {
+            // One that changes keeps its place: blocks stand in the order in which they came.
+            if let Some(change) = changes.iter().find(|change| change.name == block.name) {
+                if let Some(bytes) = change.bytes {
+                    blocks.push(self.changed(change.name, bytes, &mut children)?);
+                }
                 continue;
             }
             blocks.push(match (block.place, old) {
@@ -98,23 +102,39 @@ impl Session {
                 _ => block,
             });
         }
+        let kept_count = blocks.len();
         for change in changes {
-            let Some(bytes) = change.bytes else { continue };
-            let place = if bytes.len() <= BLOCK_INLINE_MAX {
-                Place::Inline(bytes)
-            } else {
-                let at = self.block_cell(bytes)?;
-                children.extend_from_slice(&at.to_le_bytes());
-                Place::Child(children.len() as u64 / 8 - 1)
-            };
-            let bytes = u32::try_from(bytes.len())
-                .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
-            blocks.push(Block { name: change.name, place, bytes });
+            let known = blocks.get(..kept_count).unwrap_or_default();
+            match change.bytes {
+                Some(bytes) if known.iter().all(|block| block.name != change.name) => {
+                    blocks.push(self.changed(change.name, bytes, &mut children)?);
+                }
+                Some(_) | None => {}
+            }
         }
         if blocks.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: blocks.len() });
         }
         self.draft(spot, &children, &encode(&blocks), meta.unwrap_or(kept))
+    }
+
+    /// A block with new bytes: in the record's cell, or in one of its own.
+    fn changed<'a>(
+        &self,
+        name: &'a str,
+        bytes: &'a [u8],
+        children: &mut Vec<u8>,
+    ) -> Result<Block<'a>> {
+        let place = if bytes.len() <= BLOCK_INLINE_MAX {
+            Place::Inline(bytes)
+        } else {
+            let at = self.block_cell(bytes)?;
+            children.extend_from_slice(&at.to_le_bytes());
+            Place::Child(children.len() as u64 / 8 - 1)
+        };
+        let bytes =
+            u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
+        Ok(Block { name, place, bytes })
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {

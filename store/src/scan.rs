@@ -146,7 +146,79 @@ impl Scan<'_> {
     }
 }
 
+/// A walk that is done in parts, with anything between them: which buckets of the index are still
+/// to be looked at, of those that there were when it began. It holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    next: u64,
+    all: u64,
+}
+
+impl Buckets {
+    /// How many there were.
+    pub const fn count(&self) -> u64 {
+        self.all
+    }
+
+    /// How many are still to be looked at.
+    pub const fn left(&self) -> u64 {
+        self.all.saturating_sub(self.next)
+    }
+
+    /// The next ones, at most so many.
+    fn take(&mut self, most: u64) -> std::ops::Range<u64> {
+        let from = self.next;
+        self.next = from.saturating_add(most.max(1)).min(self.all);
+        from..self.next
+    }
+}
+
 impl Session {
+    /// Begins a walk in parts over a namespace.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn buckets(&self, namespace: Namespace) -> Result<Buckets> {
+        self.member.usable()?;
+        Ok(Buckets { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
+    }
+
+    /// The next part of such a walk: so many buckets. False once it was the last.
+    ///
+    /// A record that is there from the beginning to the end of the walk is met exactly once; one
+    /// that is put or deleted meanwhile is met at most once.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`; what `each` returns.
+    pub fn walk_buckets(
+        &self,
+        namespace: Namespace,
+        buckets: &mut Buckets,
+        most: u64,
+        each: impl FnMut(View<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        self.member.usable()?;
+        let part = buckets.take(most);
+        self.walk_range(namespace, part, buckets.all, each)?;
+        Ok(buckets.next < buckets.all)
+    }
+
+    /// As [`Session::walk_buckets`], and only counts: the records themselves are not touched,
+    /// unless some of them expire.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn count_buckets(
+        &self,
+        namespace: Namespace,
+        buckets: &mut Buckets,
+        most: u64,
+    ) -> Result<u64> {
+        self.member.usable()?;
+        let part = buckets.take(most);
+        self.count_range(namespace, part, buckets.all)
+    }
+
     /// A walk over all records of a namespace.
     ///
     /// # Errors
@@ -172,14 +244,27 @@ impl Session {
         namespace: Namespace,
         from: u64,
         buckets: u64,
-        mut each: impl FnMut(View<'_>) -> Result<()>,
+        each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<Option<u64>> {
         self.member.usable()?;
         let table = self.table(namespace)?;
         let all = self.member.bucket_count(table)?;
         let to = from.saturating_add(buckets.max(1)).min(all);
+        self.walk_range(namespace, from..to, all, each)?;
+        Ok((to < all).then_some(to))
+    }
+
+    /// Calls `each` with the records of some of `all` buckets.
+    fn walk_range(
+        &self,
+        namespace: Namespace,
+        part: std::ops::Range<u64>,
+        all: u64,
+        mut each: impl FnMut(View<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let table = self.table(namespace)?;
         let mut cells = Vec::new();
-        for bucket in from..to {
+        for bucket in part {
             let _held = self.member.pin()?;
             self.member.collect(table, bucket, all, &mut cells)?;
             for at in &cells {
@@ -194,7 +279,29 @@ impl Session {
                 }
             }
         }
-        Ok((to < all).then_some(to))
+        Ok(())
+    }
+
+    /// How many records some of `all` buckets have.
+    fn count_range(
+        &self,
+        namespace: Namespace,
+        part: std::ops::Range<u64>,
+        all: u64,
+    ) -> Result<u64> {
+        let table = self.table(namespace)?;
+        let mut cells = Vec::new();
+        let mut count = 0;
+        for bucket in part {
+            let _held = self.member.pin()?;
+            self.member.collect(table, bucket, all, &mut cells)?;
+            if self.member.traits(namespace.index)? & traits::EXPIRING != 0 {
+                self.drop_past(&mut cells)?;
+            }
+            count += cells.len() as u64;
+            cells.clear();
+        }
+        Ok(count)
     }
 
     /// Calls `each` with every key that matches. Complexity: linear in the namespace.
@@ -222,20 +329,8 @@ impl Session {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn count(&self, namespace: Namespace) -> Result<u64> {
-        let table = self.table(namespace)?;
-        let buckets = self.member.bucket_count(table)?;
-        let mut cells = Vec::new();
-        let mut count = 0;
-        for bucket in 0..buckets {
-            let _held = self.member.pin()?;
-            self.member.collect(table, bucket, buckets, &mut cells)?;
-            if self.member.traits(namespace.index)? & traits::EXPIRING != 0 {
-                self.drop_past(&mut cells)?;
-            }
-            count += cells.len() as u64;
-            cells.clear();
-        }
-        Ok(count)
+        let buckets = self.member.bucket_count(self.table(namespace)?)?;
+        self.count_range(namespace, 0..buckets, buckets)
     }
 
     /// A part of a count that others may continue, as [`Session::walk_part`] is of a walk: how many

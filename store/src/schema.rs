@@ -14,6 +14,8 @@ const UNIQUE: u8 = 1;
 const ORDERED: u8 = 2;
 const COUNTED: u8 = 4;
 const REQUIRED: u8 = 8;
+/// Its records are in lists of postings: every tag that is neither unique nor ordered says so.
+const LISTED: u8 = 16;
 
 /// A tag as an application declares it (TS 29.598, `MetaSchema`: a `MetaTag` with its `keyType`,
 /// `sort` and `presence`). With no property at all it is found by equality.
@@ -28,8 +30,8 @@ pub struct TagSchema {
     /// A value stands in one record of the namespace at the most (`UNIQUE_KEY`): a commit that
     /// gives it to a second one is refused with `TagTaken`. Costs each record a posting.
     pub is_unique: bool,
-    /// Ranges and prefixes can be asked for, in the order of the bytes (`sort`). A tag that is not
-    /// unique has the same index, whether it is ordered or not.
+    /// Ranges and prefixes can be asked for, in the order of the bytes (`sort`). Costs a change of
+    /// a tag twice of what equality alone does.
     pub is_ordered: bool,
     /// How many records have a value is known without looking at them (`COUNT_KEY`). Writers that
     /// give and take the same value meet at its count only if their numbers are equal modulo 8.
@@ -81,9 +83,10 @@ impl Tag {
         matches!(self.state, TagState::Building | TagState::Ready)
     }
 
-    /// True if it has an ordered index: all but the ones that are unique and nothing else.
-    pub(crate) const fn has_order(&self) -> bool {
-        !self.is_unique || self.is_ordered
+    /// True if its values have lists of postings: it is looked up by equality alone, and many
+    /// records may have one value.
+    pub(crate) const fn has_lists(&self) -> bool {
+        !self.is_unique && !self.is_ordered
     }
 
     fn is_as(&self, wanted: &TagSchema) -> bool {
@@ -105,9 +108,27 @@ impl TagSet {
         self.tags.iter()
     }
 
+    /// The tag with this number.
+    #[inline]
+    pub(crate) fn numbered(&self, id: u8) -> Option<&Tag> {
+        self.tags.get(usize::from(id))
+    }
+
+    /// Those that each record must have.
+    #[inline]
+    pub(crate) fn required(&self) -> impl Iterator<Item = &Tag> {
+        self.tags.iter().filter(|tag| tag.is_required && tag.is_kept())
+    }
+
+    /// As [`TagSet::tag`], by the bytes of its name.
+    #[inline]
+    pub(crate) fn named(&self, name: &[u8]) -> Option<&Tag> {
+        self.tags.iter().find(|tag| tag.name.as_bytes() == name && tag.is_kept())
+    }
+
     /// The tag with this name, unless it is gone.
     pub(crate) fn tag(&self, name: &str) -> Option<&Tag> {
-        self.tags.iter().find(|tag| tag.name == name && tag.is_kept())
+        self.named(name.as_bytes())
     }
 
     /// Adds what is not there yet. True if anything is new or not complete yet.
@@ -186,7 +207,8 @@ impl TagSet {
             let bits = bit(tag.is_unique, UNIQUE)
                 | bit(tag.is_ordered, ORDERED)
                 | bit(tag.is_counted, COUNTED)
-                | bit(tag.is_required, REQUIRED);
+                | bit(tag.is_required, REQUIRED)
+                | bit(tag.has_lists(), LISTED);
             let state = match tag.state {
                 TagState::Building => 0,
                 TagState::Ready => 1,
@@ -220,7 +242,7 @@ impl TagSet {
             if usize::from(*id) != tags.len() {
                 return Err(Damage("a tag has another number than its place"));
             }
-            tags.push(Tag {
+            let tag = Tag {
                 name: name.to_owned(),
                 id: *id,
                 is_unique: bits & UNIQUE != 0,
@@ -228,7 +250,11 @@ impl TagSet {
                 is_counted: bits & COUNTED != 0,
                 is_required: bits & REQUIRED != 0,
                 state,
-            });
+            };
+            if tag.has_lists() != (bits & LISTED != 0) {
+                return Err(Damage("a tag has an index of another form than this program reads"));
+            }
+            tags.push(tag);
             rest = after;
         }
         if !rest.is_empty() {
@@ -263,6 +289,19 @@ mod tests {
         let twice = set.declare(&[unique("supi"), unique("supi")]).unwrap_err();
         assert!(twice.to_string().contains("twice"), "{twice}");
         assert!(matches!(set.declare(&[unique("")]), Err(Error::BadName { bytes: 0 })));
+    }
+
+    #[test]
+    fn an_index_of_another_form_is_not_misread() {
+        let mut set = TagSet::default();
+        set.declare(&[TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }]).unwrap();
+        let mut bytes = set.encode();
+        // Generation, count, number, and then the form.
+        assert_eq!(bytes[10], LISTED);
+        for form in [0, LISTED | ORDERED, LISTED | UNIQUE] {
+            bytes[10] = form;
+            assert!(TagSet::decode(&bytes).is_err(), "{form}");
+        }
     }
 
     proptest! {

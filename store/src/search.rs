@@ -183,6 +183,8 @@ pub enum Lookup<'s> {
 pub struct Access {
     /// One value leads to at most one record, in one step.
     pub by_posting: bool,
+    /// One value leads to all records that have it.
+    pub by_value: bool,
     /// A range of values leads to records.
     pub by_order: bool,
 }

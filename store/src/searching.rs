@@ -1,5 +1,7 @@
 //! Searches over the tags of a namespace: `search.rs` says what they mean and how they are planned.
 
+use std::ops::Bound;
+
 use nearstate_model::Result;
 
 use crate::lookup::{Values, Walk};
@@ -86,7 +88,8 @@ impl<'s> Candidates for Lookups<'s> {
         let Ok(tags) = self.session.tag_set(self.namespace.index) else { return Access::default() };
         match tags.tag(tag) {
             Some(known) if known.state == TagState::Ready => {
-                Access { by_posting: known.is_unique, by_order: known.has_order() }
+                let (by_posting, by_order) = (known.is_unique, known.is_ordered);
+                Access { by_posting, by_value: known.has_lists(), by_order }
             }
             _ => Access::default(),
         }
@@ -117,7 +120,12 @@ impl<'s> Candidates for Lookups<'s> {
             Lookup::Range { tag, from, to } => {
                 let tags = self.session.tag_set(self.namespace.index)?;
                 let Some(known) = tags.tag(tag) else { return Ok(Keys::One(None)) };
-                let values = Values::Range(*from, *to);
+                let values = match (*from, *to) {
+                    (Bound::Included(from), Bound::Included(to)) if from == to => {
+                        Values::Equal(from)
+                    }
+                    (from, to) => Values::Range(from, to),
+                };
                 let walk = Walk::over(self.namespace, known, values, Sight::Untracked);
                 Ok(Keys::Entries(Box::new(walk)))
             }

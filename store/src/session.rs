@@ -217,7 +217,8 @@ impl Session {
     #[inline]
     pub(crate) fn spot<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<Spot<'a>> {
         let form = Form::Value;
-        Ok(Spot { table: self.table(namespace)?, hash: self.hash(key), key, form })
+        let (table, hash) = (self.table(namespace)?, self.hash(key));
+        Ok(Spot { table, hash, key, form, is_seen: false })
     }
 
     #[inline]
@@ -234,6 +235,8 @@ pub(crate) struct Spot<'a> {
     pub(crate) key: &'a [u8],
     /// What the record is to be.
     pub(crate) form: Form,
+    /// True if its record was read just now.
+    pub(crate) is_seen: bool,
 }
 
 /// Refuses keys that no record can have.

@@ -5,20 +5,14 @@
 use nearstate_memory::layout::traits;
 use nearstate_model::{Error, Result};
 
+use crate::buffers::{Entry, Span};
 use crate::hidden::{STRIPES, count_key, expiry_root, posting_key, tag_root};
 use crate::meta::{Meta, Tags, is_past, split};
 use crate::ordered::composite;
+use crate::postings::Posting;
 use crate::schema::Tag;
-use crate::workshop::Workshop;
+use crate::workshop::{Due, List, MetaChange, Workshop};
 use crate::writeset::WriteSet;
-
-/// Tags are taken away from all records of a transaction before any is given, so that a value can
-/// go from one record to another.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Round {
-    Taking,
-    Giving,
-}
 
 impl<'s> WriteSet<'s> {
     /// Adds to the transaction what the tags and the expiry of its records need. Returns how many
@@ -68,37 +62,173 @@ impl<'s> WriteSet<'s> {
     }
 
     fn index_written(&mut self, written: usize, shop: &mut Workshop) -> Result<()> {
-        for round in [Round::Taking, Round::Giving] {
-            for place in 0..written {
-                self.index_record(place, round, shop)?;
+        shop.begin();
+        for place in 0..written {
+            self.foresee(place, shop)?;
+        }
+        // Tags are taken away from all records before any is given, so that a value can go from one
+        // record to another.
+        if shop.changes.iter().any(|change| change.has_old) {
+            for number in 0..shop.changes.len() {
+                self.take_old(number, shop)?;
+            }
+        }
+        for number in 0..shop.changes.len() {
+            self.give_new(number, shop)?;
+        }
+        Ok(())
+    }
+
+    /// What a written record has, and what it is to have, beside its value; `None` if all of it
+    /// stays as it is.
+    fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], Span)>> {
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
+        if entry.write.is_none() || entry.traits & (traits::TAGGED | traits::EXPIRING) == 0 {
+            return Ok(None);
+        }
+        let meta = entry.meta;
+        let old = self.old_meta(place)?;
+        match meta {
+            // A patch keeps what the record has; a new one has nothing.
+            None if self.read_again(place)?.is_some() => Ok(None),
+            None => Ok(Some((old, Span::default()))),
+            // The same tags and the same end: everything is where it belongs.
+            Some(new) if !old.is_empty() && old == self.buffers.bytes(new) => Ok(None),
+            Some(new) => Ok(Some((old, new))),
+        }
+    }
+
+    /// Notes which values a record is to get, and asks for the lines that this will need: their
+    /// misses overlap.
+    fn foresee(&mut self, place: usize, shop: &mut Workshop) -> Result<()> {
+        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
+        let Some(Entry { table, hash: record, .. }) = self.buffers.entries.get(place) else {
+            return Ok(());
+        };
+        let (table, record, new) = (*table, *record, self.buffers.bytes(new));
+        shop.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
+        if new.is_empty() {
+            return Ok(());
+        }
+        let set = self.session.tag_set(table)?;
+        for (name, value) in pairs(new) {
+            let Some(tag) = set.named(name) else { continue };
+            if !old.is_empty() && pairs(old).any(|pair| pair == (name, value)) {
+                continue;
+            }
+            let from = shop.foreseen.len();
+            shop.foreseen.extend_from_slice(value);
+            let to = shop.foreseen.len();
+            let hash = self.ask(table, tag, value, (record, &mut shop.key, &mut shop.list))?;
+            let (tag, value) = (tag.id, (from, to));
+            shop.foreseen.extend_from_slice(&shop.key);
+            let key = (to, shop.foreseen.len());
+            shop.dues.push(Due { place, tag, value, key, hash });
+        }
+        Ok(())
+    }
+
+    /// Asks for the bucket of a value's posting, or of the part of its list that the record is
+    /// probably in. Returns the hash of the posting, whose key it leaves in `key`.
+    fn ask(
+        &self,
+        table: u32,
+        tag: &Tag,
+        value: &[u8],
+        (record, key, list): (u64, &mut Vec<u8>, &mut List),
+    ) -> Result<u64> {
+        let member = &self.session.member;
+        let index = member.table(self.session.hidden_table()?)?;
+        key.clear();
+        if tag.is_unique {
+            posting_key(table, tag.id, value, key);
+            let hash = self.session.hash(key);
+            member.prefetch_bucket(index, hash);
+            return Ok(hash);
+        }
+        if tag.has_lists() {
+            list.begin(table, tag.id, value);
+            let (_, key) = list.guess(self, record);
+            member.prefetch_bucket(index, self.session.hash(key));
+        }
+        Ok(0)
+    }
+
+    /// Takes away what a record has and is not to keep.
+    fn take_old(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
+        let Some(MetaChange { place, has_old: true, .. }) = shop.changes.get(number).copied()
+        else {
+            return Ok(());
+        };
+        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
+        let table = entry.table;
+        shop.holder(entry.hash, self.buffers.bytes(entry.key));
+        shop.meta.clear();
+        shop.meta.extend_from_slice(self.buffers.bytes(new));
+        let set = self.session.tag_set(table)?;
+        let new = std::mem::take(&mut shop.meta);
+        let goes = |pair: &(&[u8], &[u8])| new.is_empty() || pairs(&new).all(|kept| kept != *pair);
+        let mut done = Ok(());
+        for (name, value) in pairs(old).filter(goes) {
+            if let Some(tag) = set.named(name) {
+                self.ask(table, tag, value, (shop.hash, &mut shop.key, &mut shop.list))?;
+            }
+        }
+        for (name, value) in pairs(old).filter(goes) {
+            if let Some(tag) = set.named(name) {
+                done = done.and_then(|()| self.take(table, tag, value, shop));
+            }
+        }
+        shop.meta = new;
+        done
+    }
+
+    /// Gives a record what it is to have and has not.
+    fn give_new(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
+        let Some(MetaChange { place, was_ms, .. }) = shop.changes.get(number).copied() else {
+            return Ok(());
+        };
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
+        if entry.write.is_delete() {
+            return Ok(());
+        }
+        let table = entry.table;
+        shop.holder(entry.hash, self.buffers.bytes(entry.key));
+        let new = self.buffers.bytes(entry.meta.unwrap_or_default());
+        let is_ms = ends(new);
+        let set = self.session.tag_set(table)?;
+        for tag in set.required() {
+            if !pairs(new).any(|(name, _)| name == tag.name.as_bytes()) {
+                return Err(Error::BadArgument {
+                    detail: format!("the tag {:?} is required: give the record one", tag.name),
+                });
+            }
+        }
+        if is_ms != 0 && (was_ms == 0 || was_ms > is_ms) {
+            self.order_expiry(table, is_ms, shop)?;
+        }
+        let mut number = 0;
+        while let Some(due) = shop.dues.get(number).copied() {
+            number += 1;
+            let Some(tag) = set.numbered(due.tag) else { continue };
+            if due.place == place {
+                self.give_due(table, tag, &due, shop)?;
             }
         }
         Ok(())
     }
 
-    fn index_record(&mut self, place: usize, round: Round, shop: &mut Workshop) -> Result<()> {
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
-        let (table, meta, seen) = (entry.table, entry.meta, entry.traits);
-        let is_write = !entry.write.is_none();
-        let is_delete = entry.write.is_delete();
-        if !is_write || seen & (traits::TAGGED | traits::EXPIRING) == 0 {
-            return Ok(());
-        }
-        // `None`: a patch, which keeps what the record has; a new one has nothing.
-        if meta.is_none() && self.read_again(place)?.is_some() {
-            return Ok(());
-        }
-        let old = self.old_meta(place)?;
-        shop.meta.clear();
-        shop.meta.extend_from_slice(self.buffers.bytes(meta.unwrap_or_default()));
-        shop.record.clear();
-        shop.record.extend_from_slice(self.key(place));
-        if !is_delete && !shop.meta.is_empty() && old == shop.meta {
-            return Ok(()); // The same tags and the same end: everything is where it belongs.
-        }
-        let new = std::mem::take(&mut shop.meta);
-        let done = self.index_change(table, (old, &new), (round, is_delete), shop);
-        shop.meta = new;
+    fn give_due(&mut self, table: u32, tag: &Tag, due: &Due, shop: &mut Workshop) -> Result<()> {
+        let foreseen = std::mem::take(&mut shop.foreseen);
+        let value = foreseen.get(due.value.0..due.value.1).unwrap_or_default();
+        let done = if tag.is_unique && !tag.is_ordered && !tag.is_counted {
+            let key = foreseen.get(due.key.0..due.key.1).unwrap_or_default();
+            self.give_posting((table, tag), value, (due.hash, key), shop).map(drop)
+        } else {
+            self.give(table, tag, value, shop)
+        };
+        shop.foreseen = foreseen;
         done
     }
 
@@ -111,40 +241,6 @@ impl<'s> WriteSet<'s> {
         })
     }
 
-    fn index_change(
-        &mut self,
-        table: u32,
-        (old, new): (&[u8], &[u8]),
-        (round, is_delete): (Round, bool),
-        shop: &mut Workshop,
-    ) -> Result<()> {
-        if round == Round::Giving && !is_delete {
-            let (was, is) = (ends(old), ends(new));
-            if is != 0 && (was == 0 || was > is) {
-                self.order_expiry(table, is, shop)?;
-            }
-        }
-        let set = self.session.tag_set(table)?;
-        for tag in set.tags().filter(|tag| tag.is_kept()) {
-            if round == Round::Giving && tag.is_required && !is_delete && !has(new, &tag.name) {
-                return Err(Error::BadArgument {
-                    detail: format!("the tag {:?} is required: give the record one", tag.name),
-                });
-            }
-            let (from, to) = if round == Round::Taking { (old, new) } else { (new, old) };
-            for value in values(from, &tag.name) {
-                if values(to, &tag.name).any(|other| other == value) {
-                    continue;
-                }
-                match round {
-                    Round::Taking => self.take(table, tag, value, shop)?,
-                    Round::Giving => self.give(table, tag, value, shop)?,
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Enters a record's value of a tag.
     pub(crate) fn give(
         &mut self,
@@ -155,25 +251,19 @@ impl<'s> WriteSet<'s> {
     ) -> Result<()> {
         let mut is_new = true;
         if tag.is_unique {
-            posting_key(table, tag.id, value, &mut shop.key);
-            let holder = self.hidden_value(&shop.key, <[u8]>::to_vec)?;
-            is_new = holder.as_ref() != Some(&shop.record);
-            if let Some(holder) = holder
-                && is_new
-                && !self.evict(table, &holder, shop)?
-            {
-                return Err(Error::TagTaken {
-                    tag: tag.name.clone(),
-                    value: String::from_utf8_lossy(value).into_owned(),
-                    holder: String::from_utf8_lossy(&holder).into_owned(),
-                });
-            }
-            posting_key(table, tag.id, value, &mut shop.key);
-            if !nearstate_memory::crash::is_planted("forget-posting") {
-                self.put_hidden(&shop.key, &shop.record)?;
-            }
+            let mut key = std::mem::take(&mut shop.key);
+            posting_key(table, tag.id, value, &mut key);
+            let given =
+                self.give_posting((table, tag), value, (self.session.hash(&key), &key), shop);
+            shop.key = key;
+            is_new = given?;
         }
-        if tag.has_order() {
+        if tag.has_lists() {
+            shop.list.begin(table, tag.id, value);
+            let posting = Posting { hash: shop.hash, key: &shop.record };
+            is_new = shop.list.insert(self, posting)?;
+        }
+        if tag.is_ordered {
             shop.key.clear();
             composite(value, &shop.record, &mut shop.key);
             is_new = shop.ordered.insert(self, tag_root(table, tag.id), &shop.key)?;
@@ -182,6 +272,35 @@ impl<'s> WriteSet<'s> {
             self.count((table, tag.id), value, 1, shop)?;
         }
         Ok(())
+    }
+
+    /// Enters the posting of a unique value. False if it is there already.
+    fn give_posting(
+        &mut self,
+        (table, tag): (u32, &Tag),
+        value: &[u8],
+        (hash, key): (u64, &[u8]),
+        shop: &mut Workshop,
+    ) -> Result<bool> {
+        let mut place = self.hidden_place_of(hash, key)?;
+        if let Some(holder) = self.hidden_at(place)? {
+            if holder == shop.record {
+                return Ok(false);
+            }
+            let holder = holder.to_vec();
+            if !self.evict(table, &holder, shop)? {
+                return Err(Error::TagTaken {
+                    tag: tag.name.clone(),
+                    value: String::from_utf8_lossy(value).into_owned(),
+                    holder: String::from_utf8_lossy(&holder).into_owned(),
+                });
+            }
+            place = self.hidden_place_of(hash, key)?;
+        }
+        if !nearstate_memory::crash::is_planted("forget-posting") {
+            self.put(place, &shop.record, &[])?;
+        }
+        Ok(true)
     }
 
     /// Takes a record's value of a tag away.
@@ -195,13 +314,18 @@ impl<'s> WriteSet<'s> {
         let mut is_there = true;
         if tag.is_unique {
             posting_key(table, tag.id, value, &mut shop.key);
-            let is_ours = self.hidden_value(&shop.key, |holder| holder == shop.record)?;
-            is_there = is_ours == Some(true);
+            let place = self.hidden_place(&shop.key)?;
+            is_there = self.hidden_at(place)? == Some(shop.record.as_slice());
             if is_there {
-                self.delete_hidden(&shop.key)?;
+                self.delete(place);
             }
         }
-        if tag.has_order() {
+        if tag.has_lists() {
+            shop.list.begin(table, tag.id, value);
+            let posting = Posting { hash: shop.hash, key: &shop.record };
+            is_there = shop.list.remove(self, posting)?;
+        }
+        if tag.is_ordered {
             shop.key.clear();
             composite(value, &shop.record, &mut shop.key);
             is_there = shop.ordered.remove(self, tag_root(table, tag.id), &shop.key)?;
@@ -232,13 +356,14 @@ impl<'s> WriteSet<'s> {
         }
         self.see_traits(place)?;
         let ours = std::mem::replace(&mut shop.record, holder.to_vec());
+        let our_hash = std::mem::replace(&mut shop.hash, hash);
         let set = self.session.tag_set(table)?;
         for tag in set.tags().filter(|tag| tag.is_kept()) {
             for value in values(meta, &tag.name) {
                 self.take(table, tag, value, shop)?;
             }
         }
-        shop.record = ours;
+        (shop.record, shop.hash) = (ours, our_hash);
         Ok(true)
     }
 
@@ -294,6 +419,9 @@ pub(crate) fn values<'m>(meta: &'m [u8], name: &'m str) -> impl Iterator<Item = 
     tags.filter_map(move |tag| tag.ok().filter(|(found, _)| *found == name).map(|(_, value)| value))
 }
 
-fn has(meta: &[u8], name: &str) -> bool {
-    values(meta, name).next().is_some()
+/// The tags in meta, with the bytes of their names; none behind damage.
+#[inline]
+fn pairs(meta: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
+    meta.map_or(Tags::none(), |(_, meta)| meta.tags()).pairs()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
+use crate::buffers::Labels;
 use crate::found::{Record, own_record};
 use crate::members;
 use crate::meta::{self, is_past, split};
@@ -18,24 +19,6 @@ use crate::record::{Form, Kind};
 use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::write::Condition;
 use crate::writeset::WriteSet;
-
-/// What a record carries beside its value (TS 29.598, `RecordMeta`: `tags` and `ttl`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Labels<'a> {
-    /// Tags: (name, value) pairs in any order; a name may have several values, and what is given
-    /// twice counts once. A name has 1 to [`TAG_NAME_BYTES_MAX`] bytes, a value at most
-    /// [`TAG_VALUE_BYTES_MAX`]; a record has at most [`TAGS_MAX`] pairs. A name that the namespace
-    /// has not declared is kept and watched for, but has no index.
-    ///
-    /// [`TAG_NAME_BYTES_MAX`]: nearstate_model::limits::TAG_NAME_BYTES_MAX
-    /// [`TAG_VALUE_BYTES_MAX`]: nearstate_model::limits::TAG_VALUE_BYTES_MAX
-    /// [`TAGS_MAX`]: nearstate_model::limits::TAGS_MAX
-    pub tags: &'a [(&'a str, &'a [u8])],
-    /// When the record ends by itself, in milliseconds since 1970 by the machine's clock; 0: never.
-    /// It is over as soon as [`now_ms_coarse`](crate::now_ms_coarse) is this time, so one that is
-    /// not in the future is over at once.
-    pub expires_ms: u64,
-}
 
 /// How long a transaction is tried again when others change what it has read.
 #[derive(Clone, Copy, Debug)]
@@ -229,8 +212,7 @@ impl Txn<'_> {
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
-        let meta = encode_meta(labels)?;
-        set.put(place, value, &meta)
+        set.put_labelled(place, value, labels)
     }
 
     /// Puts a set of members, in any order; what is given twice counts once. Whatever the record
@@ -338,23 +320,45 @@ impl Txn<'_> {
     /// `Conflict`, `TransactionTooLarge`, `Damaged`; `WrongKind` in a namespace of counters, whose
     /// records [`Session::delete`] deletes.
     pub fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
-        let is_there = self.get(namespace, key)?.is_some();
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(namespace.kind, "read", ""));
+        }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let place = set.entry(namespace.index, hash, key)?;
+        let place = set.place_of(namespace.index, hash, key);
+        let (place, is_there) = if let Some(place) = place.filter(|place| set.is_written(*place)) {
+            (place, !set.is_deleted(place))
+        } else {
+            let (place, stored) = set.read_ends_at(place, namespace.index, hash, key)?;
+            let is_there = match stored {
+                Some((cell, bytes)) => !is_past(split(cell, bytes)?.1)?,
+                None => false,
+            };
+            (place, is_there)
+        };
         set.delete(place);
         Ok(is_there)
+    }
+
+    /// The keys of a namespace that the transaction has written so far: each with true if it puts a
+    /// record there, false if it deletes it. For whoever walks a namespace within a transaction: a
+    /// walk meets what is in the region, which has none of this yet.
+    pub fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
+        let set = self.set.borrow();
+        let entries = set.buffers.entries.iter();
+        let own = entries.filter(|entry| entry.table == namespace.index && !entry.write.is_none());
+        own.map(|entry| (set.buffers.bytes(entry.key).to_vec(), !entry.write.is_delete())).collect()
     }
 
     /// Commits: everything that was written is there at one instant, for every process, or nothing
     /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read
     /// of it has failed.
     ///
-    /// Cost: the indexes first (a record for each unique value, a leaf for each other one); then
-    /// the lock of each record that was read or written, taken in one order. Waits at most for a
-    /// second or two, and never while it keeps others waiting for more than some milliseconds. A
-    /// full memory fence stands behind it: what its caller reads next is not older. Some records
-    /// past their time may be collected in passing, after it is done.
+    /// Cost: the indexes first (a record for each unique value, a part of a list or a leaf for each
+    /// other one); then the lock of each record that was read or written, taken in one order. Waits
+    /// at most for a second or two, and never while it keeps others waiting for more than some
+    /// milliseconds. A full memory fence stands behind it: what its caller reads next is not older.
+    /// Some records past their time may be collected in passing, after it is done.
     ///
     /// # Errors
     /// `Conflict`: something that was read was changed meanwhile, or what the namespace asks of its
@@ -364,8 +368,13 @@ impl Txn<'_> {
     #[inline]
     pub fn commit(self) -> Result<()> {
         let mut set = self.set.into_inner();
-        let done = set.index_all().and_then(|_| set.tell_all()).and_then(|()| set.commit());
         let session = set.session;
+        if set.is_read_only() {
+            let done = set.commit();
+            set.give_back();
+            return done;
+        }
+        let done = set.index_all().and_then(|_| set.tell_all()).and_then(|()| set.commit());
         set.give_back();
         session.collect_some();
         done

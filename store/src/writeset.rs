@@ -3,12 +3,14 @@
 //!
 //! Reads are consistent at every moment: each new one checks that all earlier ones still stand.
 
-use nearstate_memory::{Access, Cell, Change, Committed, Draft, Expect, Head, Pin, Seen, Verdict};
+use nearstate_memory::{
+    Access, Cell, Change, Committed, Draft, Expect, Head, Pin, Seen, Target, Verdict,
+};
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::address::Address;
-use crate::buffers::{Buffers, Entry, LINEAR_MAX, Span, Write};
+use crate::buffers::{Buffers, Entry, LINEAR_MAX, Labels, Span, Write};
 use crate::copies::Copies;
 use crate::patch::BlockChange;
 use crate::record::Form;
@@ -91,6 +93,7 @@ impl<'s> WriteSet<'s> {
         }
     }
 
+    #[inline]
     pub(crate) fn key(&self, place: usize) -> &[u8] {
         self.buffers.entries.get(place).map_or(&[], |entry| self.buffers.bytes(entry.key))
     }
@@ -133,6 +136,57 @@ impl<'s> WriteSet<'s> {
             entry.seen = Some(placed.seen);
         }
         Ok((place, placed.found))
+    }
+
+    /// As [`WriteSet::read_at`], for whom the value of a large record does not matter.
+    pub(crate) fn read_ends_at(
+        &mut self,
+        place: Option<usize>,
+        table: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<(usize, Stored<'s>)> {
+        let session = self.session;
+        if let Some(place) = place
+            && self.buffers.entries.get(place).is_some_and(|entry| entry.seen.is_some())
+        {
+            return self.read_again(place).map(|stored| (place, stored));
+        }
+        let placed = session.member.find_ends(session.member.table(table)?, hash, key)?;
+        let place = self.track(place, (table, hash, key), placed.seen)?;
+        Ok((place, placed.found))
+    }
+
+    /// True if the transaction has written it.
+    #[inline]
+    pub(crate) fn is_written(&self, place: usize) -> bool {
+        self.buffers.entries.get(place).is_some_and(|entry| !entry.write.is_none())
+    }
+
+    /// True if the transaction has deleted it.
+    pub(crate) fn is_deleted(&self, place: usize) -> bool {
+        self.buffers.entries.get(place).is_some_and(|entry| entry.write.is_delete())
+    }
+
+    /// The entry of a record that was found just now: the transaction rests on it.
+    #[inline]
+    pub(crate) fn track(
+        &mut self,
+        place: Option<usize>,
+        (table, hash, key): (u32, u64, &[u8]),
+        seen: Seen,
+    ) -> Result<usize> {
+        let place = match place {
+            Some(place) => place,
+            None => self.push(table, hash, key)?,
+        };
+        if !self.buffers.is_committing {
+            self.check()?;
+        }
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.seen = Some(seen);
+        }
+        Ok(place)
     }
 
     /// What the region has of a record that is in the transaction; read now if it was not before.
@@ -193,6 +247,32 @@ impl<'s> WriteSet<'s> {
         let member = &self.session.member;
         member.prefetch_bucket(member.table(table)?, hash);
         self.push(table, hash, key)
+    }
+
+    /// As [`WriteSet::put`], with what is to follow the value.
+    #[inline]
+    pub(crate) fn put_labelled(
+        &mut self,
+        place: usize,
+        value: &[u8],
+        labels: Labels<'_>,
+    ) -> Result<()> {
+        // Refused labels leave nothing behind.
+        let meta = self.buffers.keep_meta(labels)?;
+        let value = self.buffers.keep(value)?;
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.write = Write::Put { value };
+            entry.form = Form::Value;
+            entry.meta = Some(meta);
+        }
+        self.buffers.changes += 1;
+        Ok(())
+    }
+
+    /// True if nothing is to be written.
+    #[inline]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.buffers.entries.iter().all(|entry| entry.write.is_none())
     }
 
     /// Buffers a whole new value.
@@ -271,8 +351,7 @@ impl<'s> WriteSet<'s> {
         if self.buffers.is_torn {
             return Err(torn());
         }
-        let writes = self.buffers.entries.iter().filter(|entry| !entry.write.is_none()).count();
-        if writes == 0 {
+        if self.is_read_only() {
             return Ok(()); // All reads were so at the moment of the last.
         }
         // Before the first draft: a forked child has no arena of its own.
@@ -298,7 +377,8 @@ impl<'s> WriteSet<'s> {
         let table = session.member.table(entry.table)?;
         let (mut is_conflict, mut is_stale) = (false, false);
         let key = self.buffers.bytes(entry.key);
-        let changed = session.member.change(table, entry.hash, key, draft, |record| {
+        let target = Target { hash: entry.hash, key, seen: entry.seen };
+        let changed = session.member.change_seen(table, target, draft, |record| {
             let at = record.map_or(0, |cell| cell.at());
             is_conflict = entry.seen.is_some_and(|seen| seen.at != at);
             is_stale = session.member.traits(entry.table)? != entry.traits;
@@ -323,22 +403,16 @@ impl<'s> WriteSet<'s> {
         for place in 0..self.buffers.entries.len() {
             let change =
                 if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
-            let Buffers { entries, bytes, plan, .. } = &mut *self.buffers;
+            let Buffers { entries, plan, .. } = &mut *self.buffers;
             let Some(entry) = entries.get(place) else { break };
-            let key = entry.key.of(bytes);
-            let from = plan.keys.len();
-            plan.keys.extend_from_slice(key);
-            let mut access = Access::new(entry.table, entry.hash, (from, plan.keys.len()));
+            let mut access = Access::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
             access.traits = entry.traits;
-            access.expect = match entry.seen {
-                None => Expect::Anything,
-                Some(seen) if seen.at == 0 => Expect::Nothing,
-                Some(seen) => Expect::Cell(seen.at),
-            };
+            access.expect = entry.seen.map_or(Expect::Anything, Expect::Seen);
             plan.accesses.push(access);
         }
-        match session.member.commit(&mut self.buffers.plan)? {
+        let Buffers { bytes, plan, .. } = &mut *self.buffers;
+        match session.member.commit(plan, bytes)? {
             Committed::Done => {
                 let Buffers { entries, plan, .. } = &mut *self.buffers;
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
@@ -368,7 +442,8 @@ impl<'s> WriteSet<'s> {
         let session = self.session;
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
-        let spot = Spot { table, hash: entry.hash, key, form: entry.form };
+        let (hash, form, is_seen) = (entry.hash, entry.form, entry.seen.is_some());
+        let spot = Spot { table, hash, key, form, is_seen };
         let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
             Write::None => Ok(Change::Keep),

@@ -91,6 +91,27 @@ fn a_transaction_sees_the_form_of_what_it_has_written() {
 }
 
 #[test]
+fn the_last_write_of_a_transaction_says_the_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = mixed(&session);
+    let member: &[&[u8]] = &[b"m"];
+    session
+        .transact(|txn| {
+            txn.patch(ns, b"k", &[block("a", b"1")])?;
+            txn.put_members(ns, b"k", member, Labels::default())?;
+            txn.put(ns, b"k", b"v")?;
+            txn.put_members(ns, b"s", member, Labels::default())?;
+            txn.patch(ns, b"h", &[block("a", b"1")])?;
+            txn.put(ns, b"h", b"v")
+        })
+        .unwrap();
+    let form = |key: &[u8]| session.get(ns, key).unwrap().unwrap().form();
+    assert_eq!([form(b"k"), form(b"s"), form(b"h")], [Form::Value, Form::Set, Form::Value]);
+}
+
+#[test]
 fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();

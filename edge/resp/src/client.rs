@@ -48,6 +48,15 @@ pub trait Lent: std::fmt::Debug {
     /// As [`Txn::put`].
     fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<(), Error>;
 
+    /// As [`Txn::delete`].
+    ///
+    /// # Errors
+    /// As [`Txn::delete`].
+    fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool, Error>;
+
+    /// As [`Txn::written`].
+    fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)>;
+
     /// Does something with the transaction itself.
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>));
 }
@@ -59,6 +68,14 @@ impl Lent for Txn<'_> {
 
     fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<(), Error> {
         Txn::put(self, namespace, key, value)
+    }
+
+    fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool, Error> {
+        Txn::delete(self, namespace, key)
+    }
+
+    fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
+        Txn::written(self, namespace)
     }
 
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>)) {

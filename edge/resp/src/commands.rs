@@ -13,6 +13,13 @@ pub(crate) mod strings;
 pub(crate) mod transactions;
 pub(crate) mod users;
 mod walk;
+pub(crate) mod expiry;
+pub(crate) mod walks;
+pub(crate) mod hashes;
+pub(crate) mod keys;
+pub(crate) mod sets;
+mod scanning;
+mod chance;
 
 use crate::client::Client;
 use crate::parse::Args;

@@ -191,7 +191,7 @@ fn queue(
             "ERR the commands since MULTI have more than {QUEUE_BYTES_MAX} bytes: send fewer"
         )));
     }
-    queue.requests.push((command, kept));
+    queue.requests.push((command.number, kept));
     reply.simple("QUEUED");
     Ok(())
 }

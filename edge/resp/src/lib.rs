@@ -24,6 +24,7 @@ pub mod acl;
 pub mod catalogue;
 pub mod command;
 pub mod script;
+pub mod long_double;
 pub mod key_name;
 pub mod ends;
 pub mod number;

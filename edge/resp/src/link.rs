@@ -1,7 +1,6 @@
 //! The state of one connection: who it is, what it hears, what it has queued.
 
 use crate::acl::User;
-use crate::client::Command;
 use crate::mailbox::Mailbox;
 use crate::parse::KeptArgs;
 use crate::reply::Protocol;
@@ -48,8 +47,8 @@ pub struct Link {
 /// Requests between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// Each with its row of the table.
-    pub requests: Vec<(&'static Command, KeptArgs)>,
+    /// Each with the number of its command.
+    pub requests: Vec<(u16, KeptArgs)>,
     /// Bytes of all of them.
     pub bytes: usize,
     /// True once one of them was refused: `EXEC` refuses all.

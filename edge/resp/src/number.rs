@@ -43,6 +43,26 @@ pub fn plain_float(number: f64) -> String {
     if text.contains(['e', 'E']) { format!("{number:.17}") } else { text }
 }
 
+/// A cursor, as generous as C's `strtoul`, with which Redis reads it: signs, leading zeros, nothing
+/// at all. `None`: it is no number, or larger than 64 bits.
+pub fn cursor(text: &[u8]) -> Option<u64> {
+    let (is_negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut number = 0_u64;
+    for byte in digits {
+        let digit = u64::from(byte.checked_sub(b'0').filter(|digit| *digit <= 9)?);
+        number = number.checked_mul(10)?.checked_add(digit)?;
+    }
+    Some(if is_negative { number.wrapping_neg() } else { number })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +110,27 @@ mod tests {
         assert_eq!(plain_float(10.6), "10.6");
         assert_eq!(plain_float(5000.0), "5000");
         assert_eq!(plain_float(1e20), "100000000000000000000");
+    }
+
+    #[test]
+    fn cursors_are_read_as_c_reads_them() {
+        for (text, number) in [
+            ("", Some(0)),
+            ("0", Some(0)),
+            ("007", Some(7)),
+            ("+7", Some(7)),
+            ("-1", Some(u64::MAX)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("-18446744073709551616", None),
+            ("-", None),
+            ("+", None),
+            ("+-1", None),
+            (" 1", None),
+            ("1 ", None),
+            ("0x10", None),
+        ] {
+            assert_eq!(cursor(text.as_bytes()), number, "{text:?}");
+        }
     }
 }

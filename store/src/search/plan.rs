@@ -104,7 +104,8 @@ fn lookup<'s, C: Candidates>(
         Op::Lt => (Bound::Unbounded, Bound::Excluded(value)),
         Op::Lte => (Bound::Unbounded, Bound::Included(value)),
     };
-    access.by_order.then_some(Lookup::Range { tag, from, to })
+    let is_answered = access.by_order || (op == Op::Eq && access.by_value);
+    is_answered.then_some(Lookup::Range { tag, from, to })
 }
 
 /// The sources with the fewest records. With no choice nothing is weighed.

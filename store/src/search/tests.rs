@@ -32,7 +32,8 @@ impl Records {
         match self.indexes.get(tag) {
             Some(index) if index.is_ready => Access {
                 by_posting: index.is_unique,
-                by_order: index.is_ordered || !index.is_unique,
+                by_value: !index.is_unique && !index.is_ordered,
+                by_order: index.is_ordered,
             },
             _ => Access::default(),
         }
@@ -55,7 +56,8 @@ impl Records {
                 found
             }
             Lookup::Range { tag, from, to } => {
-                assert!(self.access_to(tag).by_order);
+                let access = self.access_to(tag);
+                assert!(access.by_order || (access.by_value && from == to));
                 let range = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
                 // As an ordered index has them: by value, then by record.
                 let found = pairs.filter(|(_, (name, value))| name == tag && range.contains(value));
@@ -264,7 +266,9 @@ fn the_most_selective_source_is_taken() {
         (Search::And(vec![eq("dnn", "ims"), eq("age", "04")]), "age..", 10, 2, 10),
         (Search::And(vec![eq("note", "x"), eq("age", "04")]), "age..", 10, 0, 10),
         (compare(Op::Gte, "age", "98"), "age..", 20, 0, 20),
-        (compare(Op::Neq, "dnn", "ims"), "dnn..", 1000, 0, 500),
+        // A tag without order answers equality alone.
+        (compare(Op::Neq, "dnn", "ims"), "all", 1000, 0, 500),
+        (compare(Op::Neq, "age", "04"), "age..", 1000, 0, 990),
         (Search::Or(vec![eq("supi", "imsi-001"), eq("age", "01")]), "supi= age..", 10, 0, 10),
         (Search::Or(vec![eq("supi", "imsi-001"), eq("note", "y")]), "all", 1000, 0, 1),
         (not(eq("dnn", "ims")), "all", 1000, 0, 500),

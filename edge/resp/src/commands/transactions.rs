@@ -157,7 +157,9 @@ impl Execution {
             }
         }
         reply.array(self.queue.requests.len());
-        for (place, (command, kept)) in self.queue.requests.iter().enumerate() {
+        for (place, (number, kept)) in self.queue.requests.iter().enumerate() {
+            let commands = client.catalogue.commands();
+            let Some(command) = commands.get(usize::from(*number)) else { continue };
             let (mark, changes) = (reply.mark(), txn.changes());
             let done = match self.refused.get(&place) {
                 Some(refusal) => Err(refusal.clone()),
@@ -194,8 +196,10 @@ fn run_one(
         link: &mut *client.link,
         txn: Some(txn),
     };
-    (command.run)(&mut inner, args, reply)?;
-    let Some(mut work) = client.link.work.take() else { return Ok(()) };
+    let done = (command.run)(&mut inner, args, reply);
+    let work = client.link.work.take();
+    done?;
+    let Some(mut work) = work else { return Ok(()) };
     if command.flags.has(Flags::WRITE) {
         let name = command.name.to_ascii_uppercase();
         return Err(Refusal::new(format!(

@@ -3,8 +3,12 @@
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::client::Command;
 use crate::command::{Group, Places};
+use crate::commands::hashes;
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Hashes, ..super::ROW };
+
+/// What the region can keep.
+const FIELDS: &str = "At most 1024 fields, with names of 1 to 255 bytes of UTF-8 without a NUL.";
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
@@ -13,7 +17,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW_FAST,
         summary: "Sets fields of a hash; answers how many are new.",
         complexity: "O(N), N fields given",
-        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        differs: FIELDS,
+        run: hashes::hset,
         ..ROW
     },
     Command {
@@ -22,7 +27,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW_FAST,
         summary: "Sets fields of a hash; answers OK.",
         complexity: "O(N), N fields given",
-        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        differs: FIELDS,
+        run: hashes::hmset,
         ..ROW
     },
     Command {
@@ -30,16 +36,25 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 4,
         flags: GROW_FAST,
         summary: "Sets a field of a hash if it is not there.",
-        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        differs: FIELDS,
+        run: hashes::hsetnx,
         ..ROW
     },
-    Command { name: "hget", arity: 3, flags: READ_FAST, summary: "The value of a field.", ..ROW },
+    Command {
+        name: "hget",
+        arity: 3,
+        flags: READ_FAST,
+        summary: "The value of a field.",
+        run: hashes::hget,
+        ..ROW
+    },
     Command {
         name: "hmget",
         arity: -3,
         flags: READ_FAST,
         summary: "The values of some fields.",
         complexity: "O(N), N fields given",
+        run: hashes::hmget,
         ..ROW
     },
     Command {
@@ -48,6 +63,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         summary: "All fields with their values.",
         complexity: "O(N), N fields of the hash",
+        run: hashes::hgetall,
         ..ROW
     },
     Command {
@@ -56,6 +72,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE_FAST,
         summary: "Deletes fields; with the last one the key.",
         complexity: "O(N), N fields given",
+        run: hashes::hdel,
         ..ROW
     },
     Command {
@@ -63,6 +80,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: READ_FAST,
         summary: "Whether a field is there.",
+        run: hashes::hexists,
         ..ROW
     },
     Command {
@@ -70,6 +88,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "How many fields there are.",
+        run: hashes::hlen,
         ..ROW
     },
     Command {
@@ -78,6 +97,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         summary: "The names of all fields.",
         complexity: "O(N), N fields of the hash",
+        run: hashes::hkeys,
         ..ROW
     },
     Command {
@@ -86,6 +106,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         summary: "The values of all fields.",
         complexity: "O(N), N fields of the hash",
+        run: hashes::hvals,
         ..ROW
     },
     Command {
@@ -93,7 +114,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 4,
         flags: GROW_FAST,
         summary: "Adds to the number in a field.",
-        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        differs: FIELDS,
+        run: hashes::hincrby,
         ..ROW
     },
     Command {
@@ -101,7 +123,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 4,
         flags: GROW_FAST,
         summary: "Adds a fraction to the number in a field.",
-        differs: "At most 1024 fields, with names of 1 to 255 bytes.",
+        differs: FIELDS,
+        run: hashes::hincrbyfloat,
         ..ROW
     },
     Command {
@@ -109,6 +132,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: READ_FAST,
         summary: "The length of a field's value.",
+        run: hashes::hstrlen,
         ..ROW
     },
     Command {
@@ -116,7 +140,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: READ,
         summary: "Walks the fields of a hash in parts.",
-        complexity: "O(1) a call, O(N) for all N fields",
+        complexity: "O(N), N fields of the hash",
+        differs: "Answers the whole hash in one call, whatever COUNT says.",
+        run: hashes::hscan,
         ..ROW
     },
     Command {
@@ -125,6 +151,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         summary: "Fields by chance.",
         complexity: "O(N), N fields of the hash",
+        differs: "With a count below zero at most 65536 fields and 64 MiB are answered.",
+        run: hashes::hrandfield,
         ..ROW
     },
 ];

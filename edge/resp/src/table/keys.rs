@@ -3,6 +3,7 @@
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
 use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places, Walk};
+use crate::commands::{expiry, keys, walks};
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Keys, ..super::ROW };
 
@@ -14,6 +15,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "Deletes keys.",
         complexity: "O(N), N keys given",
+        differs: "More than 1000 keys are deleted in parts of 1000, each at one instant.",
+        run: keys::del,
         ..ROW
     },
     Command {
@@ -24,6 +27,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes keys.",
         complexity: "O(N), N keys given",
         differs: "Does what DEL does: memory is given back later by whoever writes, in both.",
+        run: keys::del,
         ..ROW
     },
     Command {
@@ -33,6 +37,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "How many of the keys are there.",
         complexity: "O(N), N keys given",
+        run: keys::exists,
         ..ROW
     },
     Command {
@@ -40,6 +45,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "The form of a record: string, hash, set or none.",
+        run: keys::type_of,
         ..ROW
     },
     Command {
@@ -48,6 +54,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE,
         keys: Places::TWO,
         summary: "Gives a record another key, whatever was there.",
+        complexity: "O(N), N bytes of the record",
+        run: keys::rename,
         ..ROW
     },
     Command {
@@ -56,6 +64,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE_FAST,
         keys: Places::TWO,
         summary: "Gives a record another key if that is free.",
+        complexity: "O(N), N bytes of the record",
+        run: keys::renamenx,
         ..ROW
     },
     Command {
@@ -65,7 +75,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::TWO,
         summary: "Copies a record to another key.",
         complexity: "O(N), N bytes of the record",
-        differs: "`DB` takes 0 only: there is one database.",
+        differs: "`DB` takes 0 only: there is one database. Tags are copied too: the value of a \
+                  unique tag is taken then, and answers `TAGTAKEN`.",
+        run: keys::copy,
         ..ROW
     },
     Command {
@@ -76,6 +88,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "How many of the keys are there.",
         complexity: "O(N), N keys given",
         differs: "Touches nothing: there is no eviction.",
+        run: keys::exists,
         ..ROW
     },
     Command {
@@ -83,6 +96,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: WRITE_FAST,
         summary: "Lets a key end after some seconds.",
+        run: expiry::expire,
         ..ROW
     },
     Command {
@@ -90,6 +104,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: WRITE_FAST,
         summary: "Lets a key end after some milliseconds.",
+        run: expiry::pexpire,
         ..ROW
     },
     Command {
@@ -97,6 +112,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: WRITE_FAST,
         summary: "Lets a key end at a time in seconds since 1970.",
+        run: expiry::expireat,
         ..ROW
     },
     Command {
@@ -104,6 +120,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: WRITE_FAST,
         summary: "Lets a key end at a time in milliseconds since 1970.",
+        run: expiry::pexpireat,
         ..ROW
     },
     Command {
@@ -111,6 +128,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "How many seconds a key has left.",
+        run: expiry::ttl,
         ..ROW
     },
     Command {
@@ -118,6 +136,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "How many milliseconds a key has left.",
+        run: expiry::pttl,
         ..ROW
     },
     Command {
@@ -125,6 +144,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "When a key ends, in seconds since 1970.",
+        run: expiry::expiretime,
         ..ROW
     },
     Command {
@@ -132,9 +152,17 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "When a key ends, in milliseconds since 1970.",
+        run: expiry::pexpiretime,
         ..ROW
     },
-    Command { name: "persist", arity: 2, flags: WRITE_FAST, summary: "Lets a key not end.", ..ROW },
+    Command {
+        name: "persist",
+        arity: 2,
+        flags: WRITE_FAST,
+        summary: "Lets a key not end.",
+        run: expiry::persist,
+        ..ROW
+    },
     Command {
         name: "keys",
         arity: 2,
@@ -144,7 +172,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: Categories::DANGEROUS,
         summary: "All keys that match a pattern.",
         complexity: "O(N), N keys of the namespace, or of all",
-        differs: "A pattern that begins with a literal `{ns},` walks that namespace only.",
+        differs: "A pattern that begins with a literal `{ns},` walks that namespace only. Keys \
+                  that come or go meanwhile may be answered or not.",
+        run: walks::keys,
         ..ROW
     },
     Command {
@@ -155,7 +185,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         walk: Walk::Match,
         summary: "Walks the keys in parts.",
         complexity: "O(1) a call, O(N) for all N keys",
-        differs: "A MATCH that begins with a literal `{ns},` walks that namespace only.",
+        differs: "A MATCH that begins with a literal `{ns},` walks that namespace only. Between \
+                  MULTI and EXEC the walk is whole in one call.",
+        run: walks::scan,
         ..ROW
     },
     Command {
@@ -164,6 +196,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::No,
         walk: Walk::All,
         summary: "A key by chance.",
+        run: walks::randomkey,
         ..ROW
     },
     Command {
@@ -172,7 +205,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::No,
         walk: Walk::All,
         summary: "How many keys there are.",
-        complexity: "O(N), N namespaces",
+        complexity: "O(N), N keys",
+        differs: "Keys that come or go meanwhile may be counted or not.",
+        run: walks::dbsize,
         ..ROW
     },
     Command {
@@ -184,7 +219,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: Categories::DANGEROUS,
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
-        differs: "The same as FLUSHALL: there is one database. ASYNC and SYNC do the same.",
+        differs: "The same as FLUSHALL: there is one database.",
+        run: walks::flush,
         ..ROW
     },
     Command {
@@ -196,7 +232,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         also: Categories::DANGEROUS,
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
-        differs: "ASYNC and SYNC do the same.",
+        differs: "Deletes in parts, whether ASYNC or SYNC: keys that come meanwhile may stay. \
+                  Between MULTI and EXEC at most 1000 keys, at one instant.",
+        run: walks::flush,
         ..ROW
     },
     Command {
@@ -215,6 +253,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::span(2, 2, 1),
         summary: "How a record is kept.",
         differs: "The words are Redis'; what lies in the region is the same for all sizes.",
+        run: keys::encoding,
         ..ROW
     },
 ];

@@ -3,6 +3,7 @@
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::commands::sets;
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Sets, ..super::ROW };
 
@@ -12,7 +13,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: GROW_FAST,
         summary: "Adds members to a set; answers how many are new.",
-        complexity: "O(N), N members given",
+        complexity: "O(N), N members of the set, which is written anew",
+        differs: "A set has at most 1048576 members.",
+        run: sets::sadd,
         ..ROW
     },
     Command {
@@ -20,7 +23,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: WRITE_FAST,
         summary: "Takes members from a set; with the last one the key.",
-        complexity: "O(N), N members given",
+        complexity: "O(N), N members of the set, which is written anew",
+        run: sets::srem,
         ..ROW
     },
     Command {
@@ -29,6 +33,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         summary: "All members.",
         complexity: "O(N), N members of the set",
+        run: sets::smembers,
         ..ROW
     },
     Command {
@@ -36,6 +41,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 3,
         flags: READ_FAST,
         summary: "Whether this is a member.",
+        run: sets::sismember,
         ..ROW
     },
     Command {
@@ -44,6 +50,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ_FAST,
         summary: "Whether these are members, one by one.",
         complexity: "O(N), N members given",
+        run: sets::smismember,
         ..ROW
     },
     Command {
@@ -51,6 +58,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: 2,
         flags: READ_FAST,
         summary: "How many members there are.",
+        run: sets::scard,
         ..ROW
     },
     Command {
@@ -58,7 +66,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: WRITE_FAST,
         summary: "Takes members by chance, and answers them.",
-        complexity: "O(N), N members taken",
+        complexity: "O(N), N members of the set, which is written anew",
+        run: sets::spop,
         ..ROW
     },
     Command {
@@ -66,7 +75,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: READ,
         summary: "Members by chance.",
-        complexity: "O(N), N members asked for",
+        complexity: "O(N), N members of the set, or asked for",
+        differs: "With a count below zero at most 65536 members and 64 MiB are answered.",
+        run: sets::srandmember,
         ..ROW
     },
     Command {
@@ -75,6 +86,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: WRITE_FAST,
         keys: Places::TWO,
         summary: "Moves a member from one set to another.",
+        complexity: "O(N), N members of the set, which is written anew",
+        differs: "A set has at most 1048576 members.",
+        run: sets::smove,
         ..ROW
     },
     Command {
@@ -84,6 +98,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "What all sets have.",
         complexity: "O(N*M), N members of the smallest, M sets",
+        run: sets::sinter,
         ..ROW
     },
     Command {
@@ -93,6 +108,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "What any of the sets has.",
         complexity: "O(N), N members of all sets",
+        run: sets::sunion,
         ..ROW
     },
     Command {
@@ -102,6 +118,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "What the first set has and no other.",
         complexity: "O(N), N members of all sets",
+        run: sets::sdiff,
         ..ROW
     },
     Command {
@@ -111,6 +128,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::Counted { count: 1, first: 2, step: 1 },
         summary: "How many members all sets have.",
         complexity: "O(N*M), N members of the smallest, M sets",
+        run: sets::sintercard,
         ..ROW
     },
     Command {
@@ -118,7 +136,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: READ,
         summary: "Walks the members of a set in parts.",
-        complexity: "O(1) a call, O(N) for all N members",
+        complexity: "O(N), N members of the set",
+        differs: "Answers the whole set in one call, whatever COUNT says.",
+        run: sets::sscan,
         ..ROW
     },
 ];

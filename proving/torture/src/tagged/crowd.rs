@@ -16,8 +16,8 @@ use crate::tagged::crowd::ledger::Ledger;
 use crate::tagged::crowd::worker::{open, path_of};
 use crate::verify::check_clean;
 
-pub(crate) mod worker;
 mod ledger;
+pub(crate) mod worker;
 
 /// The size of the region: each session that ever wrote has four MiB of it for its stream.
 const BYTES_MAX: u64 = 1 << 30;

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_store::meta::Meta;
-use nearstate_store::{Entry, Event, EventKind, Namespace, Session, Step, now_ms_coarse};
+use nearstate_store::{Entry, Event, EventKind, Namespace, Session, Step, Values, now_ms_coarse};
+
+use crate::tagged::crowd::worker::ZONES;
 
 /// A record as it was put.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,6 +186,31 @@ impl Ledger {
         Ok([done, taken, cut, cut_done])
     }
 
+    /// Compares with the records that a list of postings leads to.
+    fn compare_zone(&self, session: &Session, ns: Namespace, zone: &str) -> Result<(), String> {
+        let tag = ("zone".to_owned(), zone.to_owned());
+        let begun_ms = now_ms_coarse();
+        let mut found = BTreeSet::new();
+        session
+            .find_all(ns, "zone", Values::Equal(zone.as_bytes()), |view| {
+                found.insert(utf8(view.key()))
+            })
+            .map_err(|e| format!("find all of {zone}: {e}"))?;
+        let now_ms = now_ms_coarse();
+        for (key, put) in self.stored.iter().filter(|(_, put)| put.tags.contains(&tag)) {
+            let is_living = put.expires_ms == 0 || put.expires_ms > now_ms;
+            let was_past = put.expires_ms != 0 && put.expires_ms <= begun_ms;
+            let is_found = found.remove(key);
+            if is_living && !is_found || was_past && is_found {
+                return Err(format!("{key}: found by {zone}: {is_found}, it is {put:?}"));
+            }
+        }
+        match found.first() {
+            Some(key) => Err(format!("{key} is found by {zone} and does not have it")),
+            None => Ok(()),
+        }
+    }
+
     /// Compares with the records that are there, and with what is counted of them.
     pub(super) fn compare(&self, session: &Session, ns: Namespace) -> Result<u64, String> {
         let begun_ms = now_ms_coarse();
@@ -213,14 +240,19 @@ impl Ledger {
             }
             for tag in &put.tags {
                 *counts.entry(tag.clone()).or_insert(0_u64) += 1;
-                if tag.0 != "cell"
+                if !["cell", "zone"].contains(&tag.0.as_str())
                     && let Some(other) = holders.insert(tag.clone(), key)
                 {
                     return Err(format!("{tag:?} has two holders: {key} and {other}"));
                 }
             }
         }
-        for ((name, value), wanted) in counts.iter().filter(|((name, _), _)| name != "guti") {
+        for zone in 0..ZONES {
+            self.compare_zone(session, ns, &format!("z{zone}"))?;
+        }
+        for ((name, value), wanted) in
+            counts.iter().filter(|((name, _), _)| name != "guti" && name != "zone")
+        {
             let count = session.count_tagged(ns, name, value.as_bytes());
             let count = count.map_err(|e| format!("count of {value}: {e}"))?;
             if count != *wanted {

@@ -1,14 +1,14 @@
 //! What the processes of a crowd do: attach and detach sessions with tags that others want as well,
 //! collect what has ended, look records up by their tags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearstate_store::{
-    Error, Labels, Namespace, Region, Schema, Session, Values, View, now_ms_coarse,
+    Error, Labels, Namespace, Region, Schema, Session, TagSchema, Values, View, now_ms_coarse,
 };
 
 use crate::dice::Dice;
@@ -20,6 +20,8 @@ const KEYS: u64 = 24;
 pub(super) const UNIQUES: u64 = 40;
 /// Values of the counted tag.
 pub(super) const CELLS: u64 = 6;
+/// Values of the tag that is looked up by equality alone.
+pub(super) const ZONES: u64 = 2;
 /// The longest time until a record ends, if it does.
 const ENDS_MS_MAX: u64 = 60;
 
@@ -28,7 +30,9 @@ const NAME: &str = "sessions";
 
 /// Opens the crowd's namespace.
 pub(super) fn open(session: &Session) -> Result<Namespace, String> {
-    let schema = Schema { tags: tags(), ..Schema::default() };
+    let zone = TagSchema { name: "zone".to_owned(), ..TagSchema::default() };
+    let tags = tags().into_iter().chain([zone]).collect();
+    let schema = Schema { tags, ..Schema::default() };
     session.namespace(NAME, &schema).map_err(|e| format!("open: {e}"))
 }
 
@@ -59,7 +63,8 @@ enum Step {
 }
 
 fn step(me: u16, dice: &mut Dice, key: u64) -> Step {
-    let key = format!("w{me}-{key}");
+    // Long ones, so that lists of a few dozen postings are split and joined.
+    let key = format!("w{me}-{key:050}");
     if dice.chance(25) {
         return Step::Delete { key };
     }
@@ -70,6 +75,9 @@ fn step(me: u16, dice: &mut Dice, key: u64) -> Step {
     }
     if dice.chance(60) {
         tags.push(format!("teid=t{}", dice.below(UNIQUES)));
+    }
+    if dice.chance(80) {
+        tags.push(format!("zone=z{}", dice.below(ZONES)));
     }
     let ends = if dice.chance(40) { now_ms_coarse() + dice.below(ENDS_MS_MAX) } else { 0 };
     Step::Put { key, tags, expires_ms: ends }
@@ -233,22 +241,29 @@ impl Reader {
         Ok(Some(holder.unwrap_or_default()))
     }
 
-    /// Every record with a value of the counted tag.
+    /// Every record with a value of the counted tag, or of the one that has lists; none twice.
     fn walk(&self, dice: &mut Dice) -> Result<u64, String> {
-        let cell = format!("c{}", dice.below(CELLS));
-        let (mut lookups, mut failure) = (1, Ok(()));
+        let (name, value) = if dice.chance(50) {
+            ("cell", format!("c{}", dice.below(CELLS)))
+        } else {
+            ("zone", format!("z{}", dice.below(ZONES)))
+        };
+        let (mut lookups, mut failure, mut met) = (1, Ok(()), BTreeSet::new());
         let walked =
-            self.session.find_all(self.ns, "cell", Values::Equal(cell.as_bytes()), |view| {
+            self.session.find_all(self.ns, name, Values::Equal(value.as_bytes()), |view| {
                 lookups += 1;
-                let has_it = view.tags().any(|tag| tag == ("cell", cell.as_bytes()));
-                failure = judge(view).and_then(|()| {
-                    if has_it { Ok(()) } else { Err(format!("{cell} led to another")) }
+                let has_it = view.tags().any(|tag| tag == (name, value.as_bytes()));
+                let is_new = met.insert(view.key().to_vec());
+                failure = judge(view).and_then(|()| match (has_it, is_new) {
+                    (true, true) => Ok(()),
+                    (false, _) => Err(format!("{value} led to another")),
+                    (_, false) => Err(format!("{value} led to one record twice")),
                 });
                 failure.is_ok()
             });
         match walked {
             Ok(()) | Err(Error::Conflict { .. }) => failure.map(|()| lookups),
-            Err(error) => Err(format!("find all of {cell}: {error}")),
+            Err(error) => Err(format!("find all of {value}: {error}")),
         }
     }
 }

@@ -1,0 +1,256 @@
+//! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
+
+use crate::client::{Change, Client};
+use crate::number::{integer, integer_or_refuse};
+use crate::parse::Args;
+use crate::records::{Fault, Found, Kept, Spot, put_set, put_string};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use nearstate_model::Error;
+use nearstate_model::limits::KEY_BYTES_MAX;
+use nearstate_store::{BlockChange, Form, Kind};
+
+type Answer = Result<(), Refusal>;
+
+/// The most keys that one `DEL` deletes at one instant. What a transaction reads is checked again
+/// with each further read, so that more would keep the core for too long.
+const DELETED_TOGETHER_MAX: usize = 1000;
+
+/// Up to so many bytes Redis keeps a string within its object.
+const EMBEDDED_BYTES_MAX: usize = 44;
+/// Up to so many elements Redis keeps a small hash, or a set of numbers, in one piece.
+const PACKED_COUNT_MAX: usize = 512;
+/// Up to so many bytes a field and a value may have in it.
+const PACKED_BYTES_MAX: usize = 64;
+
+fn arg(args: Args<'_>, index: usize) -> &[u8] {
+    args.get(index).unwrap_or_default()
+}
+
+/// The counter that a key names: of a namespace that an embedded process has made for them.
+fn counter<'k>(client: &Client<'_>, key: &'k [u8]) -> Result<Option<Spot<'k>>, Refusal> {
+    let spot = client.records.find(key)?;
+    Ok(spot.filter(|spot| spot.namespace.kind() == Kind::Counters))
+}
+
+/// The form of a key's record; `None` if there is none. A counter is a value.
+fn form(client: &Client<'_>, key: &[u8]) -> Result<Option<Form>, Refusal> {
+    if let Some(spot) = counter(client, key)? {
+        if spot.key.len() > KEY_BYTES_MAX {
+            return Ok(None);
+        }
+        let count = client.session().read_counter(spot.namespace, spot.key)?;
+        return Ok(count.map(|_| Form::Value));
+    }
+    Ok(client.read(key)?.map(|found| found.form()))
+}
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`
+pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let keys = args.from(1);
+    if let (Some(key), 1, None) = (keys.get(0), keys.len(), client.txn) {
+        let is_gone = match client.records.find(key)? {
+            Some(Spot { namespace, key }) => client.session().delete(namespace, key)?,
+            None => false,
+        };
+        reply.int(is_gone.into());
+        return Ok(());
+    }
+    let mut gone = 0;
+    let mut records = Vec::with_capacity(keys.len());
+    for key in keys.iter() {
+        match (counter(client, key)?, client.txn) {
+            (None, _) => records.push(key),
+            (Some(_), Some(_)) => return Err(Refusal::WRONG_TYPE),
+            (Some(Spot { namespace, key }), None) => {
+                gone += usize::from(client.session().delete(namespace, key)?);
+            }
+        }
+    }
+    for part in records.chunks(DELETED_TOGETHER_MAX) {
+        gone += client.change(|change| {
+            let mut gone = 0;
+            for key in part {
+                gone += usize::from(change.delete(key)?);
+            }
+            Ok(gone)
+        })?;
+    }
+    reply.count(gone);
+    Ok(())
+}
+
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`
+pub(crate) fn exists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let mut there = 0;
+    for key in args.from(1).iter() {
+        there += usize::from(form(client, key)?.is_some());
+    }
+    reply.count(there);
+    Ok(())
+}
+
+/// `TYPE key`
+pub(crate) fn type_of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.simple(form(client, arg(args, 1))?.map_or("none", word));
+    Ok(())
+}
+
+/// What Redis calls a form.
+pub(super) const fn word(form: Form) -> &'static str {
+    match form {
+        Form::Value => "string",
+        Form::Blocks => "hash",
+        Form::Set => "set",
+    }
+}
+
+/// Puts what was found to another place, whatever is there: value, end and tags.
+fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Result<(), Fault> {
+    // All that may be refused is judged first: between MULTI and EXEC nothing is taken back.
+    let Spot { namespace, key } = target;
+    let may_be = match (namespace.kind(), found.form()) {
+        (Kind::Mixed, _) | (Kind::Value, Form::Value) | (Kind::Blocks, Form::Blocks) => true,
+        (Kind::Value | Kind::Blocks | Kind::Counters, _) => false,
+    };
+    if !may_be {
+        return Err(Refusal::WRONG_TYPE.into());
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLarge { bytes: key.len() }.into());
+    }
+    let kept = Kept::of(found);
+    match found.form() {
+        Form::Value => put_string(change.txn, target, found.string()?, &kept)?,
+        Form::Set => {
+            let members: Vec<&[u8]> = found.members()?.collect();
+            put_set(change.txn, target, &members, &kept)?;
+        }
+        Form::Blocks => {
+            let fields = found.fields()?;
+            let blocks: Vec<BlockChange<'_>> = fields
+                .iter()
+                .map(|(name, bytes)| BlockChange { name, bytes: Some(bytes) })
+                .collect();
+            change.txn.delete(namespace, key)?;
+            change.txn.patch(namespace, key, &blocks)?;
+            let tags = kept.tags();
+            if kept.expires_ms != 0 || !tags.is_empty() {
+                change.txn.label(namespace, key, kept.labels(&tags))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives a record another key. False if `is_free` is asked for and there is a record.
+fn rename_to(client: &Client<'_>, args: Args<'_>, is_free: bool) -> Result<bool, Refusal> {
+    let (from, to) = (arg(args, 1), arg(args, 2));
+    client.change(|change| {
+        let Some(found) = change.read(from)? else { return Err(Refusal::NO_KEY.into()) };
+        if from == to {
+            return Ok(false);
+        }
+        let target = change.spot(to)?;
+        if is_free && change.read_at(target)?.is_some() {
+            return Ok(false);
+        }
+        put_copy(change, target, &found)?;
+        change.delete(from)?;
+        Ok(true)
+    })
+}
+
+/// `RENAME key newkey`
+pub(crate) fn rename(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    rename_to(client, args, false)?;
+    reply.ok();
+    Ok(())
+}
+
+/// `RENAMENX key newkey`
+pub(crate) fn renamenx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.int(rename_to(client, args, true)?.into());
+    Ok(())
+}
+
+/// `COPY source destination [DB destination-db] [REPLACE]`
+pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let (from, to) = (arg(args, 1), arg(args, 2));
+    let mut has_replace = false;
+    let mut rest = args.from(3);
+    while let Some(option) = rest.get(0) {
+        let taken = match (option.to_ascii_lowercase().as_slice(), rest.get(1)) {
+            (b"replace", _) => {
+                has_replace = true;
+                1
+            }
+            (b"db", Some(number)) => {
+                check_database(number)?;
+                2
+            }
+            _ => return Err(Refusal::SYNTAX),
+        };
+        rest = rest.from(taken);
+    }
+    if from == to {
+        return Err(Refusal::fixed("ERR source and destination objects are the same"));
+    }
+    let is_copied = client.change(|change| {
+        let Some(found) = change.read(from)? else { return Ok(false) };
+        let target = change.spot(to)?;
+        if !has_replace && change.read_at(target)?.is_some() {
+            return Ok(false);
+        }
+        put_copy(change, target, &found).map(|()| true)
+    })?;
+    reply.int(is_copied.into());
+    Ok(())
+}
+
+/// There is one database.
+fn check_database(number: &[u8]) -> Result<(), Refusal> {
+    let number = integer_or_refuse(number)?;
+    match i32::try_from(number) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(Refusal::fixed("ERR DB index is out of range")),
+        Err(_) => {
+            let (least, most) = (i32::MIN, i32::MAX);
+            let text = format!("ERR value is out of range, value must between {least} and {most}");
+            Err(Refusal::new(text))
+        }
+    }
+}
+
+/// `OBJECT ENCODING key`
+pub(crate) fn encoding(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    match client.read(arg(args, 2))? {
+        Some(found) => reply.bulk(encoding_of(&found)?.as_bytes()),
+        None => reply.nil(),
+    }
+    Ok(())
+}
+
+/// How Redis would keep it.
+fn encoding_of(found: &Found<'_>) -> Result<&'static str, Refusal> {
+    let is_short = |bytes: &[u8]| bytes.len() <= PACKED_BYTES_MAX;
+    Ok(match found.form() {
+        Form::Value => match found.string()? {
+            text if integer(text).is_some() => "int",
+            text if text.len() <= EMBEDDED_BYTES_MAX => "embstr",
+            _ => "raw",
+        },
+        Form::Blocks => {
+            let fields = found.fields()?;
+            let is_packed = fields.len() <= PACKED_COUNT_MAX
+                && fields.iter().all(|(name, value)| is_short(name.as_bytes()) && is_short(value));
+            if is_packed { "listpack" } else { "hashtable" }
+        }
+        Form::Set => {
+            let mut members = found.members()?;
+            let is_packed = members.len() <= PACKED_COUNT_MAX;
+            let is_intset = is_packed && members.all(|member| integer(member).is_some());
+            if is_intset { "intset" } else { "hashtable" }
+        }
+    })
+}

@@ -1,0 +1,368 @@
+//! Sets: records of members.
+
+use super::chance::{Wanted, below, bounded, some_of};
+use super::scanning::{self, Options};
+use crate::client::{Change, Client};
+use crate::number::integer;
+use crate::parse::Args;
+use crate::records::{Fault, Found, Kept, Spot, put_set};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use nearstate_store::{Kind, Members};
+use std::collections::BTreeSet;
+
+type Answer = Result<(), Refusal>;
+
+fn arg(args: Args<'_>, index: usize) -> &[u8] {
+    args.get(index).unwrap_or_default()
+}
+
+/// The members of a set; none if there is none.
+fn members<'f>(found: Option<&'f Found<'_>>) -> Result<Members<'f>, Refusal> {
+    found.map_or(Ok(Members::default()), Found::members)
+}
+
+/// Those of some bytes, ascending, each once.
+fn ordered(args: Args<'_>) -> Vec<&[u8]> {
+    let mut all: Vec<&[u8]> = args.iter().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Both together, ascending: what is in order already costs no sorting.
+fn merged<'m>(there: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
+    let mut all = Vec::with_capacity(there.len() + new.len());
+    let mut new = new.iter().copied().peekable();
+    for member in there {
+        while let Some(before) = new.next_if(|new| *new < member) {
+            all.push(before);
+        }
+        all.push(member);
+    }
+    all.extend(new);
+    all
+}
+
+/// Puts what is left of a set, or deletes it if that is nothing.
+fn put_rest(
+    change: &Change<'_, '_>,
+    spot: Spot<'_>,
+    found: &Found<'_>,
+    rest: &[&[u8]],
+) -> Result<(), Fault> {
+    if rest.is_empty() {
+        change.txn.delete(spot.namespace, spot.key)?;
+    } else {
+        put_set(change.txn, spot, rest, &Kept::of(found))?;
+    }
+    Ok(())
+}
+
+/// `SADD key member [member ...]`
+pub(crate) fn sadd(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let given = ordered(args.from(2));
+    let new = client.change(|change| {
+        let spot = change.spot(arg(args, 1))?;
+        let found = change.read_at(spot)?;
+        add(change, spot, found.as_ref(), &given)
+    })?;
+    reply.count(new);
+    Ok(())
+}
+
+/// Adds members, ascending; how many are new.
+fn add(
+    change: &Change<'_, '_>,
+    spot: Spot<'_>,
+    found: Option<&Found<'_>>,
+    given: &[&[u8]],
+) -> Result<usize, Fault> {
+    let there = members(found)?;
+    let new: Vec<&[u8]> = given.iter().copied().filter(|given| !there.contains(given)).collect();
+    if !new.is_empty() {
+        let kept = found.map(Kept::of).unwrap_or_default();
+        put_set(change.txn, spot, &merged(there, &new), &kept)?;
+    }
+    Ok(new.len())
+}
+
+/// `SREM key member [member ...]`
+pub(crate) fn srem(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let given = ordered(args.from(2));
+    let gone = client.change(|change| {
+        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(0) };
+        let Some(found) = change.read_at(spot)? else { return Ok(0) };
+        remove(change, spot, &found, &given)
+    })?;
+    reply.count(gone);
+    Ok(())
+}
+
+/// Takes members away, ascending; how many were there.
+fn remove(
+    change: &Change<'_, '_>,
+    spot: Spot<'_>,
+    found: &Found<'_>,
+    given: &[&[u8]],
+) -> Result<usize, Fault> {
+    let there = found.members()?;
+    let gone = given.iter().filter(|given| there.contains(given)).count();
+    if gone > 0 {
+        let rest: Vec<&[u8]> =
+            there.filter(|member| given.binary_search(member).is_err()).collect();
+        put_rest(change, spot, found, &rest)?;
+    }
+    Ok(gone)
+}
+
+/// `SMEMBERS key`
+pub(crate) fn smembers(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let found = client.read(arg(args, 1))?;
+    let there = members(found.as_ref())?;
+    reply.set(there.len());
+    there.for_each(|member| reply.bulk(member));
+    Ok(())
+}
+
+/// `SISMEMBER key member`
+pub(crate) fn sismember(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let found = client.read(arg(args, 1))?;
+    reply.int(members(found.as_ref())?.contains(arg(args, 2)).into());
+    Ok(())
+}
+
+/// `SMISMEMBER key member [member ...]`
+pub(crate) fn smismember(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let found = client.read(arg(args, 1))?;
+    let there = members(found.as_ref())?;
+    let asked = args.from(2);
+    reply.array(asked.len());
+    asked.iter().for_each(|member| reply.int(there.contains(member).into()));
+    Ok(())
+}
+
+/// `SCARD key`
+pub(crate) fn scard(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let found = client.read(arg(args, 1))?;
+    reply.count(members(found.as_ref())?.len());
+    Ok(())
+}
+
+/// `SPOP key [count]`
+pub(crate) fn spop(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() > 3 {
+        return Err(Refusal::SYNTAX);
+    }
+    let count = match args.get(2) {
+        None => None,
+        Some(text) => {
+            let count = integer(text).and_then(|count| usize::try_from(count).ok());
+            let refusal = Refusal::fixed("ERR value is out of range, must be positive");
+            Some(count.ok_or(refusal)?)
+        }
+    };
+    let begun = reply.mark();
+    client.change(|change| {
+        reply.rewind(begun);
+        let spot = change.records.find(arg(args, 1))?;
+        let found = spot.map(|spot| change.read_at(spot)).transpose()?.flatten();
+        let there = members(found.as_ref())?;
+        let mut places = some_of(there.len(), count.unwrap_or(1));
+        if count.is_some() {
+            reply.set(places.len());
+        } else if places.is_empty() {
+            reply.nil();
+        }
+        for place in &places {
+            reply.bulk(there.at(*place).unwrap_or_default());
+        }
+        places.sort_unstable();
+        if let (Some(spot), Some(found), false) = (spot, &found, places.is_empty()) {
+            let rest: Vec<&[u8]> = (0..there.len())
+                .filter(|place| places.binary_search(place).is_err())
+                .filter_map(|place| there.at(place))
+                .collect();
+            put_rest(change, spot, found, &rest)?;
+        }
+        Ok(())
+    })
+}
+
+/// `SRANDMEMBER key [count]`
+pub(crate) fn srandmember(
+    client: &mut Client<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> Answer {
+    if args.len() > 3 {
+        return Err(Refusal::SYNTAX);
+    }
+    let wanted = args.get(2).map(Wanted::read).transpose()?;
+    let found = client.read(arg(args, 1))?;
+    let there = members(found.as_ref())?;
+    let Some(wanted) = wanted else {
+        reply.bulk_or_nil(there.at(below(there.len())));
+        return Ok(());
+    };
+    let places = wanted.places(there.len())?;
+    let begun = reply.mark();
+    reply.array(places.len());
+    for place in places {
+        reply.bulk(there.at(place).unwrap_or_default());
+        if wanted.may_repeat() {
+            bounded(reply.written(begun))?;
+        }
+    }
+    Ok(())
+}
+
+/// `SMOVE source destination member`
+pub(crate) fn smove(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let (from, to, member) = (arg(args, 1), arg(args, 2), arg(args, 3));
+    let is_moved = client.change(|change| {
+        let Some(source) = change.read(from)? else { return Ok(false) };
+        let target = change.read(to)?;
+        let is_there = source.members()?.contains(member);
+        members(target.as_ref())?;
+        if from == to || !is_there {
+            return Ok(is_there);
+        }
+        let spot = change.spot(to)?;
+        if spot.namespace.kind() != Kind::Mixed {
+            return Err(Refusal::WRONG_TYPE.into());
+        }
+        add(change, spot, target.as_ref(), &[member])?;
+        remove(change, change.spot(from)?, &source, &[member])?;
+        Ok(true)
+    })?;
+    reply.int(is_moved.into());
+    Ok(())
+}
+
+/// What becomes of several sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algebra {
+    Intersection,
+    Union,
+    Difference,
+}
+
+impl Algebra {
+    /// Calls `each` with every member of the answer, ascending, until it says false. The sets are
+    /// in the order in which they were named; one that is not there is empty.
+    fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
+        let Some((first, others)) = sets.split_first() else { return };
+        match self {
+            Self::Intersection => {
+                let smallest = sets.iter().min_by_key(|set| set.len()).unwrap_or(first);
+                smallest
+                    .clone()
+                    .filter(|member| sets.iter().all(|set| set.contains(member)))
+                    .all(each);
+            }
+            Self::Difference => {
+                first
+                    .clone()
+                    .filter(|member| !others.iter().any(|other| other.contains(member)))
+                    .all(each);
+            }
+            Self::Union => {
+                let all: BTreeSet<&[u8]> = sets.iter().cloned().flatten().collect();
+                all.into_iter().all(each);
+            }
+        }
+    }
+}
+
+/// Answers with members of several sets, as they are at one moment.
+fn combine(
+    client: &Client<'_>,
+    keys: Args<'_>,
+    mut answer: impl FnMut(&[Members<'_>]),
+) -> Result<(), Refusal> {
+    client.change(|change| {
+        let found = keys.iter().map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
+        let sets =
+            found.iter().map(|found| members(found.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        answer(&sets);
+        Ok(())
+    })
+}
+
+fn tell(client: &Client<'_>, keys: Args<'_>, algebra: Algebra, reply: &mut Reply<'_>) -> Answer {
+    let begun = reply.mark();
+    combine(client, keys, |sets| {
+        reply.rewind(begun);
+        let mut count = 0;
+        algebra.each(sets, |member| {
+            reply.bulk(member);
+            count += 1;
+            true
+        });
+        reply.close_set(begun, count);
+    })
+}
+
+/// `SINTER key [key ...]`
+pub(crate) fn sinter(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell(client, args.from(1), Algebra::Intersection, reply)
+}
+
+/// `SUNION key [key ...]`
+pub(crate) fn sunion(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell(client, args.from(1), Algebra::Union, reply)
+}
+
+/// `SDIFF key [key ...]`
+pub(crate) fn sdiff(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    tell(client, args.from(1), Algebra::Difference, reply)
+}
+
+/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
+pub(crate) fn sintercard(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let keys = integer(arg(args, 1)).filter(|keys| *keys > 0).map(usize::try_from);
+    let Some(Ok(keys)) = keys else {
+        return Err(Refusal::fixed("ERR numkeys should be greater than 0"));
+    };
+    if keys > args.len() - 2 {
+        return Err(Refusal::fixed("ERR Number of keys can't be greater than number of args"));
+    }
+    let mut limit = usize::MAX;
+    let mut rest = args.from(2 + keys);
+    while let Some(option) = rest.get(0) {
+        let (b"limit", Some(number)) = (option.to_ascii_lowercase().as_slice(), rest.get(1)) else {
+            return Err(Refusal::SYNTAX);
+        };
+        let number = integer(number).and_then(|number| usize::try_from(number).ok());
+        let refusal = Refusal::fixed("ERR LIMIT can't be negative");
+        limit = Some(number.ok_or(refusal)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        rest = rest.from(2);
+    }
+    let mut count = 0;
+    combine(client, args.from(2).first(keys), |sets| {
+        count = 0;
+        Algebra::Intersection.each(sets, |_| {
+            count += 1;
+            count < limit
+        });
+    })?;
+    reply.count(count);
+    Ok(())
+}
+
+/// `SSCAN key cursor [MATCH pattern] [COUNT count]`
+pub(crate) fn sscan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    scanning::read_cursor(arg(args, 2))?;
+    let Some(found) = client.read(arg(args, 1))? else {
+        scanning::whole(reply, |_| 0);
+        return Ok(());
+    };
+    let there = found.members()?;
+    let options = Options::read(args.from(3), false)?;
+    scanning::whole(reply, |reply| {
+        let chosen = there.filter(|member| options.takes(member));
+        chosen.map(|member| reply.bulk(member)).count()
+    });
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Walks over namespaces: `KEYS`, `SCAN`, `RANDOMKEY`, `DBSIZE`, `FLUSHALL`. A slice at a time, so
+//! that others are served in between; whole at once between `MULTI` and `EXEC`.
+
+mod inside;
+mod slices;
+
+use super::scanning::{self, Options};
+use crate::client::Client;
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace};
+use crate::parse::Args;
+use crate::records::{Records, prefix_of};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::work::{Progress, Work};
+use nearstate_store::{Namespace, glob};
+use slices::{Counting, Deleting, Listing, Picking, Scanning};
+
+type Answer = Result<(), Refusal>;
+
+/// A namespace, and what stands before its keys where clients say them.
+#[derive(Clone, Debug)]
+struct Area {
+    prefix: Vec<u8>,
+    namespace: Namespace,
+}
+
+impl Area {
+    /// A key of this namespace as clients say it, in `said`. False if they cannot say it: an
+    /// embedded process has put a key there that names another namespace.
+    fn say(&self, key: &[u8], said: &mut Vec<u8>) -> bool {
+        said.clear();
+        said.extend_from_slice(&self.prefix);
+        said.extend_from_slice(key);
+        !self.prefix.is_empty() || KeyName::of(key).namespace == PLAIN_NAMESPACE
+    }
+}
+
+/// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
+/// order: new ones come behind.
+fn areas(records: &Records, pattern: Option<&[u8]>) -> Result<Vec<Area>, Refusal> {
+    if let Some(KeyName { namespace, .. }) = pattern.and_then(pattern_namespace) {
+        let known = records.namespace(namespace)?;
+        let area = |namespace_known| {
+            Some(Area { prefix: prefix_of(namespace)?, namespace: namespace_known })
+        };
+        return Ok(known.and_then(area).into_iter().collect());
+    }
+    let all = records.namespaces()?.into_iter();
+    Ok(all.map(|(prefix, namespace)| Area { prefix, namespace }).collect())
+}
+
+/// Whether a key, as clients say it, is asked for.
+fn takes(pattern: Option<&[u8]>, said: &[u8]) -> bool {
+    pattern.is_none_or(|pattern| glob::matches(pattern, said))
+}
+
+/// Begins work; what ends within a slice is answered at once.
+fn begin(client: &mut Client<'_>, mut work: impl Work + 'static, reply: &mut Reply<'_>) -> Answer {
+    if work.step(client.records, client.server, reply)? == Progress::More {
+        client.link.work = Some(Box::new(work));
+    }
+    Ok(())
+}
+
+fn arg(args: Args<'_>, index: usize) -> &[u8] {
+    args.get(index).unwrap_or_default()
+}
+
+/// `KEYS pattern`
+pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let pattern = Some(arg(args, 1)).filter(|pattern| *pattern != b"*");
+    let areas = areas(client.records, pattern)?;
+    if let Some(txn) = client.txn {
+        let begun = reply.mark();
+        let mut count = 0;
+        inside::each_key(client.session(), txn, &areas, |said, _| {
+            if takes(pattern, said) {
+                reply.bulk(said);
+                count += 1;
+            }
+            Ok(())
+        })?;
+        reply.close_array(begun, count);
+        return Ok(());
+    }
+    begin(client, Listing::new(areas, pattern), reply)
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let cursor = scanning::read_cursor(arg(args, 1))?;
+    let options = Options::read(args.from(2), true)?;
+    let areas = areas(client.records, options.pattern)?;
+    if let Some(txn) = client.txn {
+        let mut found = Vec::new();
+        inside::each_key(client.session(), txn, &areas, |said, _| {
+            if options.takes(said) {
+                found.push(said.to_vec());
+            }
+            Ok(())
+        })?;
+        if let Some(form) = options.form {
+            found = inside::of_form(client, found, form)?;
+        }
+        scanning::whole(reply, |reply| {
+            found.iter().for_each(|said| reply.bulk(said));
+            found.len()
+        });
+        return Ok(());
+    }
+    begin(client, Scanning::new(areas, cursor, options), reply)
+}
+
+/// `RANDOMKEY`
+pub(crate) fn randomkey(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let areas = areas(client.records, None)?;
+    if let Some(txn) = client.txn {
+        reply.bulk_or_nil(inside::any_key(client.session(), txn, &areas)?.as_deref());
+        return Ok(());
+    }
+    let picking = Picking::new(client.session(), areas)?;
+    begin(client, picking, reply)
+}
+
+/// `DBSIZE`
+pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let areas = areas(client.records, None)?;
+    if let Some(txn) = client.txn {
+        let mut count = 0;
+        inside::each_key(client.session(), txn, &areas, |_, _| {
+            count += 1;
+            Ok(())
+        })?;
+        reply.count(count);
+        return Ok(());
+    }
+    begin(client, Counting::new(areas), reply)
+}
+
+/// `FLUSHALL [ASYNC | SYNC]`, `FLUSHDB [ASYNC | SYNC]`
+pub(crate) fn flush(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let is_word =
+        |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
+    if args.len() > 2 || !args.from(1).iter().all(is_word) {
+        return Err(Refusal::SYNTAX);
+    }
+    let areas = areas(client.records, None)?;
+    if let Some(txn) = client.txn {
+        inside::delete_all(client.session(), txn, &areas)?;
+        reply.ok();
+        return Ok(());
+    }
+    begin(client, Deleting::new(areas), reply)
+}

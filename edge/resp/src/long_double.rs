@@ -1,0 +1,241 @@
+//! Numbers with a fraction as Redis reckons with them where it keeps them as text (`HINCRBYFLOAT`,
+//! `INCRBYFLOAT`): the 80-bit floating point of x86, read, added and printed with exactly its
+//! rounding, so that 0.1 and 0.2 are 0.3 here as there.
+//!
+//! A finite number is `mantissa * 2^exponent`. Sums and decimal fractions are reckoned in whole
+//! numbers of any size, and rounded once, to the nearest, the even one of two.
+
+mod natural;
+
+use natural::Natural;
+
+/// A number of 64 bits of mantissa and 15 of exponent; never NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongDouble {
+    is_negative: bool,
+    size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    Finite { mantissa: u64, exponent: i32 },
+    Infinite,
+}
+
+/// The longest text that is read as a number, as in Redis.
+const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
+
+/// The exponent of the smallest number above 0.
+const EXPONENT_MIN: i32 = -16_445;
+
+/// The first power of two that is too large.
+const POWER_MAX: i32 = 16_384;
+
+/// Powers of ten beyond which a number is too large, or too small, whatever its digits are.
+const TENS_MAX: i64 = 4_950;
+const TENS_MIN: i64 = -4_970;
+
+/// Digits behind the point that are printed.
+const FRACTION_DIGITS: u32 = 17;
+
+impl LongDouble {
+    /// Reads what C's `strtold` reads, as far as Redis takes it: the whole of a text without
+    /// blanks, that is no NaN and neither too large nor, unless it is 0, too small.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        if text.len() > TEXT_BYTES_MAX {
+            return None;
+        }
+        let (is_negative, rest) = match text {
+            [b'-', rest @ ..] => (true, rest),
+            [b'+', rest @ ..] => (false, rest),
+            rest => (false, rest),
+        };
+        let size = match rest {
+            [b'0', b'x' | b'X', digits @ ..] => hexadecimal(digits)?,
+            [b'i' | b'I', ..] => {
+                let is = |word: &[u8]| word.eq_ignore_ascii_case(rest);
+                (is(b"inf") || is(b"infinity")).then_some(Size::Infinite)?
+            }
+            rest => decimal(rest)?,
+        };
+        Some(Self { is_negative, size })
+    }
+
+    /// True for what is not infinite.
+    pub const fn is_finite(self) -> bool {
+        matches!(self.size, Size::Finite { .. })
+    }
+
+    /// The sum; `None` if it is no finite number.
+    pub fn plus(self, other: Self) -> Option<Self> {
+        let Size::Finite { mantissa: one, exponent: from } = self.size else { return None };
+        let Size::Finite { mantissa: two, exponent: to } = other.size else { return None };
+        let exponent = from.min(to);
+        let mut left = Natural::of(one).shifted_left(above(from, exponent));
+        let mut right = Natural::of(two).shifted_left(above(to, exponent));
+        let is_negative = match (self.is_negative, other.is_negative) {
+            (one, two) if one == two => {
+                left.add(&right);
+                one
+            }
+            (one, _) if left >= right => {
+                left.subtract(&right);
+                one && !left.is_zero()
+            }
+            (_, two) => {
+                right.subtract(&left);
+                left = right;
+                two
+            }
+        };
+        let size = rounded(&left, exponent, false);
+        matches!(size, Size::Finite { .. }).then_some(Self { is_negative, size })
+    }
+
+    /// As Redis prints it: without an exponent, at most 17 digits behind the point, no zeros at the
+    /// end.
+    pub fn text(self) -> String {
+        let Size::Finite { mantissa, exponent } = self.size else {
+            return if self.is_negative { "-inf".to_owned() } else { "inf".to_owned() };
+        };
+        let mut scaled = Natural::of(mantissa);
+        scaled.multiply_by_power(10, FRACTION_DIGITS);
+        let scaled = match usize::try_from(exponent) {
+            Ok(up) => scaled.shifted_left(up),
+            Err(_) => scaled.halved(exponent.unsigned_abs() as usize, false),
+        };
+        let mut digits = scaled.decimal();
+        let places = FRACTION_DIGITS as usize;
+        if digits.len() <= places {
+            digits.insert_str(0, &"0".repeat(places + 1 - digits.len()));
+        }
+        digits.insert(digits.len() - places, '.');
+        let shown = digits.trim_end_matches('0').trim_end_matches('.');
+        if self.is_negative && shown != "0" { format!("-{shown}") } else { shown.to_owned() }
+    }
+}
+
+/// By how much one exponent is above another that is not greater.
+fn above(exponent: i32, other: i32) -> usize {
+    usize::try_from(exponent.saturating_sub(other)).unwrap_or_default()
+}
+
+/// The nearest number to `whole * 2^exponent`, of which `has_more` says that the whole was cut
+/// somewhere below its last bit (it has 66 bits at least, then).
+fn rounded(whole: &Natural, exponent: i32, has_more: bool) -> Size {
+    let bits = i32::try_from(whole.bits()).unwrap_or(i32::MAX);
+    if bits == 0 {
+        return Size::Finite { mantissa: 0, exponent: EXPONENT_MIN };
+    }
+    let lowest = exponent.saturating_add(bits).saturating_sub(64).max(EXPONENT_MIN);
+    let mantissa = match above(exponent, lowest) {
+        0 => whole.halved(above(lowest, exponent), has_more),
+        up => whole.shifted_left(up),
+    };
+    // Rounding up may have made a bit more.
+    let (mantissa, lowest) = match mantissa.low_u64() {
+        Some(mantissa) => (mantissa, lowest),
+        None => (1 << 63, lowest + 1),
+    };
+    let power = lowest + 64 - i32::try_from(mantissa.leading_zeros()).unwrap_or_default();
+    if power > POWER_MAX { Size::Infinite } else { Size::Finite { mantissa, exponent: lowest } }
+}
+
+/// Digits with a point somewhere among them, and what stands behind: the digits, how many of them
+/// were behind the point, the rest.
+fn digits_of(text: &[u8], is_digit: impl Fn(u8) -> bool) -> Option<(Vec<u8>, i64, &[u8])> {
+    let mut digits = Vec::new();
+    let (mut behind, mut is_behind, mut taken) = (0, false, 0);
+    for byte in text {
+        match byte {
+            b'.' if !is_behind => is_behind = true,
+            digit if is_digit(*digit) => {
+                digits.push(*digit);
+                behind += i64::from(is_behind);
+            }
+            _ => break,
+        }
+        taken += 1;
+    }
+    (!digits.is_empty()).then_some((digits, behind, text.get(taken..).unwrap_or_default()))
+}
+
+/// The exponent behind its letter; 0 for nothing. Beyond any that matters it is cut.
+fn exponent_of(text: &[u8], letter: u8) -> Option<i64> {
+    let Some((first, rest)) = text.split_first() else { return Some(0) };
+    if first.to_ascii_lowercase() != letter {
+        return None;
+    }
+    let (is_negative, digits) = match rest {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut exponent = 0_i64;
+    for byte in digits {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit <= 9)?;
+        exponent = (exponent * 10 + i64::from(digit)).min(1 << 32);
+    }
+    Some(if is_negative { -exponent } else { exponent })
+}
+
+fn decimal(text: &[u8]) -> Option<Size> {
+    let (digits, behind, rest) = digits_of(text, |byte| byte.is_ascii_digit())?;
+    let tens = exponent_of(rest, b'e')? - behind;
+    let first = digits.iter().position(|digit| *digit != b'0').unwrap_or(digits.len());
+    let digits = digits.get(first..).unwrap_or_default();
+    if digits.is_empty() {
+        return Some(Size::Finite { mantissa: 0, exponent: EXPONENT_MIN });
+    }
+    let reach = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
+    if !(TENS_MIN..=TENS_MAX).contains(&reach) {
+        return None;
+    }
+    let mut whole = Natural::of_digits(digits, 10);
+    let size = match u32::try_from(tens) {
+        Ok(tens) => {
+            whole.multiply_by_power(10, tens);
+            rounded(&whole, 0, false)
+        }
+        Err(_) => {
+            let mut below = Natural::of(1);
+            below.multiply_by_power(10, u32::try_from(tens.unsigned_abs()).unwrap_or_default());
+            // So that the quotient has 66 or 67 bits: two more than are kept.
+            let lift = i64::try_from(below.bits()).ok()? + 66 - i64::try_from(whole.bits()).ok()?;
+            match usize::try_from(lift) {
+                Ok(lift) => whole = whole.shifted_left(lift),
+                Err(_) => below = below.shifted_left(usize::try_from(-lift).ok()?),
+            }
+            let (quotient, has_more) = whole.divided(&below);
+            rounded(&quotient, i32::try_from(-lift).ok()?, has_more)
+        }
+    };
+    in_range(size)
+}
+
+fn hexadecimal(text: &[u8]) -> Option<Size> {
+    let (digits, behind, rest) = digits_of(text, |byte| byte.is_ascii_hexdigit())?;
+    let twos = exponent_of(rest, b'p')? - 4 * behind;
+    let whole = Natural::of_digits(&digits, 16);
+    if whole.is_zero() {
+        return Some(Size::Finite { mantissa: 0, exponent: EXPONENT_MIN });
+    }
+    // Beyond a hundred thousand either way nothing is in range, however many digits there are.
+    let twos = i32::try_from(twos.clamp(-100_000, 100_000)).ok()?;
+    // The lowest exponent is below by more than there are bits to shift out.
+    in_range(rounded(&whole, twos, false))
+}
+
+/// A number that was not 0 and is neither infinite nor 0 now.
+const fn in_range(size: Size) -> Option<Size> {
+    match size {
+        Size::Infinite | Size::Finite { mantissa: 0, .. } => None,
+        Size::Finite { .. } => Some(size),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! `MULTI` to `EXEC`: as Redis 7.0 answers, and as one transaction of the region.
+
+mod talk;
+
+use nearstate_store::{Schema, TagSchema};
+use std::sync::atomic::{AtomicBool, Ordering};
+use talk::{Talker, place};
+
+fn came(talker: &mut Talker) -> String {
+    String::from_utf8(talker.happen()).unwrap().replace("\r\n", "|")
+}
+
+fn all(talker: &mut Talker, script: &[(&str, &str)]) {
+    for (request, answer) in script {
+        assert_eq!(talker.ask(request), *answer, "{request}");
+    }
+}
+
+const QUEUED: &str = "+QUEUED|";
+
+#[test]
+fn the_forms_of_a_transaction_answer_as_in_redis() {
+    let place = place();
+    let mut talker = place.talker();
+    let aborted = "-EXECABORT Transaction discarded because of previous errors.|";
+    all(
+        &mut talker,
+        &[
+            ("EXEC", "-ERR EXEC without MULTI|"),
+            ("DISCARD", "-ERR DISCARD without MULTI|"),
+            ("UNWATCH", "+OK|"),
+            ("MULTI", "+OK|"),
+            ("MULTI", "-ERR MULTI calls can not be nested|"),
+            ("WATCH a", "-ERR WATCH inside MULTI is not allowed|"),
+            ("EXEC", "*0|"),
+            ("MULTI", "+OK|"),
+            ("SET a", "-ERR wrong number of arguments for 'set' command|"),
+            ("SET a 1", QUEUED),
+            ("EXEC", aborted),
+            ("GET a", "$-1|"),
+            ("MULTI", "+OK|"),
+            ("FOO", "-ERR unknown command 'FOO', with args beginning with: |"),
+            ("EXEC", aborted),
+            ("MULTI", "+OK|"),
+            ("SET a x", QUEUED),
+            ("DISCARD", "+OK|"),
+            ("EXEC", "-ERR EXEC without MULTI|"),
+            ("GET a", "$-1|"),
+            ("MULTI", "+OK|"),
+            ("SET a 1", QUEUED),
+            ("GET a", QUEUED),
+            ("APPEND a 0", QUEUED),
+            ("INCR a", QUEUED),
+            ("SELECT 1", QUEUED),
+            ("ECHO hi", QUEUED),
+            ("CLIENT SETNAME j", QUEUED),
+            ("WAIT 0 0", QUEUED),
+            ("UNWATCH", QUEUED),
+            ("DELIE a 11", QUEUED),
+            ("GET a", QUEUED),
+            ("EXEC", "*11|+OK|$1|1|:2|:11|-ERR DB index is out of range|$2|hi|+OK|:0|+OK|:1|$-1|"),
+            ("CLIENT GETNAME", "$1|j|"),
+            ("MULTI", "+OK|"),
+            ("QUIT", "+OK|"),
+        ],
+    );
+    assert!(talker.is_closed);
+}
+
+#[test]
+fn a_watched_key_that_was_changed_leaves_everything_as_it_is() {
+    let place = place();
+    let (mut one, mut two) = (place.talker(), place.talker());
+    let exec = |talker: &mut Talker| {
+        all(talker, &[("MULTI", "+OK|"), ("SET done 1", QUEUED), ("GET {w},b", QUEUED)]);
+        talker.ask("EXEC")
+    };
+    // {w},b is there in no form, and not even its namespace.
+    all(&mut one, &[("WATCH a {w},b", "+OK|")]);
+    assert_eq!(exec(&mut one), "*2|+OK|$-1|");
+    for (setup, change) in [
+        ("SET a 1", "SET a 2"),
+        ("SET a 1", "SET a 1"),
+        ("SET a 1", "DEL_IT"),
+        ("DEL_IT", "SET a 1"),
+        ("SET a 1", "SET {w},b 1"),
+    ] {
+        let change = change.replace("DEL_IT", "DELPUB a c m");
+        two.ask(&setup.replace("DEL_IT", "DELPUB a c m"));
+        two.ask("DELPUB done {w},b c m");
+        assert_eq!(one.ask("WATCH a {w},b a"), "+OK|");
+        two.ask(&change);
+        assert_eq!(exec(&mut one), "*-1|", "{setup}, {change}");
+        assert_eq!(two.ask("GET done"), "$-1|");
+        // It watches nothing any longer.
+        assert!(exec(&mut one).starts_with("*2|+OK|"), "{setup}, {change}");
+    }
+    // Gone and back is a change too.
+    one.ask("WATCH a");
+    two.ask("DELPUB a c m");
+    two.ask("SET a 1");
+    assert_eq!(exec(&mut one), "*-1|");
+    // Its own change counts, and UNWATCH and DISCARD let go.
+    all(&mut one, &[("WATCH a", "+OK|"), ("SET a 9", "+OK|")]);
+    assert_eq!(exec(&mut one), "*-1|");
+    all(&mut one, &[("WATCH a", "+OK|"), ("SET a 9", "+OK|"), ("UNWATCH", "+OK|")]);
+    assert!(exec(&mut one).starts_with("*2|"));
+    all(
+        &mut one,
+        &[("WATCH a", "+OK|"), ("MULTI", "+OK|"), ("DISCARD", "+OK|"), ("SET a 9", "+OK|")],
+    );
+    assert!(exec(&mut one).starts_with("*2|"));
+    one.ask("HELLO 3");
+    all(&mut one, &[("WATCH a", "+OK|"), ("SET a 9", "+OK|"), ("MULTI", "+OK|"), ("EXEC", "_|")]);
+}
+
+#[test]
+fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() {
+    let place = place();
+    let mut talker = place.talker();
+    let long = vec![b'k'; 4097];
+    talker.ask("MULTI");
+    talker.ask("SET a x");
+    talker.ask("INCR a");
+    // The first pair is buffered before the second one is refused.
+    assert_eq!(talker.ask_bytes(&[b"MSET", b"b", b"1", &long, b"2"]), QUEUED);
+    talker.ask("MSETNX c 3 d 4");
+    assert_eq!(talker.ask_bytes(&[b"MSET", b"c", b"9", &long, b"2"]), QUEUED);
+    talker.ask("MGET a b c d");
+    let answer = talker.ask("EXEC");
+    let too_long = "-ERR a key of 4097 bytes";
+    assert!(
+        answer.starts_with("*6|+OK|-ERR value is not an integer or out of range|-ERR"),
+        "{answer}"
+    );
+    assert_eq!(answer.matches(too_long).count(), 2, "{answer}");
+    assert!(answer.ends_with("*4|$1|x|$-1|$1|3|$1|4|"), "{answer}");
+    assert_eq!(talker.ask("MGET a b c d"), "*4|$1|x|$-1|$1|3|$1|4|");
+    // More of them than are worth a run each: nothing happens.
+    talker.ask("MULTI");
+    talker.ask("SET a y");
+    for _ in 0..17 {
+        talker.ask_bytes(&[b"MSET", b"b", b"1", &long, b"2"]);
+    }
+    assert!(talker.ask("EXEC").starts_with(too_long));
+    assert_eq!(talker.ask("MGET a b"), "*2|$1|x|$-1|");
+}
+
+#[test]
+fn messages_are_sent_behind_the_commit_and_only_then() {
+    let place = place();
+    let (mut talker, mut hearer) = (place.talker(), place.talker());
+    hearer.ask("SUBSCRIBE c");
+    all(
+        &mut talker,
+        &[
+            ("SET k old", "+OK|"),
+            ("WATCH k", "+OK|"),
+            ("MULTI", "+OK|"),
+            ("PUBLISH c one", QUEUED),
+            ("SETIEMPUB k new old c two d x", QUEUED),
+            ("SETIEPUB k new old c never", QUEUED),
+            ("DELPUB k c three", QUEUED),
+        ],
+    );
+    assert_eq!(came(&mut hearer), "");
+    assert_eq!(talker.ask("EXEC"), "*4|:1|+OK|$-1|:1|");
+    let message = |text: &str| format!("*3|$7|message|$1|c|${}|{text}|", text.len());
+    assert_eq!(came(&mut hearer), ["one", "two", "three"].map(message).concat());
+    // Nothing is sent for what is not done.
+    all(
+        &mut talker,
+        &[
+            ("WATCH k", "+OK|"),
+            ("SET k 1", "+OK|"),
+            ("MULTI", "+OK|"),
+            ("PUBLISH c four", QUEUED),
+            ("DELPUB k c five", QUEUED),
+            ("EXEC", "*-1|"),
+            ("MULTI", "+OK|"),
+            ("PUBLISH c six", QUEUED),
+            ("DISCARD", "+OK|"),
+        ],
+    );
+    assert_eq!(came(&mut hearer), "");
+}
+
+#[test]
+fn a_commit_that_is_refused_is_one_error_and_changes_nothing() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let tags =
+        vec![TagSchema { name: "owner".to_owned(), is_required: true, ..TagSchema::default() }];
+    session.namespace("owned", &Schema { tags, ..Schema::default() }).unwrap();
+    let (mut talker, mut hearer) = (place.talker(), place.talker());
+    hearer.ask("SUBSCRIBE c");
+    all(
+        &mut talker,
+        &[
+            ("MULTI", "+OK|"),
+            ("SET a 1", QUEUED),
+            ("MSETPUB b 1 c m", QUEUED),
+            ("SET {owned},x 1", QUEUED),
+        ],
+    );
+    let refused = talker.ask("EXEC");
+    assert!(refused.starts_with("-ERR ") && refused.contains("owner"), "{refused}");
+    assert_eq!(talker.ask("MGET a b {owned},x"), "*3|$-1|$-1|$-1|");
+    assert_eq!(came(&mut hearer), "");
+}
+
+#[test]
+fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
+    let place = place();
+    let mut talker = place.talker();
+    let inside = |name: &str| format!("-ERR {name} is not allowed between MULTI and EXEC|");
+    all(
+        &mut talker,
+        &[
+            ("MSET {n},a 1 {n},b 2", "+OK|"),
+            ("MULTI", "+OK|"),
+            ("SUBSCRIBE c", QUEUED),
+            ("UNSUBSCRIBE", QUEUED),
+            ("HELLO 3", QUEUED),
+            ("MSET {n},a 9 {n},c 3", QUEUED),
+            ("NGET.ATOMIC {n},*", QUEUED),
+            ("NDEL.ATOMIC {n},b", QUEUED),
+            ("NGET.NOATOMIC {n},*", QUEUED),
+            ("GET {n},c", QUEUED),
+        ],
+    );
+    // The walk does not meet {n},c, which the transaction makes; values are those of it.
+    let rest = "+OK|*4|$5|{n},a|$1|9|$5|{n},b|$1|2|:1|*2|$5|{n},a|$1|9|$1|3|";
+    let refused = ["SUBSCRIBE", "UNSUBSCRIBE", "HELLO"].map(inside).concat();
+    assert_eq!(talker.ask("EXEC"), format!("*8|{refused}{rest}"));
+    assert_eq!(talker.ask("NGET.ATOMIC {n},*"), "*4|$5|{n},a|$1|9|$5|{n},c|$1|3|");
+    talker.ask("MULTI");
+    talker.ask("SET {n},d 1");
+    talker.ask("INFO keyspace");
+    let answer = talker.ask("EXEC");
+    assert!(answer.starts_with("*2|+OK|$") && answer.contains("db0:keys=2,"), "{answer}");
+}
+
+/// Others change the same records all the while: runs meet conflicts and are made anew, and nobody
+/// sees more or less than one of each.
+#[test]
+fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
+    const ROUNDS: usize = 300;
+    let place = place();
+    let (mut talker, mut hearer) = (place.talker(), place.talker());
+    hearer.ask("SUBSCRIBE c");
+    talker.ask("MSET {n},a 0 {n},b 0");
+    let region = place.region.clone();
+    let is_over = AtomicBool::new(false);
+    let (executed, added) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let session = region.session().unwrap();
+            let namespace = session.known_namespace("n").unwrap().unwrap();
+            let mut added = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                session
+                    .transact(|txn| {
+                        for key in [b"a", b"b"] {
+                            let now = txn.get(namespace, key)?.unwrap().bytes().to_vec();
+                            let now: u64 = String::from_utf8(now).unwrap().parse().unwrap();
+                            txn.put(namespace, key, (now + 1).to_string().as_bytes())?;
+                        }
+                        Ok(())
+                    })
+                    .unwrap();
+                added += 1;
+            }
+            added
+        });
+        let mut executed = 0;
+        for _ in 0..ROUNDS {
+            talker.ask("MULTI");
+            talker.ask("INCR {n},a");
+            talker.ask("INCR {n},b");
+            talker.ask("PUBLISH c m");
+            let answer = talker.ask("EXEC");
+            // Under such a load it may be told to try again later.
+            if answer.starts_with("-BUSY") {
+                continue;
+            }
+            let numbers: Vec<&str> = answer.split('|').collect();
+            assert_eq!(numbers.get(1), numbers.get(2), "{answer}");
+            executed += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        (executed, other.join().unwrap())
+    });
+    let sum = (executed + added).to_string();
+    let both = format!("*2|${0}|{sum}|${0}|{sum}|", sum.len());
+    assert_eq!(talker.ask("MGET {n},a {n},b"), both);
+    let letters = came(&mut hearer).matches("message").count();
+    assert_eq!(u64::try_from(letters).unwrap(), executed);
+}
+
+#[test]
+fn a_transaction_has_bounds() {
+    let place = place();
+    let mut talker = place.talker();
+    let keys: Vec<String> = (0..4097).map(|number| format!("k{number}")).collect();
+    let mut words: Vec<&[u8]> = vec![b"WATCH"];
+    words.extend(keys.iter().map(|key| key.as_bytes()));
+    let refused = talker.ask_bytes(&words);
+    assert!(refused.starts_with("-ERR a client watches at most 4096 keys"), "{refused}");
+    talker.ask("UNWATCH");
+    // More records than a transaction takes: the command that passes the bound fails.
+    talker.ask("MULTI");
+    for part in keys.chunks(2000) {
+        let mut words: Vec<&[u8]> = vec![b"MSET"];
+        words.extend(part.iter().flat_map(|key| [key.as_bytes(), b"v"]));
+        talker.ask_bytes(&words);
+    }
+    let answer = talker.ask("EXEC");
+    assert!(answer.starts_with("*3|+OK|+OK|-ERR "), "{answer}");
+    assert_eq!(talker.ask("MGET k0 k3999 k4000 k4096"), "*4|$1|v|$1|v|$-1|$-1|");
+}

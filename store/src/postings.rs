@@ -1,0 +1,329 @@
+//! The records of one value of a tag that is looked up by equality alone: their keys, hashed over
+//! parts that are small enough to be rewritten with each change.
+//!
+//! ```text
+//! part of a value = a record of the hidden namespace:    depth u8 | entries
+//! entry = bytes of the key u16 | mark u16 | key          (little-endian)
+//!
+//! part  0 ( depth 0 )      all keys; the only part of a value that few records have
+//! part  0 ( 1 ), 1 ( 1 )   it became too heavy: keys whose hash ends in 1 moved to part 1
+//! part  0 ( 1 ), 1 ( 2 ), 3 ( 2 )    and so on: part p of depth d has the keys with
+//!                                    hash mod 2^d == p
+//! ```
+//!
+//! Each part says by its depth which keys are its own, as a leaf of an ordered index does by its
+//! fences. So whoever comes to a part by a guess knows whether it is the right one, and rests on no
+//! other: two changes of different parts never conflict.
+//!
+//! - A part that is not there was joined with the one that it came from: the number without its top
+//!   bit. Part 0 alone may be missing: then no record has the value.
+//! - In the order of the hashes' bits from the lowest on, each part has one run of keys. A walk
+//!   goes by that order, so it meets each key once, however parts are split and joined meanwhile.
+//! - Of two parts that could be joined, none is empty. So the last key takes the last part along.
+
+use nearstate_memory::layout::Damage;
+
+/// What the entries of a part may take before it is split: some ten keys of subscribers. A change
+/// copies its part, and two changes of one part conflict: both speak for small parts; the bytes
+/// around each record of the region, and its bucket, speak for large ones.
+pub(crate) const PART_BYTES: usize = 256;
+
+/// The greatest depth. A part of it is not split: only keys that share 32 bits of a hash that is
+/// seeded by chance would fill it.
+pub(crate) const DEPTH_MAX: u8 = 32;
+
+const ENTRY_HEAD: usize = 4;
+const CUT: Damage = Damage("a part of a tag's postings is cut short");
+
+/// A record in a list of postings: its key and the key's hash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting<'a> {
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+}
+
+impl Posting<'_> {
+    /// Tells most keys apart without comparing them: bits that say nothing of the part.
+    #[inline]
+    const fn mark(&self) -> u16 {
+        (self.hash >> 48) as u16
+    }
+}
+
+/// A part as its bytes have it. Total: any bytes are a part or damage, here or when an entry is
+/// looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) depth: u8,
+    pub(crate) entries: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    #[inline]
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
+        match bytes.split_first() {
+            Some((depth, entries)) if *depth <= DEPTH_MAX => Ok(Self { depth: *depth, entries }),
+            Some(_) => Err(Damage("a part of a tag's postings is deeper than any can be")),
+            None => Err(CUT),
+        }
+    }
+
+    /// Where to look for a hash if part `number` is not its own.
+    #[inline]
+    pub(crate) fn step(&self, number: u32, hash: u64) -> Option<u32> {
+        let own = low(hash, self.depth);
+        (own != number).then(|| step_on(number, own))
+    }
+
+    /// Where a record's entry begins and ends.
+    #[inline]
+    pub(crate) fn find(&self, posting: Posting<'_>) -> Result<Option<(usize, usize)>, Damage> {
+        let wanted = u32::from(posting.mark()) << 16 | u32::from(length(posting.key));
+        let mut at = 0;
+        while let Some((head, after)) =
+            self.entries.get(at..).and_then(<[u8]>::split_first_chunk::<ENTRY_HEAD>)
+        {
+            let head = u32::from_le_bytes(*head);
+            let end = at + ENTRY_HEAD + (head & 0xffff) as usize;
+            if head == wanted && after.get(..posting.key.len()) == Some(posting.key) {
+                return Ok(Some((at, end)));
+            }
+            at = end;
+        }
+        if at == self.entries.len() { Ok(None) } else { Err(CUT) }
+    }
+
+    /// Takes the next key from the front of entries.
+    pub(crate) fn next(entries: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Damage> {
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        let (head, rest) = entries.split_first_chunk::<ENTRY_HEAD>().ok_or(CUT)?;
+        let bytes = (u32::from_le_bytes(*head) & 0xffff) as usize;
+        let (key, rest) = rest.split_at_checked(bytes).ok_or(CUT)?;
+        *entries = rest;
+        Ok(Some(key))
+    }
+
+    /// Composes it with one entry more.
+    #[inline]
+    pub(crate) fn with(&self, posting: Posting<'_>, out: &mut Vec<u8>) {
+        begin(self.depth, self.entries, out);
+        append(posting, out);
+    }
+
+    /// Composes it without an entry.
+    pub(crate) fn without(&self, (from, to): (usize, usize), out: &mut Vec<u8>) {
+        begin(self.depth, self.entries.get(..from).unwrap_or_default(), out);
+        out.extend_from_slice(self.entries.get(to..).unwrap_or_default());
+    }
+
+    /// Parts it by the next bit of the hashes; false if it is light enough, cannot be parted, or if
+    /// one half would be empty.
+    pub(crate) fn split(
+        &self,
+        hash: impl Fn(&[u8]) -> u64,
+        halves: (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<bool, Damage> {
+        if self.entries.len() <= PART_BYTES || self.depth == DEPTH_MAX {
+            return Ok(false);
+        }
+        let (stay, go) = halves;
+        begin(self.depth + 1, &[], stay);
+        begin(self.depth + 1, &[], go);
+        let mut rest = self.entries;
+        while let Some(key) = Self::next(&mut rest)? {
+            let posting = Posting { hash: hash(key), key };
+            let is_going = posting.hash >> self.depth & 1 != 0;
+            append(posting, if is_going { go } else { stay });
+        }
+        Ok(stay.len() > 1 && go.len() > 1)
+    }
+}
+
+/// The number of the part that a split of this one makes.
+pub(crate) const fn sibling(number: u32, depth: u8) -> u32 {
+    number | (1 << (depth & 31))
+}
+
+/// The low bits of a hash.
+#[inline]
+pub(crate) const fn low(hash: u64, depth: u8) -> u32 {
+    low_32(hash & ((1 << (depth & 63)) - 1))
+}
+
+/// The lower half of a number.
+const fn low_32(all: u64) -> u32 {
+    let [a, b, c, d, ..] = all.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Where a part that is not there went: the number without its top bit.
+pub(crate) const fn above(number: u32) -> u32 {
+    match number {
+        0 => 0,
+        _ => number & !(1 << number.ilog2()),
+    }
+}
+
+/// The part that a split of `number` made for what belongs to `own` by now: the lowest bit that is
+/// new in it was the first to take the key away.
+#[cold]
+const fn step_on(number: u32, own: u32) -> u32 {
+    let known = 32 - number.leading_zeros();
+    let rest = (own as u64) >> known;
+    if rest == 0 {
+        return above(number); // A guess that never was a part of this key.
+    }
+    let bit = known + rest.trailing_zeros();
+    low_32(own as u64 & ((2 << bit) - 1))
+}
+
+fn begin(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.push(depth);
+    out.extend_from_slice(entries);
+}
+
+/// Composes a part of these entries.
+pub(crate) fn compose(depth: u8, entries: &[u8], out: &mut Vec<u8>) {
+    begin(depth, entries, out);
+}
+
+#[inline]
+fn append(posting: Posting<'_>, out: &mut Vec<u8>) {
+    let head = u32::from(posting.mark()) << 16 | u32::from(length(posting.key));
+    out.extend_from_slice(&head.to_le_bytes());
+    out.extend_from_slice(posting.key);
+}
+
+/// Keys are below 64 KiB.
+#[inline]
+fn length(key: &[u8]) -> u16 {
+    u16::try_from(key.len()).unwrap_or(u16::MAX)
+}
+
+/// Where a part begins in the order of a walk.
+pub(crate) const fn place_of(number: u32) -> u64 {
+    (number as u64).reverse_bits()
+}
+
+/// Where a part ends in the order of a walk: `None` for the last one.
+pub(crate) const fn end_of(number: u32, depth: u8) -> Option<u64> {
+    if depth == 0 { None } else { place_of(number).checked_add(1 << (64 - depth as u32)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hash(key: &[u8]) -> u64 {
+        nearstate_memory::hash(7, key)
+    }
+
+    fn posting(key: &[u8]) -> Posting<'_> {
+        Posting { hash: hash(key), key }
+    }
+
+    fn keys(part: &Part<'_>) -> Vec<Vec<u8>> {
+        let (mut rest, mut out) = (part.entries, Vec::new());
+        while let Some(key) = Part::next(&mut rest).unwrap() {
+            out.push(key.to_vec());
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_part_or_damage_and_never_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            key in prop::collection::vec(any::<u8>(), 0..4),
+            number: u32,
+        ) {
+            if let Ok(part) = Part::parse(&bytes) {
+                let _ = (part.find(posting(&key)), part.step(number, hash(&key)));
+                let mut out = Vec::new();
+                part.with(posting(&key), &mut out);
+                part.without((3, 1), &mut out);
+                let mut rest = part.entries;
+                while let Ok(Some(_)) = Part::next(&mut rest) {}
+                let _ = part.split(hash, (&mut Vec::new(), &mut Vec::new()));
+            }
+        }
+
+        #[test]
+        fn what_is_entered_is_found_and_goes_again(
+            entered in
+                prop::collection::btree_set(prop::collection::vec(any::<u8>(), 1..30), 1..20),
+        ) {
+            let mut bytes = vec![0];
+            for key in &entered {
+                let mut next = Vec::new();
+                let part = Part::parse(&bytes).unwrap();
+                prop_assert_eq!(part.find(posting(key)).unwrap(), None);
+                part.with(posting(key), &mut next);
+                bytes = next;
+            }
+            let found: BTreeSet<_> = keys(&Part::parse(&bytes).unwrap()).into_iter().collect();
+            prop_assert_eq!(&found, &entered);
+            for key in &entered {
+                let mut next = Vec::new();
+                let part = Part::parse(&bytes).unwrap();
+                part.without(part.find(posting(key)).unwrap().unwrap(), &mut next);
+                bytes = next;
+            }
+            prop_assert_eq!(bytes, vec![0]);
+        }
+
+        #[test]
+        fn from_any_guess_the_part_of_a_key_is_found(count in 1_usize..400, seed: u64) {
+            // A list grown by splits, as the parts themselves ask for them.
+            let mut parts = BTreeMap::from([(0_u32, vec![0_u8])]);
+            let seek = |parts: &BTreeMap<u32, Vec<u8>>, of: u64, mut number: u32| {
+                for _ in 0..4 * DEPTH_MAX {
+                    let Some(bytes) = parts.get(&number) else {
+                        number = above(number);
+                        continue;
+                    };
+                    match Part::parse(bytes).unwrap().step(number, of) {
+                        Some(next) => number = next,
+                        None => return number,
+                    }
+                }
+                panic!("no part is responsible");
+            };
+            for index in 0..count {
+                let key = (seed ^ index as u64).to_be_bytes();
+                let number = seek(&parts, hash(&key), 0);
+                let (mut next, mut stay, mut go) = (Vec::new(), Vec::new(), Vec::new());
+                Part::parse(&parts[&number]).unwrap().with(posting(&key), &mut next);
+                let part = Part::parse(&next).unwrap();
+                if part.split(hash, (&mut stay, &mut go)).unwrap() {
+                    let new = sibling(number, part.depth);
+                    prop_assert!(parts.insert(new, go).is_none());
+                    next = stay;
+                }
+                parts.insert(number, next);
+            }
+            // In the order of a walk the parts follow each other without a gap.
+            let mut at = Some(0);
+            let mut all: Vec<_> = parts.iter().collect();
+            all.sort_by_key(|(number, _)| place_of(**number));
+            for (number, bytes) in all {
+                prop_assert_eq!(at, Some(place_of(*number)));
+                let part = Part::parse(bytes).unwrap();
+                at = end_of(*number, part.depth);
+                for key in keys(&part) {
+                    for depth in 0..12 {
+                        prop_assert_eq!(seek(&parts, hash(&key), low(hash(&key), depth)), *number);
+                    }
+                }
+            }
+            prop_assert_eq!(at, None);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Walks that are done in parts, the order of blocks, and what a transaction has written.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use nearstate_store::{
+    BlockChange, CreateOptions, Kind, Labels, Namespace, Region, Schema, Session, check,
+};
+
+fn open(each: impl Fn(&Session, Namespace)) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    {
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+        let namespace = session.namespace("xapp", &schema).unwrap();
+        each(&session, namespace);
+    }
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn a_walk_in_parts_meets_what_stays_once_though_the_index_grows() {
+    open(|session, ns| {
+        for number in 0..300_u32 {
+            session.put(ns, &number.to_le_bytes(), b"stays").unwrap();
+        }
+        session.put_until(ns, b"past", b"", 1).unwrap();
+        let mut buckets = session.buckets(ns).unwrap();
+        let before = buckets.count();
+        let mut met = Vec::new();
+        let mut more = 1000..;
+        while session
+            .walk_buckets(ns, &mut buckets, 3, |view| {
+                if view.bytes() == b"stays" {
+                    met.push(view.key().to_vec());
+                }
+                assert_ne!(view.key(), b"past");
+                Ok(())
+            })
+            .unwrap()
+        {
+            for number in more.by_ref().take(200) {
+                session.put(ns, &u32::to_le_bytes(number), b"came").unwrap();
+            }
+        }
+        assert!(session.buckets(ns).unwrap().count() > before, "the index has grown meanwhile");
+        met.sort_unstable();
+        let mut stayed: Vec<Vec<u8>> = (0..300_u32).map(|n| n.to_le_bytes().to_vec()).collect();
+        stayed.sort_unstable();
+        assert_eq!(met, stayed);
+    });
+}
+
+#[test]
+fn the_parts_of_a_count_are_the_count() {
+    open(|session, ns| {
+        assert_eq!(session.count(ns).unwrap(), 0);
+        for number in 0..500_u32 {
+            session.put(ns, &number.to_le_bytes(), b"v").unwrap();
+        }
+        session.put_until(ns, b"past", b"", 1).unwrap();
+        session.put_until(ns, b"to come", b"", u64::MAX).unwrap();
+        let mut buckets = session.buckets(ns).unwrap();
+        let count = buckets.count();
+        let parts: u64 =
+            (0..count).map(|_| session.count_buckets(ns, &mut buckets, 1).unwrap()).sum();
+        assert_eq!((parts, session.count(ns).unwrap()), (501, 501));
+        assert_eq!(session.count_buckets(ns, &mut buckets, 7).unwrap(), 0, "it is at its end");
+    });
+}
+
+#[test]
+fn blocks_stand_in_the_order_in_which_they_came() {
+    open(|session, ns| {
+        let set = |name, bytes| BlockChange { name, bytes: Some(bytes) };
+        let (small, large): (&[u8], &[u8]) = (b"1", &[2; 900]);
+        for [one, two] in [[small, large], [large, small]] {
+            session
+                .transact(|txn| {
+                    txn.delete(ns, b"h")?;
+                    txn.patch(ns, b"h", &[set("z", one), set("a", two), set("m", one)])
+                })
+                .unwrap();
+            session
+                .transact(|txn| {
+                    txn.patch(ns, b"h", &[set("n", two), set("a", one), set("z", two)])?;
+                    let own = txn.get(ns, b"h")?.unwrap();
+                    let seen: Vec<_> = own.blocks().collect();
+                    assert_eq!(seen, [("z", two), ("a", one), ("m", one), ("n", two)]);
+                    Ok(())
+                })
+                .unwrap();
+            let view = session.get(ns, b"h").unwrap().unwrap();
+            let seen: Vec<_> = view.blocks().collect();
+            assert_eq!(seen, [("z", two), ("a", one), ("m", one), ("n", two)]);
+        }
+    });
+}
+
+#[test]
+fn a_transaction_tells_what_it_has_written() {
+    open(|session, ns| {
+        session.put(ns, b"old", b"v").unwrap();
+        let txn = session.begin().unwrap();
+        assert!(txn.written(ns).is_empty());
+        txn.get(ns, b"old").unwrap();
+        assert!(txn.written(ns).is_empty(), "a read is none");
+        txn.put(ns, b"new", b"v").unwrap();
+        txn.put_members(ns, b"set", &[b"m"], Labels::default()).unwrap();
+        assert!(txn.delete(ns, b"old").unwrap());
+        let mut written = txn.written(ns);
+        written.sort_unstable();
+        let expected = [(&b"new"[..], true), (b"old", false), (b"set", true)];
+        assert_eq!(written, expected.map(|(key, is_there)| (key.to_vec(), is_there)));
+    });
+}
