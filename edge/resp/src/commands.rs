@@ -3,21 +3,21 @@
 pub(crate) mod clients;
 pub(crate) mod command;
 pub(crate) mod connection;
+pub(crate) mod expiry;
 pub(crate) mod facts;
+pub(crate) mod hashes;
 pub(crate) mod pubsub;
 pub(crate) mod scripts;
 pub(crate) mod sdl;
 pub(crate) mod sentinel;
 pub(crate) mod server;
+pub(crate) mod sets;
 pub(crate) mod strings;
 pub(crate) mod transactions;
 pub(crate) mod users;
-mod walk;
-pub(crate) mod expiry;
 pub(crate) mod walks;
-pub(crate) mod hashes;
 pub(crate) mod keys;
-pub(crate) mod sets;
+mod walk;
 mod scanning;
 mod chance;
 

@@ -7,6 +7,7 @@
 
 mod natural;
 
+use crate::number::signed;
 use natural::Natural;
 
 /// A number of 64 bits of mantissa and 15 of exponent; never NaN.
@@ -45,11 +46,7 @@ impl LongDouble {
         if text.len() > TEXT_BYTES_MAX {
             return None;
         }
-        let (is_negative, rest) = match text {
-            [b'-', rest @ ..] => (true, rest),
-            [b'+', rest @ ..] => (false, rest),
-            rest => (false, rest),
-        };
+        let (is_negative, rest) = signed(text);
         let size = match rest {
             [b'0', b'x' | b'X', digits @ ..] => hexadecimal(digits)?,
             [b'i' | b'I', ..] => {
@@ -166,11 +163,7 @@ fn exponent_of(text: &[u8], letter: u8) -> Option<i64> {
     if first.to_ascii_lowercase() != letter {
         return None;
     }
-    let (is_negative, digits) = match rest {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
-    };
+    let (is_negative, digits) = signed(rest);
     if digits.is_empty() {
         return None;
     }
@@ -195,25 +188,20 @@ fn decimal(text: &[u8]) -> Option<Size> {
         return None;
     }
     let mut whole = Natural::of_digits(digits, 10);
-    let size = match u32::try_from(tens) {
-        Ok(tens) => {
-            whole.multiply_by_power(10, tens);
-            rounded(&whole, 0, false)
-        }
-        Err(_) => {
-            let mut below = Natural::of(1);
-            below.multiply_by_power(10, u32::try_from(tens.unsigned_abs()).unwrap_or_default());
-            // So that the quotient has 66 or 67 bits: two more than are kept.
-            let lift = i64::try_from(below.bits()).ok()? + 66 - i64::try_from(whole.bits()).ok()?;
-            match usize::try_from(lift) {
-                Ok(lift) => whole = whole.shifted_left(lift),
-                Err(_) => below = below.shifted_left(usize::try_from(-lift).ok()?),
-            }
-            let (quotient, has_more) = whole.divided(&below);
-            rounded(&quotient, i32::try_from(-lift).ok()?, has_more)
-        }
-    };
-    in_range(size)
+    if let Ok(tens) = u32::try_from(tens) {
+        whole.multiply_by_power(10, tens);
+        return in_range(rounded(&whole, 0, false));
+    }
+    let mut below = Natural::of(1);
+    below.multiply_by_power(10, u32::try_from(tens.unsigned_abs()).ok()?);
+    // So that the quotient has 66 or 67 bits: two more than are kept.
+    let lift = i64::try_from(below.bits()).ok()? + 66 - i64::try_from(whole.bits()).ok()?;
+    match usize::try_from(lift) {
+        Ok(lift) => whole = whole.shifted_left(lift),
+        Err(_) => below = below.shifted_left(usize::try_from(-lift).ok()?),
+    }
+    let (quotient, has_more) = whole.divided(&below);
+    in_range(rounded(&quotient, i32::try_from(-lift).ok()?, has_more))
 }
 
 fn hexadecimal(text: &[u8]) -> Option<Size> {

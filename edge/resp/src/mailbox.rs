@@ -100,18 +100,14 @@ impl Mailbox {
         if state.is_over || state.is_closed {
             return Poll::Ready(None);
         }
-        match state.letters.pop_front() {
-            Some(letter) => {
-                state.bytes = state.bytes.saturating_sub(letter.bytes());
-                Poll::Ready(Some(letter))
-            }
-            None => {
-                if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    state.waker = Some(cx.waker().clone());
-                }
-                Poll::Pending
-            }
+        if let Some(letter) = state.letters.pop_front() {
+            state.bytes = state.bytes.saturating_sub(letter.bytes());
+            return Poll::Ready(Some(letter));
         }
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// All letters that wait; none if the connection is to be closed. Who stops to hear something

@@ -43,17 +43,21 @@ pub fn plain_float(number: f64) -> String {
     if text.contains(['e', 'E']) { format!("{number:.17}") } else { text }
 }
 
+/// Whether a minus stands in front of a number, and the number without its sign, if it has one.
+pub fn signed(text: &[u8]) -> (bool, &[u8]) {
+    match text.split_first() {
+        Some((b'-', number)) => (true, number),
+        Some((b'+', number)) => (false, number),
+        _ => (false, text),
+    }
+}
+
 /// A cursor, as generous as C's `strtoul`, with which Redis reads it: signs, leading zeros, nothing
 /// at all. `None`: it is no number, or larger than 64 bits.
 pub fn cursor(text: &[u8]) -> Option<u64> {
-    let (is_negative, digits) = match text {
-        [] => return Some(0),
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
-    };
+    let (is_negative, digits) = signed(text);
     if digits.is_empty() {
-        return None;
+        return text.is_empty().then_some(0);
     }
     let mut number = 0_u64;
     for byte in digits {

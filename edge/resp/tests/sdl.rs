@@ -148,9 +148,8 @@ fn in_namespace(kept: &nearstate_resp::parse::KeptArgs, namespace: &str) -> Stri
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_the_texts_of_the_reference() {
-    let place = place();
-    let (mut talker, mut hearer) = (place.talker(), hearer(&place));
+fn too_few_or_too_many_arguments_are_refused() {
+    let mut talker = place().talker();
     for request in [
         "SETIE k n",
         "SETNE k n",
@@ -195,6 +194,11 @@ fn what_is_wrong_is_refused_with_the_texts_of_the_reference() {
         let text = format!("-ERR wrong number of arguments for '{name}' command|");
         assert_eq!(talker.ask(request), text, "{request}");
     }
+}
+
+#[test]
+fn counts_and_options_that_are_wrong_are_refused_with_the_texts_of_the_reference() {
+    let mut talker = place().talker();
     let (set_zero, set_sum) = (
         "-ERR SET_PAIR_COUNT and PUB_PAIR_COUNT must be greater than zero|",
         "-ERR SET_PAIR_COUNT or PUB_PAIR_COUNT do not match the total pair count|",
@@ -222,6 +226,12 @@ fn what_is_wrong_is_refused_with_the_texts_of_the_reference() {
     ] {
         assert_eq!(talker.ask(request), answer, "{request}");
     }
+}
+
+#[test]
+fn what_is_no_string_is_not_compared_and_is_replaced_and_deleted() {
+    let place = place();
+    let (mut talker, mut hearer) = (place.talker(), hearer(&place));
     other_forms(&place, "f");
     for key in ["{f},s", "{f},h"] {
         for request in [

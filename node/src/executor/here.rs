@@ -11,24 +11,14 @@ use crate::clock::Clock;
 use crate::executor::class::Class;
 use crate::executor::deadlines::{Deadlines, Key};
 use crate::executor::meter::Meter;
-use crate::executor::ready::{self, TaskId, Waiter};
+use crate::executor::ready::{self, Task, TaskId, Waiter};
 use crate::executor::waker::{Remote, TaskWaker};
-
-/// A task between two polls.
-pub(crate) struct Task {
-    pub(crate) waker: Waker,
-    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
-    pub(crate) name: &'static str,
-    /// The name's number in the meter.
-    pub(crate) name_number: u16,
-}
 
 /// What tasks and wakers of this thread need of the executor.
 pub(crate) struct Here {
     pub(crate) clock: Clock,
     pub(crate) remote: Arc<Remote>,
     pub(crate) meter: Arc<Meter>,
-    tasks: RefCell<Vec<Option<Task>>>,
     deadlines: RefCell<Deadlines>,
     /// A lower bound of all deadlines, so that most polls ask no heap.
     deadline_next: Cell<u64>,
@@ -81,16 +71,8 @@ pub(crate) fn install(here: &Rc<Here>, executor: u64) -> bool {
 }
 
 /// Takes it away, with all its tasks.
-pub(crate) fn uninstall(here: &Here) {
+pub(crate) fn uninstall() {
     ready::set_current(ready::Current::default());
-    // What a task drops may begin another one; one that does so for ever is a bug, and is left.
-    for _ in 0..8 {
-        let tasks = here.tasks.take();
-        if tasks.is_empty() {
-            break;
-        }
-        drop(tasks);
-    }
     ready::install(0);
     HERE.set(None);
 }
@@ -101,7 +83,6 @@ impl Here {
             clock,
             remote,
             meter,
-            tasks: RefCell::default(),
             deadlines: RefCell::default(),
             deadline_next: Cell::new(u64::MAX),
             is_current_cancelled: Cell::new(false),
@@ -117,43 +98,24 @@ impl Here {
     ) -> TaskId {
         let id = ready::admit(class);
         let waker = Waker::from(TaskWaker::new(Arc::clone(&self.remote), id));
-        let task = Task { waker, future, name, name_number: self.meter.number_of(name) };
-        let mut tasks = self.tasks.borrow_mut();
-        let index = id.index as usize;
-        if tasks.len() <= index {
-            tasks.resize_with(index + 1, || None);
-        }
-        if let Some(place) = tasks.get_mut(index) {
-            *place = Some(task);
-        }
-        drop(tasks);
+        let name = self.meter.number_of(name);
+        ready::put(Box::new(Task { id, class, future, waker, name }));
         ready::push(id);
         id
     }
 
-    /// Takes a task out, to poll it.
+    /// True if the task that is being polled is to end with this poll.
     #[inline]
-    pub(crate) fn take(&self, id: TaskId) -> Option<Task> {
-        self.tasks.borrow_mut().get_mut(id.index as usize).and_then(Option::take)
-    }
-
-    /// Puts it back after the poll, unless it was cancelled meanwhile.
-    #[inline]
-    pub(crate) fn put(&self, id: TaskId, task: Task) {
-        if self.is_current_cancelled.replace(false) {
-            return self.end(id, task);
-        }
-        if let Some(place) = self.tasks.borrow_mut().get_mut(id.index as usize) {
-            *place = Some(task);
-        }
+    pub(crate) fn is_current_cancelled(&self) -> bool {
+        self.is_current_cancelled.get()
     }
 
     /// A task is done: what it holds is dropped, its place is free.
-    pub(crate) fn end(&self, id: TaskId, task: Task) {
+    pub(crate) fn end(&self, task: Box<Task>) {
         self.is_current_cancelled.set(false);
-        // While it is dropped, its wakers lead nowhere.
+        // While it is dropped, it is nobody's current task, and its wakers lead nowhere.
         ready::set_current(ready::Current::default());
-        ready::dismiss(id);
+        drop(ready::dismiss(task.id));
         drop(task);
     }
 
@@ -162,8 +124,8 @@ impl Here {
         let current = ready::current();
         if current.waker != 0 && current.id == id {
             self.is_current_cancelled.set(true);
-        } else if ready::dismiss(id) {
-            drop(self.take(id));
+        } else {
+            drop(ready::dismiss(id));
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Meter {
     long_polls: Counter,
     /// Only a long poll takes this lock.
     long_by_name: Mutex<BTreeMap<&'static str, u64>>,
-    /// Number of polls, and below it [`NAME_BITS`] of who is being polled: 0 is nobody.
+    /// When the poll began, and below that [`NAME_BITS`] of who is being polled: 0 is nobody.
     pulse: AtomicU64,
     names: Mutex<Vec<&'static str>>,
     /// Written by the sampler.
@@ -118,18 +118,18 @@ impl Meter {
     }
 
     #[inline]
-    pub(crate) fn poll_begins(&self, poll: u64, name: u16) {
-        self.pulse.store((poll << NAME_BITS) | u64::from(name), Ordering::Relaxed);
+    pub(crate) fn poll_begins(&self, now: u64, name: u16) {
+        self.pulse.store((now << NAME_BITS) | u64::from(name), Ordering::Relaxed);
     }
 
     #[inline]
-    pub(crate) fn rests(&self, poll: u64) {
-        self.pulse.store(poll << NAME_BITS, Ordering::Relaxed);
+    pub(crate) fn rests(&self, now: u64) {
+        self.pulse.store(now << NAME_BITS, Ordering::Relaxed);
     }
 
     /// The core has slept and works again. Wakes the sampler if that has gone to sleep.
-    pub(crate) fn awakes(&self, poll: u64) {
-        self.pulse.store((poll << NAME_BITS) | AWAKE, Ordering::Relaxed); // A1
+    pub(crate) fn awakes(&self, now: u64) {
+        self.pulse.store((now << NAME_BITS) | AWAKE, Ordering::Relaxed); // A1
         fence(Ordering::SeqCst); // A2, pairs with W2
         if self.is_watcher_asleep.load(Ordering::Relaxed) // A3
             && self.is_watcher_asleep.swap(false, Ordering::Relaxed)
@@ -159,16 +159,14 @@ impl Meter {
 
     #[inline]
     pub(crate) fn poll_ended(&self, class: Class, ticks: u64) {
-        let [control, request, background] = &self.polls;
-        match class {
-            Class::Control => control.record(ticks),
-            Class::Request => request.record(ticks),
-            Class::Background => background.record(ticks),
+        if let Some(polls) = self.polls.get(class as usize) {
+            polls.record(ticks);
         }
     }
 
     #[cold]
-    pub(crate) fn poll_was_long(&self, task: &'static str, class: Class, ticks: u64) -> LongPoll {
+    pub(crate) fn poll_was_long(&self, name: u16, class: Class, ticks: u64) -> LongPoll {
+        let task = self.name_of(Pulse(u64::from(name)));
         self.long_polls.add(1);
         let mut by_name = self.long_by_name.lock().unwrap_or_else(PoisonError::into_inner);
         *by_name.entry(task).or_default() += 1;

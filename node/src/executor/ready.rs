@@ -1,8 +1,10 @@
-//! Who is to be polled: a queue of task numbers for each class, of the executor of this thread. All
-//! of it belongs to one thread, so a wake is a few loads and a push.
+//! The tasks of this thread's executor, and who of them is to be polled: a queue of numbers for each
+//! class. All of it belongs to one thread, so a wake is a few loads and a push.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
 use std::task::{Context, Waker};
 
 use crate::executor::class::Class;
@@ -14,7 +16,24 @@ pub(crate) struct TaskId {
     pub(crate) generation: u32,
 }
 
-/// What the queues know of a place.
+/// A task.
+pub(crate) struct Task {
+    pub(crate) id: TaskId,
+    /// As it was when the task left its queue.
+    pub(crate) class: Class,
+    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
+    pub(crate) waker: Waker,
+    /// Its name's number in the meter.
+    pub(crate) name: u16,
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A place, and what the queues know of it.
 #[derive(Debug, Default)]
 struct Mark {
     generation: u32,
@@ -23,10 +42,12 @@ struct Mark {
     is_queued: bool,
     /// No task has it. It is given again when it stands in no queue.
     is_vacant: bool,
+    /// Not there while it is polled.
+    task: Option<Box<Task>>,
 }
 
 /// The queues, and the marks of all places.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ready {
     control: VecDeque<u32>,
     request: VecDeque<u32>,
@@ -69,19 +90,22 @@ impl Ready {
         mark.is_queued = true;
         let class = mark.class;
         self.queue(class).push_back(id.index);
-        self.sleeper.take()
+        if self.sleeper.is_some() { self.sleeper.take() } else { None }
     }
 
-    /// Takes a place off its queue. `None`: its task is gone.
+    /// Takes a task out of its place, which has left its queue. `None`: it is gone.
     #[inline]
-    fn unqueue(&mut self, index: u32) -> Option<(TaskId, Class)> {
+    fn take(&mut self, index: u32) -> Option<Box<Task>> {
         let mark = self.marks.get_mut(index as usize)?;
         mark.is_queued = false;
+        if let Some(mut task) = mark.task.take() {
+            task.class = mark.class;
+            return Some(task);
+        }
         if mark.is_vacant {
             self.vacant.push(index);
-            return None;
         }
-        Some((TaskId { index, generation: mark.generation }, mark.class))
+        None
     }
 
     #[inline]
@@ -93,6 +117,25 @@ impl Ready {
         }
         self.control_in_a_row = 0;
         self.request.pop_front().or_else(|| self.control.pop_front())
+    }
+
+    #[inline]
+    fn pop_foreground(&mut self, control_in_a_row_max: u32) -> Option<Box<Task>> {
+        loop {
+            let index = self.next_foreground(control_in_a_row_max)?;
+            if let Some(task) = self.take(index) {
+                return Some(task);
+            }
+        }
+    }
+
+    /// Gives the task back if it has no place any more.
+    #[inline]
+    fn put(&mut self, task: Box<Task>) -> Option<Box<Task>> {
+        match self.mark(task.id) {
+            Some(mark) => mark.task.replace(task),
+            None => Some(task),
+        }
     }
 
     fn admit(&mut self, class: Class) -> TaskId {
@@ -108,17 +151,22 @@ impl Ready {
         TaskId { index, generation: mark.generation }
     }
 
-    fn dismiss(&mut self, id: TaskId) -> bool {
-        let Some(mark) = self.marks.get_mut(id.index as usize) else { return false };
-        if mark.generation != id.generation || mark.is_vacant {
-            return false;
-        }
+    /// The place of a task that has not ended.
+    #[inline]
+    fn mark(&mut self, id: TaskId) -> Option<&mut Mark> {
+        let mark = self.marks.get_mut(id.index as usize)?;
+        (mark.generation == id.generation && !mark.is_vacant).then_some(mark)
+    }
+
+    fn dismiss(&mut self, id: TaskId) -> Option<Box<Task>> {
+        let mark = self.mark(id)?;
         mark.generation = mark.generation.wrapping_add(1);
         mark.is_vacant = true;
+        let task = mark.task.take();
         if !mark.is_queued {
             self.vacant.push(id.index);
         }
-        true
+        task
     }
 }
 
@@ -147,10 +195,18 @@ pub(crate) fn executor() -> u64 {
     EXECUTOR.get()
 }
 
-/// Says which executor is on this thread, and forgets the tasks of the one before.
+/// Says which executor is on this thread, and drops the tasks of the one before.
 pub(crate) fn install(executor: u64) {
+    // What a task drops may wake others, or begin some; one that does so for ever is a bug, and is
+    // left.
+    for _ in 0..8 {
+        let tasks = READY.take();
+        if tasks.marks.is_empty() {
+            break;
+        }
+        drop(tasks);
+    }
     EXECUTOR.set(executor);
-    READY.with_borrow_mut(|ready| *ready = Ready::new());
 }
 
 #[inline]
@@ -175,28 +231,41 @@ pub(crate) fn push(id: TaskId) {
 
 /// The next task that is not of the background class.
 #[inline]
-pub(crate) fn pop_foreground(control_in_a_row_max: u32) -> Option<(TaskId, Class)> {
+pub(crate) fn pop_foreground(control_in_a_row_max: u32) -> Option<Box<Task>> {
+    READY.with_borrow_mut(|ready| ready.pop_foreground(control_in_a_row_max))
+}
+
+/// [`put`] and [`pop_foreground`] in one go: this happens after every poll.
+#[inline]
+pub(crate) fn put_and_pop_foreground(
+    polled: Option<Box<Task>>,
+    control_in_a_row_max: u32,
+) -> Option<Box<Task>> {
+    let (left, next) = READY.with_borrow_mut(|ready| {
+        let left = polled.and_then(|polled| ready.put(polled));
+        (left, ready.pop_foreground(control_in_a_row_max))
+    });
+    drop(left);
+    next
+}
+
+/// The next task of the background class.
+#[inline]
+pub(crate) fn pop_background() -> Option<Box<Task>> {
     READY.with_borrow_mut(|ready| {
         loop {
-            let index = ready.next_foreground(control_in_a_row_max)?;
-            if let Some(task) = ready.unqueue(index) {
+            let index = ready.background.pop_front()?;
+            if let Some(task) = ready.take(index) {
                 return Some(task);
             }
         }
     })
 }
 
-/// The next task of the background class.
-#[inline]
-pub(crate) fn pop_background() -> Option<(TaskId, Class)> {
-    READY.with_borrow_mut(|ready| {
-        loop {
-            let index = ready.background.pop_front()?;
-            if let Some(task) = ready.unqueue(index) {
-                return Some(task);
-            }
-        }
-    })
+/// Puts a task back into its place.
+pub(crate) fn put(polled: Box<Task>) {
+    // Nobody is dropped while the queues are borrowed.
+    drop(READY.with_borrow_mut(|ready| ready.put(polled)));
 }
 
 /// True if a control or request task is ready.
@@ -216,16 +285,16 @@ pub(crate) fn admit(class: Class) -> TaskId {
     READY.with_borrow_mut(|ready| ready.admit(class))
 }
 
-/// Takes a task's place from it. Whatever wakes it later wakes nobody. `false`: it had none.
-pub(crate) fn dismiss(id: TaskId) -> bool {
+/// Takes a task's place from it. Whatever wakes it later wakes nobody. Gives the task, unless it is
+/// being polled or had no place.
+pub(crate) fn dismiss(id: TaskId) -> Option<Box<Task>> {
     READY.with_borrow_mut(|ready| ready.dismiss(id))
 }
 
 /// From its next wake on the task stands in the queue of another class.
 pub(crate) fn reclassify(id: TaskId, class: Class) {
     READY.with_borrow_mut(|ready| {
-        let mark = ready.marks.get_mut(id.index as usize);
-        if let Some(mark) = mark.filter(|mark| mark.generation == id.generation) {
+        if let Some(mark) = ready.mark(id) {
             mark.class = class;
         }
     });
@@ -234,6 +303,17 @@ pub(crate) fn reclassify(id: TaskId, class: Class) {
 /// Leaves a waker that the next push uses up.
 pub(crate) fn set_sleeper(sleeper: Option<Waker>) {
     READY.with_borrow_mut(|ready| ready.sleeper = sleeper);
+}
+
+/// Wakes the task that is being polled.
+#[inline]
+pub(crate) fn wake_current(cx: &Context<'_>) {
+    let current = CURRENT.get();
+    if current.waker != 0 && cx.waker().data().addr() == current.waker {
+        push(current.id);
+    } else {
+        cx.waker().wake_by_ref();
+    }
 }
 
 /// Somebody who waits on this thread. A task of this executor is known by its number, which costs
@@ -276,32 +356,44 @@ impl Waiter {
 mod tests {
     use super::*;
 
+    fn begin(class: Class) -> TaskId {
+        let id = admit(class);
+        let waker = Waker::noop().clone();
+        let future = Box::pin(std::future::pending());
+        put(Box::new(Task { id, class, future, waker, name: 1 }));
+        id
+    }
+
+    fn pop(control_in_a_row_max: u32) -> Option<TaskId> {
+        pop_foreground(control_in_a_row_max).map(|task| task.id)
+    }
+
     #[test]
     fn a_task_stands_in_its_queue_once_and_a_place_that_is_given_again_is_another_task() {
         install(1);
-        let first = admit(Class::Request);
+        let first = begin(Class::Request);
         push(first);
         push(first);
-        dismiss(first);
-        let second = admit(Class::Request);
+        assert!(dismiss(first).is_some() && dismiss(first).is_none());
+        let second = begin(Class::Request);
         assert_ne!(first.index, second.index, "the place still stands in the queue");
-        assert_eq!(pop_foreground(9), None);
-        let third = admit(Class::Request);
+        assert_eq!(pop(9), None);
+        let third = begin(Class::Request);
         assert_eq!((third.index, third.generation), (first.index, first.generation + 1));
         push(first);
-        assert_eq!(pop_foreground(9), None, "a late wake of the first task");
+        assert_eq!(pop(9), None, "a late wake of the first task");
         push(third);
-        assert_eq!(pop_foreground(9), Some((third, Class::Request)));
+        assert_eq!(pop(9), Some(third));
     }
 
     #[test]
     fn control_comes_first_but_not_for_ever() {
         install(1);
-        let control: Vec<_> = (0..3).map(|_| admit(Class::Control)).collect();
-        let request = admit(Class::Request);
+        let control: Vec<_> = (0..3).map(|_| begin(Class::Control)).collect();
+        let request = begin(Class::Request);
         push(request);
         control.iter().copied().for_each(push);
-        let order: Vec<_> = std::iter::from_fn(|| pop_foreground(2)).map(|(id, _)| id).collect();
+        let order: Vec<_> = std::iter::from_fn(|| pop(2)).collect();
         assert_eq!(order, [control[0], control[1], request, control[2]]);
     }
 }

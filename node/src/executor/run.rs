@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::executor::class::Class;
 use crate::executor::here::{self, Here};
 use crate::executor::meter::{LongPoll, Meter};
-use crate::executor::ready::{self, Current, TaskId};
+use crate::executor::ready::{self, Current, Task};
 use crate::executor::spawn::{self, Join};
 use crate::executor::spin::Gaps;
 use crate::executor::waker::Remote;
@@ -46,7 +46,6 @@ struct Rounds {
     has_slept: Cell<bool>,
     /// Ticks of background work that busy rounds owe.
     owed: Cell<u64>,
-    polls: Cell<u64>,
     alarm: RefCell<Alarm>,
 }
 
@@ -121,7 +120,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        here::uninstall(&self.here);
+        here::uninstall();
     }
 }
 
@@ -140,7 +139,6 @@ impl Rounds {
             idle_since: Cell::new(0),
             has_slept: Cell::new(false),
             owed: Cell::new(0),
-            polls: Cell::new(0),
             alarm: RefCell::default(),
             here,
         }
@@ -181,12 +179,17 @@ impl Rounds {
         self.work_has_come(begin);
         let end = begin + self.round;
         let mut now = begin;
-        while let Some((id, class)) = ready::pop_foreground(CONTROL_IN_A_ROW) {
-            now = self.poll(id, class, now);
+        let mut next = ready::pop_foreground(CONTROL_IN_A_ROW);
+        while let Some(task) = next {
+            let polled = self.poll(task, &mut now);
             here.pass_deadlines(now);
             if now >= end {
+                if let Some(polled) = polled {
+                    ready::put(polled);
+                }
                 break;
             }
+            next = ready::put_and_pop_foreground(polled, CONTROL_IN_A_ROW);
         }
         if ready::has_background() {
             now = self.background(begin, now);
@@ -195,7 +198,7 @@ impl Rounds {
         let is_more = ready::has_foreground() || ready::has_background();
         if !is_more {
             self.idle_since.set(now.max(1));
-            here.meter.rests(self.polls.get());
+            here.meter.rests(now);
         }
         is_more
     }
@@ -212,8 +215,10 @@ impl Rounds {
         self.here.meter.slices.add(1);
         let end = begin_slice + self.background_slice;
         let mut now = begin_slice;
-        while let Some((id, class)) = ready::pop_background() {
-            now = self.poll(id, class, now);
+        while let Some(next) = ready::pop_background() {
+            if let Some(polled) = self.poll(next, &mut now) {
+                ready::put(polled);
+            }
             self.here.pass_deadlines(now);
             if now >= end || (is_free && ready::has_foreground()) {
                 break;
@@ -224,31 +229,33 @@ impl Rounds {
         now
     }
 
-    /// Polls one task. Returns the time after it.
+    /// Polls one task, and notes the time after it. Returns the task, unless it has ended.
     #[inline]
-    fn poll(&self, id: TaskId, class: Class, now: u64) -> u64 {
+    fn poll(&self, mut task: Box<Task>, now: &mut u64) -> Option<Box<Task>> {
         let here = &*self.here;
-        let Some(mut task) = here.take(id) else { return now };
+        let class = task.class;
         let slice =
             if class == Class::Background { self.background_slice } else { self.request_slice };
         let waker = task.waker.data().addr();
-        ready::set_current(Current { id, waker, due: now + slice });
-        let polls = self.polls.get() + 1;
-        self.polls.set(polls);
-        here.meter.poll_begins(polls, task.name_number);
-        let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
-        let after = here.clock.now();
+        ready::set_current(Current { id: task.id, waker, due: *now + slice });
         let name = task.name;
-        match polled {
-            Poll::Pending => here.put(id, task),
-            Poll::Ready(()) => here.end(id, task),
-        }
-        let ticks = after.saturating_sub(now);
+        here.meter.poll_begins(*now, name);
+        let mut cx = Context::from_waker(&task.waker);
+        let polled = task.future.as_mut().poll(&mut cx);
+        let kept = if polled.is_pending() && !here.is_current_cancelled() {
+            Some(task)
+        } else {
+            here.end(task);
+            None
+        };
+        let after = here.clock.now().max(*now);
+        let ticks = after - *now;
+        *now = after;
         here.meter.poll_ended(class, ticks);
         if ticks > self.long_poll {
             (self.on_long_poll)(&here.meter.poll_was_long(name, class, ticks));
         }
-        after.max(now)
+        kept
     }
 
     fn work_has_come(&self, now: u64) {
@@ -256,7 +263,7 @@ impl Rounds {
         if since > 0 {
             let has_slept = self.has_slept.replace(false);
             if has_slept {
-                self.here.meter.awakes(self.polls.get());
+                self.here.meter.awakes(now);
             }
             self.gaps.borrow_mut().note(now.saturating_sub(since), has_slept);
         }

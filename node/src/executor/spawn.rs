@@ -133,10 +133,7 @@ impl Future for YieldNow {
             return Poll::Ready(());
         }
         self.has_given_way = true;
-        match Waiter::of(cx) {
-            Waiter::Task(id) => ready::push(id),
-            Waiter::Other(waker) => waker.wake(),
-        }
+        ready::wake_current(cx);
         Poll::Pending
     }
 }

@@ -108,7 +108,9 @@ mod tests {
         let mut seen = [0; 10];
         for _ in 0..1000 {
             let mut some = some_of(10, 3);
-            some.iter().for_each(|place| seen[*place] += 1);
+            for place in &some {
+                seen[*place] += 1;
+            }
             some.sort_unstable();
             some.dedup();
             assert_eq!(some.len(), 3);

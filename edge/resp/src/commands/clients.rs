@@ -1,5 +1,7 @@
 //! `CLIENT INFO` and `CLIENT LIST`: what is known of connections.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use crate::client::Client;
 use crate::number::integer;

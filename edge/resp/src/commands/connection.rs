@@ -1,5 +1,7 @@
 //! The connection: who it is, what it is called, which protocol it speaks.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use super::pubsub::{leave_all, tell, write_letters};
 use super::transactions::refuse_inside;

@@ -1,5 +1,6 @@
 //! When keys end: `EXPIRE`, `TTL` and what belongs to them.
 
+use super::arg;
 use crate::client::Client;
 use crate::ends::Unit;
 use crate::number::integer_or_refuse;
@@ -16,11 +17,8 @@ const AFTER_MS: Unit = Unit { is_seconds: false, is_absolute: false };
 const AT_SECONDS: Unit = Unit { is_seconds: true, is_absolute: true };
 const AT_MS: Unit = Unit { is_seconds: false, is_absolute: true };
 
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
-
 /// Which present ends give way to a new one: `NX`, `XX`, `GT`, `LT`.
+#[expect(clippy::struct_excessive_bools, reason = "four words that a client may give together")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Given {
     none: bool,

@@ -145,7 +145,7 @@ fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
     facts.say("os", std::env::consts::OS);
     facts.say("arch_bits", usize::BITS);
     facts.say("process_id", settings.pid);
-    facts.say("run_id", format_args!("{one:016x}{two:016x}{:08x}", settings.started_ms as u32));
+    facts.say("run_id", format_args!("{one:016x}{two:016x}{:08x}", settings.pid));
     facts.say("tcp_port", settings.port);
     facts.say("server_time_usec", now * 1000);
     facts.say("uptime_in_seconds", up);

@@ -1,5 +1,6 @@
 //! Hashes: records of named blocks; a field is a block.
 
+use super::arg;
 use super::chance::{Wanted, below, bounded};
 use super::scanning::{self, Options};
 use crate::client::{Change, Client};
@@ -23,10 +24,6 @@ const INFINITE: Refusal = Refusal::fixed("ERR value is NaN or Infinity");
 
 /// Fields up to this many are looked for one by one: that needs no memory.
 const LINEAR_MAX: usize = 8;
-
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
 
 /// The name of a field, if the region can keep it.
 fn name_of(field: &[u8]) -> Result<&str, Refusal> {
@@ -175,7 +172,9 @@ pub(crate) fn hkeys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     let found = client.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.array(there.len());
-    there.iter().for_each(|(name, _)| reply.bulk(name.as_bytes()));
+    for (name, _) in there {
+        reply.bulk(name.as_bytes());
+    }
     Ok(())
 }
 
@@ -184,7 +183,9 @@ pub(crate) fn hvals(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     let found = client.read(arg(args, 1))?;
     let there = fields(found.as_ref())?;
     reply.array(there.len());
-    there.iter().for_each(|(_, value)| reply.bulk(value));
+    for (_, value) in there {
+        reply.bulk(value);
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
 
+use super::arg;
 use crate::client::{Change, Client};
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
@@ -23,10 +24,6 @@ const PACKED_COUNT_MAX: usize = 512;
 /// Up to so many bytes a field and a value may have in it.
 const PACKED_BYTES_MAX: usize = 64;
 
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
-
 /// The counter that a key names: of a namespace that an embedded process has made for them.
 fn counter<'k>(client: &Client<'_>, key: &'k [u8]) -> Result<Option<Spot<'k>>, Refusal> {
     let spot = client.records.find(key)?;
@@ -34,7 +31,7 @@ fn counter<'k>(client: &Client<'_>, key: &'k [u8]) -> Result<Option<Spot<'k>>, R
 }
 
 /// The form of a key's record; `None` if there is none. A counter is a value.
-fn form(client: &Client<'_>, key: &[u8]) -> Result<Option<Form>, Refusal> {
+pub(super) fn form_of(client: &Client<'_>, key: &[u8]) -> Result<Option<Form>, Refusal> {
     if let Some(spot) = counter(client, key)? {
         if spot.key.len() > KEY_BYTES_MAX {
             return Ok(None);
@@ -84,7 +81,7 @@ pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
 pub(crate) fn exists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let mut there = 0;
     for key in args.from(1).iter() {
-        there += usize::from(form(client, key)?.is_some());
+        there += usize::from(form_of(client, key)?.is_some());
     }
     reply.count(there);
     Ok(())
@@ -92,7 +89,7 @@ pub(crate) fn exists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 
 /// `TYPE key`
 pub(crate) fn type_of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    reply.simple(form(client, arg(args, 1))?.map_or("none", word));
+    reply.simple(form_of(client, arg(args, 1))?.map_or("none", word));
     Ok(())
 }
 

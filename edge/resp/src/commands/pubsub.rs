@@ -1,5 +1,7 @@
 //! Channels: who hears them, and what is sent.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use super::transactions::refuse_inside;
 use crate::client::{Client, Command};
@@ -202,7 +204,9 @@ pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
     }
     let channels = client.server.hub.channels(args.get(2));
     reply.array(channels.len());
-    channels.iter().for_each(|channel| reply.bulk(channel));
+    for channel in &channels {
+        reply.bulk(channel);
+    }
     Ok(())
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn delne(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 
 /// `MSETPUB key value [key value ..] channel message`
 pub(crate) fn msetpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Refusal::arity("msetpub"));
     }
     let message = args.len() - 2;
@@ -99,7 +99,7 @@ pub(crate) fn msetpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 
 /// `MSETMPUB pairs messages key value .. channel message ..`
 pub(crate) fn msetmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Refusal::arity("msetmpub"));
     }
     let messages = counted(args, 2, &SET_COUNTS)?;
@@ -118,7 +118,7 @@ pub(crate) fn setnxpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 
 /// `SETNXMPUB key value channel message [channel message ..]`
 pub(crate) fn setnxmpub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Refusal::arity("setnxmpub"));
     }
     set_if_pub(client, args, (When::Absent, 3), reply)
@@ -131,7 +131,7 @@ pub(crate) fn setiepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 
 /// `SETIEMPUB key new old channel message [channel message ..]`
 pub(crate) fn setiempub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 1 {
+    if !args.len().is_multiple_of(2) {
         return Err(Refusal::arity("setiempub"));
     }
     set_if_pub(client, args, (When::Equal(arg(args, 3)), 4), reply)
@@ -161,7 +161,7 @@ pub(crate) fn deliepub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 
 /// `DELIEMPUB key old channel message [channel message ..]`
 pub(crate) fn deliempub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Refusal::arity("deliempub"));
     }
     del_if_pub(client, args, When::Equal(arg(args, 2)), reply)

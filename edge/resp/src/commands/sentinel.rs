@@ -1,5 +1,7 @@
 //! `SENTINEL`, on the same port: this server is the master, there is no other.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use crate::client::Client;
 use crate::parse::Args;
@@ -32,14 +34,16 @@ pub(crate) fn get_master_addr(
 
 /// `SENTINEL MASTERS`
 pub(crate) fn masters(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let named = &client.server.settings.masters;
-    let names: Vec<&str> = if named.is_empty() {
+    let masters = &client.server.settings.masters;
+    let names: Vec<&str> = if masters.is_empty() {
         USUAL_MASTERS.to_vec()
     } else {
-        named.iter().map(String::as_str).collect()
+        masters.iter().map(String::as_str).collect()
     };
     reply.array(names.len());
-    names.iter().for_each(|name| record(client, name.as_bytes(), reply));
+    for name in &names {
+        record(client, name.as_bytes(), reply);
+    }
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! The server: settings, the slow log, sizes, the time.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use crate::client::Client;
 use crate::number::{integer, integer_or_refuse};
@@ -94,7 +96,9 @@ pub(crate) fn slowlog_get(
     };
     let slow = client.server.slow_requests(count);
     reply.array(slow.len());
-    slow.iter().for_each(|request| slow_request(request, reply));
+    for request in &slow {
+        slow_request(request, reply);
+    }
     Ok(())
 }
 

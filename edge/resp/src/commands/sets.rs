@@ -1,5 +1,6 @@
 //! Sets: records of members.
 
+use super::arg;
 use super::chance::{Wanted, below, bounded, some_of};
 use super::scanning::{self, Options};
 use crate::client::{Change, Client};
@@ -12,10 +13,6 @@ use nearstate_store::{Kind, Members};
 use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
-
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
 
 /// The members of a set; none if there is none.
 fn members<'f>(found: Option<&'f Found<'_>>) -> Result<Members<'f>, Refusal> {

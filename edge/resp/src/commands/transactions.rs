@@ -5,6 +5,8 @@
 //! behind the commit. A command that fails has its error as its reply and leaves nothing; if it had
 //! written something before it failed, all are run anew without it.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use crate::client::{Client, Command, Lent};
 use crate::command::Flags;

@@ -1,5 +1,7 @@
 //! `ACL`: the users of the configuration.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::arg;
 use crate::client::Client;
 use crate::command::Categories;

@@ -4,6 +4,7 @@
 mod inside;
 mod slices;
 
+use super::arg;
 use super::scanning::{self, Options};
 use crate::client::Client;
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace};
@@ -62,23 +63,18 @@ fn begin(client: &mut Client<'_>, mut work: impl Work + 'static, reply: &mut Rep
     Ok(())
 }
 
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
-
 /// `KEYS pattern`
 pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let pattern = Some(arg(args, 1)).filter(|pattern| *pattern != b"*");
     let areas = areas(client.records, pattern)?;
-    if let Some(txn) = client.txn {
+    if client.txn.is_some() {
         let begun = reply.mark();
         let mut count = 0;
-        inside::each_key(client.session(), txn, &areas, |said, _| {
+        inside::each_key(client, &areas, |said, _| {
             if takes(pattern, said) {
                 reply.bulk(said);
                 count += 1;
             }
-            Ok(())
         })?;
         reply.close_array(begun, count);
         return Ok(());
@@ -91,19 +87,20 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     let cursor = scanning::read_cursor(arg(args, 1))?;
     let options = Options::read(args.from(2), true)?;
     let areas = areas(client.records, options.pattern)?;
-    if let Some(txn) = client.txn {
+    if client.txn.is_some() {
         let mut found = Vec::new();
-        inside::each_key(client.session(), txn, &areas, |said, _| {
+        inside::each_key(client, &areas, |said, _| {
             if options.takes(said) {
                 found.push(said.to_vec());
             }
-            Ok(())
         })?;
         if let Some(form) = options.form {
             found = inside::of_form(client, found, form)?;
         }
         scanning::whole(reply, |reply| {
-            found.iter().for_each(|said| reply.bulk(said));
+            for said in &found {
+                reply.bulk(said);
+            }
             found.len()
         });
         return Ok(());
@@ -114,8 +111,8 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 /// `RANDOMKEY`
 pub(crate) fn randomkey(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let areas = areas(client.records, None)?;
-    if let Some(txn) = client.txn {
-        reply.bulk_or_nil(inside::any_key(client.session(), txn, &areas)?.as_deref());
+    if client.txn.is_some() {
+        reply.bulk_or_nil(inside::any_key(client, &areas)?.as_deref());
         return Ok(());
     }
     let picking = Picking::new(client.session(), areas)?;
@@ -125,12 +122,9 @@ pub(crate) fn randomkey(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<
 /// `DBSIZE`
 pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let areas = areas(client.records, None)?;
-    if let Some(txn) = client.txn {
+    if client.txn.is_some() {
         let mut count = 0;
-        inside::each_key(client.session(), txn, &areas, |_, _| {
-            count += 1;
-            Ok(())
-        })?;
+        inside::each_key(client, &areas, |_, _| count += 1)?;
         reply.count(count);
         return Ok(());
     }
@@ -145,8 +139,8 @@ pub(crate) fn flush(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
         return Err(Refusal::SYNTAX);
     }
     let areas = areas(client.records, None)?;
-    if let Some(txn) = client.txn {
-        inside::delete_all(client.session(), txn, &areas)?;
+    if client.txn.is_some() {
+        inside::delete_all(client, &areas)?;
         reply.ok();
         return Ok(());
     }

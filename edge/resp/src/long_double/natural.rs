@@ -1,6 +1,7 @@
 //! Whole numbers of any size, as far as reading and printing a number with a fraction needs them.
 
 use std::cmp::Ordering;
+use std::fmt::Write as _;
 
 /// A whole number, not below 0: 32 bits a digit, the lowest first, no zeros at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +177,8 @@ impl Natural {
         }
         let mut text = parts.pop().unwrap_or_default().to_string();
         for part in parts.iter().rev() {
-            text.push_str(&format!("{part:09}"));
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{part:09}");
         }
         text
     }

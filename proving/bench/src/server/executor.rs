@@ -48,14 +48,15 @@ pub struct Method {
 /// `System` if the kernel refuses an event loop or a thread.
 pub fn measure(method: &Method) -> Result<Vec<Cost>> {
     let Method { rounds, count, now, other } = *method;
-    let measures: [(&'static str, f64, Measure); 7] = [
+    let measures: [(&'static str, f64, Measure); 8] = [
         ("the clock, read once (in each figure below)", 0.0, clock),
         ("yield, one task", 20.0, |now, count| yields(now, count, 1)),
         ("yield, 1,000 tasks", 0.0, |now, count| yields(now, count, TASKS)),
         ("suspend and resume, 1,000 tasks", 30.0, suspend),
         ("a deadline set and given up", 0.0, deadlines),
         ("begin a task and end it", 0.0, spawns),
-        ("yield, one task of tokio", 0.0, tokio_yields),
+        ("yield, one task of tokio", 0.0, |now, count| tokio_yields(now, count, 1)),
+        ("yield, 1,000 tasks of tokio", 0.0, |now, count| tokio_yields(now, count, TASKS)),
     ];
     let mut costs: Vec<_> = measures
         .iter()
@@ -197,7 +198,7 @@ fn spawns(now: Now, count: u64) -> Result<f64> {
     Ok(each(now() - begin, count))
 }
 
-fn tokio_yields(now: Now, count: u64) -> Result<f64> {
+fn tokio_yields(now: Now, count: u64, tasks: usize) -> Result<f64> {
     let options = tokio::runtime::LocalOptions::default();
     let runtime =
         tokio::runtime::Builder::new_current_thread().build_local(options).map_err(|e| {
@@ -206,17 +207,21 @@ fn tokio_yields(now: Now, count: u64) -> Result<f64> {
                 errno: e.raw_os_error().unwrap_or(0),
             }
         })?;
+    let turns = count / tasks as u64;
     let begin = now();
     runtime.block_on(async move {
-        let task = tokio::task::spawn_local(async move {
-            for _ in 0..count {
+        let yields = move || async move {
+            for _ in 0..turns {
                 tokio::task::yield_now().await;
             }
-        });
-        // It cannot be cancelled, and does not panic.
-        let _ = task.await;
+        };
+        let tasks: Vec<_> = (0..tasks).map(|_| tokio::task::spawn_local(yields())).collect();
+        for task in tasks {
+            // It cannot be cancelled, and does not panic.
+            let _ = task.await;
+        }
     });
-    Ok(each(now() - begin, count))
+    Ok(each(now() - begin, turns * tasks as u64))
 }
 
 /// A message to another core and its answer, by the clock of the machine.

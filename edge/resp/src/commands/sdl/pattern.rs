@@ -76,14 +76,13 @@ pub(crate) fn ndel_atomic(
 /// dashes.
 fn check_count(args: Args<'_>, name: &str) -> Answer {
     match args.len() {
-        2 => Ok(()),
         4 if !arg(args, 2).eq_ignore_ascii_case(b"count") => {
             Err(Refusal::fixed("-ERR syntax error"))
         }
         4 if integer(arg(args, 3)).is_none_or(|count| count < 1) => {
             Err(Refusal::fixed("-ERR value is not an integer or out of range"))
         }
-        4 => Ok(()),
+        2 | 4 => Ok(()),
         _ => Err(Refusal::arity(name)),
     }
 }

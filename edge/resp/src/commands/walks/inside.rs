@@ -2,13 +2,12 @@
 //! written over it.
 
 use super::Area;
-use crate::client::{Client, Lent};
+use crate::client::Client;
 use crate::commands::chance;
-use crate::commands::keys::word;
+use crate::commands::keys::{form_of, word};
 use crate::refusal::Refusal;
 use crate::work::SLICE_BUCKETS;
-use nearstate_model::Result as Stored;
-use nearstate_store::{Namespace, Session};
+use nearstate_store::Namespace;
 use std::collections::BTreeMap;
 
 /// The most keys that `FLUSHALL` deletes in a transaction: all of them or none is a promise that
@@ -23,28 +22,36 @@ pub(super) struct Place<'k> {
 
 /// Calls `each` with every key, as clients say it and as it stands in its namespace.
 pub(super) fn each_key(
-    session: &Session,
-    txn: &dyn Lent,
+    client: &Client<'_>,
     areas: &[Area],
-    mut each: impl FnMut(&[u8], Place<'_>) -> Stored<()>,
+    mut each: impl FnMut(&[u8], Place<'_>),
 ) -> Result<(), Refusal> {
+    let session = client.session();
     let mut said = Vec::new();
-    for area in areas {
-        let namespace = area.namespace;
-        let own: BTreeMap<Vec<u8>, bool> = txn.written(namespace).into_iter().collect();
-        let mut tell = |key: &[u8]| {
-            let is_sayable = area.say(key, &mut said);
-            if is_sayable { each(&said, Place { namespace, key }) } else { Ok(()) }
-        };
-        let mut buckets = session.buckets(namespace)?;
-        while session.walk_buckets(namespace, &mut buckets, SLICE_BUCKETS, |view| {
-            if own.contains_key(view.key()) { Ok(()) } else { tell(view.key()) }
-        })? {}
-        for (key, _) in own.iter().filter(|(_, is_there)| **is_there) {
-            tell(key)?;
+    client.change(|change| {
+        for area in areas {
+            let namespace = area.namespace;
+            let own: BTreeMap<Vec<u8>, bool> = change.txn.written(namespace).into_iter().collect();
+            let mut tell = |key: &[u8]| {
+                if area.say(key, &mut said) {
+                    each(&said, Place { namespace, key });
+                }
+            };
+            let mut buckets = session.buckets(namespace)?;
+            let mut has_more = true;
+            while has_more {
+                has_more =
+                    session.walk_buckets(namespace, &mut buckets, SLICE_BUCKETS, |view| {
+                        if !own.contains_key(view.key()) {
+                            tell(view.key());
+                        }
+                        Ok(())
+                    })?;
+            }
+            own.iter().filter(|(_, is_there)| **is_there).for_each(|(key, _)| tell(key));
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Those keys whose records have a type.
@@ -55,8 +62,8 @@ pub(super) fn of_form(
 ) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut kept = Vec::new();
     for key in keys {
-        let found = client.read(&key)?;
-        if found.is_some_and(|found| word(found.form()).as_bytes().eq_ignore_ascii_case(form)) {
+        let found = form_of(client, &key)?;
+        if found.is_some_and(|found| word(found).as_bytes().eq_ignore_ascii_case(form)) {
             kept.push(key);
         }
     }
@@ -64,33 +71,27 @@ pub(super) fn of_form(
 }
 
 /// One of the keys, each as likely as any other.
-pub(super) fn any_key(
-    session: &Session,
-    txn: &dyn Lent,
-    areas: &[Area],
-) -> Result<Option<Vec<u8>>, Refusal> {
+pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<u8>>, Refusal> {
     let mut picked = None;
     let mut count = 0;
-    each_key(session, txn, areas, |said, _| {
+    each_key(client, areas, |said, _| {
         count += 1;
         if chance::below(count) == 0 {
             picked = Some(said.to_vec());
         }
-        Ok(())
     })?;
     Ok(picked)
 }
 
 /// Deletes every key, or refuses before any is deleted.
-pub(super) fn delete_all(session: &Session, txn: &dyn Lent, areas: &[Area]) -> Result<(), Refusal> {
+pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refusal> {
     let mut keys = Vec::new();
     let mut count = 0;
-    each_key(session, txn, areas, |_, place| {
+    each_key(client, areas, |_, Place { namespace, key }| {
         count += 1;
         if count <= DELETED_MAX {
-            keys.push((place.namespace, place.key.to_vec()));
+            keys.push((namespace, key.to_vec()));
         }
-        Ok(())
     })?;
     if count > DELETED_MAX {
         return Err(Refusal::new(format!(
@@ -98,8 +99,10 @@ pub(super) fn delete_all(session: &Session, txn: &dyn Lent, areas: &[Area]) -> R
              send FLUSHALL alone"
         )));
     }
-    for (namespace, key) in keys {
-        txn.delete(namespace, &key)?;
-    }
-    Ok(())
+    client.change(|change| {
+        for (namespace, key) in &keys {
+            change.txn.delete(*namespace, key)?;
+        }
+        Ok(())
+    })
 }

@@ -82,8 +82,13 @@ struct Elements {
 
 impl Elements {
     fn push(&mut self, bytes: &[u8]) {
-        if self.parts.back().is_none_or(|part| part.len() >= PART_BYTES) {
-            self.parts.push_back(Vec::new());
+        match self.parts.back_mut() {
+            Some(part) if part.len() < PART_BYTES => {}
+            full => {
+                // A long answer takes its bytes and no more.
+                full.into_iter().for_each(Vec::shrink_to_fit);
+                self.parts.push_back(Vec::new());
+            }
         }
         if let Some(part) = self.parts.back_mut() {
             // A bulk is the same in both protocols.

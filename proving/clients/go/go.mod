@@ -1,0 +1,13 @@
+module nearstate/clients
+
+go 1.18
+
+require (
+	github.com/go-redis/redis/v8 v8.11.4
+	github.com/redis/go-redis/v9 v9.17.3
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f // indirect
+)
