@@ -118,8 +118,7 @@ impl Seat {
         for (endpoint, face) in self.faces.into_iter().enumerate() {
             let (name, on_core) = (face.name(), face.on_core(&core)?);
             let lobby = Rc::clone(&lobby);
-            let reception =
-                Reception::new(core.clone(), face, on_core, lobby, self.on_dismissed);
+            let reception = Reception::new(core.clone(), face, on_core, lobby, self.on_dismissed);
             doors.push(Rc::new(Door {
                 endpoint,
                 reception: Rc::new(reception),

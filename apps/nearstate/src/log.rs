@@ -149,9 +149,10 @@ fn text_line(event: &Event, facts: &Facts<'_>) -> String {
         let value = value.to_string();
         let is_plain = !value.is_empty()
             && value.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=');
-        let _ = match is_plain {
-            true => write!(line, " {name}={value}"),
-            false => write!(line, " {name}={value:?}"),
+        let _ = if is_plain {
+            write!(line, " {name}={value}")
+        } else {
+            write!(line, " {name}={value:?}")
         };
     }
     line.push('\n');

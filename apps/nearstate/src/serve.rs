@@ -63,10 +63,8 @@ fn serve_until_told(settings: &Settings, users: Users, begin: Instant) -> Result
     resp.port = settings.listen.first().map_or(0, std::net::SocketAddr::port);
     let server = Arc::new(Server::new(resp));
     let observed = Observed::new(region.clone(), Arc::clone(&server));
-    let faces: [Arc<dyn Face>; 2] = [
-        Arc::new(RespFace::new(server)),
-        Arc::new(ObserveFace::new(Arc::new(observed.clone()))),
-    ];
+    let faces: [Arc<dyn Face>; 2] =
+        [Arc::new(RespFace::new(server)), Arc::new(ObserveFace::new(Arc::new(observed.clone())))];
     // Before the node, so that no signal is missed once clients can come.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
@@ -93,11 +91,12 @@ fn serve_until_told(settings: &Settings, users: Users, begin: Instant) -> Result
             std::process::exit(1);
         }
     });
+    let gauges = node.gauges();
     let outcome = node.join();
     over.close();
     let _ = impatient.join();
     match &outcome {
-        Ok(()) => log::say(log::STOPPED, &[]),
+        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.seen().total().0.cut)]),
         Err(error) => log::say(log::CORE_ENDED, &[("reason", error)]),
     }
     outcome

@@ -8,8 +8,8 @@
 //! A higher layer replaces what a lower one says of a key, lists included.
 
 mod print;
-mod keys;
 mod layers;
+mod keys;
 mod nearest;
 mod value;
 

@@ -99,10 +99,10 @@ mod tests {
     use super::*;
 
     fn wish(text: &str) -> Wish {
-        match parse(text.as_bytes()) {
-            Parsed::Request(request, taken) if taken == text.len() => request.wish,
-            other => panic!("{text:?} is {other:?}"),
-        }
+        let parsed = parse(text.as_bytes());
+        let Parsed::Request(request, taken) = parsed else { panic!("{text:?} is {parsed:?}") };
+        assert_eq!(taken, text.len(), "{text:?}");
+        request.wish
     }
 
     #[test]
@@ -122,9 +122,10 @@ mod tests {
 
     #[test]
     fn the_connection_ends_when_the_client_or_its_version_says_so() {
-        let is_last = |text: &str| match parse(text.as_bytes()) {
-            Parsed::Request(request, _) => request.is_last,
-            other => panic!("{other:?}"),
+        let is_last = |text: &str| {
+            let parsed = parse(text.as_bytes());
+            let Parsed::Request(request, _) = parsed else { panic!("{text:?} is {parsed:?}") };
+            request.is_last
         };
         assert!(!is_last("GET / HTTP/1.1\r\n\r\n"));
         assert!(is_last("GET / HTTP/1.0\r\n\r\n"));

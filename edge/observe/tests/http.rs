@@ -1,11 +1,6 @@
 //! Requests in bytes, answers in bytes: pages, refusals, and garbage.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::task::{Context, Waker};

@@ -52,8 +52,8 @@ events! {
     STUCK = "NS-3002" Error "a task does not return",
         "One core serves nobody now. Take a stack of the process (`gdb -p`), report it, restart.";
     DISMISSED = "NS-3003" Warn "a client was sent away",
-        "`reason`: slow_reader, half_sent, too_large, out_of_memory, handshake. Look at that client; the \
-         bounds are under `[limits]`.";
+        "`reason`: slow_reader, half_sent, too_large, out_of_memory, handshake. Look \
+         at that client; the bounds are under `[limits]`.";
     CORE_ENDED = "NS-3004" Error "a core has ended",
         "Its last words stand above. The node ends; start it again, the region recovers.";
 }

@@ -35,8 +35,8 @@ pub(crate) fn users(settings: &Settings, layers: &Layers) -> Result<Users> {
     }
     let text = read_text(path)?;
     judge_mode(path)?;
-    let users = Users::parse(&text, &TABLE)
-        .map_err(|e| refused(format!("{}: {e}", path.display())))?;
+    let users =
+        Users::parse(&text, &TABLE).map_err(|e| refused(format!("{}: {e}", path.display())))?;
     // An empty file would let everybody do everything; whoever names one means the opposite.
     if text.lines().all(|line| matches!(line.trim().chars().next(), None | Some('#'))) {
         return Err(refused(format!(

@@ -109,7 +109,16 @@ impl Collector for One {
     }
 }
 
-const NO_LABELS: [(&str, &str); 0] = [];
+/// A counter without labels.
+fn counter(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let mut one = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    one.encode_counter::<NoLabelSet, _, f64>(&value, None)
+}
+
+/// A gauge without labels.
+fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    to.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+}
 
 /// A family of counters.
 fn counters<S: EncodeLabelSet>(
@@ -226,9 +235,11 @@ fn turns(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     histograms(to, "core_turn_seconds", help, values)
 }
 
+type CountOf = fn(&MeterSeen) -> u64;
+
 fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let meters = observed.nodes().meters;
-    let kinds: [(&str, &str, fn(&MeterSeen) -> u64); 7] = [
+    let kinds: [(&str, &str, CountOf); 7] = [
         ("rounds", "Rounds of a core's executor.", |meter| meter.rounds),
         ("parks", "Times that a core went to sleep.", |meter| meter.parks),
         ("looks", "Times that it looked for work instead.", |meter| meter.looks),
@@ -263,9 +274,9 @@ const PROCESSES_MAX: usize = 256;
 fn region(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Ok(seen) = observed.0.region.inspect() else {
         // A region that cannot be read any more: the rest of the page is worth more than an error.
-        return gauges(to, "region_readable", "0: the region is damaged.", [(NO_LABELS, 0)]);
+        return gauge(to, "region_readable", "0: the region is damaged.", 0);
     };
-    gauges(to, "region_readable", "0: the region is damaged.", [(NO_LABELS, 1)])?;
+    gauge(to, "region_readable", "0: the region is damaged.", 1)?;
     let pinned = seen.members.iter().filter_map(|member| member.pinned_epoch).min();
     let oldest = pinned.map_or(0, |epoch| seen.epoch.saturating_sub(epoch));
     let alive = seen.members.iter().filter(|member| member.is_alive).count() as u64;
@@ -280,7 +291,7 @@ fn region(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ("sessions_dead", "Sessions of dead processes that nobody has met yet.", dead),
         ("namespaces", "Namespaces, hidden ones included.", seen.namespaces.len() as u64),
     ] {
-        gauges(to, &format!("region_{name}"), help, [(NO_LABELS, value)])?;
+        gauge(to, &format!("region_{name}"), help, value)?;
     }
     let mut processes: BTreeMap<(u32, &str), u64> = BTreeMap::new();
     for member in seen.members.iter().filter(|member| member.is_alive) {
@@ -312,12 +323,12 @@ fn requests(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result 
         ("hits", "Keys that were asked for and there.", read(&tallies.hits)),
         ("misses", "Keys that were asked for and not there.", read(&tallies.misses)),
     ] {
-        counters(to, &format!("resp_{name}"), help, [(NO_LABELS, value)])?;
+        counter(to, &format!("resp_{name}"), help, value)?;
     }
     let clients = server.client_count() as u64;
-    gauges(to, "resp_clients", "Clients that are connected.", [(NO_LABELS, clients)])?;
+    gauge(to, "resp_clients", "Clients that are connected.", clients)?;
     let slow = server.slow_count() as u64;
-    gauges(to, "resp_slow_entries", "Entries of the slow log.", [(NO_LABELS, slow)])
+    gauge(to, "resp_slow_entries", "Entries of the slow log.", slow)
 }
 
 fn commands(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -7,7 +7,6 @@ use nearstate_model::Result;
 use nearstate_node::Limits;
 use nearstate_node::executor::Spin;
 
-use super::layers::Layers;
 use super::value::{
     Bytes, Count, Form, Level, Lines, Mode, Number, Shape, Spinning, Time, UnixPaths, Value,
 };
@@ -60,6 +59,15 @@ impl Key {
     }
 }
 
+/// What was said of settings, by whomever.
+pub(crate) trait Sayings {
+    /// The value of a setting.
+    ///
+    /// # Errors
+    /// `BadArgument`: who says what that is not possible.
+    fn value<T: Value>(&self, name: &'static str) -> Result<T>;
+}
+
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $name:literal as $field:ident: $type:ty = $default:literal,
        --$flag:literal;)+) => {
@@ -82,12 +90,12 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Judges every layer's words.
+            /// Judges the words of every setting.
             ///
             /// # Errors
             /// `BadArgument`: which layer says what that is not possible, and what would be.
-            pub(crate) fn read(layers: &Layers) -> Result<Self> {
-                Ok(Self { $($field: layers.value::<$type>($name)?,)+ })
+            pub(crate) fn read(said: &impl Sayings) -> Result<Self> {
+                Ok(Self { $($field: said.value::<$type>($name)?,)+ })
             }
         }
     };

@@ -11,7 +11,7 @@ use nearstate_model::{Error, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{KEYS, Key};
+use super::keys::{KEYS, Key, Sayings};
 use super::nearest::nearest;
 use super::value::Value;
 
@@ -159,10 +159,16 @@ impl Layers {
                     let names = sections.map(|(section, _)| section.to_owned()).collect::<Vec<_>>();
                     return Err(wrong(&place, &unknown(&full, &names)));
                 }
-                _ if is_section => {
-                    return Err(wrong(&place, &format!("{full} is a section: write [{full}]")));
-                }
-                _ => {
+                DeValue::Table(_)
+                | DeValue::String(_)
+                | DeValue::Integer(_)
+                | DeValue::Float(_)
+                | DeValue::Boolean(_)
+                | DeValue::Datetime(_)
+                | DeValue::Array(_) => {
+                    if is_section {
+                        return Err(wrong(&place, &format!("{full} is a section: write [{full}]")));
+                    }
                     let names = KEYS.iter().map(|key| key.name.to_owned()).collect::<Vec<_>>();
                     return Err(wrong(&place, &unknown(&full, &names)));
                 }
@@ -189,24 +195,23 @@ impl Layers {
 
     /// What is said of a setting; of none that is not in the table.
     pub(crate) fn said(&self, key: &Key) -> Said {
-        self.said.get(key.name).cloned().unwrap_or_else(|| Said {
-            words: key.words(key.default),
-            source: Source::Default,
-        })
+        self.said
+            .get(key.name)
+            .cloned()
+            .unwrap_or_else(|| Said { words: key.words(key.default), source: Source::Default })
     }
 
     /// Who says a setting.
     pub(crate) fn source(&self, name: &str) -> Source {
         key_of(name).map_or(Source::Default, |key| self.said(key).source)
     }
+}
 
-    /// The value of a setting.
-    ///
-    /// # Errors
-    /// `BadArgument`: who says what that is not possible.
-    pub(crate) fn value<T: Value>(&self, name: &'static str) -> Result<T> {
-        let key = key_of(name)
-            .ok_or_else(|| Error::BadArgument { detail: format!("there is no setting {name:?}") })?;
+impl Sayings for Layers {
+    fn value<T: Value>(&self, name: &'static str) -> Result<T> {
+        let key = key_of(name).ok_or_else(|| Error::BadArgument {
+            detail: format!("there is no setting {name:?}"),
+        })?;
         let said = self.said(key);
         T::read(&said.words).map_err(|what| wrong(&said.source, &format!("{name}: {what}")))
     }
@@ -255,12 +260,12 @@ fn words(key: &Key, value: &DeValue<'_>) -> std::result::Result<Vec<String>, Str
         | DeValue::Array(_)
         | DeValue::Table(_) => Err(format!("{}: write {} as a text", key.name, key.wants)),
     };
-    match value {
-        DeValue::Array(values) if key.is_list => {
-            values.iter().map(|value| word(Spanned::get_ref(value))).collect()
+    if let DeValue::Array(values) = value {
+        if !key.is_list {
+            return Err(format!("{}: one value, and no list", key.name));
         }
-        DeValue::Array(_) => Err(format!("{}: one value, and no list", key.name)),
-        one if key.is_list => Ok(key.words(&word(one)?)),
-        one => Ok(vec![word(one)?]),
+        return values.iter().map(|value| word(Spanned::get_ref(value))).collect();
     }
+    let one = word(value)?;
+    Ok(if key.is_list { key.words(&one) } else { vec![one] })
 }

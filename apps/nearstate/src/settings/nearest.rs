@@ -8,9 +8,7 @@ const TYPED_CHARS_MAX: usize = 80;
 pub(crate) fn nearest<'n>(typed: &str, names: &'n [String]) -> Option<&'n str> {
     let typed: Vec<char> =
         typed.chars().take(TYPED_CHARS_MAX).flat_map(char::to_lowercase).collect();
-    let own = |name: &[char]| {
-        name.iter().rposition(|c| *c == '.').map_or(0, |dot| dot + 1)
-    };
+    let own = |name: &[char]| name.iter().rposition(|c| *c == '.').map_or(0, |dot| dot + 1);
     let last = typed.get(own(&typed)..).unwrap_or_default();
     let allowed = (typed.len() / 3).clamp(1, 6);
     let judge = |name: &'n String| {

@@ -57,8 +57,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
         ("unread_max = \"2min\"", format!("file {file}:5")),
         ("pinned = true", "default".to_owned()),
     ] {
-        let is_there =
-            |line: &str| line.starts_with(key) && line.ends_with(&format!("# {source}"));
+        let is_there = |line: &str| line.starts_with(key) && line.ends_with(&format!("# {source}"));
         assert!(shown.lines().any(is_there), "{key} from {source} in\n{shown}");
     }
 }
@@ -84,10 +83,20 @@ fn the_settings_of_the_libraries_are_the_defaults() {
 #[test]
 fn an_unknown_key_is_refused_with_its_line_and_the_nearest_one() {
     for (text, wanted) in [
-        ("\nlissen = \"127.0.0.1:1\"", "file:2: there is no setting \"lissen\"; the nearest is \"listen\""),
-        ("[limits]\n\nconections_max = 1", "file:3: there is no setting \"limits.conections_max\"; the nearest is \"limits.connections_max\""),
+        (
+            "\nlissen = \"127.0.0.1:1\"",
+            "file:2: there is no setting \"lissen\"; the nearest is \"listen\"",
+        ),
+        (
+            "[limits]\n\nconections_max = 1",
+            "file:3: there is no setting \"limits.conections_max\"; the nearest is \
+             \"limits.connections_max\"",
+        ),
         ("backlog = 1", "the nearest is \"limits.backlog\""),
-        ("[limit]\nbacklog = 1", "file:1: there is no setting \"limit\"; the nearest is \"limits\""),
+        (
+            "[limit]\nbacklog = 1",
+            "file:1: there is no setting \"limit\"; the nearest is \"limits\"",
+        ),
         ("limits.backlok = 1", "file:1: there is no setting \"limits.backlok\"; the nearest"),
         ("limits = 1", "limits is a section: write [limits]"),
         ("[limits.backlog]\nx = 1", "file:1: limits.backlog: write NUMBER"),
@@ -133,7 +142,8 @@ fn lists_and_lines_can_be_said_in_one_text_and_made_empty() {
         ("NEARSTATE_UNIX", ""),
         ("NEARSTATE_RESP_MASTERS", "one, two"),
     ];
-    let layers = layers(&["--listen", "127.0.0.1:1,127.0.0.1:2", "--listen", "[::1]:3"], &environment);
+    let layers =
+        layers(&["--listen", "127.0.0.1:1,127.0.0.1:2", "--listen", "[::1]:3"], &environment);
     let layers = layers.unwrap();
     let settings = Settings::read(&layers).unwrap();
     assert_eq!(settings.users_lines.0, ["user a on >x ~{ns},* +get", "user b off"]);
@@ -177,7 +187,8 @@ fn the_example_file_is_what_the_table_says_and_its_lines_are_the_defaults() {
 #[test]
 fn bytes_of_any_kind_are_refused_and_never_a_panic() {
     let mut seed = 7_u64;
-    let pieces = ["[", "]", "limits", ".", "=", "\"", "\n", "#", "backlog", "1", "é", "{", ",", "'"];
+    let pieces =
+        ["[", "]", "limits", ".", "=", "\"", "\n", "#", "backlog", "1", "é", "{", ",", "'"];
     for _ in 0..20_000 {
         let mut text = String::new();
         for _ in 0..12 {

@@ -204,9 +204,8 @@ impl Value for Time {
     fn read(words: &[String]) -> Result<Self, String> {
         let word = only(words);
         let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let number: u64 = digits
-            .parse()
-            .map_err(|_| format!("{word:?} is no time: write 500ms, 30s or 5min"))?;
+        let number: u64 =
+            digits.parse().map_err(|_| format!("{word:?} is no time: write 500ms, 30s or 5min"))?;
         let micros = match word.get(digits.len()..).unwrap_or_default() {
             "us" => 1,
             "ms" => 1_000,

@@ -183,7 +183,8 @@ fn a_client_that_is_sent_away_is_logged_as_json_if_that_is_wanted() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().find(|line| line.contains("NS-3003")).unwrap_or_default();
-    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let line: serde_json::Value =
+        serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {said}"));
     assert_eq!(line["reason"], "too_large", "{said}");
     assert!(line["client"].as_str().unwrap().starts_with("unix:pid="), "{said}");
 }

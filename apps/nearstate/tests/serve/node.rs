@@ -95,10 +95,6 @@ impl Node {
         self.child.wait().unwrap()
     }
 
-    pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-
     /// The first address over TCP.
     pub(crate) fn tcp(&self) -> Client<TcpStream> {
         Client::tcp(&self.addresses[0])
@@ -187,11 +183,8 @@ pub(crate) struct Folder(tempfile::TempDir);
 impl Folder {
     pub(crate) fn new() -> Self {
         let shared = Path::new("/dev/shm");
-        let folder = if shared.is_dir() {
-            tempfile::tempdir_in(shared)
-        } else {
-            tempfile::tempdir()
-        };
+        let folder =
+            if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
         Self(folder.unwrap())
     }
 

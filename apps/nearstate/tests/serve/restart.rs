@@ -111,7 +111,9 @@ fn a_node_killed_under_writes_loses_nothing_and_serves_a_full_region_again_at_on
             node = again;
             times.push(time);
             let mut client = node.tcp();
-            noted.iter().for_each(|noted| check(&mut client, noted));
+            for noted in &noted {
+                check(&mut client, noted);
+            }
             let written = embedded.load(Ordering::Acquire);
             let seen: u64 = client.ask(&["GET", "{embedded},{embedded}"]).parse().unwrap();
             assert!(seen >= written && written > before, "{seen}, {written}, {before}");
