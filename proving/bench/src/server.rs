@@ -1,5 +1,8 @@
 //! `nearstate bench micro --server`: what a core of the node costs.
 
+pub mod contest;
+pub mod rival;
+pub mod traffic;
 pub mod executor;
 
 use nearstate_model::Result;
@@ -8,14 +11,22 @@ use std::io::Write;
 /// Operations of one round.
 pub const COUNT: u64 = 2_000_000;
 
-/// Measures, and prints tables.
+/// Measures, and prints tables. `say` is told what is being done.
 ///
 /// # Errors
-/// `System` if the kernel refuses something, or the output.
-pub fn run(method: &executor::Method, out: &mut impl Write) -> Result<()> {
-    let costs = executor::measure(method)?;
-    let text = executor::table(&costs).text();
-    writeln!(out, "{text}").map_err(|e| crate::keeper::system("writing the results", &e))
+/// `System`, `Backend`: the kernel refuses something, a server does not start, or the output.
+pub fn run(
+    executor: &executor::Method,
+    contest: &contest::Method,
+    say: &mut dyn FnMut(&str),
+    out: &mut impl Write,
+) -> Result<()> {
+    say("the executor of a core");
+    let costs = executor::measure(executor)?;
+    let contest = contest::run(contest, say)?;
+    let failed = |e| crate::keeper::system("writing the results", &e);
+    writeln!(out, "{}", executor::table(&costs).text()).map_err(failed)?;
+    contest.iter().try_for_each(|table| writeln!(out, "{}", table.text()).map_err(failed))
 }
 
 #[cfg(test)]
@@ -29,8 +40,7 @@ mod tests {
         let costs = executor::measure(&method).unwrap();
         assert!(costs.iter().all(|cost| cost.nanos.len() == 2));
         assert!(costs.iter().flat_map(|cost| &cost.nanos).all(|nanos| *nanos > 0.0), "{costs:?}");
-        let mut out = Vec::new();
-        run(&executor::Method { rounds: 1, ..method }, &mut out).unwrap();
-        assert!(String::from_utf8(out).unwrap().contains("suspend and resume"));
+        let text = executor::table(&costs).text();
+        assert!(text.contains("suspend and resume"), "{text}");
     }
 }
