@@ -9,8 +9,8 @@
 #![forbid(unsafe_code)]
 
 pub mod differential;
-pub mod leeway;
 pub mod sequence;
+pub mod leeway;
 pub mod forms;
 pub mod dice;
 pub mod link;

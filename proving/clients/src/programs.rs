@@ -48,7 +48,7 @@ impl Server {
         })
     }
 
-    /// Debian's Redis, which keeps nothing on a disk, with these words more.
+    /// Debian's Redis, of one database, which keeps nothing on a disk, with these words more.
     ///
     /// # Errors
     /// Why it does not serve.
@@ -57,7 +57,7 @@ impl Server {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
             command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"]);
-            command.arg(folder).args(more);
+            command.arg(folder).args(["--databases", "1"]).args(more);
             command
         })
     }
