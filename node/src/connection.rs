@@ -23,7 +23,7 @@ use nearstate_model::Error;
 use nearstate_near::Near;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::conversation::{Conversation, ENOUGH, Peer, Refusal, Then};
+use crate::conversation::{Conversation, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
 use crate::executor::{Class, Sleep, become_class, is_due, sleep};
 use crate::near::{NearLine, Parcel};
 use crate::reception::{READ_BYTES, Reception};
@@ -73,6 +73,8 @@ struct Connection<S> {
     /// Set while the client does not read, or before we close.
     patience: Option<Sleep>,
     is_lingering: bool,
+    /// Set when the client was refused.
+    refused: Option<Reason>,
     /// More answers are waiting than may.
     is_flooded: bool,
     /// Bytes that the core has noted for this connection.
@@ -117,15 +119,25 @@ async fn serve_over<S>(
         half: None,
         patience: None,
         is_lingering: false,
+        refused: None,
         is_flooded: false,
         kept: 0,
     };
     let end = poll_fn(|cx| connection.poll(cx)).await;
     let metric = connection.reception.core().metric();
-    match end {
-        End::Over => {}
-        End::Slow => metric.slow_clients.add(1),
-        End::HalfSent => metric.half_sent.add(1),
+    let reason = match end {
+        End::Over => connection.refused,
+        End::Slow => {
+            metric.slow_clients.add(1);
+            Some(Reason::SlowReader)
+        }
+        End::HalfSent => {
+            metric.half_sent.add(1);
+            Some(Reason::HalfSent)
+        }
+    };
+    if let Some(reason) = reason {
+        connection.reception.tell(&Dismissal { origin: peer.origin, reason });
     }
 }
 
@@ -413,6 +425,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.is_to_hear = false;
         self.output.extend_from_slice(&self.reception.refusal(why));
         self.then = Then::Close;
+        self.refused = match why {
+            Refusal::TooManyConnections { .. } => None,
+            Refusal::RequestTooLarge { .. } => Some(Reason::TooLarge),
+            Refusal::OutOfMemory { .. } => Some(Reason::OutOfMemory),
+        };
     }
 
     /// Sends what there is. `Pending`: the socket is full.

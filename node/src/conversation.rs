@@ -151,6 +151,53 @@ pub struct Peer {
     pub certificate: Option<String>,
 }
 
+/// A client that was sent away for what it did, or did not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dismissal {
+    /// Where it is.
+    pub origin: Origin,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a client was sent away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It did not read its answers.
+    SlowReader,
+    /// It did not finish a request in time.
+    HalfSent,
+    /// It sent a request that was larger than it may be.
+    TooLarge,
+    /// The clients of its core together kept too much memory, and it was the one that wanted more.
+    OutOfMemory,
+    /// It did not come to terms about TLS.
+    Handshake,
+}
+
+impl Reason {
+    /// A word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::SlowReader => "slow_reader",
+            Self::HalfSent => "half_sent",
+            Self::TooLarge => "too_large",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Handshake => "handshake",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { remote, .. } => write!(f, "{remote}"),
+            Self::Unix { pid: Some(pid), uid, .. } => write!(f, "unix:pid={pid},uid={uid}"),
+            Self::Unix { pid: None, uid, .. } => write!(f, "unix:uid={uid}"),
+        }
+    }
+}
+
 /// Why a client is sent away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {

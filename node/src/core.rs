@@ -101,11 +101,11 @@ impl Core {
 
 /// Declares the counts of a core, and what they look like when they are read.
 macro_rules! counts {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident),* $(,)?) => {
         /// What a core counts of its connections. Written by the core, read by anybody.
         #[derive(Debug, Default)]
         pub struct CoreMetric {
-            $($(#[$doc])* pub $name: Counter,)*
+            $(#[doc = $doc] pub $name: Counter,)*
             /// From the read to the written answer, in nanoseconds.
             pub turn_nanos: Histogram,
         }
@@ -113,7 +113,7 @@ macro_rules! counts {
         /// What a [`CoreMetric`] showed at some moment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct CoreSeen {
-            $($(#[$doc])* pub $name: u64,)*
+            $(#[doc = $doc] pub $name: u64,)*
             /// From the read to the written answer, in nanoseconds.
             pub turn_nanos: Distribution,
         }
@@ -136,6 +136,10 @@ macro_rules! counts {
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
+
+            /// What each count is, by its name.
+            pub const EXPLAINED: &[(&'static str, &'static str)] =
+                &[$((stringify!($name), $doc),)*];
         }
     };
 }

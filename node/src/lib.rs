@@ -24,11 +24,11 @@ pub mod metric;
 pub mod clock;
 
 pub use conversation::{
-    Conversation, ENOUGH, Face, FaceOnCore, Heard, Origin, Peer, Refusal, Then,
+    Conversation, Dismissal, ENOUGH, Face, FaceOnCore, Heard, Origin, Peer, Reason, Refusal, Then,
 };
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::Limits;
 pub use listener::Address;
 pub use nearstate_near::Near;
-pub use node::{Config, Endpoint, Node, NodeSeen};
+pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
 pub use sampler::Stuck;

@@ -9,7 +9,7 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 
 use crate::clock::Clock;
-use crate::conversation::Face;
+use crate::conversation::{Dismissal, Face};
 use crate::core::{CoreMetric, CoreSeen};
 use crate::executor::{self, LongPoll, Meter, MeterSeen, Outbox, Spin, inbox};
 use crate::limits::Limits;
@@ -43,6 +43,8 @@ pub struct Config {
     pub on_long_poll: fn(&LongPoll),
     /// Called, on a thread of its own, about a task that has not returned for too long.
     pub on_stuck: fn(&Stuck),
+    /// Called, on its core, when a client was sent away for what it did.
+    pub on_dismissed: fn(&Dismissal),
 }
 
 impl Default for Config {
@@ -55,6 +57,7 @@ impl Default for Config {
             spin: None,
             on_long_poll: |_| (),
             on_stuck: |_| (),
+            on_dismissed: |_| (),
         }
     }
 }
@@ -75,17 +78,33 @@ pub struct Node {
     threads: Vec<JoinHandle<()>>,
     sampler: Option<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
-    cores: Vec<(Arc<CoreMetric>, Arc<Meter>)>,
+    gauges: Gauges,
     files: Vec<SocketFile>,
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cores = self.cores.len();
+        let cores = self.gauges.cores.len();
         f.debug_struct("Node")
             .field("addresses", &self.addresses)
             .field("cores", &cores)
             .finish_non_exhaustive()
+    }
+}
+
+/// Where a node's counts are read, by any thread, also after the node has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Gauges {
+    cores: Vec<(Arc<CoreMetric>, Arc<Meter>)>,
+}
+
+impl Gauges {
+    /// What was counted so far.
+    pub fn seen(&self) -> NodeSeen {
+        NodeSeen {
+            cores: self.cores.iter().map(|(metric, _)| metric.seen()).collect(),
+            meters: self.cores.iter().map(|(_, meter)| meter.seen()).collect(),
+        }
     }
 }
 
@@ -158,6 +177,7 @@ impl Node {
                 bound: sockets.take(index),
                 handed,
                 hand_over: hand_over.clone(),
+                on_dismissed: config.on_dismissed,
                 stop,
                 stop_all: stop_all.clone(),
             });
@@ -169,7 +189,7 @@ impl Node {
             threads: Vec::new(),
             sampler: None,
             is_over: Arc::default(),
-            cores: Vec::new(),
+            gauges: Gauges::default(),
         };
         node.seat(seats)?;
         node.begin_sampler(clock, config.on_stuck)?;
@@ -190,13 +210,13 @@ impl Node {
         for (metric, told) in ready {
             // A core that goes without a word has panicked; the panic's own words are on stderr.
             let meter = told.recv().unwrap_or_else(|_| Err(core_ended()))?;
-            self.cores.push((metric, meter));
+            self.gauges.cores.push((metric, meter));
         }
         Ok(())
     }
 
     fn begin_sampler(&mut self, clock: Clock, on_stuck: fn(&Stuck)) -> Result<()> {
-        let meters = self.cores.iter().map(|(_, meter)| Arc::clone(meter)).collect();
+        let meters = self.gauges.cores.iter().map(|(_, meter)| Arc::clone(meter)).collect();
         let sampler = Sampler::new(clock, meters);
         let is_over = Arc::clone(&self.is_over);
         let run = move || sampler.run(|| is_over.load(Ordering::Acquire), on_stuck);
@@ -212,10 +232,12 @@ impl Node {
 
     /// What was counted so far.
     pub fn seen(&self) -> NodeSeen {
-        NodeSeen {
-            cores: self.cores.iter().map(|(metric, _)| metric.seen()).collect(),
-            meters: self.cores.iter().map(|(_, meter)| meter.seen()).collect(),
-        }
+        self.gauges.seen()
+    }
+
+    /// Where the counts are read without the node.
+    pub fn gauges(&self) -> Gauges {
+        self.gauges.clone()
     }
 
     /// Begins to shut down: nobody is accepted any more, who waits for nothing is closed, others

@@ -7,7 +7,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::conversation::{Conversation, Face, FaceOnCore, Peer, Refusal};
+use crate::conversation::{Conversation, Dismissal, Face, FaceOnCore, Peer, Refusal};
 use crate::core::Core;
 use crate::executor::{Gate, Join};
 
@@ -35,6 +35,7 @@ pub(crate) struct Reception {
     face: Arc<dyn Face>,
     on_core: Rc<dyn FaceOnCore>,
     lobby: Rc<Lobby>,
+    on_dismissed: fn(&Dismissal),
 }
 
 impl fmt::Debug for Reception {
@@ -82,8 +83,14 @@ impl Reception {
         face: Arc<dyn Face>,
         on_core: Rc<dyn FaceOnCore>,
         lobby: Rc<Lobby>,
+        on_dismissed: fn(&Dismissal),
     ) -> Self {
-        Self { core, face, on_core, lobby }
+        Self { core, face, on_core, lobby, on_dismissed }
+    }
+
+    /// Tells that a client was sent away.
+    pub(crate) fn tell(&self, dismissal: &Dismissal) {
+        (self.on_dismissed)(dismissal);
     }
 
     pub(crate) fn core(&self) -> &Core {

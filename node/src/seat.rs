@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::conversation::Face;
+use crate::conversation::{Dismissal, Face};
 use crate::core::{Core, CoreMetric, CoreParts};
 use crate::executor::{self, Class, Executor, Inbox, Join, Meter, Outbox, spawn, timeout};
 use crate::limits::Limits;
@@ -33,6 +33,7 @@ pub(crate) struct Seat {
     pub(crate) handed: Inbox<Handed>,
     /// To every core, this one included.
     pub(crate) hand_over: Vec<Outbox<Handed>>,
+    pub(crate) on_dismissed: fn(&Dismissal),
     pub(crate) stop: Inbox<()>,
     pub(crate) stop_all: Vec<Outbox<()>>,
 }
@@ -116,7 +117,8 @@ impl Seat {
         let mut doors = Vec::new();
         for (endpoint, face) in self.faces.into_iter().enumerate() {
             let (name, on_core) = (face.name(), face.on_core(&core)?);
-            let reception = Reception::new(core.clone(), face, on_core, Rc::clone(&lobby));
+            let lobby = Rc::clone(&lobby);
+            let reception = Reception::new(core.clone(), face, on_core, lobby, self.on_dismissed);
             doors.push(Rc::new(Door {
                 endpoint,
                 reception: Rc::new(reception),

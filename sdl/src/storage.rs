@@ -16,8 +16,9 @@ pub type Keys = BTreeSet<Vec<u8>>;
 ///
 /// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. One is there as soon as it
 /// is named: 1 to 255 bytes, no `,`, `{`, `}` or NUL. **Keys** and **values** are bytes, compared
-/// and returned exactly, NULs and empty values included. A record that is written has a key of 1 to
-/// 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]) on either back-end.
+/// and returned exactly, NULs and empty values included. A record that is written has a key of at
+/// most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]) on either
+/// back-end.
 ///
 /// # What is atomic
 ///

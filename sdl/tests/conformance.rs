@@ -53,6 +53,7 @@ fn every_byte_counts(sdl: &mut dyn SyncStorage) {
     let all: Vec<u8> = (0..=255).collect();
     let odd: &[(&[u8], &[u8])] = &[
         (b"empty", b""),
+        (b"", b"under the empty key"),
         (b"nul", b"\0"),
         (b"nuls", b"a\0b\0"),
         (b"k\0", b"key with a NUL at its end"),
@@ -170,11 +171,10 @@ fn remove_all_empties_a_large_namespace(sdl: &mut dyn SyncStorage) {
 
 fn what_no_back_end_may_keep_is_refused_before_anything_is_written(sdl: &mut dyn SyncStorage) {
     let long = vec![b'k'; 4097];
-    for pairs in [[(&b"good"[..], &b"1"[..]), (b"", b"2")], [(b"good", b"1"), (&long, b"2")]] {
-        assert_eq!(sdl.set(NS, &pairs).unwrap_err().kind, ErrorKind::RejectedBySdl);
-    }
-    assert_eq!(sdl.set_if(NS, b"", b"", b"").unwrap_err().kind, ErrorKind::RejectedBySdl);
-    assert_eq!(sdl.set_if_not_exists(NS, b"", b"").unwrap_err().kind, ErrorKind::RejectedBySdl);
+    let pairs = [(&b"good"[..], &b"1"[..]), (&long, b"2")];
+    assert_eq!(sdl.set(NS, &pairs).unwrap_err().kind, ErrorKind::RejectedBySdl);
+    assert_eq!(sdl.set_if(NS, &long, b"", b"").unwrap_err().kind, ErrorKind::RejectedBySdl);
+    assert_eq!(sdl.set_if_not_exists(NS, &long, b"").unwrap_err().kind, ErrorKind::RejectedBySdl);
     assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
     assert_eq!(sdl.get(NS, &[b"", &long]).unwrap(), records(&[]), "to ask is allowed");
     sdl.set(NS, &[(&long[..4096], b"as long as it may be")]).unwrap();

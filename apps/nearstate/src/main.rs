@@ -4,6 +4,8 @@
 
 mod bench;
 mod serve;
+mod log;
+mod settings;
 mod region;
 mod torture;
 

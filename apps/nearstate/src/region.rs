@@ -179,7 +179,8 @@ pub(crate) fn bytes(text: &str) -> std::result::Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "larger than any machine".to_owned())
 }
 
-fn mode(text: &str) -> std::result::Result<u32, String> {
+/// A file mode in octal.
+pub(crate) fn mode(text: &str) -> std::result::Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| *mode <= 0o777)

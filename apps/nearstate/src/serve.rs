@@ -1,67 +1,164 @@
 //! `nearstate serve`: a node on a region.
 
+mod metrics;
+mod guard;
+
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
 use nearstate_node::{Address, Config, Endpoint, Face, Node};
+use nearstate_observe::ObserveFace;
 use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::{Server, Settings};
-use nearstate_resp::table::TABLE;
+use nearstate_resp::server::Server;
 use nearstate_store::{CreateOptions, Region};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::log;
+use crate::settings::{Flags, Settings, print};
+use metrics::Observed;
+
 /// What to serve, and where.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The region's file; created if there is none
-    #[arg(long, default_value = "/dev/shm/nearstate")]
-    region: PathBuf,
-    /// The most that a new region may grow to: a number with KiB, MiB, GiB or TiB
-    #[arg(long, default_value = "1GiB", value_parser = crate::region::bytes)]
-    max: u64,
-    /// Where clients come in over TCP
-    #[arg(long, default_value = "127.0.0.1:6379")]
-    listen: Vec<std::net::SocketAddr>,
-    /// Where clients come in over a Unix socket
+    #[command(flatten)]
+    flags: Flags,
+    /// Show the settings that hold, with who says each of them, and end
     #[arg(long)]
-    unix: Vec<PathBuf>,
-    /// How many cores serve; 0: all processors
-    #[arg(long, default_value_t = 0)]
-    cores: usize,
+    print_config: bool,
 }
 
 /// Serves until SIGTERM or SIGINT.
 pub(crate) fn run(serve: &Serve) -> Result<()> {
-    let options = CreateOptions { bytes_max: serve.max, ..CreateOptions::default() };
-    let region = Region::attach_or_create(&serve.region, &options)?;
-    let mut settings = Settings::new(Users::open(&TABLE));
-    settings.port = serve.listen.first().map_or(0, std::net::SocketAddr::port);
-    settings.region = serve.region.display().to_string();
-    let server = Arc::new(Server::new(settings));
-    let tcp = serve.listen.iter().map(|address| Address::Tcp(*address));
-    let unix = serve.unix.iter().map(|path| Address::Unix { path: path.clone(), mode: 0o660 });
-    let endpoint = |address| Endpoint { face: "resp".to_owned(), address };
-    let config = Config {
-        cores: serve.cores,
-        endpoints: tcp.chain(unix).map(endpoint).collect(),
-        ..Config::default()
-    };
-    let faces: [Arc<dyn Face>; 1] = [Arc::new(RespFace::new(server))];
+    let begin = Instant::now();
+    let layers = serve.flags.layers(std::env::vars_os())?;
+    let settings = Settings::read(&layers)?;
+    if serve.print_config {
+        return show(&print(&layers));
+    }
+    log::start(settings.log_level, settings.log_form);
+    let outcome = guard::users(&settings, &layers).and_then(|users| {
+        guard::addresses(&settings, &users)?;
+        serve_until_told(&settings, users, begin)
+    });
+    log::flush();
+    outcome
+}
+
+fn show(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Error::System {
+        detail: "cannot write the settings".to_owned(),
+        errno: e.raw_os_error().unwrap_or_default(),
+    })
+}
+
+fn serve_until_told(settings: &Settings, users: Users, begin: Instant) -> Result<()> {
+    let region = attach(settings)?;
+    let mut resp = nearstate_resp::server::Settings::new(users);
+    settings.apply_to(&mut resp);
+    resp.port = settings.listen.first().map_or(0, std::net::SocketAddr::port);
+    let server = Arc::new(Server::new(resp));
+    let observed = Observed::new(region.clone(), Arc::clone(&server));
+    let faces: [Arc<dyn Face>; 2] =
+        [Arc::new(RespFace::new(server)), Arc::new(ObserveFace::new(Arc::new(observed.clone())))];
     // Before the node, so that no signal is missed once clients can come.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
+    let config = config(settings);
     let node = Node::start(&config, &region, &faces)?;
-    for address in node.addresses() {
-        let _ = writeln!(std::io::stderr(), "nearstate: serving {address}");
+    observed.begin(node.gauges());
+    for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
+        log::say(log::SERVING, &[("address", address), ("face", &endpoint.face)]);
     }
-    let _ = signals.forever().next();
+    let ms = begin.elapsed().as_millis();
+    log::say(log::READY, &[("cores", &node.seen().cores.len()), ("ms", &ms)]);
+    let over = signals.handle();
+    let told = signals.forever().next().unwrap_or_default();
+    log::say(log::SHUTTING_DOWN, &[("signal", &told)]);
+    observed.end();
     node.shutdown();
-    node.join()
+    let impatient = std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            log::say(log::SHUTTING_DOWN_AT_ONCE, &[]);
+            log::flush();
+            // Safe at any moment: a region survives SIGKILL.
+            std::process::exit(1);
+        }
+    });
+    let gauges = node.gauges();
+    let outcome = node.join();
+    over.close();
+    let _ = impatient.join();
+    match &outcome {
+        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.seen().total().0.cut)]),
+        Err(error) => log::say(log::CORE_ENDED, &[("reason", error)]),
+    }
+    outcome
+}
+
+fn attach(settings: &Settings) -> Result<Region> {
+    let begin = Instant::now();
+    let options = CreateOptions {
+        bytes_max: settings.region_max.0,
+        mode: settings.region_mode.0,
+        ..CreateOptions::default()
+    };
+    let region = Region::attach_or_create(&settings.region, &options)?;
+    guard::region(settings);
+    let seen = region.inspect()?;
+    log::say(
+        log::REGION_ATTACHED,
+        &[
+            ("path", &settings.region.display()),
+            ("bytes_taken", &seen.bytes_taken),
+            ("bytes_max", &seen.bytes_max),
+            ("sessions", &seen.members.len()),
+            ("ms", &begin.elapsed().as_millis()),
+        ],
+    );
+    Ok(region)
+}
+
+fn config(settings: &Settings) -> Config {
+    let tcp = settings.listen.iter().map(|address| Address::Tcp(*address));
+    let mode = settings.unix_mode.0;
+    let paths = settings.unix_paths();
+    if paths.is_empty() && settings.is_unix_beside() {
+        log::say(log::NO_UNIX_SOCKET, &[("region", &settings.region.display())]);
+    }
+    let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
+    let speaks = |face: &str| {
+        let face = face.to_owned();
+        move |address| Endpoint { face: face.clone(), address }
+    };
+    let observe = settings.observe.iter().map(|address| Address::Tcp(*address));
+    let endpoints = tcp.chain(unix).map(speaks("resp"));
+    Config {
+        cores: settings.cores.0,
+        is_pinned: settings.is_pinned,
+        endpoints: endpoints.chain(observe.map(speaks(ObserveFace::NAME))).collect(),
+        limits: settings.limits(),
+        spin: settings.spin(),
+        on_long_poll: |poll| {
+            let class = format!("{:?}", poll.class).to_ascii_lowercase();
+            let facts: &log::Facts<'_> =
+                &[("task", &poll.task), ("class", &class), ("us", &poll.time.as_micros())];
+            log::say(log::LONG_POLL, facts);
+        },
+        on_stuck: |stuck| {
+            let facts: &log::Facts<'_> =
+                &[("core", &stuck.core), ("task", &stuck.task), ("ms", &stuck.time.as_millis())];
+            log::say(log::STUCK, facts);
+        },
+        on_dismissed: |dismissed| {
+            let reason = dismissed.reason.word();
+            log::say(log::DISMISSED, &[("client", &dismissed.origin), ("reason", &reason)]);
+        },
+    }
 }

@@ -49,7 +49,7 @@ impl ns_bytes {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
     pub(crate) unsafe fn key<'a>(self) -> Result<&'a [u8]> {
-        if self.len == 0 || self.len > KEY_BYTES_MAX {
+        if self.len > KEY_BYTES_MAX {
             return Err(Error::KeyTooLarge { bytes: self.len });
         }
         // SAFETY: the caller's promise is handed on; the length is within a limit.

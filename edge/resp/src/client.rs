@@ -138,8 +138,8 @@ impl<'c> Client<'c> {
 }
 
 impl Client<'_> {
-    /// Sends a message to all that hear a channel; between MULTI and EXEC behind the commit. How many
-    /// hear it.
+    /// Sends a message to all that hear a channel; between MULTI and EXEC behind the commit. How
+    /// many hear it.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
             self.link.to_publish.push((channel.to_vec(), payload.to_vec()));

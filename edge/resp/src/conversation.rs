@@ -49,7 +49,7 @@ impl Talk {
         let mut reply = Reply::new(output, link.protocol);
         let mark = reply.mark();
         let mut command = None;
-        let done = judge(core, link, args).and_then(|asked| {
+        let done = judge(link, args).and_then(|asked| {
             command = Some(asked);
             if is_queued(link, asked) {
                 return queue(link, asked, args, &mut reply);
@@ -161,7 +161,7 @@ impl Drop for Talk {
 }
 
 /// The command that is asked for, if this client may run it now.
-fn judge(core: &OnCore, link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
+fn judge(link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
     let asked = TABLE.asked(args);
     let Some(user) = &link.user else {
         return match asked {
@@ -173,9 +173,6 @@ fn judge(core: &OnCore, link: &Link, args: Args<'_>) -> Result<&'static Command,
     user.check(command, args)?;
     if link.protocol == Protocol::Resp2 && link.hears() > 0 {
         pubsub::may_run_while_hearing(command)?;
-    }
-    if core.is_ending() && command.flags.has(Flags::WRITE) {
-        return Err(Refusal::fixed("BUSY the node is shutting down: connect to another"));
     }
     Ok(command)
 }

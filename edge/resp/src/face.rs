@@ -30,8 +30,8 @@ impl Face for RespFace {
     }
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>> {
-        let names = TABLE.commands().iter().map(|command| command.name);
-        let counts = Arc::new(CommandCounts::new(names));
+        let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
+        let counts = Arc::new(CommandCounts::new(commands));
         self.server.tallies.enlist(Arc::clone(&counts));
         Ok(Rc::new(Parts(Rc::new(OnCore::new(&self.server, core, counts)))))
     }

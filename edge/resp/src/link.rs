@@ -35,8 +35,8 @@ pub struct Link {
     pub queue: Option<Queue>,
     /// What `WATCH` has seen.
     pub watched: Vec<Watched>,
-    /// Messages of the commands that `EXEC` runs: they are sent once it has committed. Each with its
-    /// channel.
+    /// Messages of the commands that `EXEC` runs: they are sent once it has committed. Each with
+    /// its channel.
     pub to_publish: Vec<(Vec<u8>, Vec<u8>)>,
     /// Work that goes on after the request: a walk over a namespace.
     pub work: Option<Box<dyn Work>>,

@@ -89,11 +89,6 @@ impl OnCore {
         self.last.set(self.core.clock().now());
     }
 
-    /// True while the node is being shut down.
-    pub(crate) const fn is_ending(&self) -> bool {
-        false
-    }
-
     /// Counts a request that was answered, and keeps it if it took long.
     #[inline]
     pub(crate) fn count(

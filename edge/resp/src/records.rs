@@ -45,6 +45,9 @@ impl Records {
     }
 
     /// Where a key's record is, or `None` if nobody has made its namespace: then it has none.
+    ///
+    /// # Errors
+    /// Those of the store.
     #[inline]
     pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<Spot<'a>>> {
         let KeyName { namespace, key } = KeyName::of(key);
@@ -53,6 +56,9 @@ impl Records {
     }
 
     /// Where a key's record is to be. Makes its namespace if there is none.
+    ///
+    /// # Errors
+    /// Those of the store.
     #[inline]
     pub fn make<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>> {
         let KeyName { namespace: name, key } = KeyName::of(key);
@@ -72,6 +78,9 @@ impl Records {
     }
 
     /// The namespace of this name, if it has been made.
+    ///
+    /// # Errors
+    /// Those of the store.
     #[inline]
     pub fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
         if let Some(last) = self.last_namespace.get()
@@ -102,6 +111,9 @@ impl Records {
     }
 
     /// All namespaces whose keys a client can name, with what stands before their keys.
+    ///
+    /// # Errors
+    /// Those of the store.
     pub fn namespaces(&self) -> Result<Vec<(Vec<u8>, Namespace)>> {
         let all = self.session.namespaces()?.into_iter();
         Ok(all.filter_map(|(name, namespace)| Some((prefix_of(&name)?, namespace))).collect())
@@ -244,6 +256,9 @@ impl From<Fault> for Refusal {
 }
 
 /// Puts a record anew, with the end and the tags that another had (or with none).
+///
+/// # Errors
+/// Those of the store.
 pub fn put_string(
     txn: &Txn<'_>,
     Spot { namespace, key }: Spot<'_>,
@@ -255,6 +270,9 @@ pub fn put_string(
 }
 
 /// Puts a set anew, with the end and the tags that another had (or with none).
+///
+/// # Errors
+/// Those of the store.
 pub fn put_set(
     txn: &Txn<'_>,
     Spot { namespace, key }: Spot<'_>,

@@ -1,9 +1,10 @@
 //! What all clients share, on every core: users, channels, who is connected, settings, counts.
 
 use crate::acl::Users;
-use crate::command_count::{CommandCounts, CommandTally};
+use crate::command_count::{Class, CommandCounts, CommandTally};
 use crate::hub::Hub;
 use crate::mailbox::Mailbox;
+use nearstate_node::metric::Distribution;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -251,6 +252,17 @@ impl Tallies {
     pub fn requests(&self) -> (u64, u64) {
         let totals = self.cores().iter().map(|core| core.totals()).collect::<Vec<_>>();
         totals.iter().fold((0, 0), |(all, bad), (more, worse)| (all + more, bad + worse))
+    }
+
+    /// How long the requests of each class took, in nanoseconds, over all cores.
+    pub fn latencies(&self) -> [(Class, Distribution); Class::ALL.len()] {
+        let mut all = Class::ALL.map(|class| (class, Distribution::default()));
+        for core in self.cores().iter() {
+            for ((_, sum), more) in all.iter_mut().zip(core.latencies()) {
+                sum.merge(&more);
+            }
+        }
+        all
     }
 
     /// All commands that were called, by name.

@@ -13,8 +13,8 @@ fn came(talker: &mut Talker) -> String {
     String::from_utf8(talker.happen()).unwrap().replace("\r\n", "|")
 }
 
-const ONLY: &str = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
-                    context|";
+const ONLY: &str = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \
+                    in this context|";
 
 #[test]
 fn a_resp2_client_that_hears_something_is_answered_as_redis_does() {

@@ -29,7 +29,8 @@ fn this_server_is_the_master_of_every_name_until_names_are_given() {
         ),
         (
             "UNSUBSCRIBE",
-            "*3|$11|unsubscribe|$18|+slave-reconf-done|:1|*3|$11|unsubscribe|$14|+switch-master|:0|",
+            "*3|$11|unsubscribe|$18|+slave-reconf-done|:1|\
+             *3|$11|unsubscribe|$14|+switch-master|:0|",
         ),
         ("SENTINEL", "-ERR wrong number of arguments for 'sentinel' command|"),
         ("SENTINEL master", "-ERR wrong number of arguments for 'sentinel|master' command|"),

@@ -83,7 +83,7 @@ fn a_request_in_pieces_and_many_at_once_are_answered_in_order() {
         answers.extend_from_slice(&talker.send(&[byte]));
     }
     answers.extend_from_slice(&talker.send(&one.repeat(7)));
-    let expected: String = (1..=10).map(|number| format!(":{number}\r\n")).collect();
+    let expected = (1..=10).fold(String::new(), |said, number| said + &format!(":{number}\r\n"));
     assert_eq!(String::from_utf8_lossy(&answers), expected);
     let session = place.region.session().expect("a session");
     let namespace = session.known_namespace("ns").expect("no damage").expect("made by INCR");

@@ -1,5 +1,5 @@
-//! The tasks of this thread's executor, and who of them is to be polled: a queue of numbers for each
-//! class. All of it belongs to one thread, so a wake is a few loads and a push.
+//! The tasks of this thread's executor, and who of them is to be polled: a queue of numbers for
+//! each class. All of it belongs to one thread, so a wake is a few loads and a push.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

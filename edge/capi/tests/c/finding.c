@@ -225,7 +225,7 @@ static void a_search_is_put_together_where_it_is_used(void)
     IS(NS_BAD_ARGUMENT, ns_search(session, values, NULL, meet_key, &met));
     IS(NS_BAD_ARGUMENT, ns_search(session, values, &internet, NULL, &met));
     IS(NS_BAD_ARGUMENT, ns_search_count(session, values, &internet, NULL));
-    keys[0] = some(NULL, 0);
+    keys[0].len = NS_KEY_BYTES_MAX + 1;
     IS(NS_KEY_TOO_LARGE, ns_search(session, values, &records, meet_key, &met));
 }
 
@@ -339,7 +339,7 @@ static void counters_add_up_and_are_no_records(void)
     HOLDS(sum == -2);
     IS(NS_WRONG_KIND, ns_counter_add(session, values, ns_text("ues"), 1));
     IS(NS_WRONG_KIND, ns_counter_read(session, values, ns_text("ues"), &sum));
-    IS(NS_KEY_TOO_LARGE, ns_counter_add(session, counters, ns_text(""), 1));
+    OK(ns_counter_add(session, counters, ns_text(""), 1));
     IS(NS_BAD_ARGUMENT, ns_counter_read(session, counters, ns_text("ues"), NULL));
     IS(NS_WRONG_KIND, ns_put(session, counters, ns_text("ues"), ns_text("1"), NULL));
     ns_tag_schema one = {ns_text("x"), 0};

@@ -119,7 +119,7 @@ static void a_watch_refuses_nonsense(void)
     };
     for (size_t index = 0; index < LEN(wrong); index++)
         IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, wrong[index], &opened));
-    ns_filter none = {.how = NS_FILTER_KEY};
+    ns_filter none = {.how = NS_FILTER_KEY, .key = {(const uint8_t *)"", NS_KEY_BYTES_MAX + 1}};
     IS(NS_KEY_TOO_LARGE, ns_watch_open(session, values, none, &opened));
     IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, (ns_filter){0}, NULL));
     IS(NS_BAD_ARGUMENT, ns_watch_open(NULL, values, (ns_filter){0}, &opened));

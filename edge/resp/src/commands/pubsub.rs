@@ -17,8 +17,8 @@ use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
 
-/// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from a
-/// message.
+/// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
+/// a message.
 pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
     if command.flags.has(Flags::SUBSCRIBED) {
         return Ok(());

@@ -16,8 +16,8 @@ use nearstate_store::now_ms_coarse;
 type Answer = Result<(), Refusal>;
 
 const UNKNOWN: Refusal = Refusal::fixed(
-    "ERR this server runs no Lua: it knows the lock scripts of redis-py, ricsdl and sdlgo. Use SETIE, \
-     DELIE, or MULTI with WATCH instead",
+    "ERR this server runs no Lua: it knows the lock scripts of redis-py, ricsdl and sdlgo. Use \
+     SETIE, DELIE, or MULTI with WATCH instead",
 );
 
 /// What ricsdl's script answers for a lock that is not there, and for one of somebody else.

@@ -1,5 +1,5 @@
-//! The commands of the SDL back-end's module: conditions on whole values, and messages that are sent
-//! if, and only if, the write has happened, in the order of the arguments.
+//! The commands of the SDL back-end's module: conditions on whole values, and messages that are
+//! sent if, and only if, the write has happened, in the order of the arguments.
 
 mod pattern;
 

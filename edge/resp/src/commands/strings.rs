@@ -81,6 +81,7 @@ fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
 }
 
 /// The options of SET.
+#[expect(clippy::struct_excessive_bools, reason = "four words that a client may give")]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SetOptions {
     expires_ms: u64,
@@ -271,7 +272,7 @@ pub(crate) fn getex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 
 /// `MSET key value ..`
 pub(crate) fn mset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Refusal::arity("mset"));
     }
     if args.len() == 3 {
@@ -293,7 +294,7 @@ pub(crate) fn put_all(change: &Change<'_, '_>, pairs: Args<'_>) -> Result<(), Fa
 
 /// `MSETNX key value ..`
 pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Refusal::arity("msetnx"));
     }
     let is_set = client.change(|change| {

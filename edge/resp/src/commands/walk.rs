@@ -6,14 +6,14 @@ use crate::refusal::Refusal;
 use crate::work::SLICE_BUCKETS;
 use nearstate_store::{Kind, Namespace, View, glob};
 
-/// How far a walk is. Meets every key that is there all the while, some perhaps twice; of those that
-/// come or go meanwhile any.
+/// How far a walk is. Meets every key that is there all the while, some perhaps twice; of those
+/// that come or go meanwhile any.
 #[derive(Debug)]
 pub(crate) struct KeyWalk {
     /// What the keys that it meets must match.
     pattern: Vec<u8>,
-    /// Namespaces that are still to be walked, the present one last, each with what stands before its
-    /// keys.
+    /// Namespaces that are still to be walked, the present one last, each with what stands before
+    /// its keys.
     namespaces: Vec<(Vec<u8>, Namespace)>,
     /// The bucket that comes next.
     from: u64,

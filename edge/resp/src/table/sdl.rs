@@ -233,8 +233,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes the keys that match a pattern, at one instant.",
         complexity: "O(N), N keys of the namespace, or of all",
         differs: "All go at one instant; a key that comes while the names are collected may stay. \
-                  Refused if more than 4096 keys match. Between MULTI and EXEC it does not meet keys \
-                  that the same transaction makes.",
+                  Refused if more than 4096 keys match. Between MULTI and EXEC it does not meet \
+                  keys that the same transaction makes.",
         run: sdl::ndel_atomic,
         ..ROW
     },

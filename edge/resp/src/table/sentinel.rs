@@ -13,8 +13,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::CONTAINER,
         summary: "Where masters are.",
-        differs: "There is one server, which is the master, under every name, or under those of the \
-                  configuration. Where that has none, MASTERS says `dbaasmaster` and `mymaster`.",
+        differs: "There is one server, which is the master, under every name, or under those of \
+                  the configuration. Where that has none, MASTERS says `dbaasmaster` and \
+                  `mymaster`.",
         ..ROW
     },
     Command {

@@ -284,7 +284,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME,
         also: Categories::DANGEROUS,
         summary: "Facts about the server.",
-        differs: "No latencystats and no errorstats. `used_memory` is what the region has ever taken, `maxmemory` its size; `redis_version` is the release whose answers these are.",
+        differs: "No latencystats and no errorstats. `used_memory` is what the region has ever \
+                  taken, `maxmemory` its size; `redis_version` is the release whose answers \
+                  these are.",
         run: facts::info,
         ..ROW
     },

@@ -1,5 +1,5 @@
-//! What the executor of a core costs: giving way, being held up and let go, deadlines, and wakes from
-//! another thread. Beside it what the same costs with the runtime's own tasks.
+//! What the executor of a core costs: giving way, being held up and let go, deadlines, and wakes
+//! from another thread. Beside it what the same costs with the runtime's own tasks.
 
 use crate::stat::median;
 use crate::table::{Align, Table};

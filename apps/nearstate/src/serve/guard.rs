@@ -1,0 +1,122 @@
+//! Who may come in: users, and addresses that other hosts reach.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nearstate_model::{Error, Result};
+use nearstate_resp::acl::Users;
+use nearstate_resp::table::TABLE;
+
+use crate::log;
+use crate::settings::{Layers, Settings, read_text};
+
+fn refused(detail: String) -> Error {
+    Error::BadArgument { detail }
+}
+
+/// The users that the settings declare.
+///
+/// # Errors
+/// `BadArgument`: a line that declares nobody, two places that declare users, a file that others
+/// may change; `System`: a file that cannot be read.
+pub(crate) fn users(settings: &Settings, layers: &Layers) -> Result<Users> {
+    let Some(path) = &settings.users_file else {
+        let text = settings.users_lines.0.join("\n");
+        return Users::parse(&text, &TABLE)
+            .map_err(|e| refused(format!("{}: users.lines, {e}", layers.source("users.lines"))));
+    };
+    if !settings.users_lines.0.is_empty() {
+        return Err(refused(format!(
+            "users are declared twice, by users.file ({}) and by users.lines ({}): keep one",
+            layers.source("users.file"),
+            layers.source("users.lines"),
+        )));
+    }
+    let text = read_text(path)?;
+    judge_mode(path)?;
+    let users =
+        Users::parse(&text, &TABLE).map_err(|e| refused(format!("{}: {e}", path.display())))?;
+    // An empty file would let everybody do everything; whoever names one means the opposite.
+    if text.lines().all(|line| matches!(line.trim().chars().next(), None | Some('#'))) {
+        return Err(refused(format!(
+            "{}: declares nobody: write lines such as `user xapp on >secret ~{{ns}},* +@all`, or \
+             leave users.file out",
+            path.display()
+        )));
+    }
+    Ok(users)
+}
+
+/// Whoever may write the file of users may become any of them.
+fn judge_mode(path: &Path) -> Result<()> {
+    let found = std::fs::metadata(path).map_err(|e| Error::System {
+        detail: format!("looking at {}", path.display()),
+        errno: e.raw_os_error().unwrap_or(0),
+    })?;
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o022 != 0 {
+        return Err(refused(format!(
+            "{} has mode {mode:o}: whoever may write it may become any user; `chmod 600` it",
+            path.display()
+        )));
+    }
+    if mode & 0o044 != 0 {
+        let mode = format!("{mode:o}");
+        log::say(log::USERS_READABLE, &[("path", &path.display()), ("mode", &mode)]);
+    }
+    Ok(())
+}
+
+/// Other hosts reach it.
+fn is_wide(address: &SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+/// Judges where clients are to come in.
+///
+/// # Errors
+/// `BadArgument`: an address that other hosts reach, without anything that would keep strangers
+/// out.
+pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
+    if settings.listen.is_empty() && settings.unix_paths().is_empty() {
+        return Err(refused(
+            "nobody could come in: set `listen` to an address or `unix` to a path".to_owned(),
+        ));
+    }
+    for address in settings.listen.iter().filter(|address| is_wide(address)) {
+        if users.welcome().is_none() {
+            log::say(log::IN_THE_CLEAR, &[("address", address)]);
+        } else if settings.is_insecure {
+            log::say(log::OPEN_TO_ALL, &[("address", address)]);
+        } else {
+            return Err(refused(format!(
+                "other hosts reach {address}, and nobody is asked there who he is: declare users \
+                 (users.file with lines such as `user xapp on >secret ~* +@all`, and no `default` \
+                 user with `nopass`), or listen at 127.0.0.1 or at a Unix socket, or say \
+                 `--insecure` if the network itself keeps strangers away"
+            )));
+        }
+    }
+    for address in settings.observe.iter().filter(|address| is_wide(address)) {
+        if !settings.is_observe_insecure {
+            return Err(refused(format!(
+                "other hosts reach {address}, and whoever asks there sees names and counts: let \
+                 observe.listen be 127.0.0.1, or say `--observe-insecure` if strangers may see \
+                 them"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Says so where the region's file lets more people in than the settings.
+pub(crate) fn region(settings: &Settings) {
+    let Ok(found) = std::fs::metadata(&settings.region) else { return };
+    let mode = found.permissions().mode() & 0o777;
+    if mode & !settings.region_mode.0 != 0 {
+        let path = settings.region.display();
+        let (mode, wanted) = (format!("{mode:o}"), format!("{:o}", settings.region_mode.0));
+        log::say(log::REGION_OPEN, &[("path", &path), ("mode", &mode), ("set", &wanted)]);
+    }
+}

@@ -1,0 +1,77 @@
+//! The page, as a scraper reads it.
+
+use super::*;
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::Settings;
+use nearstate_resp::table::TABLE;
+use nearstate_store::{CreateOptions, Schema};
+use std::collections::BTreeSet;
+
+fn page(observed: &Observed) -> String {
+    let mut report = observed.report();
+    let mut text = String::new();
+    while report.step(&mut text) {}
+    text
+}
+
+/// `name{label="value",..} number`, with escapes in values.
+fn is_sample(line: &str) -> bool {
+    let name = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(0);
+    let mut rest = &line[name..];
+    if let Some(labels) = rest.strip_prefix('{') {
+        let mut is_quoted = false;
+        let mut is_escaped = false;
+        let end = labels.find(|c: char| {
+            let was_escaped = std::mem::replace(&mut is_escaped, is_quoted && c == '\\');
+            if c == '"' && !was_escaped {
+                is_quoted = !is_quoted;
+            }
+            is_escaped &= !was_escaped;
+            c == '}' && !is_quoted
+        });
+        let Some(end) = end else { return false };
+        rest = &labels[end + 1..];
+    }
+    name > 0 && rest.strip_prefix(' ').is_some_and(|number| number.parse::<f64>().is_ok())
+}
+
+#[test]
+fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let view = session.namespace("a\"b\\c\nd}{=", &Schema::default()).unwrap();
+    session.put(view, b"key", b"value").unwrap();
+    let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+    let observed = Observed::new(region, server);
+    assert_eq!(observed.readiness(), Err("starting".to_owned()));
+    observed.begin(Gauges::default());
+    assert_eq!(observed.readiness(), Ok(()));
+    let page = page(&observed);
+    let mut families = BTreeSet::new();
+    for line in page.lines() {
+        match line.strip_prefix("# TYPE ") {
+            Some(family) => assert!(families.insert(family.to_owned()), "twice: {family}"),
+            None if line.starts_with('#') => {}
+            None => assert!(is_sample(line), "{line:?}"),
+        }
+    }
+    assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1);
+    let escaped = "nearstate_namespace_buckets{namespace=\"a\\\"b\\\\c\\nd}{=\"}";
+    assert!(page.contains(escaped), "{page}");
+    assert!(page.contains("nearstate_region_sessions 1\n"), "{page}");
+    assert!(families.contains("nearstate_resp_request_seconds histogram"), "{families:?}");
+    observed.end();
+    assert_eq!(observed.readiness(), Err("shutting down".to_owned()));
+}
+
+#[test]
+fn a_value_counts_below_the_first_bound_that_it_does_not_pass() {
+    let seen = Distribution {
+        counts: vec![(1_000, 1), (1_001, 2), (9_999, 3), (10_000_000_000, 4), (u64::MAX, 5)],
+        sum: 0,
+    };
+    let filled: Vec<_> = buckets(&seen).into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(filled, [(1e-6, 1), (2e-6, 2), (1e-5, 3), (10.0, 4), (f64::INFINITY, 5)]);
+    assert!(BOUNDS.is_sorted());
+}

@@ -1,0 +1,194 @@
+//! A node that a test has started, and a client of it.
+
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
+
+/// How long a test waits for what must come. Nothing is judged by it but a hang.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A node. Dropped, it is killed.
+pub(crate) struct Node {
+    child: Child,
+    /// What it listens to, as it has logged it.
+    pub(crate) addresses: Vec<String>,
+    log: Arc<Mutex<String>>,
+}
+
+/// `nearstate serve` without what the environment of the test says of settings.
+pub(crate) fn serve(region: &Path) -> Command {
+    let mut command = Command::new(NEARSTATE);
+    command.args(["serve", "--region"]).arg(region);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("NEARSTATE_") {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Starts a node and waits until it is ready.
+pub(crate) fn start(command: &mut Command) -> Node {
+    let mut child = command.spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut addresses = Vec::new();
+    let mut all = String::new();
+    loop {
+        let mut line = String::new();
+        let is_over = stderr.read_line(&mut line).unwrap() == 0;
+        all.push_str(&line);
+        assert!(!is_over, "the node has ended: {all}");
+        if line.contains("NS-1002") {
+            let address = line.split("address=").nth(1).unwrap();
+            addresses.push(address.split(' ').next().unwrap().to_owned());
+        }
+        if line.contains("NS-1003") {
+            break;
+        }
+    }
+    let log = Arc::new(Mutex::new(all));
+    let kept = Arc::clone(&log);
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        while stderr.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+            kept.lock().unwrap().push_str(&std::mem::take(&mut line));
+        }
+    });
+    Node { child, addresses, log }
+}
+
+/// Runs a command that is to be refused. Returns what it says.
+pub(crate) fn refused(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+impl Node {
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// The first address over TCP.
+    pub(crate) fn tcp(&self) -> Client<TcpStream> {
+        Client::tcp(&self.addresses[0])
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client of Redis' protocol.
+pub(crate) struct Client<S>(BufReader<S>);
+
+impl Client<TcpStream> {
+    pub(crate) fn tcp(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+}
+
+impl Client<UnixStream> {
+    pub(crate) fn unix(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Sends a request. An error: the connection has ended.
+    pub(crate) fn send(&mut self, words: &[&[u8]]) -> std::io::Result<()> {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            request.extend_from_slice(word);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.0.get_mut().write_all(&request)
+    }
+
+    /// The answer, if it comes: a line, or the bytes of a bulk.
+    pub(crate) fn receive(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        self.0.read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\r\n") {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        line.truncate(line.len() - 2);
+        match line.first() {
+            Some(b'$') if line != b"$-1" => {
+                let length: usize = std::str::from_utf8(&line[1..]).unwrap().parse().unwrap();
+                let mut bulk = vec![0; length + 2];
+                self.0.read_exact(&mut bulk)?;
+                bulk.truncate(length);
+                Ok(bulk)
+            }
+            _ => Ok(line),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, words: &[&str]) -> String {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        self.send(&words).unwrap();
+        String::from_utf8(self.receive().unwrap()).unwrap()
+    }
+}
+
+/// What `GET PATH` answers: status line and body.
+pub(crate) fn http(address: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// A folder in memory where there is one: a region on a disk is not what is measured.
+pub(crate) struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let shared = Path::new("/dev/shm");
+        let folder =
+            if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
+        Self(folder.unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
