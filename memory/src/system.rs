@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -412,6 +412,38 @@ pub fn event_descriptor() -> Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made it, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Memory as a file of so many bytes, all of them taken, that nobody can shrink or grow any more.
+pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a string that ends with a NUL.
+    let fd = unsafe { libc::memfd_create(c"nearstate-ring".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(failure("cannot make a ring's memory: raise the limit (ulimit -n)"));
+    }
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the call touches no memory.
+    if unsafe { libc::ftruncate(fd, bytes.cast_signed()) } != 0 {
+        return Err(failure("cannot size a ring's memory"));
+    }
+    commit(file.as_fd(), 0, bytes)?;
+    let seals = SEALS | libc::F_SEAL_SEAL;
+    // SAFETY: the call touches no memory.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(failure("cannot seal a ring's memory"));
+    }
+    Ok(file)
+}
+
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// True if nobody can shrink or grow this file any more.
+pub(crate) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call touches no memory.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & SEALS == SEALS
 }
 
 /// Signals that tell of an instruction of the thread itself: blocked, they end the process.

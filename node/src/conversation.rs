@@ -33,7 +33,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
+use nearstate_near::Near;
 
 use crate::core::Core;
 
@@ -89,6 +90,11 @@ pub trait Conversation {
     /// `output` holds what the client has not read yet. While that is [`ENOUGH`] nothing should be
     /// added; the call is repeated when the client has read. Work is not asked to go on before.
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then>;
+
+    /// What came of [`Then::Near`]: appends the answer, with whose first byte the descriptors
+    /// travel ([`nearstate_near::answer`]), or says why there are none, and the conversation goes
+    /// on as before. A conversation that never asks needs none of it.
+    fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
 }
 
 /// What came of some bytes.
@@ -109,6 +115,8 @@ pub enum Then {
     Work,
     /// Flush, then close.
     Close,
+    /// The client has asked to come near: for the region's file, or to go on over a ring.
+    Near(Near),
 }
 
 /// Where a client is.

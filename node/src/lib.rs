@@ -12,6 +12,7 @@ mod sampler;
 mod seat;
 mod listener;
 mod connection;
+mod near;
 mod reception;
 mod conversation;
 mod core;
@@ -28,5 +29,6 @@ pub use conversation::{
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::Limits;
 pub use listener::Address;
+pub use nearstate_near::Near;
 pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
 pub use sampler::Stuck;

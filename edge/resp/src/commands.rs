@@ -6,6 +6,7 @@ pub(crate) mod connection;
 pub(crate) mod expiry;
 pub(crate) mod facts;
 pub(crate) mod hashes;
+pub(crate) mod near;
 pub(crate) mod pubsub;
 pub(crate) mod scripts;
 pub(crate) mod sdl;

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Command};
 use crate::command::Flags;
-use crate::commands::pubsub;
+use crate::commands::{near, pubsub};
 use crate::link::{Link, Queue};
 use crate::on_core::OnCore;
 use crate::parse::{Args, Parsed, Parser};
@@ -11,7 +11,8 @@ use crate::reply::{Protocol, Reply};
 use crate::server::SlowRequest;
 use crate::table::TABLE;
 use crate::work::Progress;
-use nearstate_node::{Conversation, ENOUGH, Heard, Then};
+use nearstate_model::Error;
+use nearstate_node::{Conversation, ENOUGH, Heard, Near, Then};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -117,6 +118,9 @@ impl Conversation for Talk {
             if self.link.is_closing {
                 break Then::Close;
             }
+            if let Some(what) = self.link.near.take() {
+                break Then::Near(what);
+            }
             if self.link.work.is_some() {
                 break Then::Work;
             }
@@ -139,6 +143,13 @@ impl Conversation for Talk {
             }
         }
         Poll::Pending
+    }
+
+    fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
+        match refused {
+            None => output.extend_from_slice(&near::given(what)),
+            Some(why) => Reply::new(output, self.link.protocol).error(&near::refused(why)),
+        }
     }
 }
 

@@ -80,6 +80,7 @@ impl OnCore {
             to_publish: Vec::new(),
             work: None,
             is_closing: false,
+            near: None,
         }
     }
 
