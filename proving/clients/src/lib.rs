@@ -15,4 +15,5 @@ pub mod forms;
 pub mod dice;
 pub mod link;
 pub mod wire;
+pub mod python;
 pub mod programs;
