@@ -56,12 +56,12 @@
 //! one executor on a thread.
 
 mod run;
-mod lookout;
 mod spawn;
 mod timer;
 mod gate;
 mod inbox;
 mod here;
+mod lookout;
 mod waker;
 mod deadlines;
 mod ready;
