@@ -4,6 +4,15 @@ mod talk;
 
 use talk::place;
 
+/// Asks each, in order, on no records.
+fn each_is_answered(requests: &[(&str, &str)]) {
+    let place = place();
+    let mut talker = place.talker();
+    for (request, answer) in requests {
+        assert_eq!(talker.ask(request), *answer, "{request}");
+    }
+}
+
 #[test]
 fn strings_answer_as_redis_does() {
     let place = place();
@@ -66,6 +75,17 @@ fn strings_answer_as_redis_does() {
         ("GETEX e PERSIST", "$1|w|"),
         ("GETEX e EX", "-ERR syntax error|"),
         ("GETEX e", "$1|w|"),
+        ("SETRANGE gap 3 x", ":4|"),
+    ] {
+        assert_eq!(talker.ask(request), answer, "{request}");
+    }
+    assert_eq!(talker.ask_bytes(&[b"GET", b"gap"]), "$4|\0\0\0x|");
+}
+
+#[test]
+fn options_are_judged_in_the_order_of_redis() {
+    each_is_answered(&[
+        ("SETEX e 100 w", "+OK|"),
         // The words are judged before the time, and that before the key.
         ("SET k x EX 0 BOGUS", "-ERR syntax error|"),
         ("SET k x EX 10 EX 0", "-ERR invalid expire time in 'set' command|"),
@@ -83,6 +103,12 @@ fn strings_answer_as_redis_does() {
         ("GET e", "$-1|"),
         ("SET p v EXAT 1", "+OK|"),
         ("EXISTS p", ":0|"),
+    ]);
+}
+
+#[test]
+fn numbers_are_reckoned_as_in_redis() {
+    each_is_answered(&[
         // The 80 bits of x86.
         ("SET f 3.0e3", "+OK|"),
         ("INCRBYFLOAT f 200", "$4|3200|"),
@@ -98,11 +124,7 @@ fn strings_answer_as_redis_does() {
                                2147483647|",
         ),
         ("SELECT 1", "-ERR DB index is out of range|"),
-        ("SETRANGE gap 3 x", ":4|"),
-    ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
-    }
-    assert_eq!(talker.ask_bytes(&[b"GET", b"gap"]), "$4|\0\0\0x|");
+    ]);
 }
 
 #[test]

@@ -93,8 +93,8 @@ pub const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         // The sequences go on with every cursor.
         is: |_| false,
-        why: "what a single call of SCAN answers, and its cursor, is the server's choice: walks are \
-              compared as a whole",
+        why: "what a single call of SCAN answers, and its cursor, is the server's choice: walks \
+              are compared as a whole",
     },
     LeftOut {
         is: sets_what_has_ended,

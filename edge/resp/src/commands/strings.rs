@@ -79,8 +79,8 @@ fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     bytes.get(place(start)..=place(end)).unwrap_or_default()
 }
 
-/// An end among options, which is judged when all of them are read. The same unit may be said again,
-/// as in Redis: the last one counts.
+/// An end among options, which is judged when all of them are read. The same unit may be said
+/// again, as in Redis: the last one counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Until<'a>(Option<(Unit, &'a [u8])>);
 
