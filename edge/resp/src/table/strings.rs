@@ -25,8 +25,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: GROW,
         summary: "Sets a key to a value, whatever was there.",
-        differs: "An EXAT or PXAT that has passed deletes the key at once: DBSIZE does not \
-                  count it.",
+        differs: "An EXAT or PXAT that has passed deletes the key at once: DBSIZE does not count \
+                  it.",
         ..ROW
     },
     Command {
