@@ -1,6 +1,7 @@
 //! `nearstate bench micro --server`: what a core of the node costs.
 
 pub mod executor;
+pub mod near;
 
 use nearstate_model::Result;
 use std::io::Write;
@@ -14,8 +15,12 @@ pub const COUNT: u64 = 2_000_000;
 /// `System` if the kernel refuses something, or the output.
 pub fn run(method: &executor::Method, out: &mut impl Write) -> Result<()> {
     let costs = executor::measure(method)?;
-    let text = executor::table(&costs).text();
-    writeln!(out, "{text}").map_err(|e| crate::keeper::system("writing the results", &e))
+    let trips = near::measure(method.rounds, method.count / 40, method.other)?;
+    for table in [executor::table(&costs), near::table(&trips)] {
+        writeln!(out, "{}", table.text())
+            .map_err(|e| crate::keeper::system("writing the results", &e))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -31,6 +36,7 @@ mod tests {
         assert!(costs.iter().flat_map(|cost| &cost.nanos).all(|nanos| *nanos > 0.0), "{costs:?}");
         let mut out = Vec::new();
         run(&executor::Method { rounds: 1, ..method }, &mut out).unwrap();
-        assert!(String::from_utf8(out).unwrap().contains("suspend and resume"));
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("suspend and resume") && text.contains("ring"), "{text}");
     }
 }
