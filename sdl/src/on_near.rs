@@ -213,10 +213,7 @@ impl NearStorage {
                     && begun.elapsed() < self.timeout =>
             {
                 // It may be given the region now, and then the caller asks that.
-                match self.connected()? {
-                    Open::Ring(_) => self.ask(args),
-                    _ => Err(error),
-                }
+                if matches!(self.connected()?, Open::Ring(_)) { self.ask(args) } else { Err(error) }
             }
             answer => answer,
         }
@@ -226,7 +223,7 @@ impl NearStorage {
     fn region(&mut self) -> Result<Option<&mut RegionStorage>> {
         match self.connected()? {
             Open::Region(region) => Ok(Some(region)),
-            _ => Ok(None),
+            Open::Away | Open::Ring(_) => Ok(None),
         }
     }
 
@@ -337,11 +334,11 @@ impl SyncStorage for NearStorage {
         if let Some(region) = self.region()? {
             return region.set_if(namespace, key, old, new);
         }
-        match self.ask(&[b"SETIE", &redis_key(namespace, key), new, old])? {
-            Reply::Simple(_) => Ok(true),
-            Reply::Nil => Ok(false),
-            _ => Err(strange("SETIE")),
+        let reply = self.ask(&[b"SETIE", &redis_key(namespace, key), new, old])?;
+        if reply != Reply::Nil && !matches!(reply, Reply::Simple(_)) {
+            return Err(strange("SETIE"));
         }
+        Ok(reply != Reply::Nil)
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
@@ -350,10 +347,9 @@ impl SyncStorage for NearStorage {
         if let Some(region) = self.region()? {
             return region.set_if_not_exists(namespace, key, value);
         }
-        match self.ask(&[b"SETNX", &redis_key(namespace, key), value])? {
-            Reply::Int(count) => Ok(count == 1),
-            _ => Err(strange("SETNX")),
-        }
+        let reply = self.ask(&[b"SETNX", &redis_key(namespace, key), value])?;
+        let Reply::Int(count) = reply else { return Err(strange("SETNX")) };
+        Ok(count == 1)
     }
 
     fn visit(
@@ -397,11 +393,9 @@ impl SyncStorage for NearStorage {
         if let Some(region) = self.region()? {
             return region.remove_if(namespace, key, value);
         }
-        match self.ask(&[b"DELIE", &redis_key(namespace, key), value])? {
-            Reply::Int(count) => Ok(count == 1),
-            Reply::Nil => Ok(false),
-            _ => Err(strange("DELIE")),
-        }
+        let reply = self.ask(&[b"DELIE", &redis_key(namespace, key), value])?;
+        let Reply::Int(count) = reply else { return Err(strange("DELIE")) };
+        Ok(count == 1)
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {

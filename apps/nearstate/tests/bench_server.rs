@@ -1,7 +1,5 @@
 //! `nearstate bench micro --server` from the outside: real servers, each a process.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::io::Write as _;
 use std::process::Command;
 

@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "a test fails by panicking; clients are threads and processes, waits are bounded"

@@ -4,6 +4,7 @@ pub mod contest;
 pub mod rival;
 pub mod traffic;
 pub mod executor;
+pub mod near;
 
 use nearstate_model::Result;
 use std::io::Write;
@@ -23,10 +24,13 @@ pub fn run(
 ) -> Result<()> {
     say("the executor of a core");
     let costs = executor::measure(executor)?;
+    say("requests through shared memory, and through sockets");
+    let trips = near::measure(executor.rounds, executor.count / 40, executor.other)?;
     let contest = contest::run(contest, say)?;
     let failed = |e| crate::keeper::system("writing the results", &e);
-    writeln!(out, "{}", executor::table(&costs).text()).map_err(failed)?;
-    contest.iter().try_for_each(|table| writeln!(out, "{}", table.text()).map_err(failed))
+    let mut tables = vec![executor::table(&costs), near::table(&trips)];
+    tables.extend(contest);
+    tables.iter().try_for_each(|table| writeln!(out, "{}", table.text()).map_err(failed))
 }
 
 #[cfg(test)]
@@ -40,7 +44,8 @@ mod tests {
         let costs = executor::measure(&method).unwrap();
         assert!(costs.iter().all(|cost| cost.nanos.len() == 2));
         assert!(costs.iter().flat_map(|cost| &cost.nanos).all(|nanos| *nanos > 0.0), "{costs:?}");
-        let text = executor::table(&costs).text();
-        assert!(text.contains("suspend and resume"), "{text}");
+        let trips = near::measure(1, 500, 0).unwrap();
+        let text = executor::table(&costs).text() + &near::table(&trips).text();
+        assert!(text.contains("suspend and resume") && text.contains("ring"), "{text}");
     }
 }
