@@ -56,12 +56,12 @@
 //! one executor on a thread.
 
 mod run;
-mod lookout;
 mod spawn;
 mod timer;
 mod gate;
 mod inbox;
 mod here;
+mod lookout;
 mod waker;
 mod deadlines;
 mod ready;
@@ -74,10 +74,10 @@ use std::time::Duration;
 pub use class::Class;
 pub use gate::{Gate, Pass};
 pub use inbox::{Inbox, Outbox, inbox};
-pub use lookout::{Lookout, look_out};
+pub use lookout::Lookout;
 pub use meter::{LongPoll, Meter, MeterSeen, Pulse};
 pub use run::Executor;
-pub use spawn::{Join, YieldNow, become_class, is_due, spawn, yield_if_due, yield_now};
+pub use spawn::{Join, YieldNow, become_class, is_due, look_out, spawn, yield_if_due, yield_now};
 pub use spin::Spin;
 pub use timer::{Sleep, Timeout, sleep, sleep_until, timeout};
 

@@ -3,9 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
-use std::task::Context;
 
-use crate::executor::here;
 use crate::executor::ready::Waiter;
 
 /// Something that changes without a wake.
@@ -19,23 +17,6 @@ pub trait Lookout {
 
     /// True while it is on the list.
     fn is_listed(&self) -> &Cell<bool>;
-}
-
-/// Lets the core look out for this, and wakes the task once something has come. It ends with that,
-/// and with [`Lookout::fall_asleep`].
-///
-/// # Panics
-/// Outside of a core.
-#[inline]
-pub fn look_out(what: &Rc<impl Lookout + 'static>, cx: &Context<'_>) {
-    if !what.is_listed().replace(true) {
-        here::with(|here| {
-            let since = here.clock.now();
-            let what: Rc<dyn Lookout> = Rc::clone(what) as _;
-            let entry = Entry { what, waiter: Waiter::of(cx), since };
-            here.lookouts.list.borrow_mut().push(entry);
-        });
-    }
 }
 
 struct Entry {
@@ -68,6 +49,12 @@ impl Lookouts {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.borrow().is_empty()
+    }
+
+    /// Puts one on the list that is not there.
+    #[inline]
+    pub(crate) fn add(&self, what: Rc<dyn Lookout>, waiter: Waiter, since: u64) {
+        self.list.borrow_mut().push(Entry { what, waiter, since });
     }
 
     /// Wakes the tasks of those where something has come; true if there was one. Who has been on
