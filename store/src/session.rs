@@ -43,8 +43,8 @@ impl Region {
         Ok(Self { memory: nearstate_memory::Region::attach_or_create(path, options)? })
     }
 
-    /// The region's file, opened anew for a process of this kernel that cannot or should not open it
-    /// by its path. Whoever has it may read and write every byte of the region.
+    /// The region's file, opened anew for a process of this kernel that cannot or should not open
+    /// it by its path. Whoever has it may read and write every byte of the region.
     ///
     /// # Errors
     /// `System` (no more files, the file is another's), `NotARegion` (it was replaced).

@@ -1,5 +1,6 @@
 //! One client's conversation: requests in, answers out, and what others send to it.
 
+use crate::ahead;
 use crate::client::{Client, Command};
 use crate::command::Flags;
 use crate::commands::{near, pubsub};
@@ -31,6 +32,8 @@ pub(crate) struct Talk {
     core: Rc<OnCore>,
     link: Link,
     parser: Parser,
+    /// Requests whose records were asked for already.
+    ahead: usize,
 }
 
 impl Talk {
@@ -38,7 +41,7 @@ impl Talk {
     pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
         let mut parser = Parser::new(core.server.settings.request_bytes_max);
         parser.set_stranger(link.user.is_none());
-        Self { core, link, parser }
+        Self { core, link, parser, ahead: 0 }
     }
 
     /// Answers one request.
@@ -97,6 +100,7 @@ impl Conversation for Talk {
     fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
         self.core.begin();
         let mut taken = 0;
+        self.ahead = 0;
         let then = loop {
             if output.len() >= ENOUGH {
                 break Then::Listen;
@@ -104,6 +108,11 @@ impl Conversation for Talk {
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
                 Parsed::Request { taken: bytes } => {
+                    if self.ahead > 0 {
+                        self.ahead -= 1;
+                    } else if bytes < rest.len() {
+                        self.ahead = ahead::look(&self.core.records, rest).saturating_sub(1);
+                    }
                     let args = self.parser.args(rest);
                     Self::answer(&self.core, &mut self.link, args, output);
                     taken += bytes;

@@ -12,6 +12,7 @@ mod conversation;
 pub mod table;
 mod commands;
 mod on_core;
+mod ahead;
 pub mod client;
 pub mod link;
 pub mod work;

@@ -51,7 +51,7 @@ const ROW: Command = Command {
     complexity: "O(1)",
     differs: "",
     number: 0,
-    run: commands::not_yet,
+    run: commands::of_parts,
 };
 
 const READ: Flags = Flags::READONLY;
