@@ -159,8 +159,7 @@ impl NearLine {
 
 impl Ring {
     /// Nothing can be done now: hears the calls, and looks out. `Ready`: look again. Not asked
-    /// twice
-    /// in one poll if there were calls, for a client may call for ever.
+    /// twice in one poll if there were calls, for a client may call for ever.
     fn wait(
         &mut self,
         socket: &mut UnixStream,
