@@ -4,7 +4,7 @@
 //! | URL | what keeps the records |
 //! |---|---|
 //! | `region:/dev/shm/ue?create=1&max=4GiB` | a region of shared memory on this host |
-//! | `near:/run/nearstate.sock` | a node of this host: its region, or requests in shared memory |
+//! | `near:/run/nearstate.sock` | a node of this host: its region, or a ring in shared memory |
 //! | `redis://host:port`, `redis+unix:///path` | a Redis, with the keys of O-RAN's clients |
 //!
 //! ```

@@ -51,7 +51,7 @@ impl Lookouts {
         self.list.borrow().is_empty()
     }
 
-    /// Puts it on the list, since an instant, for a task.
+    /// Puts one on the list that is not there.
     #[inline]
     pub(crate) fn add(&self, what: Rc<dyn Lookout>, waiter: Waiter, since: u64) {
         self.list.borrow_mut().push(Entry { what, waiter, since });
