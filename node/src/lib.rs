@@ -15,6 +15,7 @@ mod connection;
 mod reception;
 mod conversation;
 mod core;
+mod lookout;
 mod placement;
 mod limits;
 pub mod process;
@@ -28,5 +29,6 @@ pub use conversation::{
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::Limits;
 pub use listener::Address;
+pub use lookout::Lookout;
 pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
 pub use sampler::Stuck;
