@@ -109,7 +109,7 @@ pub use region::{
     CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles, Superblock, judge_superblock,
 };
 #[cfg(not(loom))]
-pub use ring::{Next, RingReader, RingWaiter, Start};
+pub use ring::{Next, RingReader, RingWaiter, Start, wait_any};
 #[cfg(not(loom))]
 pub use system::{event_descriptor, now_ms_coarse, since_boot, without_signals};
 #[cfg(not(loom))]

@@ -63,6 +63,10 @@ pub trait Face: Send + Sync {
 
 /// A protocol's part on one core: a session of the region, caches, what its clients share.
 pub trait FaceOnCore {
+    /// Begins what it does by itself, before the first client comes. Called on the core, where
+    /// tasks can be begun.
+    fn begin(&self) {}
+
     /// Begins to talk with a client.
     fn accept(&self, peer: &Peer) -> Box<dyn Conversation>;
 }

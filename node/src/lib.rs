@@ -16,6 +16,7 @@ mod near;
 mod reception;
 mod conversation;
 mod core;
+mod lookout;
 mod placement;
 mod limits;
 pub mod process;
@@ -29,6 +30,7 @@ pub use conversation::{
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::Limits;
 pub use listener::Address;
+pub use lookout::Lookout;
 pub use nearstate_near::Near;
 pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
 pub use sampler::Stuck;

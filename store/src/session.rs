@@ -226,6 +226,17 @@ impl Session {
         Ok(known.collect())
     }
 
+    /// How many namespaces the region has, those that it keeps for itself included: it grows with
+    /// each that is made, so who wants to know of new ones lists them when it has changed.
+    ///
+    /// Complexity: a load for each.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespace_count(&self) -> Result<usize> {
+        self.member.namespace_count()
+    }
+
     #[inline]
     pub(crate) fn table(&self, namespace: Namespace) -> Result<&Table> {
         self.member.table(namespace.index)

@@ -2,6 +2,7 @@
 
 pub(crate) mod clients;
 pub(crate) mod command;
+pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod expiry;
 pub(crate) mod facts;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod face;
+mod teller;
 mod conversation;
 pub mod table;
 mod commands;
@@ -18,6 +19,8 @@ pub mod link;
 pub mod work;
 pub mod records;
 pub mod server;
+pub mod keyspace;
+pub mod keyspace_events;
 pub mod command_count;
 pub mod hub;
 pub mod mailbox;

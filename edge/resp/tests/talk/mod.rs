@@ -53,6 +53,11 @@ pub(crate) fn place_with(settings: Settings) -> Place {
 }
 
 impl Place {
+    /// Begins what the server does by itself, on the executor of this thread.
+    pub(crate) fn begin(&self) {
+        self.face.begin();
+    }
+
     pub(crate) fn talker(&self) -> Talker {
         let id = self.next.replace(self.next.get() + 1);
         let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
