@@ -72,7 +72,8 @@ impl Keyspace {
     }
 
     /// Chooses the events that are told from now on. Where there are none all watches end; where
-    /// there were none, the namespaces that are there are to be [followed](Self::follow) one by one.
+    /// there were none, the namespaces that are there are to be [followed](Self::follow) one by
+    /// one.
     pub fn choose(&self, events: KeyspaceEvents) {
         let mut state = self.lock();
         self.events.store(events.bits(), Ordering::Release);
