@@ -89,6 +89,12 @@ pub trait Conversation {
     /// `output` holds what the client has not read yet. While that is [`ENOUGH`] nothing should be
     /// added; the call is repeated when the client has read. Work is not asked to go on before.
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then>;
+
+    /// Bytes that the conversation keeps for its client while it waits: they count as those of half
+    /// requests do, for [`crate::Limits::core_bytes_max`].
+    fn kept(&self) -> usize {
+        0
+    }
 }
 
 /// What came of some bytes.
@@ -216,7 +222,7 @@ impl fmt::Display for Refusal {
             Self::TooManyConnections { max } => write!(
                 f,
                 "the node has {max} connections, as many as it may; close some, or raise \
-                 limits.connections_max"
+                 limits.connections_max and `ulimit -n`"
             ),
             Self::RequestTooLarge { max } => write!(
                 f,
