@@ -8,7 +8,7 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections of the node, over all cores. The next one is told so and closed. 20,000 take
-    /// about 20 MiB while they are idle. A process may open at most as many files as `ulimit -n`
+    /// about 55 MiB while they are idle. A process may open at most as many files as `ulimit -n`
     /// says: if that is less, so many less some that the node needs itself.
     pub connections_max: usize,
     /// Bytes of a request that is not whole yet. The largest value and a MiB for the words around

@@ -2,8 +2,8 @@
 //! instants ([`run`]), at every named point of every write path (`points`, built with the feature
 //! `crash-points`), and at single instructions ([`step`]). Each time another process
 //! verifies the region against an oracle that knows what was acknowledged ([`oracle`]). What the
-//! processes saw of each other meanwhile is judged by a checker of histories ([`histories`]). A node
-//! that serves the region is killed under its clients as well ([`served`]).
+//! processes saw of each other meanwhile is judged by a checker of histories ([`histories`]).
+//! A node that serves the region is killed under its clients as well ([`served`]).
 //!
 //! Modules stand in the order of floors: each uses only those below it.
 

@@ -15,7 +15,7 @@ mod reading;
 mod client;
 pub(crate) mod node;
 pub(crate) mod embedded;
-mod shared;
 mod work;
+mod shared;
 mod wire;
 pub mod plant;

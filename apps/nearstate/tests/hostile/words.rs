@@ -170,7 +170,7 @@ fn one_request_for_a_thousand_times_the_same_megabyte_is_refused_before_it_is_in
     let mut client = target.client();
     let value = "v".repeat(1 << 20);
     assert_eq!(client.ask(&["SET", "large", &value]), "+OK");
-    let words: Vec<&str> = std::iter::once("MGET").chain(["large"; 5000]).collect();
+    let words: Vec<&str> = std::iter::once("MGET").chain(vec!["large"; 5000]).collect();
     let said = client.ask(&words);
     assert!(said.starts_with("-ERR the answer has more than"), "{}", &said[..100]);
     assert_eq!(client.ask(&["PING"]), "+PONG");
