@@ -555,7 +555,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Notes how much memory the connection keeps while it waits. `false`: the core has no more,
     /// and the connection is about to be closed.
     fn note_kept(&mut self) -> bool {
-        let kept = self.input.capacity() + self.output.capacity();
+        let kept = self.input.capacity() + self.output.capacity() + self.conversation.kept();
         let is_more = kept > self.kept;
         let total = self.reception.note_kept(self.kept, kept);
         self.kept = kept;

@@ -99,6 +99,11 @@ pub trait Conversation {
     /// travel ([`nearstate_near::answer`]), or says why there are none, and the conversation goes
     /// on as before. A conversation that never asks needs none of it.
     fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
+    /// Bytes that the conversation keeps for its client while it waits: they count as those of half
+    /// requests do, for [`crate::Limits::core_bytes_max`].
+    fn kept(&self) -> usize {
+        0
+    }
 }
 
 /// What came of some bytes.
@@ -228,7 +233,7 @@ impl fmt::Display for Refusal {
             Self::TooManyConnections { max } => write!(
                 f,
                 "the node has {max} connections, as many as it may; close some, or raise \
-                 limits.connections_max"
+                 limits.connections_max and `ulimit -n`"
             ),
             Self::RequestTooLarge { max } => write!(
                 f,

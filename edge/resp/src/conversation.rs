@@ -49,10 +49,11 @@ impl Talk {
         if args.is_empty() {
             return;
         }
-        let mut reply = Reply::new(output, link.protocol);
+        let max = core.answer_bytes_max();
+        let mut reply = Reply::new(output, link.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
-        let done = judge(link, args).and_then(|asked| {
+        let mut done = judge(link, args).and_then(|asked| {
             command = Some(asked);
             if is_queued(link, asked) {
                 return queue(link, asked, args, &mut reply);
@@ -66,6 +67,9 @@ impl Talk {
             };
             (asked.run)(&mut client, args, &mut reply)
         });
+        if reply.is_over() {
+            done = Err(too_long(max));
+        }
         let is_refused = done.is_err();
         if let Err(refusal) = done {
             reply.rewind(mark);
@@ -137,6 +141,10 @@ impl Conversation for Talk {
         Heard { taken, then }
     }
 
+    fn kept(&self) -> usize {
+        self.parser.kept() + self.link.queue.as_ref().map_or(0, |queue| queue.bytes)
+    }
+
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
         if let Some(then) = self.finish(output) {
             return then;
@@ -167,6 +175,14 @@ impl Drop for Talk {
         pubsub::leave_all(&self.core.server, &mut self.link);
         self.core.server.leave(self.link.id);
     }
+}
+
+/// What is said instead of an answer that is too long. A change is made by then.
+fn too_long(max: usize) -> Refusal {
+    Refusal::new(format!(
+        "ERR the answer has more than {max} bytes: ask for less at once, or raise \
+         limits.output_bytes_max; what the request was to change is changed"
+    ))
 }
 
 /// The command that is asked for, if this client may run it now.

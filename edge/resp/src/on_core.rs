@@ -84,6 +84,12 @@ impl OnCore {
         }
     }
 
+    /// The most bytes that an answer may have.
+    #[inline]
+    pub(crate) fn answer_bytes_max(&self) -> usize {
+        self.core.limits().output_bytes_max
+    }
+
     /// Some requests have come.
     pub(crate) fn begin(&self) {
         self.last.set(self.core.clock().now());
