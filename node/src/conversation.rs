@@ -33,7 +33,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
+use nearstate_near::Near;
 
 use crate::core::Core;
 
@@ -62,6 +63,10 @@ pub trait Face: Send + Sync {
 
 /// A protocol's part on one core: a session of the region, caches, what its clients share.
 pub trait FaceOnCore {
+    /// Begins what it does by itself, before the first client comes. Called on the core, where
+    /// tasks can be begun.
+    fn begin(&self) {}
+
     /// Begins to talk with a client.
     fn accept(&self, peer: &Peer) -> Box<dyn Conversation>;
 }
@@ -95,6 +100,11 @@ pub trait Conversation {
     fn kept(&self) -> usize {
         0
     }
+
+    /// What came of [`Then::Near`]: appends the answer, with whose first byte the descriptors
+    /// travel ([`nearstate_near::answer`]), or says why there are none, and the conversation goes
+    /// on as before. A conversation that never asks needs none of it.
+    fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
 }
 
 /// What came of some bytes.
@@ -115,6 +125,8 @@ pub enum Then {
     Work,
     /// Flush, then close.
     Close,
+    /// The client has asked to come near: for the region's file, or to go on over a ring.
+    Near(Near),
 }
 
 /// Where a client is.

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use nearstate_model::limits::VALUE_BYTES_MAX;
 
+/// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
+/// client is told so, and goes on over its socket.
+pub(crate) const RINGS_MAX: usize = 1024;
+
 /// The bounds of connections. Each has a default; an operator may set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -109,8 +109,9 @@ fn attach(settings: &Settings) -> Result<Region> {
         mode: settings.region_mode.0,
         ..CreateOptions::default()
     };
+    let was_there = settings.region.exists();
     let region = Region::attach_or_create(&settings.region, &options)?;
-    guard::region(settings);
+    guard::region(settings, was_there);
     let seen = region.inspect()?;
     log::say(
         log::REGION_ATTACHED,

@@ -1,8 +1,9 @@
 //! One client's conversation: requests in, answers out, and what others send to it.
 
+use crate::ahead;
 use crate::client::{Client, Command};
 use crate::command::Flags;
-use crate::commands::pubsub;
+use crate::commands::{near, pubsub};
 use crate::link::{Link, Queue};
 use crate::on_core::OnCore;
 use crate::parse::{Args, Parsed, Parser};
@@ -11,7 +12,8 @@ use crate::reply::{Protocol, Reply};
 use crate::server::SlowRequest;
 use crate::table::TABLE;
 use crate::work::Progress;
-use nearstate_node::{Conversation, ENOUGH, Heard, Then};
+use nearstate_model::Error;
+use nearstate_node::{Conversation, ENOUGH, Heard, Near, Then};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -30,6 +32,8 @@ pub(crate) struct Talk {
     core: Rc<OnCore>,
     link: Link,
     parser: Parser,
+    /// Requests whose records were asked for already.
+    ahead: usize,
 }
 
 impl Talk {
@@ -37,7 +41,7 @@ impl Talk {
     pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
         let mut parser = Parser::new(core.server.settings.request_bytes_max);
         parser.set_stranger(link.user.is_none());
-        Self { core, link, parser }
+        Self { core, link, parser, ahead: 0 }
     }
 
     /// Answers one request.
@@ -100,6 +104,7 @@ impl Conversation for Talk {
     fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
         self.core.begin();
         let mut taken = 0;
+        self.ahead = 0;
         let then = loop {
             if output.len() >= ENOUGH {
                 break Then::Listen;
@@ -107,6 +112,11 @@ impl Conversation for Talk {
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
                 Parsed::Request { taken: bytes } => {
+                    if self.ahead > 0 {
+                        self.ahead -= 1;
+                    } else if bytes < rest.len() {
+                        self.ahead = ahead::look(&self.core.records, rest).saturating_sub(1);
+                    }
                     let args = self.parser.args(rest);
                     Self::answer(&self.core, &mut self.link, args, output);
                     taken += bytes;
@@ -120,6 +130,9 @@ impl Conversation for Talk {
             self.parser.set_stranger(self.link.user.is_none());
             if self.link.is_closing {
                 break Then::Close;
+            }
+            if let Some(what) = self.link.near.take() {
+                break Then::Near(what);
             }
             if self.link.work.is_some() {
                 break Then::Work;
@@ -147,6 +160,13 @@ impl Conversation for Talk {
             }
         }
         Poll::Pending
+    }
+
+    fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
+        match refused {
+            None => output.extend_from_slice(&near::given(what)),
+            Some(why) => Reply::new(output, self.link.protocol).error(&near::refused(why)),
+        }
     }
 }
 

@@ -110,10 +110,17 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     Ok(())
 }
 
-/// Says so where the region's file lets more people in than the settings.
-pub(crate) fn region(settings: &Settings) {
+/// Gives a new region's file the mode that is set, of which the process's umask has taken some
+/// away. Says so where one that was there lets more people in.
+pub(crate) fn region(settings: &Settings, was_there: bool) {
     let Ok(found) = std::fs::metadata(&settings.region) else { return };
     let mode = found.permissions().mode() & 0o777;
+    if !was_there && mode & !settings.region_mode.0 == 0 {
+        // Refused, it is somebody else's file, who has made it a moment ago.
+        let wanted = std::fs::Permissions::from_mode(settings.region_mode.0);
+        let _ = std::fs::set_permissions(&settings.region, wanted);
+        return;
+    }
     if mode & !settings.region_mode.0 != 0 {
         let path = settings.region.display();
         let (mode, wanted) = (format!("{mode:o}"), format!("{:o}", settings.region_mode.0));

@@ -320,8 +320,6 @@ fn requests(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result 
         ("errors", "Of these, answered with an error.", refused),
         ("connections", "Connections that came.", read(&tallies.connections)),
         ("published", "Messages published.", read(&tallies.published)),
-        ("hits", "Keys that were asked for and there.", read(&tallies.hits)),
-        ("misses", "Keys that were asked for and not there.", read(&tallies.misses)),
     ] {
         counter(to, &format!("resp_{name}"), help, value)?;
     }

@@ -38,6 +38,13 @@ impl Key {
         format!("NEARSTATE_{}", self.name.replace('.', "_").to_ascii_uppercase())
     }
 
+    /// Its flag with what is to be given.
+    #[cfg(test)]
+    pub(crate) fn usage(&self) -> String {
+        let separator = if self.is_switch { "=" } else { " " };
+        format!("--{}{separator}{}", self.flag, self.wants)
+    }
+
     /// What `--help` says.
     pub(crate) fn help(&self) -> String {
         let default = match self.default {

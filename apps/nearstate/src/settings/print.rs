@@ -38,7 +38,7 @@ pub(crate) fn example() -> String {
         let own = enter_section(&mut text, &mut section, key);
         let variable = key.variable();
         let _ = writeln!(text, "# {}.", key.doc.trim());
-        let _ = writeln!(text, "# --{} {}, {variable}", key.flag, key.wants);
+        let _ = writeln!(text, "# {}, {variable}", key.usage());
         let _ = writeln!(text, "#{own} = {}\n", toml_of(key, &key.words(key.default)));
     }
     text.truncate(text.trim_end().len());

@@ -1,8 +1,10 @@
 //! Layers, words, and the example file.
 
+use super::keys::Key;
 use super::print::example;
 use super::*;
 use clap::Parser;
+use std::fmt::Write as _;
 use std::path::Path;
 
 #[derive(Debug, Parser)]
@@ -182,6 +184,66 @@ fn the_example_file_is_what_the_table_says_and_its_lines_are_the_defaults() {
         assert_ne!(layers.source(key.name), Layers::default().source(key.name), "{}", key.name);
         assert_eq!(layers.said(key).words, Layers::default().said(key).words, "{}", key.name);
     }
+}
+
+const PAGE: &str = include_str!("../../../../docs/operate/serve.md");
+
+#[test]
+fn the_page_says_of_each_setting_what_the_table_says() {
+    let mut table = "| setting | flag | default | what |\n|---|---|---|---|\n".to_owned();
+    for key in KEYS {
+        let Key { name, default, doc, .. } = key;
+        let doc = doc.trim();
+        let default = if default.is_empty() { "" } else { &format!("`{default}`") };
+        let usage = key.usage().replace('|', "\\|");
+        writeln!(table, "| `{name}` | `{usage}` | {default} | {doc} |").unwrap();
+    }
+    assert!(PAGE.contains(&table), "docs/operate/serve.md should contain:\n{table}");
+}
+
+/// What stands in blocks of a language on the page.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let mark = format!("```{language}\n");
+    let begins = PAGE.split(&mark).skip(1);
+    begins.map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn every_command_line_of_the_page_is_understood() {
+    let mut lines = Vec::new();
+    for shell in blocks("sh") {
+        lines.extend(shell.lines().filter_map(|line| line.split(" #").next()));
+    }
+    for unit in blocks("ini") {
+        lines.extend(unit.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/")));
+    }
+    assert!(lines.len() >= 5, "{lines:?}");
+    for line in lines {
+        let words = line.strip_prefix("nearstate ").unwrap();
+        let words =
+            words.replace(" --print-config", "").replace("--config /etc/nearstate.toml", "");
+        layers_of(words.split_whitespace());
+    }
+    let pods = blocks("yaml");
+    let args = pods.iter().flat_map(|pod| pod.lines()).find_map(|line| {
+        line.trim().strip_prefix("args: [").and_then(|rest| rest.strip_suffix(']'))
+    });
+    layers_of(args.unwrap().split(", ").map(|word| word.trim_matches('"')));
+    let variables = pods.iter().flat_map(|pod| pod.lines()).filter_map(|line| {
+        let (_, rest) = line.split_once("{name: NEARSTATE_")?;
+        let (name, value) = rest.split_once(", value: \"")?;
+        Some((format!("NEARSTATE_{name}"), value.trim_end_matches("\"}")))
+    });
+    let variables: Vec<_> = variables.collect();
+    assert_eq!(variables.len(), 3);
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    Settings::read(&layers(&[], &variables).unwrap()).unwrap();
+}
+
+fn layers_of<'a>(words: impl Iterator<Item = &'a str>) {
+    let words: Vec<_> = words.collect();
+    assert_eq!(words.first(), Some(&"serve"));
+    Settings::read(&layers(&words[1..], &[]).unwrap()).unwrap();
 }
 
 #[test]

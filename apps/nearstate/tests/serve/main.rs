@@ -9,6 +9,7 @@
 
 mod node;
 mod restart;
+mod security;
 
 use node::{Client, Folder, Node, http, refused, serve, start};
 use std::fs;

@@ -51,8 +51,8 @@ fn one<R>(line: &str, catalogue: &Catalogue<R>) -> Result<User, String> {
         );
     };
     let mut user = User::new(name, catalogue);
-    for rule in words {
-        apply(&mut user, rule, catalogue)?;
+    for (number, rule) in (3..).zip(words) {
+        apply(&mut user, rule, catalogue).map_err(|what| format!("word {number}: {what}"))?;
     }
     if user.is_on && !user.is_nopass && user.secrets.are_none() {
         return Err(format!(
@@ -95,6 +95,9 @@ fn apply<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<(),
 fn marked<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<(), String> {
     let mut rest = rule.chars();
     match rest.next() {
+        Some('>') if rest.as_str().is_empty() => {
+            return Err("write the password right behind `>`".to_owned());
+        }
         Some('>') => password(user, secret::hash(rest.as_str().as_bytes())),
         Some('#') => {
             let what = "write `#` and the SHA-256 of a password in 64 hexadecimal digits";
@@ -104,12 +107,12 @@ fn marked<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<()
         Some('&') => channel(user, rest.as_str())?,
         Some(sign @ ('+' | '-')) => command(user, rest.as_str(), sign == '+', catalogue)?,
         _ => {
-            return Err(format!(
-                "'{rule}' is no rule: there are on, off, nopass, >password, #sha256, +command, \
-                 -command, +@category, -@category, ~{{namespace}},*, ~*, &channel, allkeys, \
-                 allchannels, allcommands, nocommands, resetpass, resetkeys, resetchannels and \
-                 reset"
-            ));
+            // The word itself is not shown: it may be a password that lacks its `>`.
+            return Err("this is no rule: there are on, off, nopass, >password, #sha256, \
+                        +command, -command, +@category, -@category, ~{namespace},*, ~*, \
+                        &channel, allkeys, allchannels, allcommands, nocommands, resetpass, \
+                        resetkeys, resetchannels and reset"
+                .to_owned());
         }
     }
     Ok(())

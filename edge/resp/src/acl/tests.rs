@@ -199,7 +199,7 @@ fn a_line_that_is_none_says_what_would_be_right() {
     for (text, line, says) in [
         ("\nusr a on", 2, "write `user NAME RULE...`"),
         ("user", 1, "write `user NAME RULE...`"),
-        ("user a nopas", 1, "'nopas' is no rule: there are on, off"),
+        ("user a nopas", 1, "word 3: this is no rule: there are on, off"),
         ("user a on", 1, "has no password"),
         ("user a nopass\nuser a off", 2, "is declared twice"),
         ("user a +gte", 1, "there is no command 'gte': is 'get' meant?"),
@@ -210,10 +210,11 @@ fn a_line_that_is_none_says_what_would_be_right() {
         ("user a ~{a},x*", 1, "does not name a namespace"),
         ("user a ~{a*},*", 1, "does not name a namespace"),
         ("user a ~{a,b},*", 1, "does not name a namespace"),
-        ("user a %R~x", 1, "'%R~x' is no rule"),
-        ("user a (+get", 1, "'(+get' is no rule"),
+        ("user a %R~x", 1, "word 3: this is no rule"),
+        ("user a (+get", 1, "word 3: this is no rule"),
         ("user a &", 1, "write `&channel`"),
         ("user a \u{e9}", 1, "is no rule"),
+        ("user a on > secret", 1, "word 4: write the password right behind `>`"),
     ] {
         let error = Users::parse(text, &catalogue()).unwrap_err();
         assert_eq!(error.line, line, "{text}");

@@ -6,6 +6,7 @@ use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Schema};
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 fn page(observed: &Observed) -> String {
     let mut report = observed.report();
@@ -63,6 +64,28 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     assert!(families.contains("nearstate_resp_request_seconds histogram"), "{families:?}");
     observed.end();
     assert_eq!(observed.readiness(), Err("shutting down".to_owned()));
+}
+
+#[test]
+fn the_documentation_has_every_family() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let observed = Observed::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let mut table = "| name | kind | what |\n|---|---|---|\n".to_owned();
+    let mut help = "";
+    let page = page(&observed);
+    for line in page.lines() {
+        if let Some(text) = line.strip_prefix("# HELP ") {
+            help = text.split_once(' ').unwrap().1;
+        } else if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' '))
+        {
+            let total = if kind == "counter" { "_total" } else { "" };
+            writeln!(table, "| `{name}{total}` | {kind} | {help} |").unwrap();
+        }
+    }
+    let documentation = include_str!("../../../../../docs/operate/serve.md");
+    assert!(documentation.contains(&table), "docs/operate/serve.md should contain:\n{table}");
 }
 
 #[test]
