@@ -67,6 +67,8 @@ struct Connection<S> {
     /// Answers, from `sent` on not sent yet.
     output: Vec<u8>,
     sent: usize,
+    /// Bytes that the stream itself may still hold: TLS does.
+    unflushed: usize,
     /// When the answers that are not sent yet were asked for; 0 if nobody did.
     asked_at: u64,
     half: Option<Half>,
@@ -115,6 +117,7 @@ async fn serve_over<S>(
         is_to_hear: false,
         output: Vec::new(),
         sent: 0,
+        unflushed: 0,
         asked_at: 0,
         half: None,
         patience: None,
@@ -434,7 +437,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends what there is. `Pending`: the socket is full.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        if self.output.is_empty() {
+        if self.output.is_empty() && self.unflushed == 0 {
             return Poll::Ready(Ok(()));
         }
         while self.sent < self.output.len() {
@@ -443,6 +446,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(0) | Err(_) => return Poll::Ready(Err(End::Over)),
                 Ok(bytes) => {
                     self.sent += bytes;
+                    self.unflushed += bytes;
                     self.patience = None;
                     let metric = self.reception.core().metric();
                     metric.writes.add(1);
@@ -453,6 +457,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if ready!(Pin::new(&mut self.stream).poll_flush(cx)).is_err() {
             return Poll::Ready(Err(End::Over));
         }
+        self.unflushed = 0;
+        self.patience = None;
         self.output.clear();
         self.sent = 0;
         if self.asked_at > 0 {
@@ -509,7 +515,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// All is said and sent. Waits until the client has closed as well, for a moment.
     fn linger(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if !self.is_lingering {
-            let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
+            if Pin::new(&mut self.stream).poll_shutdown(cx).is_pending() {
+                // The last words of TLS find no room: the client does not read.
+                let patience = self.patience.get_or_insert_with(|| sleep(LINGER));
+                return Pin::new(patience).poll(cx).map(|()| End::Over);
+            }
             self.is_lingering = true;
             self.patience = Some(sleep(LINGER));
             self.input = Vec::new();

@@ -161,6 +161,8 @@ counts! {
     too_large,
     /// Connections closed because the core had no more memory for its clients.
     out_of_memory,
+    /// Connections closed because the client did not come to terms about TLS.
+    no_tls,
     /// Connections cut at the end of a shutdown.
     cut,
     /// Bytes from clients.

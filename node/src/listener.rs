@@ -17,10 +17,11 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::connection::{serve, serve_near};
-use crate::conversation::{Origin, Peer, Refusal};
+use crate::conversation::{Dismissal, Origin, Peer, Reason, Refusal};
 use crate::executor::{Class, Outbox, sleep, spawn, yield_if_due};
 use crate::near::{NearLine, Rings};
 use crate::reception::Reception;
+use crate::tls::{Shaken, Tls};
 
 /// After an accept that failed because the process has too many files open: closing some takes
 /// time, and the kernel keeps the client waiting.
@@ -73,6 +74,7 @@ pub(crate) struct Door {
     pub(crate) reception: Rc<Reception>,
     pub(crate) census: Arc<Census>,
     pub(crate) name: &'static str,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// A connection that another core has accepted.
@@ -285,7 +287,15 @@ impl Door {
         let _ = socket.set_tcp_keepalive(&keep_alive);
         let (Ok(remote), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return };
         match self.admit() {
-            Ok(presence) => self.begin(stream, Origin::Tcp { remote, local }, presence),
+            Ok(presence) => {
+                let origin = Origin::Tcp { remote, local };
+                match &self.tls {
+                    Some(tls) => self.begin_tls(tls.clone(), stream, origin, presence),
+                    None => self.begin(stream, origin, presence),
+                }
+            }
+            // It would take a handshake to say why.
+            Err(_) if self.tls.is_some() => {}
             Err(refusal) => {
                 if let Ok(mut stream) = stream.into_std() {
                     let _ = io::Write::write(&mut stream, &refusal);
@@ -332,6 +342,26 @@ impl Door {
         let task = spawn(Class::Request, self.name, async move {
             let peer = Peer { id, origin, certificate: None };
             serve(reception, stream, peer).await;
+            drop(presence);
+        });
+        self.reception.lobby().enter(id, task);
+    }
+
+    /// As `begin`, but the client proves first that it speaks TLS.
+    fn begin_tls(&self, tls: Tls, stream: TcpStream, origin: Origin, presence: Presence) {
+        let id = presence.id;
+        let reception = Rc::clone(&self.reception);
+        let task = spawn(Class::Request, self.name, async move {
+            match tls.shake(stream, &reception).await {
+                Some(Shaken { stream, name: certificate }) => {
+                    serve(reception, stream, Peer { id, origin, certificate }).await;
+                }
+                None if reception.is_draining() => {}
+                None => {
+                    reception.core().metric().no_tls.add(1);
+                    reception.tell(&Dismissal { origin, reason: Reason::Handshake });
+                }
+            }
             drop(presence);
         });
         self.reception.lobby().enter(id, task);

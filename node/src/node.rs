@@ -17,6 +17,7 @@ use crate::listener::{Address, Bound, Census, SocketFile, bind_tcp, bind_unix};
 use crate::placement;
 use crate::sampler::{Sampler, Stuck};
 use crate::seat::{Seat, core_ended};
+use crate::tls::Tls;
 
 /// Connections on their way from the core that has accepted them. A core that is so far behind is
 /// given no more.
@@ -69,6 +70,8 @@ pub struct Endpoint {
     pub face: String,
     /// Where.
     pub address: Address,
+    /// Whether over TLS. Of a TCP address only: a Unix socket does not leave the host.
+    pub tls: Option<Tls>,
 }
 
 /// A node that serves. Dropped, it shuts down and waits until that is done.
@@ -174,6 +177,7 @@ impl Node {
                 metric: Arc::default(),
                 census: Arc::clone(&census),
                 faces: sockets.faces.clone(),
+                tls: config.endpoints.iter().map(|endpoint| endpoint.tls.clone()).collect(),
                 bound: sockets.take(index),
                 handed,
                 hand_over: hand_over.clone(),

@@ -15,6 +15,7 @@ use crate::limits::Limits;
 use crate::listener::{Bound, Census, Door, Handed, accept_tcp, accept_unix};
 use crate::placement;
 use crate::reception::{Lobby, Reception};
+use crate::tls::Tls;
 
 /// What a core's thread is given.
 pub(crate) struct Seat {
@@ -28,6 +29,8 @@ pub(crate) struct Seat {
     pub(crate) census: Arc<Census>,
     /// For each endpoint its protocol.
     pub(crate) faces: Vec<Arc<dyn Face>>,
+    /// Of each endpoint, as the protocols.
+    pub(crate) tls: Vec<Option<Tls>>,
     /// Sockets of this core, with the numbers of their endpoints.
     pub(crate) bound: Vec<(usize, Bound)>,
     pub(crate) handed: Inbox<Handed>,
@@ -115,7 +118,7 @@ impl Seat {
         })?;
         let lobby = Rc::<Lobby>::default();
         let mut doors = Vec::new();
-        for (endpoint, face) in self.faces.into_iter().enumerate() {
+        for (endpoint, (face, tls)) in self.faces.into_iter().zip(self.tls).enumerate() {
             let (name, on_core) = (face.name(), face.on_core(&core)?);
             on_core.begin();
             let lobby = Rc::clone(&lobby);
@@ -125,6 +128,7 @@ impl Seat {
                 reception: Rc::new(reception),
                 census: Arc::clone(&self.census),
                 name,
+                tls,
             }));
         }
         let mut accepting = Vec::new();

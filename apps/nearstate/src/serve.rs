@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Address, Config, Endpoint, Face, Node};
+use nearstate_node::{Address, Config, Endpoint, Face, Node, Tls};
 use nearstate_observe::ObserveFace;
 use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
@@ -43,7 +43,8 @@ pub(crate) fn run(serve: &Serve) -> Result<()> {
     log::start(settings.log_level, settings.log_form);
     let outcome = guard::users(&settings, &layers).and_then(|users| {
         guard::addresses(&settings, &users)?;
-        serve_until_told(&settings, users, begin)
+        let tls = guard::tls(&settings)?;
+        serve_until_told(&settings, users, tls.as_ref(), begin)
     });
     log::flush();
     outcome
@@ -56,11 +57,17 @@ fn show(text: &str) -> Result<()> {
     })
 }
 
-fn serve_until_told(settings: &Settings, users: Users, begin: Instant) -> Result<()> {
+fn serve_until_told(
+    settings: &Settings,
+    users: Users,
+    tls: Option<&Tls>,
+    begin: Instant,
+) -> Result<()> {
     let region = attach(settings)?;
     let mut resp = nearstate_resp::server::Settings::new(users);
     settings.apply_to(&mut resp);
-    resp.port = settings.listen.first().map_or(0, std::net::SocketAddr::port);
+    let first = settings.listen.first().or(settings.tls_listen.first());
+    resp.port = first.map_or(0, std::net::SocketAddr::port);
     let server = Arc::new(Server::new(resp));
     let observed = Observed::new(region.clone(), Arc::clone(&server));
     let faces: [Arc<dyn Face>; 2] =
@@ -70,11 +77,14 @@ fn serve_until_told(settings: &Settings, users: Users, begin: Instant) -> Result
         detail: "cannot wait for signals".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
-    let config = config(settings);
+    let config = config(settings, tls);
     let node = Node::start(&config, &region, &faces)?;
     observed.begin(node.gauges());
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
-        log::say(log::SERVING, &[("address", address), ("face", &endpoint.face)]);
+        let (face, is_tls) = (&endpoint.face, endpoint.tls.is_some());
+        let told: [(&str, &dyn std::fmt::Display); 3] =
+            [("address", address), ("face", face), ("tls", &is_tls)];
+        log::say(log::SERVING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
     }
     let ms = begin.elapsed().as_millis();
     log::say(log::READY, &[("cores", &node.seen().cores.len()), ("ms", &ms)]);
@@ -126,7 +136,7 @@ fn attach(settings: &Settings) -> Result<Region> {
     Ok(region)
 }
 
-fn config(settings: &Settings) -> Config {
+fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
     let tcp = settings.listen.iter().map(|address| Address::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
@@ -136,14 +146,17 @@ fn config(settings: &Settings) -> Config {
     let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
     let speaks = |face: &str| {
         let face = face.to_owned();
-        move |address| Endpoint { face: face.clone(), address }
+        move |address| Endpoint { face: face.clone(), address, tls: None }
     };
     let observe = settings.observe.iter().map(|address| Address::Tcp(*address));
     let endpoints = tcp.chain(unix).map(speaks("resp"));
+    let over_tls = settings.tls_listen.iter().map(|address| Address::Tcp(*address));
+    let guarded = over_tls.map(speaks("resp"));
+    let guarded = guarded.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
     Config {
         cores: settings.cores.0,
         is_pinned: settings.is_pinned,
-        endpoints: endpoints.chain(observe.map(speaks(ObserveFace::NAME))).collect(),
+        endpoints: endpoints.chain(guarded).chain(observe.map(speaks(ObserveFace::NAME))).collect(),
         limits: settings.limits(),
         spin: settings.spin(),
         on_long_poll: |poll| {

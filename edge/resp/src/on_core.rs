@@ -38,7 +38,12 @@ impl OnCore {
     /// A connection that has just come.
     pub(crate) fn link(&self, peer: &Peer) -> Link {
         let settings = &self.server.settings;
-        let user = settings.users.welcome().cloned();
+        // A certificate proves a name as well as a password would.
+        let proven = peer
+            .certificate
+            .as_ref()
+            .and_then(|name| settings.users.named(name.as_bytes()).filter(|user| user.is_on()));
+        let user = proven.or_else(|| settings.users.welcome()).cloned();
         let mailbox = Arc::new(Mailbox::new(settings.mailbox_bytes_max));
         let (address, local, local_host, local_port) = match &peer.origin {
             Origin::Tcp { remote, local } => {

@@ -176,7 +176,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn serve(cores: usize, limits: Limits) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
-    let endpoint = |address| Endpoint { face: "echo".to_owned(), address };
+    let endpoint = |address| Endpoint { face: "echo".to_owned(), address, tls: None };
     let path = folder.path().join("node.sock");
     let config = Config {
         cores,

@@ -281,7 +281,7 @@ fn what_cannot_be_served_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let start = |face: &str, address: Address| {
-        let endpoint = Endpoint { face: face.to_owned(), address };
+        let endpoint = Endpoint { face: face.to_owned(), address, tls: None };
         let config = Config { cores: 1, endpoints: vec![endpoint], ..Config::default() };
         Node::start(&config, &region, &[Arc::new(Echo::default())])
     };

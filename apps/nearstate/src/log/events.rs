@@ -37,9 +37,9 @@ events! {
     OPEN_TO_ALL = "NS-2001" Warn "anybody who reaches this address may do everything",
         "Somebody has said `insecure`. Declare users, or keep strangers away by other means.";
     IN_THE_CLEAR = "NS-2002" Warn "passwords cross the network in the clear",
-        "Users are asked for their passwords over plain TCP. Let them come in over TLS.";
-    USERS_READABLE = "NS-2003" Warn "others may read the file of users",
-        "`chmod 600` it: it holds passwords, or what they hash to.";
+        "Users are asked for their passwords over plain TCP. Let them come in over `tls.listen`.";
+    SECRET_READABLE = "NS-2003" Warn "others may read a file of secrets",
+        "`chmod 600` it: it holds passwords, what they hash to, or the key of TLS.";
     REGION_OPEN = "NS-2004" Warn "the region's file has a wider mode than is set",
         "Other users of this host may attach past all users and passwords: `chmod` it, or set \
          `region.mode` to what is meant.";

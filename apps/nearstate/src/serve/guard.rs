@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use nearstate_model::{Error, Result};
+use nearstate_node::Tls;
 use nearstate_resp::acl::Users;
 use nearstate_resp::table::TABLE;
 
@@ -34,7 +35,7 @@ pub(crate) fn users(settings: &Settings, layers: &Layers) -> Result<Users> {
         )));
     }
     let text = read_text(path)?;
-    judge_mode(path)?;
+    judge_mode(path, true)?;
     let users =
         Users::parse(&text, &TABLE).map_err(|e| refused(format!("{}: {e}", path.display())))?;
     // An empty file would let everybody do everything; whoever names one means the opposite.
@@ -48,8 +49,39 @@ pub(crate) fn users(settings: &Settings, layers: &Layers) -> Result<Users> {
     Ok(users)
 }
 
-/// Whoever may write the file of users may become any of them.
-fn judge_mode(path: &Path) -> Result<()> {
+/// What TLS needs, if there are addresses for it.
+///
+/// # Errors
+/// `BadArgument`: files that are missing, are not what they should be, or may be changed by others.
+pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
+    let clients = settings.tls_clients.as_deref();
+    if settings.tls_listen.is_empty() {
+        // Somebody believes that certificates are asked for.
+        return match clients {
+            None => Ok(None),
+            Some(_) => Err(refused(
+                "tls.client_authorities is set, and tls.listen is empty: no client would be asked \
+                 for its certificate; set tls.listen, or leave both out"
+                    .to_owned(),
+            )),
+        };
+    }
+    let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
+        return Err(refused(
+            "tls.listen needs a certificate and its key: set tls.certificate and tls.key to files \
+             in PEM"
+                .to_owned(),
+        ));
+    };
+    let tls = Tls::read(certificate, key, clients)?;
+    for path in [Some(certificate.as_path()), Some(key), clients].into_iter().flatten() {
+        judge_mode(path, path == key)?;
+    }
+    Ok(Some(tls))
+}
+
+/// Whoever may write the file of users, or what TLS is judged by, may become anybody.
+fn judge_mode(path: &Path, is_secret: bool) -> Result<()> {
     let found = std::fs::metadata(path).map_err(|e| Error::System {
         detail: format!("looking at {}", path.display()),
         errno: e.raw_os_error().unwrap_or(0),
@@ -57,13 +89,13 @@ fn judge_mode(path: &Path) -> Result<()> {
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o022 != 0 {
         return Err(refused(format!(
-            "{} has mode {mode:o}: whoever may write it may become any user; `chmod 600` it",
+            "{} has mode {mode:o}: whoever may write it may become any user; `chmod go-w` it",
             path.display()
         )));
     }
-    if mode & 0o044 != 0 {
+    if is_secret && mode & 0o044 != 0 {
         let mode = format!("{mode:o}");
-        log::say(log::USERS_READABLE, &[("path", &path.display()), ("mode", &mode)]);
+        log::say(log::SECRET_READABLE, &[("path", &path.display()), ("mode", &mode)]);
     }
     Ok(())
 }
@@ -79,12 +111,20 @@ fn is_wide(address: &SocketAddr) -> bool {
 /// `BadArgument`: an address that other hosts reach, without anything that would keep strangers
 /// out.
 pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
-    if settings.listen.is_empty() && settings.unix_paths().is_empty() {
+    let is_nowhere = settings.listen.is_empty() && settings.tls_listen.is_empty();
+    if is_nowhere && settings.unix_paths().is_empty() {
         return Err(refused(
-            "nobody could come in: set `listen` to an address or `unix` to a path".to_owned(),
+            "nobody could come in: set `listen` or `tls.listen` to an address or `unix` to a path"
+                .to_owned(),
         ));
     }
-    for address in settings.listen.iter().filter(|address| is_wide(address)) {
+    let plain = settings.listen.iter().map(|address| (address, false));
+    let proving = settings.tls_clients.is_some();
+    let tls = settings.tls_listen.iter().map(|address| (address, true));
+    for (address, is_tls) in plain.chain(tls).filter(|(address, _)| is_wide(address)) {
+        if is_tls && (proving || users.welcome().is_none()) {
+            continue;
+        }
         if users.welcome().is_none() {
             log::say(log::IN_THE_CLEAR, &[("address", address)]);
         } else if settings.is_insecure {
@@ -93,7 +133,8 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
             return Err(refused(format!(
                 "other hosts reach {address}, and nobody is asked there who he is: declare users \
                  (users.file with lines such as `user xapp on >secret ~* +@all`, and no `default` \
-                 user with `nopass`), or listen at 127.0.0.1 or at a Unix socket, or say \
+                 user with `nopass`), or let them come in over TLS with certificates (tls.listen, \
+                 tls.client_authorities), or listen at 127.0.0.1 or at a Unix socket, or say \
                  `--insecure` if the network itself keeps strangers away"
             )));
         }

@@ -136,6 +136,15 @@ settings! {
     /// The same lines here; not together with users.file
     "users.lines" as users_lines: Lines = "", --"users-lines";
 
+    /// Where clients come in over TLS; needs tls.certificate and tls.key
+    "tls.listen" as tls_listen: Vec<SocketAddr> = "", --"tls-listen";
+    /// The node's certificate and those that have signed it, PEM
+    "tls.certificate" as tls_certificate: Option<PathBuf> = "", --"tls-certificate";
+    /// The certificate's private key, PEM
+    "tls.key" as tls_key: Option<PathBuf> = "", --"tls-key";
+    /// Authorities that sign clients' certificates, PEM; with it every client has to show one
+    "tls.client_authorities" as tls_clients: Option<PathBuf> = "", --"tls-client-authorities";
+
     /// Where Prometheus (/metrics) and probes (/health, /ready) come in over HTTP
     "observe.listen" as observe: Vec<SocketAddr> = "", --"observe-listen";
     /// Answer them at addresses that other hosts reach, too

@@ -128,6 +128,10 @@ impl Client<UnixStream> {
 }
 
 impl<S: Read + Write> Client<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self(BufReader::new(stream))
+    }
+
     /// Sends a request. An error: the connection has ended.
     pub(crate) fn send(&mut self, words: &[&[u8]]) -> std::io::Result<()> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();

@@ -121,7 +121,7 @@ fn serve(folder: &Path) -> Result<(Node, PathBuf)> {
     }
     let path = folder.join("near.sock");
     let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-    let endpoint = |address| Endpoint { face: "resp".to_owned(), address };
+    let endpoint = |address| Endpoint { face: "resp".to_owned(), address, tls: None };
     let config = Config {
         cores: 1,
         is_pinned: true,

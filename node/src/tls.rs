@@ -1,0 +1,133 @@
+//! TLS at an endpoint: certificate and key are read once, before the node serves; clients may have
+//! to show a certificate, and the name in it says who they are.
+//!
+//! There is no resumption: who talks to a store stays connected, and a session that is resumed
+//! would outlive the judgement of its certificate.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use nearstate_model::{Error, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{
+    ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,
+};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
+
+use crate::executor::sleep;
+use crate::reception::Reception;
+
+/// How an endpoint proves itself, and what it asks of clients. Cheap to clone.
+#[derive(Clone)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Tls {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+}
+
+impl Eq for Tls {}
+
+fn refused(path: &Path, what: &str) -> Error {
+    Error::BadArgument { detail: format!("{}: {what}", path.display()) }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let help = "wanted are certificates in PEM, `-----BEGIN CERTIFICATE-----`";
+    let all = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
+        .map_err(|e| refused(path, &format!("{help} ({e})")))?;
+    if all.is_empty() { Err(refused(path, help)) } else { Ok(all) }
+}
+
+impl Tls {
+    /// Reads files in PEM: the certificate with those that have signed it, its key, and, if clients
+    /// have to show a certificate, those of the authorities that may have signed it.
+    ///
+    /// # Errors
+    /// `BadArgument`: a file that cannot be read or is none of that, a key of another certificate.
+    pub fn read(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<Self> {
+        let chain = certificates(certificate)?;
+        let secret = PrivateKeyDer::from_pem_file(key)
+            .map_err(|e| refused(key, &format!("wanted is a private key in PEM ({e})")))?;
+        let provider = Arc::new(default_provider());
+        let unfit = |e: &dyn fmt::Display| refused(certificate, &format!("is of no use ({e})"));
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|e| unfit(&e))?;
+        let config = match clients {
+            None => config.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates(path)? {
+                    roots.add(authority).map_err(|e| refused(path, &e.to_string()))?;
+                }
+                let builder =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = ClientCertVerifierBuilder::build(builder);
+                config
+                    .with_client_cert_verifier(verifier.map_err(|e| refused(path, &e.to_string()))?)
+            }
+        };
+        let mut config = config.with_single_cert(chain, secret).map_err(|e| {
+            let key = key.display();
+            refused(certificate, &format!("does not go together with the key {key} ({e})"))
+        })?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Comes to terms with a client. `None`: it did not, in time or at all. Nobody waits for it
+    /// while the node is being shut down.
+    pub(crate) async fn shake<S>(&self, stream: S, reception: &Reception) -> Option<Shaken<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut accept: Accept<S> = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream);
+        let mut alarm = sleep(reception.core().limits().half_sent_max);
+        let stream = poll_fn(|cx| {
+            if let Poll::Ready(done) = Pin::new(&mut accept).poll(cx) {
+                return Poll::Ready(done.ok());
+            }
+            let is_late = Pin::new(&mut alarm).poll(cx).is_ready();
+            if is_late || reception.is_draining() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await?;
+        let shown = stream.get_ref().1.peer_certificates();
+        let name = shown.and_then(|chain| chain.first()).and_then(name_in);
+        Some(Shaken { stream, name })
+    }
+}
+
+/// A client that speaks TLS.
+pub(crate) struct Shaken<S> {
+    pub(crate) stream: TlsStream<S>,
+    /// The name in its certificate, if it was asked for one.
+    pub(crate) name: Option<String>,
+}
+
+/// The first DNS name among the names of a certificate that was judged already. Its common name
+/// means nothing, as in browsers.
+fn name_in(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    certificate.valid_dns_names().next().map(str::to_owned)
+}
