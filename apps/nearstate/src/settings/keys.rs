@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nearstate_model::Result;
 use nearstate_node::Limits;
 use nearstate_node::executor::Spin;
+use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::value::{
     Bytes, Count, Form, Level, Lines, Mode, Number, Shape, Spinning, Time, UnixPaths, Value,
@@ -187,10 +188,26 @@ settings! {
     "resp.mailbox_bytes_max" as mailbox_bytes_max: Bytes = "32MiB", --"resp-mailbox-bytes-max";
     /// Channels and patterns of one client
     "resp.subscriptions_max" as subscriptions_max: Count = "100000", --"resp-subscriptions-max";
+    /// The events of keys that clients are told, in Redis' letters (KEA: all); empty: none
+    "resp.notify_keyspace_events" as keyspace_events: KeyspaceEvents = "",
+        --"resp-notify-keyspace-events";
     /// Requests that take as long are kept in the slow log
     "resp.slow" as slow: Time = "10ms", --"resp-slow";
     /// Entries of the slow log
     "resp.slow_entries_max" as slow_entries_max: Number = "128", --"resp-slow-entries-max";
+}
+
+impl Value for KeyspaceEvents {
+    const WANTS: &'static str = "LETTERS";
+    fn read(words: &[String]) -> Result<Self, String> {
+        let letters = words.first().map_or("", String::as_str);
+        Self::parse(letters.as_bytes()).map_err(|_| {
+            format!(
+                "{letters:?} has a letter that is none: K or E, and of Ag$lshzxetdnm what is to be \
+                 told; KEA tells all"
+            )
+        })
+    }
 }
 
 fn size(Bytes(bytes): Bytes) -> usize {
@@ -222,6 +239,7 @@ impl Settings {
         resp.request_bytes_max = size(self.request_bytes_max);
         resp.mailbox_bytes_max = size(self.mailbox_bytes_max);
         resp.subscriptions_max = self.subscriptions_max.0 as usize;
+        resp.keyspace_events = self.keyspace_events;
         resp.slow_micros = u64::try_from(self.slow.0.as_micros()).unwrap_or(u64::MAX);
         resp.slow_entries_max = self.slow_entries_max.0;
     }
