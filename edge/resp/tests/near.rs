@@ -37,7 +37,7 @@ fn start(folder: &Path, users: &str, limits: Limits) -> Node {
     let face = RespFace::new(Arc::new(Server::new(Settings::new(users))));
     let address = Address::Unix { path: folder.join("near.sock"), mode: 0o600 };
     let tcp = Address::Tcp("127.0.0.1:0".parse().unwrap());
-    let endpoint = |address| Endpoint { face: "resp".to_owned(), address };
+    let endpoint = |address| Endpoint { face: "resp".to_owned(), address, tls: None };
     let config = Config {
         cores: 2,
         is_pinned: false,

@@ -38,7 +38,7 @@ impl Place {
         let config = Config {
             cores: 1,
             is_pinned: false,
-            endpoints: vec![Endpoint { face: "resp".to_owned(), address }],
+            endpoints: vec![Endpoint { face: "resp".to_owned(), address, tls: None }],
             ..Config::default()
         };
         let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
