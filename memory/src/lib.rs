@@ -58,10 +58,13 @@ mod cell;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
+mod pipe;
+#[cfg(not(loom))]
 mod life;
 #[cfg(not(loom))]
 mod fault;
 mod ring_words;
+mod pipe_words;
 pub mod bucket;
 mod state;
 mod pin;
@@ -94,6 +97,8 @@ pub use member::{Member, Pin, WAIT_MAX};
 #[cfg(not(loom))]
 pub use namespace::NamespaceEntry;
 #[cfg(not(loom))]
+pub use pipe::{Moved, PIPE_BYTES, PipeEnd, RING_FORMAT, Wants};
+#[cfg(not(loom))]
 pub use plan::{Access, Change, Committed, Expect, Plan};
 #[cfg(not(loom))]
 pub use publish::{Changed, Draft, Target, Verdict};
@@ -101,10 +106,10 @@ pub use publish::{Changed, Draft, Target, Verdict};
 pub use recover::{Decision, Fact, decide};
 #[cfg(not(loom))]
 pub use region::{
-    CreateOptions, NumaPolicy, PageSize, PinMode, Region, Superblock, judge_superblock,
+    CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles, Superblock, judge_superblock,
 };
 #[cfg(not(loom))]
-pub use ring::{Next, RingReader, RingWaiter, Start};
+pub use ring::{Next, RingReader, RingWaiter, Start, wait_any};
 #[cfg(not(loom))]
 pub use system::{event_descriptor, now_ms_coarse, since_boot, without_signals};
 #[cfg(not(loom))]

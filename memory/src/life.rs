@@ -57,7 +57,7 @@ unsafe impl Send for Anchor {}
 unsafe impl Sync for Anchor {}
 
 impl Anchor {
-    /// Locks the first byte that `is_used` does not name and that nobody holds.
+    /// Opens the file once more by its path, and locks a byte through that.
     pub(crate) fn drop_anchor(
         path: &Path,
         file: &File,
@@ -70,7 +70,19 @@ impl Anchor {
                 errno: error.raw_os_error().unwrap_or(0),
             }
         })?;
-        if !is_same(&own, file) {
+        Self::drop_through(&own, path, file, page, is_used)
+    }
+
+    /// Locks the first byte that `is_used` does not name and that nobody holds, through a second
+    /// open file of the region, which nobody else has.
+    pub(crate) fn drop_through(
+        own: &File,
+        path: &Path,
+        file: &File,
+        page: u64,
+        is_used: impl Fn(u64) -> bool,
+    ) -> Result<Self> {
+        if !is_same(own, file) {
             return Err(Error::NotARegion {
                 path: path.to_owned(),
                 detail: "replaced while it was being attached: try again".to_owned(),
@@ -78,6 +90,15 @@ impl Anchor {
         }
         for number in 1..=MEMBERS_MAX as u64 {
             if !is_used(number) && lock_byte(own.as_fd(), LIFE_BYTE + number, Lock::Try)? {
+                if !is_anchored(file, number)? {
+                    // The lock would last as long as the descriptor, in every process that has it.
+                    return Err(Error::BadArgument {
+                        detail: format!(
+                            "{}: its two descriptors are one open file; open it twice",
+                            path.display()
+                        ),
+                    });
+                }
                 let anchor = system::map_anchor(own.as_fd(), page)?;
                 return Ok(Self { page: anchor, bytes: page, number });
             }

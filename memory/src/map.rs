@@ -1,7 +1,7 @@
 //! The mapped bytes of a region: every access is checked against the length, none can panic.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -134,6 +134,28 @@ impl Map {
             Ok(anew) if life::file_key(&anew)? == self.open.key => Ok(Lent::Anew(anew)),
             _ => self.lend(),
         }
+    }
+
+    /// The region's file, opened once more: by its path, or by what the kernel calls our
+    /// descriptor of it.
+    pub(crate) fn open_anew(&self) -> Result<File> {
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        if let Ok(anew) = open(&self.path)
+            && life::file_key(&anew)? == self.open.key
+        {
+            return Ok(anew);
+        }
+        self.with_file(|file| {
+            let anew = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+            anew.map_err(|error| Error::System {
+                detail: format!(
+                    "{}: the region cannot be opened again for another process; is it still at its \
+                     path?",
+                    self.path.display()
+                ),
+                errno: error.raw_os_error().unwrap_or(0),
+            })
+        })
     }
 
     /// The path by which it was opened.

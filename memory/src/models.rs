@@ -7,6 +7,8 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p nearstate-memory --lib` runs them; cells are loom's
 //! `UnsafeCell`s, which report every access that nothing orders.
 
+mod pipe;
+
 use std::process::Command;
 
 use loom::cell::UnsafeCell;
@@ -578,6 +580,7 @@ fn every_mutant_makes_its_model_fail() {
     }
     let survivors: Vec<_> = MUTANTS
         .iter()
+        .chain(pipe::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();

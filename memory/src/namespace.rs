@@ -105,6 +105,23 @@ impl Member {
         Ok(list(self.map())?)
     }
 
+    /// How many namespaces there are. Looks at a word of each, and at no name: for whoever asks
+    /// again and again whether there is a new one.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespace_count(&self) -> Result<usize> {
+        self.usable()?;
+        let map = self.map();
+        let mut count = 0;
+        for index in 0..used(map)? {
+            let state = map.word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire);
+            count += usize::from(state == NAMESPACE_LIVE);
+        }
+        self.whole()?;
+        Ok(count)
+    }
+
     /// Sets a bit of what a namespace is to its writers (watched, indexed ...). It stays set; a
     /// writer that began before may not see it.
     ///

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -157,6 +157,15 @@ impl Drop for AttachLock<'_> {
     }
 }
 
+/// A region's file for another process of this kernel: two open files of it, readable and writable.
+#[derive(Debug)]
+pub struct RegionFiles {
+    /// What is mapped and grown.
+    pub file: OwnedFd,
+    /// What tells that the process lives. Nobody else may have a descriptor of this open file.
+    pub anchor: OwnedFd,
+}
+
 /// An attached region. Cheap to clone; sessions are opened from it.
 #[derive(Clone, Debug)]
 pub struct Region {
@@ -204,6 +213,17 @@ impl Region {
             .mode(mode)
             .open(path)
             .map_err(|error| open_failure(path, &error))?;
+        Self::take(file, None, path, create)
+    }
+
+    /// Takes an open file for a region, or makes one of it. `anchor` is the same file, opened
+    /// again; `None`: it can be opened by its path.
+    fn take(
+        file: File,
+        anchor: Option<&File>,
+        path: &Path,
+        create: Option<&CreateOptions>,
+    ) -> Result<(Self, bool)> {
         lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait)?;
         let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
         let is_new = length == 0 || is_half_made(&file).map_err(|e| open_failure(path, &e))?;
@@ -213,7 +233,7 @@ impl Region {
                 path: path.to_owned(),
                 detail: "empty, or its creator was killed half-way: create it (again)".to_owned(),
             }),
-            (false, _) => Self::map_existing(file, path).map(|r| (r, false)),
+            (false, _) => Self::map_existing(file, anchor, path).map(|r| (r, false)),
         }?;
         let unlock = |file: &File| lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Release);
         opened.0.shared.map.with_file(unlock)?;
@@ -256,20 +276,39 @@ impl Region {
             map.collapse(HEAP, length);
         }
         map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
-        Self::share(map, is_fenced)
+        Self::share(map, None, is_fenced)
     }
 
-    fn map_existing(file: File, path: &Path) -> Result<Self> {
+    /// The region's file, opened anew for another process: what is locked through it is not ours.
+    ///
+    /// # Errors
+    /// `System`, and `NotARegion` if the file was replaced.
+    pub fn files(&self) -> Result<RegionFiles> {
+        let open = || self.shared.map.open_anew().map(OwnedFd::from);
+        Ok(RegionFiles { file: open()?, anchor: open()? })
+    }
+
+    /// Attaches to a region by its open files, with the checks of [`Region::attach`]. `name` is
+    /// what errors call it.
+    ///
+    /// # Errors
+    /// As [`Region::attach`]; `BadArgument` if both descriptors are one open file.
+    pub fn attach_files(files: RegionFiles, name: &Path) -> Result<Self> {
+        let anchor = File::from(files.anchor);
+        Self::take(File::from(files.file), Some(&anchor), name, None).map(|(region, _)| region)
+    }
+
+    fn map_existing(file: File, anchor: Option<&File>, path: &Path) -> Result<Self> {
         let head = read_superblock(&file, path)?;
         let has_barrier = register_barrier();
         if !head.is_fenced && !has_barrier {
             return Err(no_barrier(path));
         }
         let map = Map::new(file, path, head.length, head.page)?;
-        Self::share(map, head.is_fenced)
+        Self::share(map, anchor, head.is_fenced)
     }
 
-    fn share(map: Map, is_fenced: bool) -> Result<Self> {
+    fn share(map: Map, anchor: Option<&File>, is_fenced: bool) -> Result<Self> {
         let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
         // A byte that a dead member still names would make it look alive.
         let mut named = BTreeSet::new();
@@ -280,8 +319,10 @@ impl Region {
             }
         }
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
-        let anchor = map.with_file(|file| {
-            Anchor::drop_anchor(map.path(), file, page, |number| named.contains(&number))
+        let is_used = |number: u64| named.contains(&number);
+        let anchor = map.with_file(|file| match anchor {
+            Some(own) => Anchor::drop_through(own, map.path(), file, page, is_used),
+            None => Anchor::drop_anchor(map.path(), file, page, is_used),
         })?;
         let tables = (0..NAMESPACES_MAX).map(|_| OnceLock::new()).collect();
         Ok(Self {

@@ -509,6 +509,8 @@ impl RingWaiter {
     }
 }
 
+pub use any::wait_any;
+
 fn wait_beyond(
     shared: &Shared,
     ring_at: u64,
@@ -554,6 +556,8 @@ fn whole(shared: &Shared) -> Result<()> {
     }
     Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
 }
+
+mod any;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -386,6 +386,59 @@ pub(crate) fn futex_wait(word: &AtomicU64, ticket: u32, bound: Duration) -> Resu
     }
 }
 
+/// The most words that [`futex_wait_any`] sleeps at: what the kernel takes.
+pub(crate) const FUTEXES_MAX: usize = 128;
+
+/// How long a sleep at several words lasts where the kernel knows none (before Linux 5.16, or
+/// forbidden by a container): it sleeps at the first, and its caller looks at the others anew.
+const SLEEP_BLIND: Duration = Duration::from_millis(5);
+
+/// A word to sleep at, as the kernel takes it (`struct futex_waitv`).
+#[repr(C)]
+struct Sleeper {
+    ticket: u64,
+    at: *const AtomicU64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// As [`futex_wait`], at several words, each with its ticket: woken with those of any. Only the
+/// first [`FUTEXES_MAX`] of them wake it.
+pub(crate) fn futex_wait_any(words: &[(&AtomicU64, u32)], bound: Duration) -> Result<()> {
+    let Some((first, ticket)) = words.first() else { return Ok(()) };
+    let sleeper = |(word, ticket): &(&AtomicU64, u32)| Sleeper {
+        ticket: u64::from(*ticket),
+        at: std::ptr::from_ref(*word),
+        flags: libc::FUTEX2_SIZE_U32.cast_unsigned(),
+        reserved: 0,
+    };
+    let sleepers: Vec<Sleeper> = words.iter().take(FUTEXES_MAX).map(sleeper).collect();
+    // The call takes the moment of the end, not how long it is until then.
+    let end = since_boot().saturating_add(bound);
+    let end = libc::timespec {
+        tv_sec: libc::time_t::try_from(end.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: end.subsec_nanos().into(),
+    };
+    // SAFETY: the words are mapped, and the first four bytes of each, its low half, are aligned
+    // for a futex; the array and the time outlive the call. Not private, as in `futex_wait`.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_futex_waitv,
+            sleepers.as_ptr(),
+            sleepers.len(),
+            0_u32,
+            &raw const end,
+            libc::CLOCK_MONOTONIC,
+        )
+    };
+    match if done >= 0 { Some(0) } else { io::Error::last_os_error().raw_os_error() } {
+        // Woken; changed meanwhile; a signal; time is up.
+        Some(0 | libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
+        Some(libc::ENOSYS | libc::EPERM) => futex_wait(first, *ticket, bound.min(SLEEP_BLIND)),
+        _ => Err(failure("cannot wait for an entry of several rings (futex_waitv)")),
+    }
+}
+
 /// Wakes all who sleep at the word. Nothing to do about a failure: they wake by themselves.
 pub(crate) fn futex_wake(word: &AtomicU64) {
     // SAFETY: as in `futex_wait`; a wake touches no memory.
@@ -412,6 +465,38 @@ pub fn event_descriptor() -> Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made it, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Memory as a file of so many bytes, all of them taken, that nobody can shrink or grow any more.
+pub(crate) fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a string that ends with a NUL.
+    let fd = unsafe { libc::memfd_create(c"nearstate-ring".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(failure("cannot make a ring's memory: raise the limit (ulimit -n)"));
+    }
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the call touches no memory.
+    if unsafe { libc::ftruncate(fd, bytes.cast_signed()) } != 0 {
+        return Err(failure("cannot size a ring's memory"));
+    }
+    commit(file.as_fd(), 0, bytes)?;
+    let seals = SEALS | libc::F_SEAL_SEAL;
+    // SAFETY: the call touches no memory.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(failure("cannot seal a ring's memory"));
+    }
+    Ok(file)
+}
+
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// True if nobody can shrink or grow this file any more.
+pub(crate) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call touches no memory.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & SEALS == SEALS
 }
 
 /// Signals that tell of an instruction of the thread itself: blocked, they end the process.

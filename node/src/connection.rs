@@ -19,10 +19,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nearstate_model::Error;
+use nearstate_near::Near;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::conversation::{Conversation, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
 use crate::executor::{Class, Sleep, become_class, is_due, sleep};
+use crate::near::{NearLine, Parcel};
 use crate::reception::{READ_BYTES, Reception};
 
 /// How long a connection that we close waits for the client to close its side, so that the last
@@ -49,6 +52,10 @@ struct Half {
 
 struct Connection<S> {
     stream: S,
+    /// The stream, if it can give a client what is near.
+    near: fn(&mut S) -> Option<&mut NearLine>,
+    /// What the client has asked for and is about to be given.
+    parcel: Option<(Vec<u8>, Parcel)>,
     conversation: Box<dyn Conversation>,
     reception: Rc<Reception>,
     then: Then,
@@ -81,9 +88,27 @@ pub(crate) async fn serve<S>(reception: Rc<Reception>, stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    serve_over(reception, stream, peer, |_| None).await;
+}
+
+/// The same, for one that may come near.
+pub(crate) async fn serve_near(reception: Rc<Reception>, line: NearLine, peer: Peer) {
+    serve_over(reception, line, peer, |line| Some(line)).await;
+}
+
+async fn serve_over<S>(
+    reception: Rc<Reception>,
+    stream: S,
+    peer: Peer,
+    near: fn(&mut S) -> Option<&mut NearLine>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let conversation = reception.accept(&peer);
     let mut connection = Connection {
         stream,
+        near,
+        parcel: None,
         conversation,
         reception,
         then: Then::Listen,
@@ -158,6 +183,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.then {
                 Then::Close => return self.linger(cx),
                 Then::Work => ready!(self.work(cx)),
+                Then::Near(what) => {
+                    if let Some(end) = ready!(self.give(what, cx)) {
+                        return Poll::Ready(end);
+                    }
+                }
                 Then::Listen => {
                     if let Some(end) = ready!(self.listen(cx)) {
                         return Poll::Ready(end);
@@ -191,6 +221,57 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match self.send(cx) {
             Poll::Ready(Ok(())) => Poll::Pending,
             Poll::Pending | Poll::Ready(Err(_)) => Poll::Ready(()),
+        }
+    }
+
+    /// Gives the client what it has asked for, or lets the conversation say why not.
+    fn give(&mut self, what: Near, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let (answer, mut parcel) = match self.parcel.take() {
+            Some(begun) => begun,
+            None => match self.prepare(what) {
+                Ok(parcel) => {
+                    let mut answer = Vec::new();
+                    self.conversation.near(what, None, &mut answer);
+                    (answer, parcel)
+                }
+                Err(why) => {
+                    self.borrow_output();
+                    self.conversation.near(what, Some(&why), &mut self.output);
+                    self.then = Then::Listen;
+                    return Poll::Ready(None);
+                }
+            },
+        };
+        let given = match (self.near)(&mut self.stream) {
+            Some(line) => line.poll_give(cx, &answer, &mut parcel),
+            None => Poll::Ready(Err(std::io::Error::from(std::io::ErrorKind::Unsupported))),
+        };
+        match given {
+            Poll::Ready(Ok(())) => {
+                self.patience = None;
+                self.asked_at = 0;
+                self.then = Then::Listen;
+                Poll::Ready(None)
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Some(End::Over)),
+            Poll::Pending => {
+                self.parcel = Some((answer, parcel));
+                let unread_max = self.reception.core().limits().unread_max;
+                let patience = self.patience.get_or_insert_with(|| sleep(unread_max));
+                Pin::new(patience).poll(cx).map(|()| Some(End::Slow))
+            }
+        }
+    }
+
+    fn prepare(&mut self, what: Near) -> Result<Parcel, Error> {
+        let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
+        if self.input.len() > self.taken {
+            // It would be heard, and what follows it on the socket would not.
+            return refused("send nothing behind this request before its answer has come");
+        }
+        match (self.near)(&mut self.stream) {
+            Some(line) => line.prepare(what, self.reception.core()),
+            None => refused("this works over a Unix socket only: connect to the node's"),
         }
     }
 
@@ -399,7 +480,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.happen(cx) {
                 // It would have to be told, and it does not read.
                 Poll::Ready(Then::Close) => return Poll::Ready(End::Slow),
-                Poll::Ready(Then::Work) => self.then = Then::Work,
+                Poll::Ready(then @ (Then::Work | Then::Near(_))) => self.then = then,
                 Poll::Ready(Then::Listen) | Poll::Pending => {}
             }
         }
@@ -484,7 +565,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Notes how much memory the connection keeps while it waits. `false`: the core has no more,
     /// and the connection is about to be closed.
     fn note_kept(&mut self) -> bool {
-        let kept = self.input.capacity() + self.output.capacity();
+        let kept = self.input.capacity() + self.output.capacity() + self.conversation.kept();
         let is_more = kept > self.kept;
         let total = self.reception.note_kept(self.kept, kept);
         self.kept = kept;

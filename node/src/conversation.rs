@@ -33,7 +33,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
+use nearstate_near::Near;
 
 use crate::core::Core;
 
@@ -62,6 +63,10 @@ pub trait Face: Send + Sync {
 
 /// A protocol's part on one core: a session of the region, caches, what its clients share.
 pub trait FaceOnCore {
+    /// Begins what it does by itself, before the first client comes. Called on the core, where
+    /// tasks can be begun.
+    fn begin(&self) {}
+
     /// Begins to talk with a client.
     fn accept(&self, peer: &Peer) -> Box<dyn Conversation>;
 }
@@ -89,6 +94,16 @@ pub trait Conversation {
     /// `output` holds what the client has not read yet. While that is [`ENOUGH`] nothing should be
     /// added; the call is repeated when the client has read. Work is not asked to go on before.
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then>;
+
+    /// What came of [`Then::Near`]: appends the answer, with whose first byte the descriptors
+    /// travel ([`nearstate_near::answer`]), or says why there are none, and the conversation goes
+    /// on as before. A conversation that never asks needs none of it.
+    fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
+    /// Bytes that the conversation keeps for its client while it waits: they count as those of half
+    /// requests do, for [`crate::Limits::core_bytes_max`].
+    fn kept(&self) -> usize {
+        0
+    }
 }
 
 /// What came of some bytes.
@@ -109,6 +124,8 @@ pub enum Then {
     Work,
     /// Flush, then close.
     Close,
+    /// The client has asked to come near: for the region's file, or to go on over a ring.
+    Near(Near),
 }
 
 /// Where a client is.
@@ -216,7 +233,7 @@ impl fmt::Display for Refusal {
             Self::TooManyConnections { max } => write!(
                 f,
                 "the node has {max} connections, as many as it may; close some, or raise \
-                 limits.connections_max"
+                 limits.connections_max and `ulimit -n`"
             ),
             Self::RequestTooLarge { max } => write!(
                 f,

@@ -45,6 +45,9 @@
 //! thread wakes it. Before that it may look for new work for as long as a sleep would cost
 //! ([`Spin`]), if work has been coming in shorter intervals than that.
 //!
+//! What comes through memory that another process writes wakes nobody: a task may [`look_out`] for
+//! it. Rounds look, idle cores look, and before the core sleeps the other process is told.
+//!
 //! # Wakers
 //!
 //! A task's waker is made once and lent to each poll. To wake on the core's own thread is to push a
@@ -58,6 +61,7 @@ mod timer;
 mod gate;
 mod inbox;
 mod here;
+mod lookout;
 mod waker;
 mod deadlines;
 mod ready;
@@ -70,9 +74,10 @@ use std::time::Duration;
 pub use class::Class;
 pub use gate::{Gate, Pass};
 pub use inbox::{Inbox, Outbox, inbox};
+pub use lookout::Lookout;
 pub use meter::{LongPoll, Meter, MeterSeen, Pulse};
 pub use run::Executor;
-pub use spawn::{Join, YieldNow, become_class, is_due, spawn, yield_if_due, yield_now};
+pub use spawn::{Join, YieldNow, become_class, is_due, look_out, spawn, yield_if_due, yield_now};
 pub use spin::Spin;
 pub use timer::{Sleep, Timeout, sleep, sleep_until, timeout};
 
@@ -95,6 +100,15 @@ pub const BACKGROUND_SHARE: u32 = 5;
 
 /// Polls of control tasks after which a request is polled although control is still ready.
 pub const CONTROL_IN_A_ROW: u32 = 32;
+
+/// How long an idle core looks at shared memory ([`Lookout`]) before it looks at the sockets again.
+/// That is a system call, which a ring's client would wait for; and a socket's client waits for
+/// this.
+pub const LOOK_OUT: Duration = Duration::from_micros(4);
+
+/// Who has been looked out for so long in vain is put to sleep: a look at many that are silent
+/// would cost those that are not.
+pub const LOOK_OUT_MAX: Duration = Duration::from_micros(50);
 
 /// A poll that lasts longer is counted, and its task named: five rounds.
 pub const LONG_POLL: Duration = Duration::from_millis(1);

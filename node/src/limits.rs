@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use nearstate_model::limits::VALUE_BYTES_MAX;
 
+/// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
+/// client is told so, and goes on over its socket.
+pub(crate) const RINGS_MAX: usize = 1024;
+
 /// The bounds of connections. Each has a default; an operator may set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections of the node, over all cores. The next one is told so and closed. 20,000 take
-    /// about 20 MiB while they are idle; a process may open at most as many files as `ulimit -n`
-    /// says.
+    /// about 55 MiB while they are idle. A process may open at most as many files as `ulimit -n`
+    /// says: if that is less, so many less some that the node needs itself.
     pub connections_max: usize,
     /// Bytes of a request that is not whole yet. The largest value and a MiB for the words around
     /// it. Who sends more is told so and closed.
@@ -58,7 +62,24 @@ impl Default for Limits {
     }
 }
 
+/// Files that a node has open beside its connections: the region, the log, sockets that listen;
+/// and some for whoever opens one for a moment.
+const FILES_KEPT: u64 = 64;
+
+/// And on each core: what it waits with, what wakes it.
+const FILES_KEPT_PER_CORE: u64 = 8;
+
 impl Limits {
+    /// Not more connections than the process may have files, and the node and its faces their own.
+    /// The kernel would say nothing to the next client, and keep it waiting.
+    #[must_use]
+    pub(crate) fn within_files(mut self, files: u64, cores: usize) -> Self {
+        let kept = FILES_KEPT + FILES_KEPT_PER_CORE * cores as u64;
+        let left = usize::try_from(files.saturating_sub(kept)).unwrap_or(usize::MAX);
+        self.connections_max = self.connections_max.min(left.max(1));
+        self
+    }
+
     /// How long a request may be half sent of which so many bytes have come.
     pub(crate) fn half_sent(&self, bytes: usize) -> Duration {
         let seconds = bytes / self.input_bytes_per_second_min.max(1);
@@ -69,6 +90,14 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_are_no_more_connections_than_files() {
+        let limits = Limits { connections_max: 1000, ..Limits::default() };
+        assert_eq!(limits.clone().within_files(u64::MAX, 2).connections_max, 1000);
+        assert_eq!(limits.clone().within_files(1024, 2).connections_max, 944);
+        assert_eq!(limits.within_files(10, 2).connections_max, 1);
+    }
 
     #[test]
     fn a_large_request_may_take_longer_than_a_small_one() {

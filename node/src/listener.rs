@@ -16,9 +16,10 @@ use nearstate_model::{Error, Result};
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::connection::serve;
+use crate::connection::{serve, serve_near};
 use crate::conversation::{Dismissal, Origin, Peer, Reason, Refusal};
 use crate::executor::{Class, Outbox, sleep, spawn, yield_if_due};
+use crate::near::{NearLine, Rings};
 use crate::reception::Reception;
 use crate::tls::{Shaken, Tls};
 
@@ -62,6 +63,7 @@ pub(crate) enum Bound {
 pub(crate) struct Census {
     open: AtomicUsize,
     last_peer: AtomicU64,
+    rings: Rings,
 }
 
 /// An endpoint on one core.
@@ -266,7 +268,7 @@ impl Door {
         let Ok(who) = stream.peer_cred() else { return };
         let origin = Origin::Unix { pid: who.pid(), uid: who.uid(), gid: who.gid() };
         match self.admit() {
-            Ok(presence) => self.begin(stream, origin, presence),
+            Ok(presence) => self.begin_near(stream, origin, presence),
             Err(refusal) => {
                 if let Ok(mut stream) = stream.into_std() {
                     let _ = io::Write::write(&mut stream, &refusal);
@@ -317,6 +319,18 @@ impl Door {
         }
         core.metric().refused.add(1);
         Err(self.reception.refusal(&Refusal::TooManyConnections { max }))
+    }
+
+    fn begin_near(&self, stream: UnixStream, origin: Origin, presence: Presence) {
+        let id = presence.id;
+        let reception = Rc::clone(&self.reception);
+        let line = NearLine::new(stream, self.census.rings.clone());
+        let task = spawn(Class::Request, self.name, async move {
+            let peer = Peer { id, origin, certificate: None };
+            serve_near(reception, line, peer).await;
+            drop(presence);
+        });
+        self.reception.lobby().enter(id, task);
     }
 
     fn begin<S>(&self, stream: S, origin: Origin, presence: Presence)

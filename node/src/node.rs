@@ -137,7 +137,7 @@ impl Node {
     /// `BadArgument` (an endpoint without a protocol, an address that is served already), `System`
     /// (address in use, no permission), and what keeps a protocol from serving.
     pub fn start(config: &Config, region: &Region, faces: &[Arc<dyn Face>]) -> Result<Self> {
-        placement::raise_open_files();
+        let files = placement::raise_open_files();
         let processors = placement::processors()?;
         let count = match config.cores {
             0 => processors.len(),
@@ -163,7 +163,7 @@ impl Node {
             (0..count).map(|_| inbox(HANDED_MAX)).unzip::<_, _, Vec<_>, Vec<_>>();
         let (stop_all, stops) = (0..count).map(|_| inbox(1)).unzip::<_, _, Vec<_>, Vec<_>>();
         let census = Arc::<Census>::default();
-        let limits = Arc::new(config.limits.clone());
+        let limits = Arc::new(config.limits.clone().within_files(files, count));
         let mut seats = Vec::new();
         for (index, (handed, stop)) in handed.into_iter().zip(stops).enumerate() {
             let is_pinned = config.is_pinned && count <= processors.len();

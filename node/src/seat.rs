@@ -120,6 +120,7 @@ impl Seat {
         let mut doors = Vec::new();
         for (endpoint, (face, tls)) in self.faces.into_iter().zip(self.tls).enumerate() {
             let (name, on_core) = (face.name(), face.on_core(&core)?);
+            on_core.begin();
             let lobby = Rc::clone(&lobby);
             let reception = Reception::new(core.clone(), face, on_core, lobby, self.on_dismissed);
             doors.push(Rc::new(Door {

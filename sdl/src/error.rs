@@ -63,8 +63,7 @@ impl Error {
         Self { kind: ErrorKind::RejectedBySdl, cause: Cause::BadArgument { detail: detail.into() } }
     }
 
-    /// A failure of a back-end that is reached over a network.
-    #[cfg(feature = "redis")]
+    /// A failure of a back-end that is a server.
     pub(crate) fn backend(kind: ErrorKind, detail: impl Into<String>) -> Self {
         Self { kind, cause: Cause::Backend { detail: detail.into() } }
     }

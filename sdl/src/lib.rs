@@ -4,6 +4,7 @@
 //! | URL | what keeps the records |
 //! |---|---|
 //! | `region:/dev/shm/ue?create=1&max=4GiB` | a region of shared memory on this host |
+//! | `near:/run/nearstate.sock` | a node of this host: its region, or a ring in shared memory |
 //! | `redis://host:port`, `redis+unix:///path` | a Redis, with the keys of O-RAN's clients |
 //!
 //! ```
@@ -37,7 +38,10 @@
 mod open;
 #[cfg(feature = "redis")]
 pub mod on_redis;
+pub mod on_near;
 pub mod on_region;
+mod wire;
+mod spelling;
 mod region_url;
 pub mod storage;
 mod admit;
@@ -46,6 +50,7 @@ pub mod error;
 
 pub use bell::Bell;
 pub use error::{Error, ErrorKind, Result};
+pub use on_near::{NearStorage, Way};
 #[cfg(feature = "redis")]
 pub use on_redis::RedisStorage;
 pub use on_region::RegionStorage;

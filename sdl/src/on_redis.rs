@@ -14,17 +14,11 @@ use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, Red
 
 use crate::admit;
 use crate::error::{Error, ErrorKind, Result};
+use crate::spelling::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::storage::{Keys, SyncStorage};
-
-/// How long a connection attempt, a write or an answer may take, unless the URL says otherwise.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Between two attempts of a wait for the server.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
-
-/// Keys that one step of a walk asks for, and that one removal takes away: about a millisecond of
-/// the server's time.
-const WALK: usize = 1000;
 
 /// As `SETIE` of O-RAN's module: an expiry that the key may have had ends.
 const SET_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
@@ -173,33 +167,6 @@ fn take_timeout(url: &str) -> Result<(String, Duration)> {
     }
     let mark = if others.is_empty() { "" } else { "?" };
     Ok((format!("{place}{mark}{}", others.join("&")), timeout))
-}
-
-fn duration(value: &str) -> Result<Duration> {
-    let read = match value.strip_suffix("ms") {
-        Some(number) => number.parse().map(Duration::from_millis).ok(),
-        None => value.strip_suffix('s').and_then(|n| n.parse().map(Duration::from_secs).ok()),
-    };
-    let refused = || Error::refused(format!("timeout={value}: give 250ms, 3s or the like"));
-    read.filter(|timeout| !timeout.is_zero()).ok_or_else(refused)
-}
-
-/// The key that SDL clients use for a record.
-fn redis_key(namespace: &str, key: &[u8]) -> Vec<u8> {
-    [b"{", namespace.as_bytes(), b"},", key].concat()
-}
-
-/// Bytes as a glob that matches only them. (The clients do not do this: their `removeAll` of a
-/// namespace `a*` empties others.)
-fn escaped(bytes: &[u8]) -> Vec<u8> {
-    let mut glob = Vec::with_capacity(bytes.len());
-    for byte in bytes {
-        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
-            glob.push(b'\\');
-        }
-        glob.push(*byte);
-    }
-    glob
 }
 
 impl SyncStorage for RedisStorage {

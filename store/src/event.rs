@@ -5,11 +5,15 @@
 //! key | blocks x { bytes u8, name } | tags x { name bytes u8, value bytes u16, name, value }
 //! ```
 //!
+//! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell.
+//!
 //! All numbers are little-endian. The tags before the change and after it travel along, so that a
 //! watcher judges by itself whether a record has come into, stayed in, or left what it watches.
 
 use nearstate_memory::layout::Damage;
 use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX};
+
+use crate::record::Form;
 
 /// Where in an event's bytes its version stands.
 pub(crate) const VERSION_AT: usize = 10;
@@ -20,6 +24,9 @@ pub(crate) const NAME_BYTES_MAX: usize = u8::MAX as usize;
 
 /// Flag: names and tags were left out, because the event would have been too large.
 const CUT: u8 = 1;
+
+/// Flags: the record's form.
+const FORM: u8 = 3 << 1;
 
 const SHORT: Damage = Damage("an event is cut short");
 
@@ -64,6 +71,8 @@ impl EventKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) kind: EventKind,
+    /// What the record is; what it was, if it is gone.
+    pub(crate) form: Form,
     /// The record's version after the change; the last one it had, if it is gone.
     pub(crate) version: u64,
     pub(crate) key: &'a [u8],
@@ -85,7 +94,7 @@ impl Change<'_> {
     }
 
     fn head(&self, flags: u8, counts: [u16; 3], out: &mut Vec<u8>) {
-        out.extend([self.kind.code(), flags]);
+        out.extend([self.kind.code(), flags | self.form.flags()]);
         // Keys are judged where they come in: they are never longer than what fits here.
         let key = self.key.get(..KEY_BYTES_MAX).unwrap_or(self.key);
         out.extend_from_slice(&u16::try_from(key.len()).unwrap_or(0).to_le_bytes());
@@ -119,6 +128,8 @@ impl Change<'_> {
 pub struct Event<'a> {
     /// What happened.
     pub kind: EventKind,
+    /// What the record is; what it was, if it is gone.
+    pub form: Form,
     /// The record's key.
     pub key: &'a [u8],
     /// Its version after the change; the last one it had, if it is gone.
@@ -136,9 +147,11 @@ impl<'a> Event<'a> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(SHORT)?;
         let [kind, flags, k0, k1, b0, b1, o0, o1, n0, n1, version @ ..] = *head;
         let kind = EventKind::of(kind).ok_or(Damage("an event of a kind that does not exist"))?;
-        if flags & !CUT != 0 {
+        if flags & !(CUT | FORM) != 0 {
             return Err(Damage("an event has a flag that does not exist"));
         }
+        let form = Form::of_flags(flags & FORM)
+            .ok_or(Damage("an event of a record of a form that does not exist"))?;
         let key_bytes = usize::from(u16::from_le_bytes([k0, k1]));
         let (key, rest) = rest.split_at_checked(key_bytes).ok_or(SHORT)?;
         let (blocks, rest) = split(rest, [b0, b1], name)?;
@@ -148,7 +161,7 @@ impl<'a> Event<'a> {
             return Err(Damage("an event is longer than it says"));
         }
         let version = u64::from_le_bytes(version);
-        Ok(Self { kind, key, version, is_cut: flags & CUT != 0, blocks, before, after })
+        Ok(Self { kind, form, key, version, is_cut: flags & CUT != 0, blocks, before, after })
     }
 
     /// The names of the blocks that changed; none of a record with one block without a name.
@@ -229,19 +242,23 @@ mod tests {
     proptest! {
         #[test]
         fn an_event_reads_back_as_it_was_written(
-            code in 1..5_u8, version: u64, key in vec(any::<u8>(), 1..100),
+            code in 1..5_u8, form in 0..3_usize, version: u64, key in vec(any::<u8>(), 1..100),
             blocks in vec("[a-z]{1,20}", 0..20), before in tags(), after in tags(),
         ) {
             let kind = EventKind::of(code).unwrap();
+            let form = [Form::Value, Form::Blocks, Form::Set][form];
             let blocks: Vec<&str> = blocks.iter().map(String::as_str).collect();
             let (before, after) = (lent(&before), lent(&after));
             let (before, after) = (before.as_slice(), after.as_slice());
             let mut bytes = b"before".to_vec();
-            Change { kind, version, key: &key, blocks: &blocks, before, after }.encode(&mut bytes);
+            let blocks_of = &blocks;
+            let change =
+                Change { kind, form, version, key: &key, blocks: blocks_of, before, after };
+            change.encode(&mut bytes);
             prop_assert_eq!(&bytes[..6], b"before", "what was there stays");
             let event = Event::decode(&bytes[6..]).unwrap();
             prop_assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
-            prop_assert!(!event.is_cut);
+            prop_assert_eq!((event.form, event.is_cut), (form, false));
             prop_assert_eq!(event.blocks().collect::<Vec<_>>(), blocks);
             prop_assert_eq!(event.tags_before().collect::<Vec<_>>(), before);
             prop_assert_eq!(event.tags_after().collect::<Vec<_>>(), after);
@@ -259,7 +276,7 @@ mod tests {
         ) {
             if let (true, Some(head)) = (is_likely, bytes.first_chunk_mut::<10>()) {
                 let [kind, flags, _, k1, b0, b1, o0, o1, n0, n1] = head;
-                (*kind, *flags) = (*kind % 4 + 1, *flags % 2);
+                (*kind, *flags) = (*kind % 4 + 1, *flags % 6);
                 (*k1, *b1, *o1, *n1) = (0, 0, 0, 0);
                 (*b0, *o0, *n0) = (*b0 % 3, *o0 % 3, *n0 % 3);
             }
@@ -278,7 +295,8 @@ mod tests {
         let blocks: Vec<&str> = names.iter().map(String::as_str).collect();
         let (kind, version, key) = (EventKind::Updated, 7, [9; KEY_BYTES_MAX]);
         let long = vec![0; 70_000];
-        let whole = Change { kind, version, key: &key, blocks: &[], before: &[], after: &[] };
+        let form = Form::Blocks;
+        let whole = Change { kind, form, version, key: &key, blocks: &[], before: &[], after: &[] };
         let cut = [
             Change { blocks: &blocks, ..whole },
             Change { before: &[("tag", &long)], ..whole },
@@ -290,7 +308,7 @@ mod tests {
             assert!(bytes.len() <= EVENT_BYTES_MAX);
             let event = Event::decode(&bytes).unwrap();
             assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
-            assert!(event.is_cut);
+            assert!(event.is_cut && event.form == form);
             assert_eq!(event.blocks().count() + event.tags_before().count(), 0);
         }
         // As many as fit are not cut.

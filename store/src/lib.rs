@@ -73,8 +73,8 @@ pub use found::Record;
 pub use lookup::Values;
 pub use members::Members;
 pub use nearstate_memory::{
-    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, crash, event_descriptor,
-    now_ms_coarse, without_signals,
+    CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
+    event_descriptor, now_ms_coarse, without_signals,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;

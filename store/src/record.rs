@@ -78,6 +78,16 @@ impl Form {
         }
     }
 
+    /// The form that stands in those flags, if one does.
+    pub(crate) const fn of_flags(flags: u8) -> Option<Self> {
+        match flags >> 1 {
+            0 => Some(Self::Value),
+            1 => Some(Self::Blocks),
+            2 => Some(Self::Set),
+            _ => None,
+        }
+    }
+
     /// What it is to people.
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nearstate_memory::{CreateOptions, Inspection, Member, Table};
+use nearstate_memory::{CreateOptions, Inspection, Member, RegionFiles, Table};
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -41,6 +41,24 @@ impl Region {
     /// As [`Region::create`] and [`Region::attach`].
     pub fn attach_or_create(path: &Path, options: &CreateOptions) -> Result<Self> {
         Ok(Self { memory: nearstate_memory::Region::attach_or_create(path, options)? })
+    }
+
+    /// The region's file, opened anew for a process of this kernel that cannot or should not open
+    /// it by its path. Whoever has it may read and write every byte of the region.
+    ///
+    /// # Errors
+    /// `System` (no more files, the file is another's), `NotARegion` (it was replaced).
+    pub fn files(&self) -> Result<RegionFiles> {
+        self.memory.files()
+    }
+
+    /// Attaches to a region by its file, as somebody else has opened it. `name` is what errors call
+    /// it.
+    ///
+    /// # Errors
+    /// As [`Region::attach`]; `BadArgument` if the two descriptors are one open file.
+    pub fn attach_files(files: RegionFiles, name: &Path) -> Result<Self> {
+        Ok(Self { memory: nearstate_memory::Region::attach_files(files, name)? })
     }
 
     /// Drops a region: its file and all records are gone.
@@ -206,6 +224,17 @@ impl Session {
             Some((String::from_utf8(entry.name).ok()?, namespace))
         });
         Ok(known.collect())
+    }
+
+    /// How many namespaces the region has, those that it keeps for itself included: it grows with
+    /// each that is made, so who wants to know of new ones lists them when it has changed.
+    ///
+    /// Complexity: a load for each.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespace_count(&self) -> Result<usize> {
+        self.member.namespace_count()
     }
 
     #[inline]

@@ -43,13 +43,14 @@ impl<'s> WriteSet<'s> {
             let table = self.session.member.table(entry.table)?;
             let Some(ring_at) = self.session.member.watch_ring(table)? else { continue };
             let old = self.read_again(place)?;
-            self.tell(place, ring_at, old)?;
+            let form = old.map(|(cell, _)| Form::of_record(table.kind(), &cell));
+            self.tell(place, ring_at, old, form.unwrap_or_default())?;
         }
         Ok(())
     }
 
-    /// The events of one record.
-    fn tell(&mut self, place: usize, ring_at: u64, old: Stored<'s>) -> Result<()> {
+    /// The events of one record, which had this form.
+    fn tell(&mut self, place: usize, ring_at: u64, old: Stored<'s>, had: Form) -> Result<()> {
         let buffers = &mut self.buffers;
         let Some(entry) = buffers.entries.get(place) else { return Ok(()) };
         let (version, meta) = match old {
@@ -70,6 +71,7 @@ impl<'s> WriteSet<'s> {
         let key = entry.key.of(&buffers.bytes);
         let ended = Change {
             kind: EventKind::Expired,
+            form: had,
             version: version.unwrap_or(0),
             key,
             blocks: &[],
@@ -105,6 +107,7 @@ impl<'s> WriteSet<'s> {
         };
         let change = Change {
             kind: if is_there { EventKind::Updated } else { EventKind::Created },
+            form: entry.form,
             blocks: &blocks,
             before: if is_there { &before } else { &[] },
             after: &after,

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use nearstate_memory::layout::traits;
-use nearstate_memory::{Next, RingReader, RingWaiter, Start};
+use nearstate_memory::{Next, RingReader, RingWaiter, Start, wait_any};
 use nearstate_model::limits::WATCH_RING_BYTES;
 use nearstate_model::{Error, Result};
 
@@ -207,6 +207,24 @@ impl Waiter {
         self.ring.wait(looked.position, timeout, is_over)
     }
 
+    /// As [`Waiter::wait`], for several watches in one thread: true if one of them has something to
+    /// look at. [`Waiter::wake`] of the first makes it ask whether it is over.
+    ///
+    /// An event of one of the first 128 ends the wait at once (on a kernel before Linux 5.16 within
+    /// 5 ms), one of another within 100 ms. Without watches it ends at once.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn wait_any(
+        waits: &[(Self, Looked)],
+        timeout: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Result<bool> {
+        let waits: Vec<(RingWaiter, u64)> =
+            waits.iter().map(|(waiter, looked)| (waiter.ring.clone(), looked.position)).collect();
+        wait_any(&waits, timeout, is_over)
+    }
+
     /// True if there is something to look at for a watch that has looked so far.
     ///
     /// # Errors
@@ -239,6 +257,7 @@ mod tests {
 
     use super::*;
     use crate::event::{Change, EventKind, TagValue};
+    use crate::record::Form;
     use crate::session::{Region, Schema};
 
     struct Place {
@@ -269,8 +288,8 @@ mod tests {
     }
 
     fn change(version: u64, key: &[u8]) -> Change<'_> {
-        let (kind, blocks, before, after) = (EventKind::Updated, &[], &[], &[]);
-        Change { kind, version, key, blocks, before, after }
+        let (kind, form, none) = (EventKind::Updated, Form::Value, &[]);
+        Change { kind, form, version, key, blocks: &[], before: none, after: none }
     }
 
     /// The versions of all events that a watch has to tell.

@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use nearstate_store::{
-    BlockChange, CreateOptions, Error, EventKind, Filter, Kind, Labels, Notice, Region, Schema,
-    Step, TagSchema, Told, Watch, WhenFull, check,
+    BlockChange, Condition, CreateOptions, Error, EventKind, Filter, Form, Kind, Labels, Notice,
+    Region, Schema, Step, TagSchema, Told, Waiter, Watch, WhenFull, check,
 };
+use std::time::Duration;
 
 struct Place {
     dir: tempfile::TempDir,
@@ -188,4 +189,70 @@ fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
     assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
     drop(session);
     place.close_and_check();
+}
+
+#[test]
+fn an_event_says_what_the_record_is_or_was() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+    let mixed = session.namespace("m", &schema).unwrap();
+    let blocks = Schema { kind: Kind::Blocks, ..Schema::default() };
+    let blocks = session.namespace("b", &blocks).unwrap();
+    let [mut of_mixed, mut of_blocks] =
+        [mixed, blocks].map(|ns| session.watch(ns, Filter::Namespace).unwrap());
+    let block = [BlockChange { name: "f", bytes: Some(b"1") }];
+    let past = Labels { expires_ms: 1, ..Labels::default() };
+    session.put(mixed, b"k", b"value").unwrap();
+    session.delete(mixed, b"k").unwrap();
+    session.patch(mixed, b"k", &block, Condition::Always).unwrap();
+    session.transact(|txn| txn.put_members(mixed, b"k", &[b"one"], Labels::default())).unwrap();
+    session.transact(|txn| txn.put_members(mixed, b"k", &[b"two"], past)).unwrap();
+    session.put(mixed, b"k", b"value").unwrap();
+    session.patch(blocks, b"k", &block, Condition::Always).unwrap();
+    session.delete(blocks, b"k").unwrap();
+    let forms = |watch: &mut Watch| {
+        let mut all = Vec::new();
+        while let Some(Notice::Event(event)) = watch.next().unwrap() {
+            all.push((event.kind, event.form));
+        }
+        all
+    };
+    let expected = [
+        (EventKind::Created, Form::Value),
+        (EventKind::Deleted, Form::Value),
+        (EventKind::Created, Form::Blocks),
+        (EventKind::Updated, Form::Set),
+        (EventKind::Updated, Form::Set),
+        (EventKind::Expired, Form::Set),
+        (EventKind::Created, Form::Value),
+    ];
+    assert_eq!(forms(&mut of_mixed), expected);
+    let expected = [(EventKind::Created, Form::Blocks), (EventKind::Deleted, Form::Blocks)];
+    assert_eq!(forms(&mut of_blocks), expected);
+    drop((of_mixed, of_blocks, session));
+    place.close_and_check();
+}
+
+#[test]
+fn one_thread_waits_for_several_watches() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let namespaces =
+        ["a", "b", "c"].map(|name| session.namespace(name, &Schema::default()).unwrap());
+    let mut watches = namespaces.map(|ns| session.watch(ns, Filter::Namespace).unwrap());
+    let before = watches.each_ref().map(|watch| (watch.waiter(), watch.looked()));
+    assert!(!Waiter::wait_any(&before, Duration::ZERO, || false).unwrap());
+    let [_, second, _] = namespaces;
+    session.put(second, b"k", b"1").unwrap();
+    assert!(Waiter::wait_any(&before, Duration::from_secs(600), || false).unwrap());
+    let mores = before.each_ref().map(|(waiter, looked)| waiter.has_more(*looked).unwrap());
+    assert_eq!(mores, [false, true, false]);
+    let [_, watch, _] = &mut watches;
+    assert!(matches!(watch.next().unwrap(), Some(Notice::Event(_))));
+    let waits = watches.each_ref().map(|watch| (watch.waiter(), watch.looked()));
+    assert!(!Waiter::wait_any(&waits, Duration::from_secs(600), || true).unwrap());
+    let count = session.namespace_count().unwrap();
+    session.namespace("d", &Schema::default()).unwrap();
+    assert_eq!(session.namespace_count().unwrap(), count + 1);
 }

@@ -16,6 +16,8 @@ pub(crate) struct Package {
 enum There {
     Program(&'static str),
     File(&'static str),
+    /// A line for the shell that ends well.
+    Answer(&'static str),
 }
 
 /// Everything that the tests, the gate and the demo need.
@@ -40,12 +42,31 @@ pub(crate) const ALL: &[Package] = &[
     Package {
         name: "golang-go",
         there: There::Program("go"),
-        why: "builds the checker of histories (Porcupine), which the torture tests ask",
+        why: "builds the checker of histories (Porcupine), which the torture tests ask, and the Go \
+              clients of the node",
+    },
+    Package {
+        name: "python3-venv",
+        there: There::Answer("python3 -c 'import ensurepip'"),
+        why: "holds the Python clients of the node (ricsdl, redis-py)",
+    },
+    Package {
+        name: "python3-dev",
+        there: There::Answer(
+            "python3 -c 'import os, sysconfig as s; \
+             os.stat(s.get_path(\"include\") + \"/Python.h\")'",
+        ),
+        why: "builds the hiredis that ricsdl pins, which has no wheel for a newer Python",
     },
     Package {
         name: "redis-server",
         there: There::Program("redis-server"),
         why: "the peer of every benchmark, and a back-end of sdl that the tests start themselves",
+    },
+    Package {
+        name: "redis-tools",
+        there: There::Program("redis-benchmark"),
+        why: "redis-cli and redis-benchmark, which the tests let use the node",
     },
     Package {
         name: "strace",
@@ -72,6 +93,7 @@ impl Package {
         match self.there {
             There::Program(name) => run::is_program(name),
             There::File(name) => Path::new(name).is_file(),
+            There::Answer(line) => run::read(Command::new("sh").args(["-c", line])).is_ok(),
         }
     }
 }
@@ -173,6 +195,8 @@ mod tests {
     fn what_is_there_is_not_installed() {
         let there = Package { name: "none", there: There::Program("sh"), why: "always there" };
         assert!(there.is_there());
+        let answer = There::Answer("exit 0");
+        assert!(Package { name: "none", there: answer, why: "always there" }.is_there());
         assert_eq!(install_missing(&[there]), Ok(()));
     }
 
@@ -180,6 +204,8 @@ mod tests {
     fn what_is_missing_is_seen() {
         let program = There::Program("a-program-that-nobody-has");
         assert!(!Package { name: "none", there: program, why: "never there" }.is_there());
+        let answer = There::Answer("exit 1");
+        assert!(!Package { name: "none", there: answer, why: "never there" }.is_there());
         let file = There::File("/a/file/that/nobody/has");
         assert!(!Package { name: "none", there: file, why: "never there" }.is_there());
     }

@@ -23,7 +23,8 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite {
         name: "workspace",
-        why: "every crate's own tests, the examples in the documentation, the short torture run",
+        why: "every crate's own tests, the examples in the documentation, the short torture run, \
+              the clients that others wrote, commands by chance to Redis and to the node",
         words: &["test", "--workspace", "--no-fail-fast"],
         settings: &[],
         is_built_apart: false,

@@ -8,6 +8,8 @@ use nearstate_torture::histories::game::{Options as Game, Totals};
 use nearstate_torture::histories::rounds::play;
 use nearstate_torture::report::Report;
 use nearstate_torture::run::{Options, run as torture};
+use nearstate_torture::served;
+use nearstate_torture::served::plant::Plant;
 use nearstate_torture::spawn::Starter;
 use nearstate_torture::tagged::crowd;
 use nearstate_torture::{child, step};
@@ -54,6 +56,13 @@ pub(crate) struct Torture {
     /// Kill at single instructions instead: after every N-th of each kind of write (1 = every one)
     #[arg(long, value_name = "N")]
     step: Option<u64>,
+    /// Kill a node instead: so many times, under clients at its sockets and embedded writers
+    #[arg(long, value_name = "N", conflicts_with = "step")]
+    node_kills: Option<u64>,
+    /// What the region of the node has before, in MiB
+    #[arg(long, default_value_t = 768, value_name = "MIB")]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=800))]
+    node_fill_mib: u64,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -72,9 +81,10 @@ pub(crate) fn run_child(child: &Child) -> ExitCode {
 
 /// Runs, shows how far it is, and prints what was found.
 pub(crate) fn run(args: &Torture) -> ExitCode {
-    let done = Starter::own(CHILD).and_then(|starter| match args.step {
-        Some(stride) => steps(args, stride, &starter),
-        None => kills(args, &starter),
+    let done = Starter::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
+        (Some(stride), _) => steps(args, stride, &starter),
+        (None, Some(count)) => node_kills(args, count, &starter),
+        (None, None) => kills(args, &starter),
     });
     match done {
         Ok(text) => {
@@ -163,6 +173,36 @@ fn histories(args: &Torture, seed: u64, starter: &Starter) -> Result<Totals, Str
     let done = play(&game, starter, &mut tick);
     bar.finish_and_clear();
     done
+}
+
+/// The longest time that a node serves before it is killed.
+const SERVES_US_MAX: u64 = 150_000;
+
+fn node_kills(args: &Torture, kills: u64, starter: &Starter) -> Result<String, String> {
+    let options = served::run::Options {
+        kills,
+        kills_per_check: args.kills_per_check.min(50),
+        clients: args.writers,
+        embedded: 2,
+        fill_bytes: args.node_fill_mib << 20,
+        folder: args.path.join(format!("nearstate-node-{}", std::process::id())),
+        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+        pause_us_max: SERVES_US_MAX,
+        plant: Plant::Nothing,
+    };
+    let bar = bar(kills);
+    let mut tick = |totals: &served::totals::Totals| {
+        bar.set_position(totals.kills);
+        bar.set_message(format!(
+            "kills of the node, {} requests answered, {} records read back, {} checks clean",
+            totals.told,
+            totals.records_by_socket + totals.records_by_session,
+            totals.checks
+        ));
+    };
+    let done = served::run::run(&options, starter, &mut tick);
+    bar.finish_and_clear();
+    done.map(|totals| if args.json { totals.json().to_string() } else { totals.table() })
 }
 
 fn writers_and_readers(args: &Torture, seed: u64, starter: &Starter) -> Result<Report, String> {

@@ -2,10 +2,12 @@
 
 pub(crate) mod clients;
 pub(crate) mod command;
+pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod expiry;
 pub(crate) mod facts;
 pub(crate) mod hashes;
+pub(crate) mod near;
 pub(crate) mod pubsub;
 pub(crate) mod scripts;
 pub(crate) mod sdl;
@@ -31,12 +33,13 @@ fn arg(args: Args<'_>, index: usize) -> &[u8] {
     args.get(index).unwrap_or_default()
 }
 
-/// In place of a command that has no body yet.
-pub(crate) fn not_yet(
+/// The body of a command that has subcommands only: each of them has its own, and the catalogue
+/// refuses what names none.
+pub(crate) fn of_parts(
     _: &mut Client<'_>,
     args: Args<'_>,
     _: &mut Reply<'_>,
 ) -> Result<(), Refusal> {
-    let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).into_owned();
-    Err(Refusal::new(format!("ERR '{name}' is not offered yet")))
+    let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
+    Err(Refusal::new(format!("ERR {name} does nothing without a subcommand")))
 }

@@ -1,8 +1,9 @@
 //! One client's conversation: requests in, answers out, and what others send to it.
 
+use crate::ahead;
 use crate::client::{Client, Command};
 use crate::command::Flags;
-use crate::commands::pubsub;
+use crate::commands::{near, pubsub};
 use crate::link::{Link, Queue};
 use crate::on_core::OnCore;
 use crate::parse::{Args, Parsed, Parser};
@@ -11,7 +12,8 @@ use crate::reply::{Protocol, Reply};
 use crate::server::SlowRequest;
 use crate::table::TABLE;
 use crate::work::Progress;
-use nearstate_node::{Conversation, ENOUGH, Heard, Then};
+use nearstate_model::Error;
+use nearstate_node::{Conversation, ENOUGH, Heard, Near, Then};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -30,6 +32,8 @@ pub(crate) struct Talk {
     core: Rc<OnCore>,
     link: Link,
     parser: Parser,
+    /// Requests whose records were asked for already.
+    ahead: usize,
 }
 
 impl Talk {
@@ -37,7 +41,7 @@ impl Talk {
     pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
         let mut parser = Parser::new(core.server.settings.request_bytes_max);
         parser.set_stranger(link.user.is_none());
-        Self { core, link, parser }
+        Self { core, link, parser, ahead: 0 }
     }
 
     /// Answers one request.
@@ -45,10 +49,11 @@ impl Talk {
         if args.is_empty() {
             return;
         }
-        let mut reply = Reply::new(output, link.protocol);
+        let max = core.answer_bytes_max();
+        let mut reply = Reply::new(output, link.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
-        let done = judge(link, args).and_then(|asked| {
+        let mut done = judge(link, args).and_then(|asked| {
             command = Some(asked);
             if is_queued(link, asked) {
                 return queue(link, asked, args, &mut reply);
@@ -62,6 +67,9 @@ impl Talk {
             };
             (asked.run)(&mut client, args, &mut reply)
         });
+        if reply.is_over() {
+            done = Err(too_long(max));
+        }
         let is_refused = done.is_err();
         if let Err(refusal) = done {
             reply.rewind(mark);
@@ -96,6 +104,7 @@ impl Conversation for Talk {
     fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
         self.core.begin();
         let mut taken = 0;
+        self.ahead = 0;
         let then = loop {
             if output.len() >= ENOUGH {
                 break Then::Listen;
@@ -103,6 +112,11 @@ impl Conversation for Talk {
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
                 Parsed::Request { taken: bytes } => {
+                    if self.ahead > 0 {
+                        self.ahead -= 1;
+                    } else if bytes < rest.len() {
+                        self.ahead = ahead::look(&self.core.records, rest).saturating_sub(1);
+                    }
                     let args = self.parser.args(rest);
                     Self::answer(&self.core, &mut self.link, args, output);
                     taken += bytes;
@@ -117,11 +131,18 @@ impl Conversation for Talk {
             if self.link.is_closing {
                 break Then::Close;
             }
+            if let Some(what) = self.link.near.take() {
+                break Then::Near(what);
+            }
             if self.link.work.is_some() {
                 break Then::Work;
             }
         };
         Heard { taken, then }
+    }
+
+    fn kept(&self) -> usize {
+        self.parser.kept() + self.link.queue.as_ref().map_or(0, |queue| queue.bytes)
     }
 
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
@@ -140,6 +161,13 @@ impl Conversation for Talk {
         }
         Poll::Pending
     }
+
+    fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
+        match refused {
+            None => output.extend_from_slice(&near::given(what)),
+            Some(why) => Reply::new(output, self.link.protocol).error(&near::refused(why)),
+        }
+    }
 }
 
 impl Drop for Talk {
@@ -147,6 +175,14 @@ impl Drop for Talk {
         pubsub::leave_all(&self.core.server, &mut self.link);
         self.core.server.leave(self.link.id);
     }
+}
+
+/// What is said instead of an answer that is too long. A change is made by then.
+fn too_long(max: usize) -> Refusal {
+    Refusal::new(format!(
+        "ERR the answer has more than {max} bytes: ask for less at once, or raise \
+         limits.output_bytes_max; what the request was to change is changed"
+    ))
 }
 
 /// The command that is asked for, if this client may run it now.

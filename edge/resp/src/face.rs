@@ -6,7 +6,9 @@ use crate::on_core::OnCore;
 use crate::reply::{Protocol, Reply};
 use crate::server::Server;
 use crate::table::TABLE;
+use crate::teller;
 use nearstate_model::Result;
+use nearstate_node::executor::{Class, spawn};
 use nearstate_node::{Conversation, Core, Face, FaceOnCore, Peer};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +32,12 @@ impl Face for RespFace {
     }
 
     fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>> {
+        if self.server.keyspace.events().is_any() {
+            // Before any client comes, so that each change by one is told.
+            for (name, namespace) in core.session().namespaces()? {
+                self.server.keyspace.follow(core.session(), &name, namespace);
+            }
+        }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
         let counts = Arc::new(CommandCounts::new(commands));
         self.server.tallies.enlist(Arc::clone(&counts));
@@ -54,6 +62,14 @@ impl Face for RespFace {
 struct Parts(Rc<OnCore>);
 
 impl FaceOnCore for Parts {
+    fn begin(&self) {
+        // One task for the process: events have an order.
+        if self.0.core.index() == 0 {
+            let tell = teller::tell(Arc::clone(&self.0.server), Rc::clone(self.0.core.session()));
+            spawn(Class::Background, "keyspace events", tell);
+        }
+    }
+
     fn accept(&self, peer: &Peer) -> Box<dyn Conversation> {
         Box::new(Talk::new(Rc::clone(&self.0), self.0.link(peer)))
     }

@@ -41,6 +41,14 @@ pub fn is_nameable(namespace: &[u8]) -> bool {
         && std::str::from_utf8(namespace).is_ok()
 }
 
+/// What stands before the keys of a namespace where clients say them; `None` if they cannot.
+pub fn prefix_of(namespace: &str) -> Option<Vec<u8>> {
+    if namespace == PLAIN_NAMESPACE {
+        return Some(Vec::new());
+    }
+    is_nameable(namespace.as_bytes()).then(|| format!("{{{namespace}}},").into_bytes())
+}
+
 #[inline]
 fn split(key: &[u8]) -> Option<(&str, &[u8])> {
     let rest = key.strip_prefix(b"{")?;

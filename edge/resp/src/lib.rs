@@ -8,15 +8,19 @@
 #![forbid(unsafe_code)]
 
 mod face;
+mod teller;
 mod conversation;
 pub mod table;
 mod commands;
 mod on_core;
+mod ahead;
 pub mod client;
 pub mod link;
 pub mod work;
 pub mod records;
 pub mod server;
+pub mod keyspace;
+pub mod keyspace_events;
 pub mod command_count;
 pub mod hub;
 pub mod mailbox;

@@ -42,6 +42,8 @@ pub struct Link {
     pub work: Option<Box<dyn Work>>,
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
+    /// What the client has asked the node for, to come near to it.
+    pub near: Option<nearstate_node::Near>,
 }
 
 /// Requests between `MULTI` and `EXEC`.

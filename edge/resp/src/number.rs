@@ -24,23 +24,15 @@ pub fn integer_or_refuse(text: &[u8]) -> Result<i64, Refusal> {
     integer(text).ok_or(Refusal::NOT_INTEGER)
 }
 
-/// A number with a fraction: what C's `strtold` takes in whole, but for hexadecimal ones and NaN.
-pub fn float(text: &[u8]) -> Option<f64> {
-    let text = str::from_utf8(text).ok()?;
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let is_number = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
-    let is_infinite = ["inf", "infinity"].iter().any(|word| digits.eq_ignore_ascii_case(word));
-    if !is_number && !is_infinite {
-        return None;
-    }
-    text.parse::<f64>().ok().filter(|number| !number.is_nan())
-}
-
-/// A number as INCRBYFLOAT writes it: 17 digits behind the point at most, no zeros at the end, no
-/// exponent.
-pub fn plain_float(number: f64) -> String {
-    let text = format!("{number}");
-    if text.contains(['e', 'E']) { format!("{number:.17}") } else { text }
+/// As [`integer_or_refuse`], within 32 bits.
+///
+/// # Errors
+/// `ERR value is not an integer ..` or `ERR value is out of range, value must between ..`
+pub fn small_integer_or_refuse(text: &[u8]) -> Result<i32, Refusal> {
+    i32::try_from(integer_or_refuse(text)?).map_err(|_| {
+        let (least, most) = (i32::MIN, i32::MAX);
+        Refusal::new(format!("ERR value is out of range, value must between {least} and {most}"))
+    })
 }
 
 /// Whether a minus stands in front of a number, and the number without its sign, if it has one.
@@ -92,28 +84,6 @@ mod tests {
         ] {
             assert_eq!(integer(text.as_bytes()), number, "{text:?}");
         }
-    }
-
-    #[test]
-    fn numbers_with_a_fraction_read_and_write() {
-        for (text, number) in [
-            ("1", Some(1.0)),
-            ("-1.5", Some(-1.5)),
-            (".5", Some(0.5)),
-            ("5.0e3", Some(5000.0)),
-            ("+3", Some(3.0)),
-            ("inf", Some(f64::INFINITY)),
-            ("-Infinity", Some(f64::NEG_INFINITY)),
-            ("nan", None),
-            ("", None),
-            ("x", None),
-            ("1 ", None),
-        ] {
-            assert_eq!(float(text.as_bytes()), number, "{text:?}");
-        }
-        assert_eq!(plain_float(10.6), "10.6");
-        assert_eq!(plain_float(5000.0), "5000");
-        assert_eq!(plain_float(1e20), "100000000000000000000");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct OnCore {
     pub(crate) server: Arc<Server>,
     pub(crate) records: Records,
-    core: Core,
+    pub(crate) core: Core,
     counts: Arc<CommandCounts>,
     /// When the present request began: the end of the one before, in ticks.
     last: Cell<u64>,
@@ -28,7 +28,7 @@ impl OnCore {
     pub(crate) fn new(server: &Arc<Server>, core: &Core, counts: Arc<CommandCounts>) -> Self {
         Self {
             server: Arc::clone(server),
-            records: Records::new(Rc::clone(core.session())),
+            records: Records::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
             counts,
             last: Cell::new(0),
@@ -85,7 +85,14 @@ impl OnCore {
             to_publish: Vec::new(),
             work: None,
             is_closing: false,
+            near: None,
         }
+    }
+
+    /// The most bytes that an answer may have.
+    #[inline]
+    pub(crate) fn answer_bytes_max(&self) -> usize {
+        self.core.limits().output_bytes_max
     }
 
     /// Some requests have come.

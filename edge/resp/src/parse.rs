@@ -178,6 +178,11 @@ impl Parser {
         Args::new(bytes, &self.places)
     }
 
+    /// Bytes that it remembers of a half request, beside the request's own.
+    pub fn kept(&self) -> usize {
+        self.places.capacity() * size_of::<Place>()
+    }
+
     fn begin(&mut self) {
         self.step = Step::Begin;
         (self.at, self.searched) = (0, 0);

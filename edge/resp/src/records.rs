@@ -1,17 +1,20 @@
 //! Keys as clients say them, and the records that they name.
 
-use crate::key_name::{KeyName, is_nameable};
+use crate::key_name::{KeyName, prefix_of};
 use crate::refusal::Refusal;
+use crate::server::Server;
 use nearstate_model::{Error, Result};
 use nearstate_store::{Form, Kind, Labels, Namespace, Record, Schema, Session, Txn, View};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The records of a region, found by the keys of clients. One for each core.
 #[derive(Debug)]
 pub struct Records {
     session: Rc<Session>,
+    server: Arc<Server>,
     /// Namespaces that were met, by name. One that is there stays.
     known: RefCell<BTreeMap<String, Namespace>>,
     /// The last one that was asked for: most requests ask for the same again.
@@ -30,9 +33,10 @@ pub struct Spot<'a> {
 
 impl Records {
     /// Those that a session reaches.
-    pub fn new(session: Rc<Session>) -> Self {
+    pub fn new(session: Rc<Session>, server: Arc<Server>) -> Self {
         Self {
             session,
+            server,
             known: RefCell::default(),
             last: RefCell::default(),
             last_namespace: Cell::new(None),
@@ -67,7 +71,11 @@ impl Records {
         }
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
         match self.session.namespace(name, &schema) {
-            Ok(namespace) => Ok(Spot { namespace, key }),
+            Ok(namespace) => {
+                // Before its first record, so that this is told as well.
+                self.server.keyspace.follow(&self.session, name, namespace);
+                Ok(Spot { namespace, key })
+            }
             // Another process was faster, and made it of another kind.
             Err(Error::WrongKind { .. }) => match self.namespace(name)? {
                 Some(namespace) => Ok(Spot { namespace, key }),
@@ -97,6 +105,7 @@ impl Records {
             Some(namespace) => namespace,
             None => match self.session.known_namespace(name)? {
                 Some(namespace) => {
+                    self.server.keyspace.follow(&self.session, name, namespace);
                     self.known.borrow_mut().insert(name.to_owned(), namespace);
                     namespace
                 }
@@ -118,14 +127,6 @@ impl Records {
         let all = self.session.namespaces()?.into_iter();
         Ok(all.filter_map(|(name, namespace)| Some((prefix_of(&name)?, namespace))).collect())
     }
-}
-
-/// What stands before the keys of a namespace where clients say them; `None` if they cannot.
-pub fn prefix_of(namespace: &str) -> Option<Vec<u8>> {
-    if namespace == crate::key_name::PLAIN_NAMESPACE {
-        return Some(Vec::new());
-    }
-    is_nameable(namespace.as_bytes()).then(|| format!("{{{namespace}}},").into_bytes())
 }
 
 /// A record, alone or as a transaction sees it.

@@ -22,13 +22,37 @@ pub struct Mark(usize);
 pub struct Reply<'o> {
     out: &'o mut Vec<u8>,
     protocol: Protocol,
+    /// The most bytes that `out` may have.
+    until: usize,
+    is_over: bool,
 }
 
 impl<'o> Reply<'o> {
     /// Answers go to the end of `out`.
     #[inline]
     pub fn new(out: &'o mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { out, protocol }
+        Self { out, protocol, until: usize::MAX, is_over: false }
+    }
+
+    /// No bytes are written with which `out` would have more than so many. A request of a few
+    /// kilobytes may ask a hundred times for the same megabytes: what would be sent must not be in
+    /// memory before somebody looks how much it is.
+    #[inline]
+    #[must_use]
+    pub fn within(self, until: usize) -> Self {
+        Self { until, ..self }
+    }
+
+    /// True if something was left out: what was written is no answer and is to be taken back.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    #[inline]
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.is_over |= self.out.len() + bytes > self.until;
+        !self.is_over
     }
 
     /// The protocol that is written.
@@ -78,6 +102,9 @@ impl<'o> Reply<'o> {
     /// Bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if !self.has_room(bytes.len()) {
+            return;
+        }
         self.out.reserve(bytes.len() + HEAD_BYTES_MAX + 2);
         self.head(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
@@ -163,7 +190,9 @@ impl<'o> Reply<'o> {
 
     /// Answers that were made elsewhere, whole, in this protocol.
     pub fn made(&mut self, answers: &[u8]) {
-        self.out.extend_from_slice(answers);
+        if self.has_room(answers.len()) {
+            self.out.extend_from_slice(answers);
+        }
     }
 
     /// Begins an aggregate whose length is known only behind its last element, or marks a place to

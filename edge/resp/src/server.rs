@@ -3,6 +3,8 @@
 use crate::acl::Users;
 use crate::command_count::{Class, CommandCounts, CommandTally};
 use crate::hub::Hub;
+use crate::keyspace::Keyspace;
+use crate::keyspace_events::KeyspaceEvents;
 use crate::mailbox::Mailbox;
 use nearstate_node::metric::Distribution;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +34,8 @@ pub struct Settings {
     pub slow_micros: u64,
     /// The most entries of the slow log.
     pub slow_entries_max: usize,
+    /// The events of keys that are told from the start on.
+    pub keyspace_events: KeyspaceEvents,
     /// Milliseconds since 1970 at the start.
     pub started_ms: u64,
     /// The process's id.
@@ -70,6 +74,7 @@ impl Settings {
             request_bytes_max: REQUEST_BYTES_MAX,
             slow_micros: SLOW_MICROS,
             slow_entries_max: SLOW_ENTRIES_MAX,
+            keyspace_events: KeyspaceEvents::NONE,
             started_ms: nearstate_store::now_ms_coarse(),
             pid: std::process::id(),
         }
@@ -83,6 +88,8 @@ pub struct Server {
     pub settings: Settings,
     /// Channels.
     pub hub: Hub,
+    /// Namespaces that are watched for events of keys.
+    pub keyspace: Keyspace,
     /// Requests of all clients, by command.
     pub tallies: Tallies,
     cards: Mutex<BTreeMap<u64, Card>>,
@@ -139,6 +146,7 @@ impl Server {
     /// Nobody is connected yet.
     pub fn new(settings: Settings) -> Self {
         Self {
+            keyspace: Keyspace::new(settings.keyspace_events),
             settings,
             hub: Hub::default(),
             tallies: Tallies::default(),

@@ -11,6 +11,7 @@ mod pubsub;
 mod transactions;
 mod server;
 mod sentinel;
+mod near;
 
 use crate::catalogue::Catalogue;
 use crate::client::{Command, Run};
@@ -33,6 +34,7 @@ const GROUPS: &[&[Command]] = &[
     transactions::COMMANDS,
     server::COMMANDS,
     sentinel::COMMANDS,
+    near::COMMANDS,
 ];
 
 /// What a row says unless it says something else.
@@ -49,7 +51,7 @@ const ROW: Command = Command {
     complexity: "O(1)",
     differs: "",
     number: 0,
-    run: commands::not_yet,
+    run: commands::of_parts,
 };
 
 const READ: Flags = Flags::READONLY;

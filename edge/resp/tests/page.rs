@@ -37,7 +37,11 @@ that names the nearest listed one. *Arity* counts the command's name and that of
 `-3` is 3 or more. *Differs* says what is not as in Redis 7; an empty field means that nothing is.
 
 A key `{ns},key` is key `key` of namespace `ns`: embedded processes see it there. Any other key
-stands, whole, in a namespace of its own.
+stands, whole, in a namespace of its own. A key has at most 4096 bytes.
+
+Where Redis promises no order, a hash's fields are answered in the order in which they were first
+set, and a set's members ascending. Errors that repeat a part of the request show what is no UTF-8
+as U+FFFD.
 ";
 
 fn row(page: &mut String, command: &Command) {

@@ -4,6 +4,15 @@ mod talk;
 
 use talk::place;
 
+/// Asks each, in order, on no records.
+fn each_is_answered(requests: &[(&str, &str)]) {
+    let place = place();
+    let mut talker = place.talker();
+    for (request, answer) in requests {
+        assert_eq!(talker.ask(request), *answer, "{request}");
+    }
+}
+
 #[test]
 fn strings_answer_as_redis_does() {
     let place = place();
@@ -58,7 +67,7 @@ fn strings_answer_as_redis_does() {
         ("INCR s", "-ERR value is not an integer or out of range|"),
         ("INCRBYFLOAT f 10.5", "$4|10.5|"),
         ("INCRBYFLOAT f 0.1", "$4|10.6|"),
-        ("INCRBYFLOAT f 5.0e3", "$6|5010.6|"),
+        ("INCRBYFLOAT f 5.0e3", "$22|5010.60000000000000009|"),
         ("INCRBYFLOAT s 1", "-ERR value is not a valid float|"),
         ("SETEX e 0 v", "-ERR invalid expire time in 'setex' command|"),
         ("SETEX e 100 v", "+OK|"),
@@ -71,6 +80,84 @@ fn strings_answer_as_redis_does() {
         assert_eq!(talker.ask(request), answer, "{request}");
     }
     assert_eq!(talker.ask_bytes(&[b"GET", b"gap"]), "$4|\0\0\0x|");
+}
+
+#[test]
+fn options_are_judged_in_the_order_of_redis() {
+    each_is_answered(&[
+        ("SETEX e 100 w", "+OK|"),
+        // The words are judged before the time, and that before the key.
+        ("SET k x EX 0 BOGUS", "-ERR syntax error|"),
+        ("SET k x EX 10 EX 0", "-ERR invalid expire time in 'set' command|"),
+        ("SET k x KEEPTTL KEEPTTL", "+OK|"),
+        ("SET k x KEEPTTL EX 10", "-ERR syntax error|"),
+        // A key's absence before the time.
+        ("GETEX absent PXAT -1", "$-1|"),
+        ("GETEX absent EX x", "$-1|"),
+        ("GETEX absent PERSIST PERSIST", "$-1|"),
+        ("GETEX absent PERSIST EX 10", "-ERR syntax error|"),
+        ("GETEX e EX x", "-ERR value is not an integer or out of range|"),
+        ("GETEX e PXAT -1", "-ERR invalid expire time in 'getex' command|"),
+        // What ends in the past is gone.
+        ("GETEX e PXAT 1", "$1|w|"),
+        ("GET e", "$-1|"),
+        ("SET p v EXAT 1", "+OK|"),
+        ("EXISTS p", ":0|"),
+    ]);
+}
+
+#[test]
+fn numbers_are_reckoned_as_in_redis() {
+    each_is_answered(&[
+        // The 80 bits of x86.
+        ("SET f 3.0e3", "+OK|"),
+        ("INCRBYFLOAT f 200", "$4|3200|"),
+        ("INCRBYFLOAT f 0x10", "$4|3216|"),
+        ("SET f 0.1", "+OK|"),
+        ("INCRBYFLOAT f 3.0e3", "$22|3000.10000000000000009|"),
+        ("INCRBYFLOAT new 1e-30", "$1|0|"),
+        ("INCRBYFLOAT new inf", "-ERR increment would produce NaN or Infinity|"),
+        ("INCRBYFLOAT new nan", "-ERR value is not a valid float|"),
+        (
+            "SELECT 4294967296",
+            "-ERR value is out of range, value must between -2147483648 and \
+                               2147483647|",
+        ),
+        ("SELECT 1", "-ERR DB index is out of range|"),
+    ]);
+}
+
+#[test]
+fn in_a_transaction_as_outside_of_it_what_has_ended_is_gone() {
+    let place = place();
+    let mut talker = place.talker();
+    for (request, answer) in [
+        ("MSET a 1 b 2", "+OK|"),
+        ("MULTI", "+OK|"),
+        ("GETEX a PXAT 1", "+QUEUED|"),
+        ("COPY a c", "+QUEUED|"),
+        ("SET b 3 EXAT 1", "+QUEUED|"),
+        ("GET b", "+QUEUED|"),
+        ("EXEC", "*4|$1|1|:0|+OK|$-1|"),
+        ("DBSIZE", ":0|"),
+    ] {
+        assert_eq!(talker.ask(request), answer, "{request}");
+    }
+}
+
+#[test]
+fn who_watches_sees_a_getex_that_changes_something_and_no_other() {
+    let place = place();
+    let (mut watcher, mut other) = (place.talker(), place.talker());
+    for (change, answer) in
+        [("GETEX k PERSIST", "*0|"), ("GETEX k EX 1000", "*-1|"), ("GETEX k PERSIST", "*-1|")]
+    {
+        assert!(other.ask("SETNX k v").starts_with(':'));
+        assert_eq!(watcher.ask("WATCH k"), "+OK|");
+        assert_eq!(other.ask(change), "$1|v|");
+        assert_eq!(watcher.ask("MULTI"), "+OK|");
+        assert_eq!(watcher.ask("EXEC"), answer, "{change}");
+    }
 }
 
 #[test]

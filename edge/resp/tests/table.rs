@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod talk;
+
 use nearstate_resp::client::Command;
 use nearstate_resp::command::{Flags, Places, Walk};
 use nearstate_resp::parse::KeptArgs;
@@ -39,8 +41,10 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
         .collect();
     let sdl = TABLE.commands().iter().filter(|command| command.flags.has(Flags::MODULE)).count();
     assert_eq!(sdl, 20);
-    // Two of Redis 7.2 beside the module's.
-    assert_eq!(of_others.len(), sdl + 2, "{of_others:?}");
+    let near = of_others.iter().filter(|name| name.starts_with("near")).count();
+    assert_eq!(near, 3);
+    // Two of Redis 7.2 beside the module's and ours.
+    assert_eq!(of_others.len(), sdl + near + 2, "{of_others:?}");
     assert_eq!(shared + of_others.len() + 7, TABLE.commands().len());
 }
 
@@ -189,4 +193,17 @@ fn every_command_is_found_by_its_name_in_any_case() {
     assert_eq!(TABLE.commands().first().unwrap().name, "acl");
     let longest = TABLE.commands().iter().map(|command| command.name.len()).max();
     assert_eq!(longest, Some("sentinel|get-master-addr-by-name".len()));
+}
+
+#[test]
+fn every_row_has_a_body_but_for_those_that_have_subcommands() {
+    for command in TABLE.commands().iter().filter(|command| !command.has_parts()) {
+        let mut words: Vec<&[u8]> = command.name.split('|').map(str::as_bytes).collect();
+        while words.len() < usize::from(command.arity.unsigned_abs()) {
+            words.push(b"1");
+        }
+        let place = talk::place();
+        let answer = place.talker().ask_bytes(&words);
+        assert!(!answer.contains("does nothing without a subcommand"), "{}", command.name);
+    }
 }

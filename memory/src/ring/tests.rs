@@ -8,17 +8,17 @@ use crate::check::check;
 use crate::region::{CreateOptions, Region};
 
 /// A region's file that goes with the test.
-struct Place(PathBuf);
+pub(super) struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let path = Path::new(base).join(format!("nearstate-{name}-{}", std::process::id()));
         Region::create(&path, &CreateOptions::default()).unwrap();
         Self(path)
     }
 
-    fn region(&self) -> Region {
+    pub(super) fn region(&self) -> Region {
         Region::attach(&self.0).unwrap()
     }
 

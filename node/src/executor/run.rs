@@ -20,7 +20,8 @@ use crate::executor::spawn::{self, Join};
 use crate::executor::spin::Gaps;
 use crate::executor::waker::Remote;
 use crate::executor::{
-    BACKGROUND_SHARE, BACKGROUND_SLICE, CONTROL_IN_A_ROW, Config, REQUEST_SLICE, ROUND,
+    BACKGROUND_SHARE, BACKGROUND_SLICE, CONTROL_IN_A_ROW, Config, LOOK_OUT, LOOK_OUT_MAX,
+    REQUEST_SLICE, ROUND,
 };
 
 /// Runs tasks on the thread that made it. Dropped, it drops them.
@@ -39,6 +40,8 @@ struct Rounds {
     request_slice: u64,
     background_slice: u64,
     long_poll: u64,
+    look_out: u64,
+    look_out_max: u64,
     on_long_poll: fn(&LongPoll),
     gaps: RefCell<Gaps>,
     /// When the last work was done; 0 while there is some.
@@ -134,6 +137,8 @@ impl Rounds {
             request_slice: clock.ticks(REQUEST_SLICE),
             background_slice: clock.ticks(BACKGROUND_SLICE),
             long_poll: clock.ticks(config.long_poll),
+            look_out: clock.ticks(LOOK_OUT),
+            look_out_max: clock.ticks(LOOK_OUT_MAX),
             on_long_poll: config.on_long_poll,
             gaps: RefCell::new(gaps),
             idle_since: Cell::new(0),
@@ -153,8 +158,14 @@ impl Rounds {
             if let Poll::Ready(done) = is_done() {
                 return Poll::Ready(done);
             }
-            if is_more || self.is_worth_looking() {
+            if is_more {
                 // The runtime looks at the sockets without waiting, and calls again.
+                return look_at_sockets(cx);
+            }
+            if self.is_worth_looking() {
+                if self.looks_out() {
+                    continue;
+                }
                 return look_at_sockets(cx);
             }
             if !self.skip_to_deadline() {
@@ -173,6 +184,7 @@ impl Rounds {
         }
         let begin = here.clock.now();
         here.pass_deadlines(begin);
+        here.lookouts.look(begin.saturating_sub(self.look_out_max));
         if !ready::has_foreground() && !ready::has_background() {
             return false;
         }
@@ -284,6 +296,24 @@ impl Rounds {
         is_worth
     }
 
+    /// Looks at shared memory for a while. True if something has come.
+    fn looks_out(&self) -> bool {
+        let here = &*self.here;
+        if here.lookouts.is_empty() {
+            return false;
+        }
+        let begin = here.clock.now();
+        let mut now = begin;
+        while now - begin < self.look_out {
+            if here.lookouts.look(now.saturating_sub(self.look_out_max)) {
+                return true;
+            }
+            std::hint::spin_loop();
+            now = here.clock.now().max(now);
+        }
+        false
+    }
+
     /// A virtual clock has no reason to wait.
     fn skip_to_deadline(&self) -> bool {
         let next = self.here.deadline_next();
@@ -296,7 +326,10 @@ impl Rounds {
 
     /// Sleeps until a socket, another thread or the next deadline.
     fn sleep<T>(&self, cx: &mut Context<'_>) -> Poll<T> {
-        if !self.here.remote.park(cx.waker()) || self.is_alarmed(cx) {
+        if !self.here.lookouts.all_asleep()
+            || !self.here.remote.park(cx.waker())
+            || self.is_alarmed(cx)
+        {
             self.here.remote.unpark();
             return look_at_sockets(cx);
         }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use crate::executor::class::Class;
 use crate::executor::here::{self, Here};
+use crate::executor::lookout::Lookout;
 use crate::executor::ready::{self, TaskId, Waiter};
 
 /// Begins a task on the executor of this thread. Dropping the handle leaves the task running.
@@ -150,5 +151,20 @@ pub fn become_class(class: Class) {
     let current = ready::current();
     if current.waker != 0 {
         ready::reclassify(current.id, class);
+    }
+}
+
+/// Lets the core look out for this, and wakes the task once something has come. It ends with that,
+/// and with [`Lookout::fall_asleep`].
+///
+/// # Panics
+/// Outside of a core.
+#[inline]
+pub fn look_out(what: &Rc<impl Lookout + 'static>, cx: &Context<'_>) {
+    if !what.is_listed().replace(true) {
+        here::with(|here| {
+            let what: Rc<dyn Lookout> = Rc::clone(what) as _;
+            here.lookouts.add(what, Waiter::of(cx), here.clock.now());
+        });
     }
 }

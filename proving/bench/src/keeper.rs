@@ -50,6 +50,11 @@ impl Keeper {
         &self.folder
     }
 
+    /// The process that is the keeper; the server is its child.
+    pub fn process(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Whether the keeper, and with it the server, has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))

@@ -15,4 +15,5 @@ pub mod content;
 pub mod report;
 pub mod table;
 pub mod stat;
+pub mod place;
 pub mod machine;

@@ -16,10 +16,10 @@ pub mod peers;
 pub mod loops;
 pub mod work;
 pub mod clock;
-pub mod place;
 
 use crate::access::display::Display;
 use crate::machine::{Machine, bytes_text};
+use crate::place::{self, Places};
 use crate::server;
 use clock::Clock;
 use findings::Findings;
@@ -27,7 +27,6 @@ use measure::Desk;
 use nearstate_model::{Error, Result};
 use options::{Group, Options};
 use peers::{NAMES, version};
-use place::Places;
 use std::io::Write;
 
 /// Runs what the options ask for. Progress goes to standard error, the tables or the JSON to `out`.
@@ -41,15 +40,7 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
         errno: 0,
     })?;
     if options.server {
-        place::pin(places.measuring);
-        let (rounds, count) =
-            if options.quick { (1, server::COUNT / 10) } else { (options.rounds, server::COUNT) };
-        let now = match options.clock {
-            Clock::Wall => || Clock::Wall.now_ns(),
-            Clock::Thread => || Clock::Thread.now_ns(),
-        };
-        let other = places.companion;
-        return server::run(&server::executor::Method { rounds, count, now, other }, out);
+        return server(options, places, &machine, out);
     }
     let (targets, versions, mut caveats) = choose(options)?;
     check_room(options, &machine, targets.len() as u64)?;
@@ -75,6 +66,41 @@ pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()>
         output::text(&findings)
     };
     write!(out, "{text}").map_err(|e| crate::keeper::system("writing the results", &e))
+}
+
+/// The cores of a node, and the node beside Redis.
+fn server(
+    options: &Options,
+    places: Places,
+    machine: &Machine,
+    out: &mut impl Write,
+) -> Result<()> {
+    place::pin(places.measuring);
+    let (rounds, count) =
+        if options.quick { (1, server::COUNT / 10) } else { (options.rounds, server::COUNT) };
+    let now = match options.clock {
+        Clock::Wall => || Clock::Wall.now_ns(),
+        Clock::Thread => || Clock::Thread.now_ns(),
+    };
+    let mut keys = vec![options.keys_middle()];
+    if options.keys_most() > options.keys_middle() {
+        keys.push(options.keys_most());
+    }
+    let executor = server::executor::Method { rounds, count, now, other: places.companion };
+    let contest = server::contest::Method {
+        rounds,
+        keys,
+        value_bytes: options.value_bytes,
+        requests: if options.quick { options.ops() / 10 } else { options.ops() },
+        dir: options.dir.clone(),
+        seed: options.seed,
+        places,
+    };
+    let display = Display::new(0);
+    display.say(&format!("servers on {}", machine.line()));
+    let outcome = server::run(&executor, &contest, &mut |what| display.say(what), out);
+    display.finish();
+    outcome
 }
 
 type Chosen = (Vec<String>, Vec<(String, String)>, Vec<String>);

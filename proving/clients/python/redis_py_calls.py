@@ -217,8 +217,8 @@ class Calls:
 
     def test_by_sentinel(self):
         sentinel = Sentinel([(HOST, PORT)], socket_timeout=WAIT_S)
-        self.assertEqual(sentinel.discover_master("any"), (HOST, PORT))
-        master = sentinel.master_for("any", protocol=self.protocol)
+        self.assertEqual(sentinel.discover_master("dbaasmaster"), (HOST, PORT))
+        master = sentinel.master_for("dbaasmaster", protocol=self.protocol)
         self.assertTrue(master.set("a", 1))
         self.assertEqual(master.get("a"), b"1")
         master.close()

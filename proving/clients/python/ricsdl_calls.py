@@ -205,7 +205,9 @@ class Calls:
 
         events = queue.Queue()
         self.listen("c")
-        self.sdl.subscribe_channel(self.ns, lambda *event: events.put(event), {"c"})
+        self.sdl.subscribe_channel(
+            self.ns, lambda channel, told: events.put((channel, told)), {"c"}
+        )
         self.sdl.start_event_listener()
         with self.assertRaises(RejectedByBackend):
             self.sdl.handle_events()

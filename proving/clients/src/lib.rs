@@ -9,10 +9,11 @@
 #![forbid(unsafe_code)]
 
 pub mod differential;
-pub mod leeway;
 pub mod sequence;
+pub mod leeway;
 pub mod forms;
 pub mod dice;
 pub mod link;
 pub mod wire;
+pub mod python;
 pub mod programs;

@@ -1,6 +1,7 @@
 //! The node and its peer, started for a test on a free port of loopback, with a folder of their
 //! own, and ended by their process id, however the test ends.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -42,13 +43,18 @@ impl Server {
         let program = program()?;
         Self::at_free_port(&|address, folder| {
             let mut command = Command::new(&program);
+            // These are settings of a node, or none that it knows.
+            let is_ours = |name: &OsString| name.to_string_lossy().starts_with("NEARSTATE_");
+            for (name, _) in env::vars_os().filter(|(name, _)| is_ours(name)) {
+                command.env_remove(name);
+            }
             command.args(["serve", "--listen", &address.to_string(), "--cores", "2", "--region"]);
             command.arg(folder.join("region")).args(more);
             command
         })
     }
 
-    /// Debian's Redis, which keeps nothing on a disk, with these words more.
+    /// Debian's Redis, of one database, which keeps nothing on a disk, with these words more.
     ///
     /// # Errors
     /// Why it does not serve.
@@ -57,7 +63,7 @@ impl Server {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
             command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"]);
-            command.arg(folder).args(more);
+            command.arg(folder).args(["--databases", "1"]).args(more);
             command
         })
     }
@@ -196,10 +202,26 @@ fn built() -> Result<PathBuf, String> {
 /// # Errors
 /// That it cannot be started or did not end well, with all that it said.
 pub fn told(command: &mut Command) -> Result<String, String> {
+    fed(command, b"")
+}
+
+/// As [`told`], of a command that reads this from its standard input.
+///
+/// # Errors
+/// As [`told`].
+pub fn fed(command: &mut Command, input: &[u8]) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let ended = command.stdin(Stdio::null()).output().map_err(|why| {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|why| {
         format!("{program}: {why}: `cargo xtask test` installs what the tests need")
     })?;
+    let feed = child.stdin.take();
+    let ended = thread::scope(|scope| {
+        // It may say much before it has read all. Whether it has read all is its own affair.
+        scope.spawn(move || feed.map(|mut feed| feed.write_all(input)));
+        child.wait_with_output()
+    });
+    let ended = ended.map_err(|why| format!("{program}: {why}"))?;
     let mut said = String::from_utf8_lossy(&ended.stdout).into_owned();
     said.push_str(&String::from_utf8_lossy(&ended.stderr));
     if ended.status.success() {

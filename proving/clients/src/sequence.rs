@@ -2,6 +2,7 @@
 
 use crate::dice::Dice;
 use crate::forms::{Form, HASHES, KEYS, Part, SELDOM, SETS, STRINGS, WALKS};
+use crate::leeway;
 
 /// How many clients take turns. The last one only looks, when the others are done.
 pub const LINKS: usize = 3;
@@ -16,9 +17,6 @@ pub struct Step {
     /// Where its cursor stands, if it asks again with every cursor that it is given.
     pub cursor_at: Option<usize>,
 }
-
-/// Commands that a twist could make choose what they change: these are said as they are.
-const NEVER_TWISTED: &[&str] = &["SPOP"];
 
 /// Few keys, so that commands of all kinds meet. Some stand in namespaces, some only look so.
 const KEY_POOL: &[&[u8]] = &[
@@ -37,8 +35,17 @@ const KEY_POOL: &[&[u8]] = &[
     b"{ns},*",
     b"x[a-c]?\\",
 ];
-const FIELD_POOL: &[&[u8]] =
-    &[b"f1", b"f2", b"f3", b"f4", b"field-with-a-name", b"\0\xfe", b"10", b"F1"];
+const FIELD_POOL: &[&[u8]] = &[
+    b"f1",
+    b"f2",
+    b"f3",
+    b"f4",
+    b"field-with-a-name",
+    "f\u{fc}\r\n\u{1}".as_bytes(),
+    b"\0\xfe",
+    b"10",
+    b"F1",
+];
 const MEMBER_POOL: &[&[u8]] =
     &[b"m1", b"m2", b"m3", b"m4", b"7", b"-12", b"", b"\xff\0", b"a-longer-member-of-the-set"];
 const VALUE_POOL: &[&[u8]] = &[
@@ -184,6 +191,8 @@ struct Writer {
     is_collecting: [bool; LINKS],
     /// How many ends from now have been said: no two are the same.
     ends: usize,
+    /// How many keys have been watched that were not there.
+    fresh: usize,
 }
 
 /// About this many steps by chance, then a look at everything that is there.
@@ -193,6 +202,7 @@ pub fn sequence(seed: u64, number: u64, length: usize) -> Vec<Step> {
         steps: Vec::new(),
         is_collecting: [false; LINKS],
         ends: 0,
+        fresh: 0,
     };
     while writer.steps.len() < length {
         let link = writer.dice.below(LINKS - 1);
@@ -248,9 +258,28 @@ impl Writer {
         }
         let mut words = vec![b"WATCH".to_vec()];
         self.part(Part::Keys, &mut words);
-        self.steps.push(Step { link, words, cursor_at: None });
+        if self.dice.chance(20) {
+            self.watch_fresh(link);
+        } else {
+            // They are there, so that none can come and go again unseen.
+            for key in words.iter().skip(1) {
+                self.say(link, &[b"SETNX", key, b"watched"]);
+            }
+            self.steps.push(Step { link, words, cursor_at: None });
+        }
         if self.dice.chance(70) {
             self.begin_transaction(link);
+        }
+    }
+
+    /// Watches a key that is not there; then another client may set it.
+    fn watch_fresh(&mut self, link: usize) {
+        self.fresh += 1;
+        let key = format!("{{watched}},{}", self.fresh).into_bytes();
+        self.say(link, &[b"WATCH", &key]);
+        let other = (link + 1) % (LINKS - 1);
+        if self.dice.chance(50) && self.is_collecting.get(other) == Some(&false) {
+            self.say(other, &[b"SET", &key, b"now"]);
         }
     }
 
@@ -280,10 +309,14 @@ impl Writer {
         for part in *parts {
             self.part(*part, &mut words);
         }
-        if !NEVER_TWISTED.contains(name) && self.dice.chance(4) {
+        if !name.ends_with("SCAN") && self.dice.chance(4) {
             self.twist(&mut words);
         }
-        self.steps.push(Step { link, words, cursor_at: None });
+        // Nothing may take a key away that was not there when it was watched.
+        let is_flush = name.starts_with("FLUSH") && self.fresh > 0;
+        if !is_flush && !leeway::is_left_out(&words) {
+            self.steps.push(Step { link, words, cursor_at: None });
+        }
     }
 
     fn name(&mut self, name: &str) -> Vec<Vec<u8>> {
@@ -296,10 +329,10 @@ impl Writer {
         let at = 1 + self.dice.below(words.len().saturating_sub(1));
         match self.dice.below(4) {
             0 if words.len() > 1 => drop(words.pop()),
-            1 => words.push(self.value()),
+            1 => words.push(self.short_value()),
             2 => words.extend(words.get(at).cloned()),
             _ => {
-                let other = self.value();
+                let other = self.short_value();
                 if let Some(word) = words.get_mut(at) {
                     *word = other;
                 }
@@ -388,6 +421,11 @@ impl Writer {
             95..=98 => self.text(3000),
             _ => self.text(70_000),
         }
+    }
+
+    /// One that could be a key as well.
+    fn short_value(&mut self) -> Vec<u8> {
+        if self.dice.chance(75) { self.one(VALUE_POOL) } else { self.text(100) }
     }
 
     fn text(&mut self, most: usize) -> Vec<u8> {

@@ -8,6 +8,7 @@ use crate::dice::Dice;
 use crate::histories::player;
 use crate::reader;
 use crate::scenario;
+use crate::served::{embedded, node};
 use crate::step;
 use crate::tagged::actor;
 use crate::tagged::crowd::worker;
@@ -53,6 +54,8 @@ fn run(words: &[String]) -> Result<(), String> {
         "tagged-writer" => worker::write(folder, number, &mut dice),
         "tagged-collector" => worker::collect(folder, &mut dice),
         "tagged-reader" => worker::read(folder, number, &mut dice),
+        "served-node" => node::serve(folder),
+        "served-embedded" => embedded::write(folder, number, &mut dice),
         "fill" => actor::fill(folder),
         "attach" => scenario::attach(folder),
         other => Err(format!("no role {other}")),

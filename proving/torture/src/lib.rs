@@ -3,6 +3,7 @@
 //! `crash-points`), and at single instructions ([`step`]). Each time another process
 //! verifies the region against an oracle that knows what was acknowledged ([`oracle`]). What the
 //! processes saw of each other meanwhile is judged by a checker of histories ([`histories`]).
+//! A node that serves the region is killed under its clients as well ([`served`]).
 //!
 //! Modules stand in the order of floors: each uses only those below it.
 
@@ -11,6 +12,7 @@
 pub mod run;
 pub mod report;
 pub mod child;
+pub mod served;
 pub mod tagged;
 #[cfg(feature = "crash-points")]
 pub mod points;

@@ -89,6 +89,11 @@ impl User {
         self.is_on
     }
 
+    /// Whether nothing is forbidden to him: every command, key and channel.
+    pub fn may_everything(&self) -> bool {
+        self.may_everything
+    }
+
     /// Whether any password is right.
     pub fn is_nopass(&self) -> bool {
         self.is_nopass

@@ -3,6 +3,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
+use super::keys::check_database;
 use super::pubsub::{leave_all, tell, write_letters};
 use super::transactions::refuse_inside;
 use crate::acl::{DEFAULT_USER, User};
@@ -79,14 +80,9 @@ pub(crate) fn reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>)
 
 /// `SELECT 0`
 pub(crate) fn select(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    match integer(arg(args, 1)).map(i32::try_from) {
-        Some(Ok(0)) => {
-            reply.ok();
-            Ok(())
-        }
-        Some(Ok(_)) => Err(Refusal::fixed("ERR DB index is out of range")),
-        None | Some(Err(_)) => Err(Refusal::NOT_INTEGER),
-    }
+    check_database(arg(args, 1))?;
+    reply.ok();
+    Ok(())
 }
 
 /// `AUTH [user] password`

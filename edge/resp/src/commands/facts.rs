@@ -192,6 +192,11 @@ fn stats(server: &Server, facts: &mut Facts<'_>) {
     facts.say("messages_published", tallies.published.load(Ordering::Relaxed));
     facts.say("pubsub_channels", server.hub.channel_count());
     facts.say("pubsub_patterns", server.hub.patterns());
+    let keyspace = &server.keyspace.counts;
+    facts.say("keyspace_namespaces_watched", keyspace.watched.load(Ordering::Relaxed));
+    facts.say("keyspace_events_seen", keyspace.seen.load(Ordering::Relaxed));
+    facts.say("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
+    facts.say("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
     facts.say("slowlog_entries", server.slow_count());
     // There is nobody to be in sync with, and nothing is thrown away.
     for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {

@@ -2,7 +2,7 @@
 
 use super::arg;
 use crate::client::{Change, Client};
-use crate::number::{integer, integer_or_refuse};
+use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Kept, Spot, put_set, put_string};
 use crate::refusal::Refusal;
@@ -206,16 +206,10 @@ pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// There is one database.
-fn check_database(number: &[u8]) -> Result<(), Refusal> {
-    let number = integer_or_refuse(number)?;
-    match i32::try_from(number) {
-        Ok(0) => Ok(()),
-        Ok(_) => Err(Refusal::fixed("ERR DB index is out of range")),
-        Err(_) => {
-            let (least, most) = (i32::MIN, i32::MAX);
-            let text = format!("ERR value is out of range, value must between {least} and {most}");
-            Err(Refusal::new(text))
-        }
+pub(super) fn check_database(number: &[u8]) -> Result<(), Refusal> {
+    match small_integer_or_refuse(number)? {
+        0 => Ok(()),
+        _ => Err(Refusal::fixed("ERR DB index is out of range")),
     }
 }
 

@@ -18,6 +18,9 @@ type Answer = Result<(), Refusal>;
 /// Entries that `SLOWLOG GET` gives if nobody says how many.
 const SLOW_ENTRIES: usize = 10;
 
+/// The one setting that `CONFIG SET` sets.
+pub(super) const NOTIFY: &str = "notify-keyspace-events";
+
 /// `CONFIG GET pattern ..`
 pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let patterns: Vec<Vec<u8>> = args.from(2).iter().map(<[u8]>::to_ascii_lowercase).collect();
@@ -33,7 +36,7 @@ pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Re
 }
 
 /// The settings of Redis that mean something here, or whose only value is known.
-fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal> {
+pub(super) fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal> {
     let settings = &client.server.settings;
     let seen = client.session().region().inspect()?;
     let (folder, file) = settings.region.rsplit_once('/').unwrap_or((".", &settings.region));
@@ -49,7 +52,6 @@ fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal>
         ("lazyfree-lazy-user-del", "no"),
         ("masterauth", ""),
         ("maxmemory-policy", "noeviction"),
-        ("notify-keyspace-events", ""),
         ("replicaof", ""),
         ("requirepass", ""),
         ("save", ""),
@@ -64,6 +66,7 @@ fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal>
         ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
         ("dbfilename", file.to_owned()),
         ("dir", folder.to_owned()),
+        (NOTIFY, client.server.keyspace.events().letters()),
         ("maxmemory", seen.bytes_max.to_string()),
         ("port", settings.port.to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),

@@ -1,13 +1,16 @@
 //! Strings.
 
+use super::arg;
 use crate::client::{Change, Client};
 use crate::ends::Unit;
-use crate::number::{float, integer, integer_or_refuse, plain_float};
+use crate::long_double::LongDouble;
+use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Kept, Spot, put_string};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use nearstate_model::limits::VALUE_BYTES_MAX;
+use nearstate_store::now_ms_coarse;
 
 type Answer = Result<(), Refusal>;
 
@@ -15,10 +18,6 @@ type Answer = Result<(), Refusal>;
 const TOO_LONG: Refusal =
     Refusal::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
 const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
-
-fn arg(args: Args<'_>, index: usize) -> &[u8] {
-    args.get(index).unwrap_or_default()
-}
 
 /// The bytes of a string, of a record that may not be there.
 fn text<'f>(found: Option<&'f Found<'_>>) -> Result<&'f [u8], Refusal> {
@@ -80,6 +79,37 @@ fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     bytes.get(place(start)..=place(end)).unwrap_or_default()
 }
 
+/// An end among options, which is judged when all of them are read. The same unit may be said
+/// again, as in Redis: the last one counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Until<'a>(Option<(Unit, &'a [u8])>);
+
+impl<'a> Until<'a> {
+    const fn is_empty(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Takes a unit and its number; false if they are none, or another unit was said.
+    fn take(&mut self, option: &[u8], number: Option<&'a [u8]>) -> bool {
+        let (Some(unit), Some(number)) = (Unit::of(option), number) else { return false };
+        if self.0.is_some_and(|(said, _)| said != unit) {
+            return false;
+        }
+        self.0 = Some((unit, number));
+        true
+    }
+
+    /// The end in milliseconds since 1970.
+    fn end(self, name: &str) -> Result<Option<u64>, Refusal> {
+        self.0.map(|(unit, number)| unit.end(number, name)).transpose()
+    }
+}
+
+/// Whether a time has passed; 0 is never.
+fn has_passed(expires_ms: u64) -> bool {
+    expires_ms != 0 && expires_ms <= now_ms_coarse()
+}
+
 /// The options of SET.
 #[expect(clippy::struct_excessive_bools, reason = "four words that a client may give")]
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,29 +124,27 @@ pub(crate) struct SetOptions {
 impl SetOptions {
     pub(crate) fn read(options: Args<'_>) -> Result<Self, Refusal> {
         let mut read = Self::default();
-        let mut at = 0;
-        let mut has_end = false;
-        while let Some(option) = options.get(at) {
+        let mut until = Until::default();
+        let mut rest = options;
+        while let Some(option) = rest.get(0) {
             let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
+            let mut taken = 1;
             if is("nx") && !read.is_present {
                 read.is_absent = true;
             } else if is("xx") && !read.is_absent {
                 read.is_present = true;
             } else if is("get") {
                 read.has_get = true;
-            } else if is("keepttl") && !has_end {
-                (read.is_keeping, has_end) = (true, true);
-            } else if let (Some(unit), Some(number), false) =
-                (Unit::of(option), options.get(at + 1), has_end)
-            {
-                read.expires_ms = unit.end(number, "set")?;
-                has_end = true;
-                at += 1;
+            } else if is("keepttl") && until.is_empty() {
+                read.is_keeping = true;
+            } else if !read.is_keeping && until.take(option, rest.get(1)) {
+                taken = 2;
             } else {
                 return Err(Refusal::SYNTAX);
             }
-            at += 1;
+            rest = rest.from(taken);
         }
+        read.expires_ms = until.end("set")?.unwrap_or_default();
         Ok(read)
     }
 
@@ -177,7 +205,11 @@ pub(crate) fn set_in(
         _ => options.expires_ms,
     };
     drop(found);
-    put_string(change.txn, spot, value, &Kept::until(expires_ms))?;
+    if has_passed(expires_ms) {
+        change.txn.delete(spot.namespace, spot.key)?;
+    } else {
+        put_string(change.txn, spot, value, &Kept::until(expires_ms))?;
+    }
     Ok((true, before))
 }
 
@@ -246,24 +278,38 @@ pub(crate) fn getdel(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
 pub(crate) fn getex(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let option = args.get(2);
-    let end = match (option, args.get(3), args.len()) {
-        (None, _, _) => None,
-        (Some(word), None, _) if word.eq_ignore_ascii_case(b"persist") => Some(0),
-        (Some(word), Some(number), 4) => {
-            let unit = Unit::of(word).ok_or(Refusal::SYNTAX)?;
-            Some(unit.end(number, "getex")?)
+    let mut until = Until::default();
+    let mut is_persisting = false;
+    let mut rest = args.from(2);
+    while let Some(option) = rest.get(0) {
+        if option.eq_ignore_ascii_case(b"persist") && until.is_empty() {
+            is_persisting = true;
+            rest = rest.from(1);
+        } else if !is_persisting && until.take(option, rest.get(1)) {
+            rest = rest.from(2);
+        } else {
+            return Err(Refusal::SYNTAX);
         }
-        _ => return Err(Refusal::SYNTAX),
-    };
-    let Some(end) = end else { return get(client, args, reply) };
+    }
+    if !is_persisting && until.is_empty() {
+        return get(client, args, reply);
+    }
     let value = client.change(|change| {
         let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(None) };
         let Some(found) = change.read_at(spot)? else { return Ok(None) };
         let value = found.string()?.to_vec();
-        let kept = Kept { expires_ms: end, ..Kept::of(&found) };
+        let expires_ms = until.end("getex")?.unwrap_or_default();
+        if found.expires_ms() == expires_ms {
+            // No change, which who watches the key would see.
+            return Ok(Some(value));
+        }
+        let kept = Kept { expires_ms, ..Kept::of(&found) };
         drop(found);
-        put_string(change.txn, spot, &value, &kept)?;
+        if has_passed(expires_ms) {
+            change.txn.delete(spot.namespace, spot.key)?;
+        } else {
+            put_string(change.txn, spot, &value, &kept)?;
+        }
         Ok(Some(value))
     })?;
     reply.bulk_or_nil(value.as_deref());
@@ -409,14 +455,11 @@ pub(crate) fn incrbyfloat(
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> Answer {
-    let delta = float(arg(args, 2)).ok_or(Refusal::NOT_FLOAT)?;
     let sum = edit(client, arg(args, 1), |bytes, is_there| {
-        let number = if is_there { float(bytes) } else { Some(0.0) };
-        let sum = number.ok_or(Refusal::NOT_FLOAT)? + delta;
-        if !sum.is_finite() {
-            return Err(Refusal::NAN_OR_INFINITY);
-        }
-        let sum = plain_float(sum);
+        let number = LongDouble::parse(if is_there { bytes } else { b"0" });
+        let number = number.ok_or(Refusal::NOT_FLOAT)?;
+        let delta = LongDouble::parse(arg(args, 2)).ok_or(Refusal::NOT_FLOAT)?;
+        let sum = number.plus(delta).ok_or(Refusal::NAN_OR_INFINITY)?.text();
         bytes.clear();
         bytes.extend_from_slice(sum.as_bytes());
         Ok(sum)

@@ -1,7 +1,7 @@
 //! Walks over the keys that match a pattern, a slice at a time.
 
-use crate::key_name::pattern_namespace;
-use crate::records::{Records, prefix_of};
+use crate::key_name::{pattern_namespace, prefix_of};
+use crate::records::Records;
 use crate::refusal::Refusal;
 use crate::work::SLICE_BUCKETS;
 use nearstate_store::{Kind, Namespace, View, glob};

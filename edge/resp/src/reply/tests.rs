@@ -131,3 +131,23 @@ fn a_protocol_may_change_between_two_answers() {
     };
     assert_eq!(written(Protocol::Resp2, &write), "$-1|_|");
 }
+
+#[test]
+fn what_has_no_room_is_left_out_and_known() {
+    let mut out = b"before".to_vec();
+    let mut reply = Reply::new(&mut out, Protocol::Resp2).within(20);
+    let mark = reply.mark();
+    reply.array(2);
+    reply.bulk(b"123");
+    assert!(!reply.is_over());
+    reply.bulk(&[b'x'; 100]);
+    reply.bulk(b"1");
+    assert!(reply.is_over());
+    reply.rewind(mark);
+    reply.error("ERR too long");
+    assert_eq!(out, b"before-ERR too long\r\n");
+    let mut made = Vec::new();
+    let mut reply = Reply::new(&mut made, Protocol::Resp3).within(2);
+    reply.made(b"+OK\r\n");
+    assert!(reply.is_over() && made.is_empty());
+}

@@ -252,7 +252,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: READ,
         keys: Places::span(2, 2, 1),
         summary: "How a record is kept.",
-        differs: "The words are Redis'; what lies in the region is the same for all sizes.",
+        differs: "The word is told by what the record is now, in Redis by how it became so; what \
+                  lies in the region is the same for all.",
         run: keys::encoding,
         ..ROW
     },

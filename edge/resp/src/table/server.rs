@@ -3,7 +3,7 @@
 use super::{ANY_TIME, OPERATOR, READ, TALK};
 use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places};
-use crate::commands::{clients, command, connection, facts, server, users};
+use crate::commands::{clients, command, config, connection, facts, server, users};
 
 const ROW: Command = Command { group: Group::Server, ..super::ROW };
 
@@ -295,7 +295,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -2,
         flags: Flags::CONTAINER,
         summary: "Looks at the configuration.",
-        differs: "Only GET: the configuration is a file.",
+        differs: "Only GET, and SET of one setting: the configuration is a file.",
         ..ROW
     },
     Command {
@@ -306,6 +306,25 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N*M), N settings, M patterns",
         differs: "Knows some thirty names.",
         run: server::config_get,
+        ..ROW
+    },
+    Command {
+        name: "config|set",
+        arity: -4,
+        flags: OPERATOR,
+        summary: "Sets `notify-keyspace-events`: which events of keys clients are told.",
+        complexity: "O(N+B), N namespaces, B buckets of theirs, in slices",
+        differs: "Sets no other setting, and this one until the node ends; refused between MULTI \
+                  and EXEC. The events are the region's, so changes by embedded processes are told \
+                  as well: `new`, `set`, `hset` and `sadd` by what the record is after the change \
+                  (EXPIRE of a string is `set`, SREM `sadd`, RENAME `del` and `set`), `del` \
+                  (FLUSHALL: for each key), `expired`; a transaction tells each record once, and \
+                  keys of two namespaces have no order. The letters l, z, t, e, d and m are taken, \
+                  and nothing comes of them. Changes that an embedded process makes within 100 ms \
+                  of making their namespace may not be told. With events chosen each namespace \
+                  takes a MiB for good and its writers tell of each change, also when none are \
+                  chosen any more. `INFO stats` counts what was lost.",
+        run: config::set,
         ..ROW
     },
     Command {

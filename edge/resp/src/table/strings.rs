@@ -5,6 +5,9 @@ use crate::client::Command;
 use crate::command::{Group, Places};
 use crate::commands::strings as run;
 
+/// What the region can keep.
+const LENGTH: &str = "A value has at most 128 MiB.";
+
 const ROW: Command = Command { keys: Places::ONE, group: Group::Strings, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
@@ -22,6 +25,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -3,
         flags: GROW,
         summary: "Sets a key to a value, whatever was there.",
+        differs: "An EXAT or PXAT that has passed deletes the key at once: DBSIZE does not count \
+                  it.",
         ..ROW
     },
     Command {
@@ -109,6 +114,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW_FAST,
         summary: "Appends to a value, or sets it.",
         complexity: "O(N), N bytes of the new value",
+        differs: LENGTH,
         ..ROW
     },
     Command {
@@ -135,6 +141,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: GROW,
         summary: "Overwrites a part of a value.",
         complexity: "O(N), N bytes of the new value",
+        differs: LENGTH,
         ..ROW
     },
     Command {

@@ -44,7 +44,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "Lets EXEC do nothing if one of these keys is changed before.",
         complexity: "O(N), N keys given",
-        differs: "At most 4096 keys.",
+        differs: "At most 4096 keys. A key that was not there, has come and has gone again counts \
+                  as unchanged.",
         run: transactions::watch,
         ..ROW
     },

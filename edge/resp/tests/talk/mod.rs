@@ -12,7 +12,7 @@ use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{Server, Settings};
 use nearstate_resp::table::TABLE;
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, Error, Region};
 
 /// A server on one core.
 pub(crate) struct Place {
@@ -53,6 +53,11 @@ pub(crate) fn place_with(settings: Settings) -> Place {
 }
 
 impl Place {
+    /// Begins what the server does by itself, on the executor of this thread.
+    pub(crate) fn begin(&self) {
+        self.face.begin();
+    }
+
     pub(crate) fn talker(&self) -> Talker {
         let id = self.next.replace(self.next.get() + 1);
         let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
@@ -75,6 +80,11 @@ impl Talker {
             match heard.then {
                 Then::Close => self.is_closed = true,
                 Then::Listen | Then::Work => all.append(&mut self.happen()),
+                Then::Near(what) => {
+                    // There is no node here that could give anything.
+                    let why = Error::BadArgument { detail: "no node".to_owned() };
+                    self.talk.near(what, Some(&why), &mut all);
+                }
             }
             if heard.taken == 0 || self.is_closed || self.rest.is_empty() {
                 return all;
@@ -95,7 +105,7 @@ impl Talker {
                     self.is_closed = true;
                     return all;
                 }
-                Poll::Ready(Then::Listen) | Poll::Pending => return all,
+                Poll::Ready(Then::Listen | Then::Near(_)) | Poll::Pending => return all,
             }
         }
     }

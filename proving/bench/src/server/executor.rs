@@ -1,6 +1,7 @@
 //! What the executor of a core costs: giving way, being held up and let go, deadlines, and wakes
 //! from another thread. Beside it what the same costs with the runtime's own tasks.
 
+use crate::place::pin;
 use crate::stat::median;
 use crate::table::{Align, Table};
 use nearstate_model::{Error, Result};
@@ -8,7 +9,6 @@ use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
     Class, Config, Executor, Gate, Inbox, Outbox, Spin, inbox, timeout, yield_now,
 };
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -231,9 +231,7 @@ fn to_and_fro(spin: Spin, count: u64, processor: usize) -> Result<f64> {
         .name("bench-other".to_owned())
         .spawn(move || {
             // On one processor the two would wait for each other's time slices.
-            let mut own = CpuSet::new();
-            own.set(processor);
-            let _ = sched_setaffinity(None, &own);
+            pin(processor);
             play(spin, here.0, there.1, count)
         })
         .map_err(|e| Error::System {

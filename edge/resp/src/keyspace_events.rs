@@ -1,0 +1,190 @@
+//! Events of keys under Redis' names: which of them clients are told, and what each is called.
+
+use nearstate_model::{Error, Result};
+use nearstate_store::{EventKind, Form};
+
+/// What `notify-keyspace-events` says: a letter for each class of events that is told, and for each
+/// way of telling it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceEvents {
+    bits: u16,
+}
+
+/// The letters in the order in which Redis shows them.
+const LETTERS: [u8; 14] = *b"g$lshzxetdnKEm";
+
+/// What `A` stands for.
+const ALL: u16 = bits(b"g$lshzxetd");
+
+/// Classes of events that happen here.
+const HAPPENING: u16 = bits(b"g$shxn");
+
+/// The bits of some letters; 0 for what is none.
+const fn bits(letters: &[u8]) -> u16 {
+    let mut bits = 0;
+    let mut rest = letters;
+    while let [letter, others @ ..] = rest {
+        bits |= bit(*letter);
+        rest = others;
+    }
+    bits
+}
+
+const fn bit(letter: u8) -> u16 {
+    let mut bit = 1;
+    let mut rest: &[u8] = &LETTERS;
+    while let [known, others @ ..] = rest {
+        if *known == letter {
+            return bit;
+        }
+        bit <<= 1;
+        rest = others;
+    }
+    0
+}
+
+/// What a letter stands for that a client is told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class(u16);
+
+impl Class {
+    /// `K`: in the channel of the key.
+    pub const KEYSPACE: Self = Self(bit(b'K'));
+    /// `E`: in the channel of the event.
+    pub const KEYEVENT: Self = Self(bit(b'E'));
+    /// `g`: what happens to keys of every type.
+    pub const GENERIC: Self = Self(bit(b'g'));
+    /// `$`
+    pub const STRING: Self = Self(bit(b'$'));
+    /// `h`
+    pub const HASH: Self = Self(bit(b'h'));
+    /// `s`
+    pub const SET: Self = Self(bit(b's'));
+    /// `x`
+    pub const EXPIRED: Self = Self(bit(b'x'));
+    /// `n`
+    pub const NEW: Self = Self(bit(b'n'));
+}
+
+impl KeyspaceEvents {
+    /// None.
+    pub const NONE: Self = Self { bits: 0 };
+
+    /// Reads the letters, as Redis takes them.
+    ///
+    /// # Errors
+    /// `BadArgument`: a letter that is none, in Redis' words.
+    pub fn parse(letters: &[u8]) -> Result<Self> {
+        let mut bits = 0;
+        for letter in letters {
+            bits |= match (*letter, bit(*letter)) {
+                (b'A', _) => ALL,
+                (_, 0) => {
+                    return Err(Error::BadArgument {
+                        detail: "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_owned(),
+                    });
+                }
+                (_, bit) => bit,
+            };
+        }
+        Ok(Self { bits })
+    }
+
+    /// The letters, as Redis shows them: `A` for all that it stands for, and then no `n`.
+    pub fn letters(self) -> String {
+        let has_all = self.bits & ALL == ALL;
+        let hidden = if has_all { ALL | Class::NEW.0 } else { 0 };
+        let shown = LETTERS.into_iter().filter(|letter| self.bits & !hidden & bit(*letter) != 0);
+        has_all.then_some(b'A').into_iter().chain(shown).map(char::from).collect()
+    }
+
+    /// True if a class is told, or a way of telling is chosen.
+    pub const fn has(self, class: Class) -> bool {
+        self.bits & class.0 != 0
+    }
+
+    /// True if anything is told that can happen here.
+    pub const fn is_any(self) -> bool {
+        let ways = Class::KEYSPACE.0 | Class::KEYEVENT.0;
+        self.bits & HAPPENING != 0 && self.bits & ways != 0
+    }
+
+    pub(crate) const fn bits(self) -> u16 {
+        self.bits
+    }
+
+    pub(crate) const fn of_bits(bits: u16) -> Self {
+        Self { bits }
+    }
+}
+
+/// What an event of the region is called, in the order in which Redis would tell it.
+///
+/// The region knows that a record was made, changed or deleted, and what it is, and not by which
+/// command: so whatever changes a hash is `hset`.
+pub fn names_of(kind: EventKind, form: Form) -> impl Iterator<Item = (Class, &'static str)> {
+    let new = (kind == EventKind::Created).then_some((Class::NEW, "new"));
+    let named = match (kind, form) {
+        (EventKind::Deleted, _) => (Class::GENERIC, "del"),
+        (EventKind::Expired, _) => (Class::EXPIRED, "expired"),
+        (EventKind::Created | EventKind::Updated, Form::Value) => (Class::STRING, "set"),
+        (EventKind::Created | EventKind::Updated, Form::Blocks) => (Class::HASH, "hset"),
+        (EventKind::Created | EventKind::Updated, Form::Set) => (Class::SET, "sadd"),
+    };
+    new.into_iter().chain(std::iter::once(named))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_taken_and_shown_as_redis_does() {
+        for (said, shown) in [
+            ("", ""),
+            ("KEA", "AKE"),
+            ("KEAn", "AKE"),
+            ("Kn", "nK"),
+            ("AKEnm", "AKEm"),
+            ("Kg$lshzxetdnm", "AKm"),
+            ("E", "E"),
+            ("xxEgx", "gxE"),
+        ] {
+            let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
+            assert_eq!(events.letters(), shown, "{said}");
+        }
+        for said in ["Kq", "kea", "K E", "\u{e9}"] {
+            let Err(Error::BadArgument { detail }) = KeyspaceEvents::parse(said.as_bytes()) else {
+                panic!("{said} was taken")
+            };
+            assert_eq!(detail, "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.");
+        }
+    }
+
+    #[test]
+    fn nothing_is_told_without_a_class_that_can_happen_and_a_way_of_telling_it() {
+        for (said, is_any) in [
+            ("", false),
+            ("KE", false),
+            ("A", false),
+            ("Klzetdm", false),
+            ("Kx", true),
+            ("E$", true),
+            ("En", true),
+            ("KEA", true),
+        ] {
+            let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
+            assert_eq!(events.is_any(), is_any, "{said}");
+        }
+    }
+
+    #[test]
+    fn each_event_has_the_name_that_redis_gives_to_what_it_most_likely_was() {
+        let named = |kind, form| names_of(kind, form).map(|(_, name)| name).collect::<Vec<_>>();
+        assert_eq!(named(EventKind::Created, Form::Value), ["new", "set"]);
+        assert_eq!(named(EventKind::Updated, Form::Blocks), ["hset"]);
+        assert_eq!(named(EventKind::Created, Form::Set), ["new", "sadd"]);
+        assert_eq!(named(EventKind::Deleted, Form::Set), ["del"]);
+        assert_eq!(named(EventKind::Expired, Form::Blocks), ["expired"]);
+    }
+}

@@ -1,0 +1,201 @@
+//! Pipes: bytes arrive in order and once, words are stored again only after they were read, and
+//! nobody sleeps over a byte or over room.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::{check, read, start, wait_for, write};
+use crate::atomic::{AtomicU64, Ordering};
+use crate::pipe_words::{
+    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Words, Writer, fall_asleep, must_call,
+};
+
+/// What can be planted, and the model that must fail then.
+pub(super) const MUTANTS: &[(&str, &str)] = &[
+    ("pipe-tail-relaxed", PIPE),
+    ("tail-load-relaxed", PIPE),
+    ("head-relaxed", PIPE),
+    ("head-load-relaxed", PIPE),
+    ("head-early", PIPE),
+    ("room-unchecked", PIPE),
+    ("pipe-tail-relaxed", PIECES),
+    ("head-word", PIECES),
+    ("sleep-no-fence", SLEEP),
+    ("call-no-fence-pipe", SLEEP),
+];
+
+const PIPE: &str = "pipe::words_are_read_once_written_and_written_once_read";
+const PIECES: &str = "pipe::bytes_of_a_word_that_is_stored_again_come_once_and_in_order";
+const SLEEP: &str = "pipe::nobody_sleeps_over_bytes_or_over_room";
+
+/// Words of which loom reports every access that nothing orders.
+struct Cells(Vec<UnsafeCell<u64>>);
+
+impl Words for Cells {
+    fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        read(&self.0[index])
+    }
+
+    fn store(&self, index: usize, word: u64) {
+        write(&self.0[index], word);
+    }
+}
+
+struct Shared<W> {
+    tail: AtomicU64,
+    head: AtomicU64,
+    words: W,
+    writer_sleeps: AtomicU64,
+    reader_sleeps: AtomicU64,
+    /// Calls that were sent, as a socket keeps them.
+    calls: [AtomicU64; 2],
+}
+
+impl<W: Words> Shared<W> {
+    fn new(words: W) -> Arc<Self> {
+        Arc::new(Self {
+            tail: AtomicU64::new(0),
+            head: AtomicU64::new(0),
+            words,
+            writer_sleeps: AtomicU64::new(0),
+            reader_sleeps: AtomicU64::new(0),
+            calls: [AtomicU64::new(0), AtomicU64::new(0)],
+        })
+    }
+
+    fn pipe(&self) -> PipeWords<'_, W> {
+        PipeWords { tail: &self.tail, head: &self.head, words: &self.words }
+    }
+}
+
+fn cells(count: usize) -> Cells {
+    Cells((0..count).map(|_| UnsafeCell::new(0)).collect())
+}
+
+#[test]
+fn words_are_read_once_written_and_written_once_read() {
+    check(|| {
+        // Whole words, so that none of them is stored while it is read.
+        let shared = Shared::new(cells(1));
+        let writing = start(&shared, |shared: &Shared<Cells>| {
+            let mut writer = Writer::default();
+            for word in 1..=2_u64 {
+                while writer.write(&shared.pipe(), &word.to_le_bytes()).unwrap() == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let reading = start(&shared, |shared: &Shared<Cells>| {
+            let mut reader = Reader::default();
+            for word in 1..=2_u64 {
+                let mut into = [0; 8];
+                while reader.read(&shared.pipe(), &mut into).unwrap() == 0 {
+                    thread::yield_now();
+                }
+                assert_eq!(u64::from_le_bytes(into), word);
+            }
+        });
+        wait_for([writing, reading]);
+    });
+}
+
+/// Words as a product has them.
+struct Own(Vec<AtomicU64>);
+
+impl Words for Own {
+    fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+
+    fn store(&self, index: usize, word: u64) {
+        self.0[index].store(word, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn bytes_of_a_word_that_is_stored_again_come_once_and_in_order() {
+    check(|| {
+        let shared = Shared::new(Own(vec![AtomicU64::new(0)]));
+        let writing = start(&shared, |shared: &Shared<Own>| {
+            let mut writer = Writer::default();
+            for piece in [&[1, 2, 3][..], &[4, 5, 6, 7], &[8, 9]] {
+                let mut rest = piece;
+                while !rest.is_empty() {
+                    let count = writer.write(&shared.pipe(), rest).unwrap();
+                    rest = &rest[count..];
+                    if count == 0 {
+                        thread::yield_now();
+                    }
+                }
+            }
+        });
+        let reading = start(&shared, |shared: &Shared<Own>| {
+            let (mut reader, mut next) = (Reader::default(), 1);
+            while next <= 9 {
+                let mut into = [0; 5];
+                let count = reader.read(&shared.pipe(), &mut into).unwrap();
+                for byte in &into[..count] {
+                    assert_eq!(*byte, next);
+                    next += 1;
+                }
+                if count == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        wait_for([writing, reading]);
+    });
+}
+
+#[test]
+fn nobody_sleeps_over_bytes_or_over_room() {
+    check(|| {
+        let shared = Shared::new(Own(vec![AtomicU64::new(0)]));
+        // The pipe is full, so that the writer needs room; and the reader waits for what comes.
+        let mut full = Writer::default();
+        assert_eq!(full.write(&shared.pipe(), &[1; 8]), Ok(8));
+        let slept = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let wants = Arc::clone(&slept);
+        let writing = start(&shared, move |shared: &Shared<Own>| {
+            let mut writer = full;
+            if writer.write(&shared.pipe(), &[2]).unwrap() == 0 {
+                fall_asleep(&shared.writer_sleeps, FOR_ROOM);
+                if writer.room(&shared.pipe()).unwrap() == 0 {
+                    wants[0].store(1, Ordering::Relaxed);
+                    return;
+                }
+                writer.write(&shared.pipe(), &[2]).unwrap();
+            }
+            if must_call(&shared.reader_sleeps, FOR_BYTES) {
+                shared.calls[1].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let wants = Arc::clone(&slept);
+        let reading = start(&shared, move |shared: &Shared<Own>| {
+            let mut reader = Reader::default();
+            assert_eq!(reader.read(&shared.pipe(), &mut [0; 8]), Ok(8));
+            if must_call(&shared.writer_sleeps, FOR_ROOM) {
+                shared.calls[0].fetch_add(1, Ordering::Relaxed);
+            }
+            fall_asleep(&shared.reader_sleeps, FOR_BYTES);
+            if reader.there(&shared.pipe()).unwrap() == 0 {
+                wants[1].store(1, Ordering::Relaxed);
+            }
+        });
+        wait_for([writing, reading]);
+        let asleep = slept.each_ref().map(|one| one.load(Ordering::Relaxed) == 1);
+        let called = shared.calls.each_ref().map(|one| one.load(Ordering::Relaxed) > 0);
+        assert!(!asleep[0] || called[0], "the writer sleeps, there is room, and nobody called it");
+        // A reader may sleep for bytes of a writer that was called and has not come yet.
+        assert!(!asleep[1] || called[1] || asleep[0], "the reader sleeps over a byte");
+    });
+}

@@ -1,0 +1,323 @@
+//! A ring: two pipes in memory that two processes map, one for each direction (`spec/near.md`).
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::layout::Damage;
+use crate::pipe_words::{FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_call};
+use crate::system;
+
+/// The format of a ring.
+pub const RING_FORMAT: u64 = 1;
+
+/// Bytes of a pipe: what a core reads at once, and the answers that it collects before it sends.
+/// Larger requests and answers go through it in pieces.
+pub const PIPE_BYTES: usize = 64 << 10;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"NEARRING");
+const HEAD_BYTES: usize = 4096;
+const BYTES: usize = HEAD_BYTES + 2 * PIPE_BYTES;
+
+// Words by their index.
+const PIPE_WORDS: usize = PIPE_BYTES / 8;
+const FIRST_WORDS: usize = HEAD_BYTES / 8;
+const REQUEST_TAIL: usize = 0x100 / 8;
+const REQUEST_HEAD: usize = 0x180 / 8;
+const ANSWER_TAIL: usize = 0x200 / 8;
+const ANSWER_HEAD: usize = 0x280 / 8;
+const CLIENT_SLEEPS: usize = 0x300 / 8;
+const NODE_SLEEPS: usize = 0x380 / 8;
+
+/// What came of a read or a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes that went.
+    pub bytes: usize,
+    /// The other side sleeps for this: the caller must call it.
+    pub must_call: bool,
+}
+
+/// What a side sleeps for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Bytes to read.
+    pub bytes: bool,
+    /// Room to write.
+    pub room: bool,
+}
+
+/// One side of a ring. The other side is another process, which is not trusted.
+#[derive(Debug)]
+pub struct PipeEnd {
+    shared: Mapped,
+    is_node: bool,
+    writer: Writer,
+    reader: Reader,
+}
+
+/// The memory, and nothing else in it than words that are accessed atomically.
+#[derive(Debug)]
+struct Mapped {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the memory is only accessed as atomic words.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    fn new(memory: &OwnedFd) -> Result<Self> {
+        let base = system::map_shared(memory.as_fd(), BYTES as u64)?;
+        system::keep_out_of_dumps(base, BYTES as u64);
+        system::prefault(base, 0, BYTES as u64);
+        Ok(Self { base })
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has so many words, is aligned to a page and lasts until `drop`; the
+        // file is sealed against shrinking. Whoever else has it may change each word at any time,
+        // which atomics allow.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), BYTES / 8) }
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> Result<&AtomicU64, Damage> {
+        self.words().get(index).ok_or(Damage("a ring has no such word"))
+    }
+
+    #[inline]
+    fn pipe(&self, is_requests: bool) -> Result<PipeWords<'_, [AtomicU64]>, Damage> {
+        let (tail, head, from) = if is_requests {
+            (REQUEST_TAIL, REQUEST_HEAD, FIRST_WORDS)
+        } else {
+            (ANSWER_TAIL, ANSWER_HEAD, FIRST_WORDS + PIPE_WORDS)
+        };
+        Ok(PipeWords {
+            tail: self.word(tail)?,
+            head: self.word(head)?,
+            words: self.words().get(from..from + PIPE_WORDS).unwrap_or_default(),
+        })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the words are lent by `self` only, so nobody has one any more.
+        unsafe { system::unmap(self.base, BYTES as u64) };
+    }
+}
+
+impl PipeEnd {
+    /// Makes a ring: the node's side of it, and the memory for its client.
+    ///
+    /// # Errors
+    /// `System` if there is no memory or no descriptor, `Full` without memory.
+    pub fn create() -> Result<(Self, OwnedFd)> {
+        let memory = system::sealed_memory(BYTES as u64)?;
+        let shared = Mapped::new(&memory)?;
+        for (index, word) in [MAGIC, RING_FORMAT, PIPE_BYTES as u64].into_iter().enumerate() {
+            shared.word(index)?.store(word, Ordering::Relaxed);
+        }
+        Ok((Self::on(shared, true), memory))
+    }
+
+    /// The client's side of a ring that a node has made.
+    ///
+    /// # Errors
+    /// `BadArgument` for what is no ring of this format.
+    pub fn attach(memory: OwnedFd) -> Result<Self> {
+        let refused = |what: &str| Error::BadArgument {
+            detail: format!("what the node gave is no ring ({what}); is it of another release?"),
+        };
+        if !system::is_sealed(memory.as_fd()) {
+            return Err(refused("its memory is not sealed"));
+        }
+        let file = File::from(memory);
+        let mut head = [0; 24];
+        let length = file.metadata().map(|found| found.len()).unwrap_or_default();
+        if length != BYTES as u64 || file.read_exact_at(&mut head, 0).is_err() {
+            return Err(refused("its length"));
+        }
+        let expected = [MAGIC, RING_FORMAT, PIPE_BYTES as u64];
+        if head.as_chunks::<8>().0 != expected.map(u64::to_le_bytes) {
+            return Err(refused("its first words"));
+        }
+        Ok(Self::on(Mapped::new(&OwnedFd::from(file))?, false))
+    }
+
+    fn on(shared: Mapped, is_node: bool) -> Self {
+        Self { shared, is_node, writer: Writer::default(), reader: Reader::default() }
+    }
+
+    #[inline]
+    fn sleeps(&self, is_node: bool) -> Result<&AtomicU64, Damage> {
+        self.shared.word(if is_node { NODE_SLEEPS } else { CLIENT_SLEEPS })
+    }
+
+    /// Writes as much as there is room for; 0 bytes: none.
+    ///
+    /// # Errors
+    /// `Damaged` if the other side does not keep to the protocol. The ring is of no use any more.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> Result<Moved> {
+        let pipe = self.shared.pipe(!self.is_node)?;
+        let bytes = self.writer.write(&pipe, bytes)?;
+        let must_call = bytes > 0 && must_call(self.sleeps(!self.is_node)?, FOR_BYTES);
+        Ok(Moved { bytes, must_call })
+    }
+
+    /// Reads as much as is there; 0 bytes: nothing.
+    ///
+    /// # Errors
+    /// As [`PipeEnd::write`].
+    #[inline]
+    pub fn read(&mut self, into: &mut [u8]) -> Result<Moved> {
+        let pipe = self.shared.pipe(self.is_node)?;
+        let bytes = self.reader.read(&pipe, into)?;
+        let must_call = bytes > 0 && must_call(self.sleeps(!self.is_node)?, FOR_ROOM);
+        Ok(Moved { bytes, must_call })
+    }
+
+    /// True if something of what is wanted can be had, or the ring is broken.
+    #[inline]
+    pub fn has(&self, wants: Wants) -> bool {
+        let has_bytes = || {
+            let pipe = self.shared.pipe(self.is_node)?;
+            Ok::<_, Damage>(self.reader.there(&pipe)? > 0)
+        };
+        let has_room = || {
+            let pipe = self.shared.pipe(!self.is_node)?;
+            Ok::<_, Damage>(self.writer.room(&pipe)? > 0)
+        };
+        wants.bytes && has_bytes().unwrap_or(true) || wants.room && has_room().unwrap_or(true)
+    }
+
+    /// Tells the other side that this one sleeps. `false`: it must not, there is something to do.
+    #[inline]
+    pub fn fall_asleep(&self, wants: Wants) -> bool {
+        let bits = if wants.bytes { FOR_BYTES } else { 0 } | if wants.room { FOR_ROOM } else { 0 };
+        let Ok(own) = self.sleeps(self.is_node) else { return false };
+        fall_asleep(own, bits);
+        if self.has(wants) {
+            self.wake();
+            return false;
+        }
+        true
+    }
+
+    /// Tells the other side that this one is awake.
+    #[inline]
+    pub fn wake(&self) {
+        if let Ok(own) = self.sleeps(self.is_node)
+            && own.load(Ordering::Relaxed) != 0
+        {
+            own.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> (PipeEnd, PipeEnd, File) {
+        let (node, memory) = PipeEnd::create().unwrap();
+        let file = File::from(memory.try_clone().unwrap());
+        (node, PipeEnd::attach(memory).unwrap(), file)
+    }
+
+    #[test]
+    fn what_one_side_writes_the_other_reads_in_both_directions() {
+        let (mut node, mut client, _) = ring();
+        let large: Vec<u8> = (0..3 * PIPE_BYTES).map(|n| (n % 251) as u8).collect();
+        for is_request in [true, false] {
+            let ends = (&mut node, &mut client);
+            let (to, from) = if is_request { ends } else { (ends.1, ends.0) };
+            let (mut sent, mut got) = (0, Vec::new());
+            while got.len() < large.len() {
+                sent += from.write(&large[sent..]).unwrap().bytes;
+                let mut into = [0; 1000];
+                let bytes = to.read(&mut into).unwrap().bytes;
+                got.extend_from_slice(&into[..bytes]);
+            }
+            assert_eq!(got, large);
+            assert_eq!(to.read(&mut [0; 8]).unwrap(), Moved { bytes: 0, must_call: false });
+        }
+    }
+
+    #[test]
+    fn who_sleeps_is_called_once_and_for_what_it_sleeps() {
+        let (mut node, mut client, _) = ring();
+        let (bytes, room) =
+            (Wants { bytes: true, room: false }, Wants { bytes: false, room: true });
+        assert!(node.fall_asleep(bytes));
+        assert!(client.write(b"a").unwrap().must_call && !client.write(b"b").unwrap().must_call);
+        assert!(!node.fall_asleep(bytes), "there are bytes");
+        while client.write(&[7; 999]).unwrap().bytes > 0 {}
+        assert!(client.fall_asleep(room));
+        assert!(node.read(&mut [0; 100]).unwrap().must_call);
+        client.wake();
+        assert!(!client.fall_asleep(room) && !node.read(&mut [0; 100]).unwrap().must_call);
+    }
+
+    #[test]
+    fn any_words_in_the_ring_are_bytes_or_damage() {
+        let (mut node, _client, file) = ring();
+        let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut damaged = 0;
+        for _ in 0..20_000 {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            let at = [0x100, 0x180, 0x200, 0x280, 0x300, 0x380, 0, 4096][dice as usize % 8];
+            let word = [dice, 0, u64::MAX, dice % 100_000][(dice >> 8) as usize % 4];
+            file.write_all_at(&word.to_le_bytes(), at).unwrap();
+            let mut into = [0; 300];
+            let read = node.read(&mut into);
+            let wrote = node.write(&into);
+            damaged += usize::from(read.is_err()) + usize::from(wrote.is_err());
+            for moved in read.into_iter().chain(wrote) {
+                assert!(moved.bytes <= 300);
+            }
+            let _ = node.fall_asleep(Wants { bytes: true, room: true });
+        }
+        assert!(damaged > 1000);
+    }
+
+    #[test]
+    fn nobody_can_shrink_the_memory_and_a_hole_in_it_is_zeros() {
+        let (mut node, mut client, file) = ring();
+        assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
+        client.write(&[9; 5000]).unwrap();
+        punch(&file, BYTES as u64);
+        assert_eq!(node.read(&mut [0; 100]).unwrap().bytes, 0, "the tail is 0 again");
+    }
+
+    #[test]
+    fn what_is_no_ring_is_refused() {
+        assert!(PipeEnd::attach(unsealed()).unwrap_err().to_string().contains("sealed"));
+        let short = system::sealed_memory(4096).unwrap();
+        assert!(PipeEnd::attach(short).unwrap_err().to_string().contains("length"));
+        let empty = system::sealed_memory(BYTES as u64).unwrap();
+        assert!(PipeEnd::attach(empty).unwrap_err().to_string().contains("first words"));
+    }
+
+    fn punch(file: &File, bytes: u64) {
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: the call touches no memory of ours but the ring's, which is words.
+        let done = unsafe {
+            libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(file), how, 0, bytes.cast_signed())
+        };
+        assert_eq!(done, 0);
+    }
+
+    /// A file that is not sealed.
+    fn unsealed() -> OwnedFd {
+        File::open("/proc/self/exe").unwrap().into()
+    }
+}

@@ -1,0 +1,142 @@
+//! Waiting at several rings in one thread.
+
+use std::time::{Duration, Instant};
+
+use nearstate_model::{Error, Result};
+
+use super::{RING_WAITERS, RingWaiter, SLEEP_MAX};
+use crate::ring_words::enlist;
+use crate::system::{FUTEXES_MAX, futex_wait_any};
+
+/// Waits until one of some rings has an entry at or after the position of its reader, for so long
+/// at the most, or until `is_over` says so: that is asked once more after a [`RingWaiter::wake`] of
+/// the first ring. True if there is such an entry.
+///
+/// An entry of one of the first 128 rings ends the wait at once (on a kernel before 5.16 within
+/// 5 ms), one of another ring within 100 ms. Without rings it ends at once.
+///
+/// # Errors
+/// `Damaged`, `Forked`, `System`.
+pub fn wait_any(
+    waits: &[(RingWaiter, u64)],
+    timeout: Duration,
+    is_over: impl Fn() -> bool,
+) -> Result<bool> {
+    let begun = Instant::now();
+    let mut words = Vec::with_capacity(waits.len().min(FUTEXES_MAX));
+    loop {
+        if waits.iter().any(|(waiter, _)| waiter.is_forked()) {
+            return Err(Error::Forked);
+        }
+        if is_any_beyond(waits)? {
+            return Ok(true);
+        }
+        let left = timeout.saturating_sub(begun.elapsed());
+        if left.is_zero() || waits.is_empty() {
+            return Ok(false);
+        }
+        words.clear();
+        for (waiter, _) in waits.iter().take(FUTEXES_MAX) {
+            let word = waiter.shared.map.word(waiter.ring_at.saturating_add(RING_WAITERS))?;
+            words.push((word, enlist(word)));
+        }
+        // Behind the bits: whoever ends the wait after this look finds them, and wakes.
+        if is_over() {
+            return Ok(false);
+        }
+        if !is_any_beyond(waits)? {
+            futex_wait_any(&words, left.min(SLEEP_MAX))?;
+        }
+    }
+}
+
+fn is_any_beyond(waits: &[(RingWaiter, u64)]) -> Result<bool> {
+    for (waiter, position) in waits {
+        if waiter.is_beyond(*position)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::region::Region;
+    use crate::ring::tests::Place;
+    use crate::ring::{Next, RingReader, Start};
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// A region with so many rings, and a reader of each.
+    fn rings(name: &str, count: usize) -> (Place, Region, Vec<(u64, RingReader)>) {
+        let place = Place::new(name);
+        let region = place.region();
+        let member = region.member().unwrap();
+        let rings = (0..count)
+            .map(|number| {
+                let table = member.namespace(format!("n{number}").as_bytes(), 1).unwrap();
+                let at = member.open_watch_ring(table, 1 << 16).unwrap();
+                (at, member.ring_reader(at, Start::Tail).unwrap())
+            })
+            .collect();
+        (place, region, rings)
+    }
+
+    fn waits(rings: &[(u64, RingReader)]) -> Vec<(RingWaiter, u64)> {
+        rings.iter().map(|(_, reader)| (reader.waiter(), reader.position())).collect()
+    }
+
+    #[test]
+    fn an_entry_of_any_ring_ends_the_wait_also_of_one_beyond_what_the_kernel_takes() {
+        let (_place, region, mut rings) = rings("any", FUTEXES_MAX + 2);
+        for which in [0, 5, FUTEXES_MAX + 1] {
+            let waits = waits(&rings);
+            assert!(!wait_any(&waits, Duration::ZERO, || false).unwrap());
+            let (at, reader) = &mut rings[which];
+            let is_asleep = AtomicBool::new(false);
+            let is_over = || {
+                is_asleep.store(true, Ordering::SeqCst);
+                false
+            };
+            let told = std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| wait_any(&waits, LONG, is_over));
+                while !is_asleep.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                let member = region.member().unwrap();
+                assert!(member.append_alone(*at, b"entry").unwrap());
+                waiting.join().unwrap().unwrap()
+            });
+            assert!(told, "{which}");
+            assert_eq!(reader.next(&mut Vec::new()).unwrap(), Next::Entry { number: 0 });
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_that_it_is_over_and_sleeps_no_longer_than_it_wishes() {
+        let (_place, _region, rings) = rings("any-over", 3);
+        let waits = waits(&rings);
+        let (begun, short) = (Instant::now(), Duration::from_millis(250));
+        assert!(!wait_any(&waits, short, || false).unwrap());
+        assert!(begun.elapsed() >= short, "it did sleep");
+        assert!(!wait_any(&[], LONG, || false).unwrap());
+        let (is_asleep, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let asked = || {
+            is_asleep.store(true, Ordering::SeqCst);
+            is_over.load(Ordering::SeqCst)
+        };
+        let told = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| wait_any(&waits, LONG, asked));
+            while !is_asleep.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            is_over.store(true, Ordering::SeqCst);
+            waits[0].0.wake().unwrap();
+            waiting.join().unwrap().unwrap()
+        });
+        assert!(!told);
+    }
+}

@@ -1,0 +1,94 @@
+//! A region that is attached by open files of it, as a node passes them to its clients.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nearstate_store::{CreateOptions, Error, Region, RegionFiles, Schema, check};
+
+fn region(folder: &Path) -> Region {
+    Region::create(&folder.join("region"), &CreateOptions::default()).unwrap()
+}
+
+fn name() -> &'static Path {
+    Path::new("near:/run/near.sock")
+}
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_region_is_attached_without_its_path_and_lives_as_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    let given = region(folder.path());
+    // As in another mount namespace: the path leads to nothing.
+    fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+    let taken = Region::attach_files(given.files().unwrap(), name()).unwrap();
+    let (one, other) = (given.session().unwrap(), taken.session().unwrap());
+    let ns = one.namespace("ue", &Schema::default()).unwrap();
+    one.put(ns, b"k", b"given").unwrap();
+    let ns = other.namespace("ue", &Schema::default()).unwrap();
+    assert_eq!(other.get(ns, b"k").unwrap().unwrap().bytes(), b"given");
+    for number in 0..20_000_u32 {
+        other.put(ns, &number.to_le_bytes(), &[7; 1000]).unwrap();
+    }
+    assert_eq!(given.inspect().unwrap().members.len(), 2);
+    drop((one, given));
+    // The one that is left holds its own life, not the giver's.
+    other.put(ns, b"k", b"alone").unwrap();
+    drop((other, taken));
+    assert!(check(&folder.path().join("elsewhere")).unwrap().is_clean());
+}
+
+#[test]
+fn one_open_file_twice_is_refused_and_leaves_nothing_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let given = region(folder.path());
+    for _ in 0..3 {
+        let files = given.files().unwrap();
+        let twice = RegionFiles { anchor: files.file.try_clone().unwrap(), file: files.file };
+        let error = Region::attach_files(twice, name()).unwrap_err();
+        assert!(matches!(error, Error::BadArgument { .. }), "{error}");
+    }
+    Region::attach_files(given.files().unwrap(), name()).unwrap().session().unwrap();
+}
+
+#[test]
+fn other_files_are_refused_as_they_are_by_their_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let given = region(folder.path());
+    let text = folder.path().join("text");
+    fs::write(&text, "no region").unwrap();
+    let open = |path: &Path| -> OwnedFd {
+        OpenOptions::new().read(true).write(true).open(path).unwrap().into()
+    };
+    let text = || open(&text);
+    let mixed = RegionFiles { file: given.files().unwrap().file, anchor: text() };
+    let readable = File::open(folder.path().join("region")).unwrap().into();
+    for wrong in [
+        RegionFiles { file: text(), anchor: text() },
+        mixed,
+        RegionFiles { file: readable, anchor: given.files().unwrap().anchor },
+    ] {
+        Region::attach_files(wrong, name()).unwrap_err();
+    }
+}
+
+#[test]
+fn a_thousand_attaches_leave_no_descriptor_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let given = region(folder.path());
+    let round = || {
+        let taken = Region::attach_files(given.files().unwrap(), name()).unwrap();
+        drop(taken.session().unwrap());
+    };
+    round();
+    let before = open_files();
+    (0..1000).for_each(|_| round());
+    // Other tests of this process open some of their own meanwhile.
+    assert!(open_files() < before + 100, "{before} became {}", open_files());
+}
