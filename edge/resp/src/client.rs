@@ -96,11 +96,13 @@ impl<'c> Client<'c> {
     /// What the store says.
     #[inline]
     pub fn read(&self, key: &[u8]) -> Result<Option<Found<'c>>, Refusal> {
-        let Some(Spot { namespace, key }) = self.records.find(key)? else { return Ok(None) };
-        Ok(match self.txn {
-            None => self.session().get(namespace, key)?.map(Found::View),
-            Some(txn) => txn.get(namespace, key)?.map(Found::Record),
-        })
+        let found = match (self.records.find(key)?, self.txn) {
+            (None, _) => None,
+            (Some(spot), None) => self.session().get(spot.namespace, spot.key)?.map(Found::View),
+            (Some(spot), Some(txn)) => txn.get(spot.namespace, spot.key)?.map(Found::Record),
+        };
+        self.records.note(found.is_some());
+        Ok(found)
     }
 
     /// Runs a change in a transaction of its own, again if others were faster; or in that of

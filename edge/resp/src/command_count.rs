@@ -10,6 +10,8 @@ pub struct CommandCounts {
     commands: Vec<Count>,
     requests: AtomicU64,
     errors: AtomicU64,
+    /// Reads that found a record, and that found none.
+    found: [AtomicU64; 2],
     /// How long requests of each class took, in nanoseconds.
     latencies: [Histogram; Class::ALL.len()],
 }
@@ -90,6 +92,7 @@ impl CommandCounts {
             commands: commands.map(count).collect(),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            found: [none(), none()],
             latencies: Class::ALL.map(|_| Histogram::default()),
         }
     }
@@ -117,6 +120,18 @@ impl CommandCounts {
     /// Requests, and how many of them were refused.
     pub fn totals(&self) -> (u64, u64) {
         (self.requests.load(Ordering::Relaxed), self.errors.load(Ordering::Relaxed))
+    }
+
+    /// Adds reads that found a record, and that found none.
+    pub(crate) fn add_found(&self, more: [u64; 2]) {
+        for (count, more) in self.found.iter().zip(more) {
+            add(count, more);
+        }
+    }
+
+    /// Reads that found a record, and that found none.
+    pub fn found(&self) -> [u64; 2] {
+        self.found.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// How long the requests of each class took, in nanoseconds, in the order of [`Class::ALL`].

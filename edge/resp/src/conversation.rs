@@ -138,6 +138,7 @@ impl Conversation for Talk {
                 break Then::Work;
             }
         };
+        self.core.note_found();
         Heard { taken, then }
     }
 

@@ -95,6 +95,15 @@ impl OnCore {
         self.core.limits().output_bytes_max
     }
 
+    /// Counts what reads have found.
+    #[inline]
+    pub(crate) fn note_found(&self) {
+        let found = self.records.take_found();
+        if found != [0, 0] {
+            self.counts.add_found(found);
+        }
+    }
+
     /// Some requests have come.
     pub(crate) fn begin(&self) {
         self.last.set(self.core.clock().now());

@@ -20,6 +20,8 @@ pub struct Records {
     /// The last one that was asked for: most requests ask for the same again.
     last: RefCell<String>,
     last_namespace: Cell<Option<Namespace>>,
+    /// Reads that found a record, and that found none, since the last [`Records::take_found`].
+    found: [Cell<u64>; 2],
 }
 
 /// Where a key's record is.
@@ -40,7 +42,22 @@ impl Records {
             known: RefCell::default(),
             last: RefCell::default(),
             last_namespace: Cell::new(None),
+            found: Default::default(),
         }
+    }
+
+    /// Counts a read.
+    #[inline]
+    pub(crate) fn note(&self, is_there: bool) {
+        let [hits, misses] = &self.found;
+        let count = if is_there { hits } else { misses };
+        count.set(count.get() + 1);
+    }
+
+    /// Reads that found a record, and that found none, since this was asked before.
+    #[inline]
+    pub(crate) fn take_found(&self) -> [u64; 2] {
+        self.found.each_ref().map(Cell::take)
     }
 
     /// The session.

@@ -226,17 +226,13 @@ impl Server {
     }
 }
 
-/// Counts over all cores. Written once for each batch of requests, not for each request.
+/// Counts over all cores.
 #[derive(Debug, Default)]
 pub struct Tallies {
     /// Connections that came.
     pub connections: AtomicU64,
     /// Messages published.
     pub published: AtomicU64,
-    /// Keys that were asked for and there.
-    pub hits: AtomicU64,
-    /// Keys that were asked for and not there.
-    pub misses: AtomicU64,
     /// Requests, core by core.
     cores: Mutex<Vec<Arc<CommandCounts>>>,
 }
@@ -254,6 +250,14 @@ impl Tallies {
     /// From now on the requests of one more core count.
     pub(crate) fn enlist(&self, core: Arc<CommandCounts>) {
         self.cores().push(core);
+    }
+
+    /// Reads that found a record, and that found none.
+    pub fn found(&self) -> [u64; 2] {
+        self.cores()
+            .iter()
+            .map(|core| core.found())
+            .fold([0, 0], |[hits, misses], [more, less]| [hits + more, misses + less])
     }
 
     /// All requests, and how many of them were answered with an error.

@@ -394,3 +394,16 @@ fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
     assert!(time.starts_with(&format!("*2|$10|{prefix}")), "{time}");
     assert_eq!(talker.ask("LASTSAVE"), format!(":{}|", place.server.settings.started_ms / 1000));
 }
+
+#[test]
+fn info_counts_the_reads_that_found_something_and_those_that_did_not() {
+    let place = place();
+    let mut talker = place.talker();
+    talker.ask("SET there v");
+    talker.ask("GET there");
+    talker.ask("MGET there absent {no},namespace");
+    let said = talker.ask("INFO stats");
+    for line in ["keyspace_hits:2", "keyspace_misses:2"] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}

@@ -187,8 +187,9 @@ fn stats(server: &Server, facts: &mut Facts<'_>) {
     facts.say("total_connections_received", tallies.connections.load(Ordering::Relaxed));
     facts.say("total_commands_processed", requests);
     facts.say("total_error_replies", errors);
-    facts.say("keyspace_hits", tallies.hits.load(Ordering::Relaxed));
-    facts.say("keyspace_misses", tallies.misses.load(Ordering::Relaxed));
+    let [hits, misses] = tallies.found();
+    facts.say("keyspace_hits", hits);
+    facts.say("keyspace_misses", misses);
     facts.say("messages_published", tallies.published.load(Ordering::Relaxed));
     facts.say("pubsub_channels", server.hub.channel_count());
     facts.say("pubsub_patterns", server.hub.patterns());
