@@ -18,7 +18,7 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
     let mut requests = 0;
     for place in &mut wanted {
         let Some((key, rest)) = request(input) else { break };
-        *place = records.find(key).ok().flatten().map(|spot| (spot.namespace, spot.key));
+        *place = records.known_spot(key).map(|spot| (spot.namespace, spot.key));
         input = rest;
         requests += 1;
     }

@@ -2,7 +2,7 @@
 
 use crate::ahead;
 use crate::client::{Client, Command};
-use crate::command::Flags;
+use crate::command::{Flags, Places};
 use crate::commands::{near, pubsub};
 use crate::link::{Link, Queue};
 use crate::on_core::OnCore;
@@ -13,6 +13,8 @@ use crate::server::SlowRequest;
 use crate::table::TABLE;
 use crate::work::Progress;
 use nearstate_model::Error;
+use nearstate_model::limits::CHANNEL_BYTES_MAX;
+use nearstate_node::executor::is_due;
 use nearstate_node::{Conversation, ENOUGH, Heard, Near, Then};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -20,6 +22,9 @@ use std::task::{Context, Poll};
 /// Arguments of a slow request that are kept, and bytes of each, as in Redis.
 const SLOW_ARGS_MAX: usize = 32;
 const SLOW_ARG_BYTES_MAX: usize = 128;
+
+/// Requests between two looks at the clock, whether it is somebody else's turn.
+const REQUESTS_PER_LOOK: u64 = 4;
 
 /// Bytes that `MULTI` may queue. More is refused before it costs memory.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -34,6 +39,8 @@ pub(crate) struct Talk {
     parser: Parser,
     /// Requests whose records were asked for already.
     ahead: usize,
+    /// Requests so far.
+    requests: u64,
 }
 
 impl Talk {
@@ -41,7 +48,7 @@ impl Talk {
     pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
         let mut parser = Parser::new(core.server.settings.request_bytes_max);
         parser.set_stranger(link.user.is_none());
-        Self { core, link, parser, ahead: 0 }
+        Self { core, link, parser, ahead: 0, requests: 0 }
     }
 
     /// Answers one request.
@@ -114,12 +121,13 @@ impl Conversation for Talk {
                 Parsed::Request { taken: bytes } => {
                     if self.ahead > 0 {
                         self.ahead -= 1;
-                    } else if bytes < rest.len() {
+                    } else if bytes < rest.len() && self.link.user.is_some() {
                         self.ahead = ahead::look(&self.core.records, rest).saturating_sub(1);
                     }
                     let args = self.parser.args(rest);
                     Self::answer(&self.core, &mut self.link, args, output);
                     taken += bytes;
+                    self.requests = self.requests.wrapping_add(1);
                 }
                 Parsed::Incomplete { .. } => break Then::Listen,
                 Parsed::Broken(broken) => {
@@ -131,11 +139,16 @@ impl Conversation for Talk {
             if self.link.is_closing {
                 break Then::Close;
             }
+            // What is left is heard in another turn: others are served between.
+            let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
             if let Some(what) = self.link.near.take() {
                 break Then::Near(what);
             }
             if self.link.work.is_some() {
                 break Then::Work;
+            }
+            if is_due {
+                break Then::Listen;
             }
         };
         self.core.note_found();
@@ -143,7 +156,9 @@ impl Conversation for Talk {
     }
 
     fn kept(&self) -> usize {
-        self.parser.kept() + self.link.queue.as_ref().map_or(0, |queue| queue.bytes)
+        let queued = self.link.queue.as_ref().map_or(0, |queue| queue.bytes);
+        let watched: usize = self.link.watched.iter().map(|watched| watched.key.len()).sum();
+        self.parser.kept() + queued + watched
     }
 
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
@@ -196,11 +211,26 @@ fn judge(link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
         };
     };
     let command = asked?;
+    if !matches!(command.channels, Places::No) {
+        judge_channels(command, args)?;
+    }
     user.check(command, args)?;
     if link.protocol == Protocol::Resp2 && link.hears() > 0 {
         pubsub::may_run_while_hearing(command)?;
     }
     Ok(command)
+}
+
+/// A name is compared with patterns, which takes as long as both are long.
+fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), Refusal> {
+    let mut names = command.channels.of(args).filter_map(|at| args.get(at));
+    match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
+        Some(name) => Err(Refusal::new(format!(
+            "ERR a channel of {} bytes: its name may have {CHANNEL_BYTES_MAX}",
+            name.len()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Between MULTI and EXEC commands are queued, but for those that are about that.

@@ -76,6 +76,15 @@ impl Records {
         Ok(found.map(|namespace| Spot { namespace, key }))
     }
 
+    /// As [`Records::find`], of namespaces that were met only: no look into the region.
+    #[inline]
+    pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+        let KeyName { namespace, key } = KeyName::of(key);
+        let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
+        let namespace = last.or_else(|| self.known.borrow().get(namespace).copied())?;
+        Some(Spot { namespace, key })
+    }
+
     /// Where a key's record is to be. Makes its namespace if there is none.
     ///
     /// # Errors

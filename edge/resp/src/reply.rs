@@ -179,6 +179,9 @@ impl<'o> Reply<'o> {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
             Protocol::Resp3 => {
+                if !self.has_room(text.len()) {
+                    return;
+                }
                 self.out.reserve(text.len() + HEAD_BYTES_MAX + 6);
                 self.head(b'=', text.len() + 4);
                 self.out.extend_from_slice(b"txt:");

@@ -150,3 +150,19 @@ fn a_client_has_a_bound_and_is_told_what_to_do() {
     assert_eq!(came(&mut talker), "");
     assert!(talker.is_closed, "who does not read is not waited for");
 }
+
+#[test]
+fn the_name_of_a_channel_is_bounded_wherever_it_is_said() {
+    let place = place();
+    let mut talker = place.talker();
+    let long = vec![b'c'; 4097];
+    for request in [
+        &[b"PUBLISH", &long[..], b"m"][..],
+        &[b"SUBSCRIBE", &long],
+        &[b"PSUBSCRIBE", b"a", &long],
+        &[b"SETPUB", b"k", b"v", &long, b"m"],
+    ] {
+        assert!(talker.ask_bytes(request).starts_with("-ERR a channel of 4097 bytes"));
+    }
+    assert_eq!(talker.ask("GET k"), "$-1|");
+}

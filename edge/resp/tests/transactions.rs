@@ -326,3 +326,17 @@ fn a_transaction_has_bounds() {
     assert!(answer.starts_with("*3|+OK|+OK|-ERR "), "{answer}");
     assert_eq!(talker.ask("MGET k0 k3999 k4000 k4096"), "*4|$1|v|$1|v|$-1|$-1|");
 }
+
+#[test]
+fn what_watch_keeps_is_bounded_and_an_exec_that_only_reads_makes_nothing() {
+    let place = place();
+    let mut talker = place.talker();
+    let long = vec![b'k'; 4096 + 255 + 4];
+    assert!(talker.ask_bytes(&[b"WATCH", &long]).starts_with("-ERR a key of 4355 bytes"));
+    assert_eq!(talker.ask("WATCH {absent},k"), "+OK|");
+    assert_eq!(talker.ask("MULTI"), "+OK|");
+    assert_eq!(talker.ask("GET {other},k"), "+QUEUED|");
+    assert_eq!(talker.ask("EXEC"), "*1|$-1|");
+    let session = place.region.session().expect("a session");
+    assert!(session.known_namespace("absent").expect("no damage").is_none());
+}

@@ -153,6 +153,7 @@ impl Rounds {
     fn turn<T>(&self, cx: &mut Context<'_>, mut is_done: impl FnMut() -> Poll<T>) -> Poll<T> {
         ready::set_sleeper(None);
         self.here.remote.unpark();
+        let begun = self.here.clock.now();
         loop {
             let is_more = self.round();
             if let Poll::Ready(done) = is_done() {
@@ -163,7 +164,10 @@ impl Rounds {
                 return look_at_sockets(cx);
             }
             if self.is_worth_looking() {
-                if self.looks_out() {
+                // Whoever comes through memory again and again must not keep those away who come
+                // by sockets: they are looked at after a round's time at the latest.
+                let has_time = self.here.clock.now().saturating_sub(begun) < self.round;
+                if has_time && self.looks_out() {
                     continue;
                 }
                 return look_at_sockets(cx);

@@ -122,18 +122,18 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     let proving = settings.tls_clients.is_some();
     let tls = settings.tls_listen.iter().map(|address| (address, true));
     for (address, is_tls) in plain.chain(tls).filter(|(address, _)| is_wide(address)) {
-        if is_tls && (proving || users.welcome().is_none()) {
+        if is_tls && (proving || !users.let_strangers_in()) {
             continue;
         }
-        if users.welcome().is_none() {
+        if !users.let_strangers_in() {
             log::say(log::IN_THE_CLEAR, &[("address", address)]);
         } else if settings.is_insecure {
             log::say(log::OPEN_TO_ALL, &[("address", address)]);
         } else {
             return Err(refused(format!(
                 "other hosts reach {address}, and nobody is asked there who he is: declare users \
-                 (users.file with lines such as `user xapp on >secret ~* +@all`, and no `default` \
-                 user with `nopass`), or let them come in over TLS with certificates (tls.listen, \
+                 (users.file with lines such as `user xapp on >secret ~* +@all`, and no user \
+                 with `nopass`), or let them come in over TLS with certificates (tls.listen, \
                  tls.client_authorities), or listen at 127.0.0.1 or at a Unix socket, or say \
                  `--insecure` if the network itself keeps strangers away"
             )));

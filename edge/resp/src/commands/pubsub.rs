@@ -12,7 +12,6 @@ use crate::parse::Args;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::server::Server;
-use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
@@ -117,12 +116,6 @@ pub(crate) fn punsubscribe(
 fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'_>) -> Answer {
     refuse_inside(client, args)?;
     let names = args.from(1);
-    if let Some(name) = names.iter().find(|name| name.len() > CHANNEL_BYTES_MAX) {
-        return Err(Refusal::new(format!(
-            "ERR a channel of {} bytes: its name may have {CHANNEL_BYTES_MAX}",
-            name.len()
-        )));
-    }
     let (hub, link) = (&client.server.hub, &mut *client.link);
     let fresh: BTreeSet<&[u8]> =
         names.iter().filter(|name| !sort.of(link).contains(*name)).collect();

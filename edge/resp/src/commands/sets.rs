@@ -279,7 +279,15 @@ fn combine(
     mut answer: impl FnMut(&[Members<'_>]),
 ) -> Result<(), Refusal> {
     client.change(|change| {
-        let found = keys.iter().map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
+        // A set that is named again changes nothing, but for the first, from which the others may
+        // be taken away.
+        let mut named = BTreeSet::new();
+        let found = keys
+            .iter()
+            .enumerate()
+            .filter(|(place, key)| *place == 0 || named.insert(*key))
+            .map(|(_, key)| change.read(key))
+            .collect::<Result<Vec<_>, _>>()?;
         let sets =
             found.iter().map(|found| members(found.as_ref())).collect::<Result<Vec<_>, _>>()?;
         answer(&sets);

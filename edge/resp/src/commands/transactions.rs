@@ -16,7 +16,9 @@ use crate::records::Spot;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::work::Progress;
-use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
+use nearstate_model::limits::{
+    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES,
+};
 use nearstate_model::{Error, Result as Stored};
 use nearstate_store::{Patience, Txn};
 use std::collections::BTreeMap;
@@ -54,6 +56,9 @@ pub(crate) fn discard(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
+/// The longest key that a record may have, as clients say it: `{ns},key`.
+const WATCHED_BYTES_MAX: usize = KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_MAX + 3;
+
 /// `WATCH key ..`
 pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     if client.link.queue.is_some() {
@@ -67,6 +72,12 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
             return Err(Refusal::new(format!(
                 "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a \
                  transaction takes: UNWATCH, and watch fewer"
+            )));
+        }
+        if key.len() > WATCHED_BYTES_MAX {
+            return Err(Refusal::new(format!(
+                "ERR a key of {} bytes: it may have {WATCHED_BYTES_MAX}",
+                key.len()
             )));
         }
         let version = client.read(key)?.and_then(|found| found.version());
@@ -129,7 +140,8 @@ impl Execution {
                 reply.rewind(mark);
                 client.link.to_publish.clear();
                 match self.run(client, txn, reply)? {
-                    End::Whole => Ok(()),
+                    // Behind the commit it would be too late to refuse.
+                    End::Whole => session.whole(),
                     End::HalfDone(place, refusal) => {
                         half_done = Some((place, refusal));
                         // Ends the transaction; nobody reads this.
@@ -138,7 +150,7 @@ impl Execution {
                 }
             });
             match (done, half_done) {
-                (Ok(()), _) => return Ok(session.whole()?),
+                (Ok(()), _) => return Ok(()),
                 (Err(error), None) => return Err(error.into()),
                 (Err(_), Some((_, refusal))) if self.refused.len() >= HALF_DONE_MAX => {
                     return Err(refusal);
@@ -150,17 +162,31 @@ impl Execution {
 
     /// Runs every command once.
     fn run(&self, client: &mut Client<'_>, txn: &Txn<'_>, reply: &mut Reply<'_>) -> Stored<End> {
+        let commands = client.catalogue.commands();
+        let is_writing = self.queue.requests.iter().any(|(number, _)| {
+            let command = commands.get(usize::from(*number));
+            command.is_some_and(|command| command.flags.has(Flags::WRITE))
+        });
         for watched in &self.watched {
-            // Made if need be: what is not there yet is watched as well.
-            let Spot { namespace, key } = client.records.make(&watched.key)?;
-            if txn.get(namespace, key)?.and_then(|record| record.version()) != watched.version {
+            // Made if need be: what is not there yet is watched as well, if something is written.
+            let spot = if is_writing {
+                Some(client.records.make(&watched.key)?)
+            } else {
+                client.records.find(&watched.key)?
+            };
+            let version = match spot {
+                Some(Spot { namespace, key }) => {
+                    txn.get(namespace, key)?.and_then(|record| record.version())
+                }
+                None => None,
+            };
+            if version != watched.version {
                 reply.nil_array();
                 return Ok(End::Whole);
             }
         }
         reply.array(self.queue.requests.len());
         for (place, (number, kept)) in self.queue.requests.iter().enumerate() {
-            let commands = client.catalogue.commands();
             let Some(command) = commands.get(usize::from(*number)) else { continue };
             let (mark, changes) = (reply.mark(), txn.changes());
             let done = match self.refused.get(&place) {
