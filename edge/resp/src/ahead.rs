@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(key, b"ab");
         let (key, rest) = request(rest).unwrap();
         assert_eq!((key, rest), (&b"k"[..], &b""[..]));
-        for end in 0..26 {
+        for end in 0..21 {
             assert_eq!(request(&two[..end]), None, "{end}");
         }
         for odd in [

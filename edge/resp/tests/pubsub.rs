@@ -162,7 +162,8 @@ fn the_name_of_a_channel_is_bounded_wherever_it_is_said() {
         &[b"PSUBSCRIBE", b"a", &long],
         &[b"SETPUB", b"k", b"v", &long, b"m"],
     ] {
-        assert!(talker.ask_bytes(request).starts_with("-ERR a channel of 4097 bytes"));
+        let said = talker.ask_bytes(request);
+        assert!(said.starts_with("-ERR a channel of 4097 bytes"), "{said}");
     }
     assert_eq!(talker.ask("GET k"), "$-1|");
 }
