@@ -160,7 +160,7 @@ fn the_name_of_a_channel_is_bounded_wherever_it_is_said() {
         &[b"PUBLISH", &long[..], b"m"][..],
         &[b"SUBSCRIBE", &long],
         &[b"PSUBSCRIBE", b"a", &long],
-        &[b"SETPUB", b"k", b"v", &long, b"m"],
+        &[b"MSETPUB", b"k", b"v", &long, b"m"],
     ] {
         let said = talker.ask_bytes(request);
         assert!(said.starts_with("-ERR a channel of 4097 bytes"), "{said}");
