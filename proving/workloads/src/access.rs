@@ -1,0 +1,266 @@
+//! What a workload asks of a store, in words that every store can be held to.
+//!
+//! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
+//! procedure changes is a few of them) and tags by which it is found. A target turns these calls
+//! into what its store has, or says in [`crate::targets::Abilities`] how it stands in for it.
+
+use nearstate_model::Result;
+
+/// Tags of a record at the most: what one call has room for.
+pub const TAGS_MAX: usize = 8;
+
+/// Parts of a record at the most: a set of them fits in [`Parts`].
+pub const PARTS_MAX: usize = 16;
+
+/// A table of a workload, by its place in [`Schema::tables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table(pub usize);
+
+/// What a workload stores.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// Its tables.
+    pub tables: &'static [TableSchema],
+}
+
+/// One kind of record.
+#[derive(Clone, Copy, Debug)]
+pub struct TableSchema {
+    /// Its name, from lower case letters, digits and `-`.
+    pub name: &'static str,
+    /// Names of a record's parts. A table of one part holds plain values.
+    pub parts: &'static [&'static str],
+    /// By what its records are found beside their key.
+    pub tags: &'static [TagRule],
+    /// Whether [`Access::scan`] is asked of it.
+    pub is_scanned: bool,
+}
+
+/// A tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagRule {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether a value belongs to one record at the most.
+    pub is_unique: bool,
+}
+
+/// Some parts of a record, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts(pub u16);
+
+impl Parts {
+    /// Every part there is.
+    pub const ALL: Self = Self(u16::MAX);
+
+    /// Only this part.
+    pub const fn one(part: usize) -> Self {
+        Self(1 << part)
+    }
+
+    /// Whether a part belongs to it.
+    #[inline]
+    pub const fn has(self, part: usize) -> bool {
+        self.0 & (1 << part) != 0
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A part and its bytes.
+pub type Part<'a> = (usize, &'a [u8]);
+
+/// A tag, by its place in [`TableSchema::tags`], and one value.
+pub type Tag<'a> = (usize, &'a [u8]);
+
+/// A whole record.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Every part of it.
+    pub parts: &'a [Part<'a>],
+    /// Its tags.
+    pub tags: &'a [Tag<'a>],
+    /// The tags of the record that it takes the place of, none if there is none: for stores without
+    /// indexes, whose user has to take the old ones away.
+    pub tags_before: &'a [Tag<'a>],
+}
+
+/// A change of some parts, and perhaps of the tags.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// The record's key.
+    pub key: &'a [u8],
+    /// The parts that change.
+    pub parts: &'a [Part<'a>],
+    /// All tags before and after, where they change.
+    pub tags: Option<(&'a [Tag<'a>], &'a [Tag<'a>])>,
+}
+
+/// Hears the parts of a record, one call each.
+pub type Hear<'h> = dyn FnMut(usize, &[u8]) + 'h;
+
+/// Single operations, alone or in a transaction.
+pub trait Access {
+    /// Hands the wanted parts of a record to `hear`; false if there is no record. A store that can
+    /// only read whole records may hand over more.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool>;
+
+    /// Puts a whole record, in the place of one that is there.
+    ///
+    /// # Errors
+    /// What the store said; `TagTaken` if another record has a unique tag's value.
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()>;
+
+    /// Changes parts of a record that is there; false if it is not. Whether more than those parts
+    /// travel is the store's affair, and said in its abilities.
+    ///
+    /// # Errors
+    /// What the store said; `TagTaken` if another record has a unique tag's value.
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool>;
+
+    /// Deletes a record that has these tags; false if there was none.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool>;
+
+    /// Finds the record with this value of a unique tag: writes its key to `key` and hands its
+    /// wanted parts to `hear`; false if there is none.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool>;
+
+    /// Hands over up to `count` records in the order of their keys, from `from` on: key and first
+    /// part. Returns how many there were.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize>;
+}
+
+/// One request of several that travel together.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// [`Access::read`].
+    Read {
+        /// Of which table.
+        table: Table,
+        /// The record's key.
+        key: &'a [u8],
+        /// Which parts.
+        wanted: Parts,
+    },
+    /// [`Access::put`].
+    Put {
+        /// Of which table.
+        table: Table,
+        /// The record.
+        entry: Entry<'a>,
+    },
+    /// [`Access::change`].
+    Change {
+        /// Of which table.
+        table: Table,
+        /// The change.
+        change: Change<'a>,
+    },
+    /// [`Access::delete`].
+    Delete {
+        /// Of which table.
+        table: Table,
+        /// The record's key.
+        key: &'a [u8],
+        /// Its tags.
+        tags: &'a [Tag<'a>],
+    },
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// A part that was asked for. Comes before the request's [`Reply::Done`].
+    Part(usize, &'a [u8]),
+    /// It is done; whether there was a record.
+    Done(bool),
+}
+
+/// What a transaction is made of. May be run several times; must end the same way for the same
+/// records, and reads nothing that it wrote.
+pub type Body<'b> = dyn FnMut(&mut dyn Access) -> Result<()> + 'b;
+
+/// One client's way to a store.
+pub trait Connection: Access {
+    /// Runs `body` as one transaction: all of its writes or none, on records that nobody changed
+    /// between its reads and its commit. Runs it again after a conflict. An error that `body`
+    /// returns aborts it and comes back.
+    ///
+    /// # Errors
+    /// What the store said, or what `body` returned.
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()>;
+
+    /// Does several requests on different records, as far as the store lets them travel together:
+    /// `hear` gets the request's number and its reply, in the order of the requests.
+    ///
+    /// # Errors
+    /// What the store said; then it is not known which of the writes were done.
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (number, request) in requests.iter().enumerate() {
+            let done = one_by_one(self, request, &mut |part, bytes| {
+                hear(number, Reply::Part(part, bytes));
+            })?;
+            hear(number, Reply::Done(done));
+        }
+        Ok(())
+    }
+}
+
+fn one_by_one<C: Access + ?Sized>(
+    access: &mut C,
+    request: &Request<'_>,
+    hear: &mut Hear<'_>,
+) -> Result<bool> {
+    match request {
+        Request::Read { table, key, wanted } => access.read(*table, key, *wanted, hear),
+        Request::Put { table, entry } => access.put(*table, entry).map(|()| true),
+        Request::Change { table, change } => access.change(*table, change),
+        Request::Delete { table, key, tags } => access.delete(*table, key, tags),
+    }
+}

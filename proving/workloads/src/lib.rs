@@ -1,0 +1,9 @@
+//! Floor 5: the workloads of the papers against interchangeable stores. See ARCHITECTURE.md.
+
+#![forbid(unsafe_code)]
+
+pub mod targets;
+pub mod workloads;
+pub mod protocol;
+pub mod result;
+pub mod access;

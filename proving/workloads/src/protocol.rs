@@ -1,0 +1,156 @@
+//! What the orchestrator and a client process say to each other: one JSON object a line, over the
+//! client's standard input and output. So a client may be a program in another language.
+
+use crate::result::{Check, ClassResult, Slice, Verdict};
+use crate::workloads::Parameters;
+use nearstate_model::{Error, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Read as _, Write};
+
+/// The longest line, in bytes: a result has sixteen histograms of some thousand pairs each.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ask {
+    /// First: who it is. It connects and answers [`Said::Ready`].
+    Plan(Plan),
+    /// Load your records; [`Said::Loaded`].
+    Load,
+    /// Run; [`Said::Ran`].
+    Run(Turn),
+    /// Compare your records with your model; [`Said::Verified`].
+    Verify,
+}
+
+/// Who a client is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The workload's name.
+    pub workload: String,
+    /// Its parameters.
+    pub parameters: Parameters,
+    /// The target's name.
+    pub target: String,
+    /// Where it is.
+    pub address: String,
+    /// This client's number, from 0.
+    pub client: usize,
+    /// How many there are.
+    pub clients: usize,
+    /// The processor to stay on.
+    pub cpu: Option<usize>,
+    /// Times that a lost connection is sought again before the client gives up.
+    pub reconnects: u64,
+    /// A fault that is planted to see whether it is noticed.
+    pub fault: Option<Fault>,
+}
+
+/// A fault of a store, planted between client and target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// One write is answered as done but is not.
+    LostUpdate,
+    /// One read is answered with the bytes of another record.
+    WrongAnswer,
+    /// One write is answered late.
+    Stall,
+}
+
+/// One turn of a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Operations before the measured ones.
+    pub warm_up: u64,
+    /// Operations to measure.
+    pub ops: u64,
+    /// Operations that travel together at the most.
+    pub depth: usize,
+    /// Operations per second that this client offers; `None`: a closed loop.
+    pub rate: Option<f64>,
+    /// Pause between operations of a closed loop, in microseconds.
+    pub think_us: u64,
+    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; in the past: at
+    /// once.
+    pub at_ns: u64,
+}
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Said {
+    /// Connected.
+    Ready,
+    /// So much has been done since the last word, with this p99 in nanoseconds.
+    Progress(u64, u64),
+    /// All records are in: how many, and nanoseconds.
+    Loaded(u64, u64),
+    /// The turn is over.
+    Ran(Box<Ran>),
+    /// What the comparison said, and the figures of the generator.
+    Verified(Verdict, Vec<Check>),
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// What a client did in its turn.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// Operations.
+    pub ops: u64,
+    /// When the measured ones began, on the monotonic clock.
+    pub began_ns: u64,
+    /// When they ended.
+    pub ended_ns: u64,
+    /// Time of the thread.
+    pub cpu_ns: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Bytes answered.
+    pub bytes_in: u64,
+    /// Operations that did not do what they set out to do.
+    pub unsuccessful: u64,
+    /// Connections lost and found again.
+    pub reconnects: u64,
+    /// Latencies of each class.
+    pub classes: Vec<ClassResult>,
+    /// The turn in slices.
+    pub slices: Vec<Slice>,
+}
+
+/// Writes one line.
+///
+/// # Errors
+/// `System` if the other side is gone.
+pub fn say(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_string(word).map_err(|e| garbled(&e))?;
+    line.push('\n');
+    output.write_all(line.as_bytes()).and_then(|()| output.flush()).map_err(|e| lost(&e))
+}
+
+/// Reads one line; `None` if the other side has ended.
+///
+/// # Errors
+/// `System` if it cannot be read, `Backend` if it is not what was expected.
+pub fn hear<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
+    let mut line = Vec::new();
+    input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(|e| lost(&e))?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&line).map(Some).map_err(|e| garbled(&e))
+}
+
+fn garbled(e: &serde_json::Error) -> Error {
+    Error::Backend { detail: format!("a benchmark's process said something unexpected: {e}") }
+}
+
+fn lost(e: &std::io::Error) -> Error {
+    Error::System {
+        detail: "talking with a process of the benchmark".to_owned(),
+        errno: e.raw_os_error().unwrap_or(0),
+    }
+}

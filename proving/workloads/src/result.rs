@@ -1,0 +1,275 @@
+//! What a run found out, as it is saved, compared and shown. The fields are the file's format:
+//! [`FORMAT`] changes with their meaning.
+
+use crate::workloads::Parameters;
+use nearstate_bench::stat::Latencies;
+use serde::{Deserialize, Serialize};
+
+/// The form of a saved run. A file of another form is refused.
+pub const FORMAT: u32 = 1;
+
+/// A whole run: one workload on several targets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The command that made it.
+    pub command: String,
+    /// Seconds since 1970 when it began.
+    pub began_s: u64,
+    /// Name and value of what is known of the machine.
+    pub machine: Vec<(String, String)>,
+    /// How steady the machine was before the run.
+    pub noise: Noise,
+    /// The workload.
+    pub workload: About,
+    /// How it was driven.
+    pub drive: Drive,
+    /// What each target did, in the order in which they were given.
+    pub targets: Vec<TargetResult>,
+    /// What is to be kept in mind.
+    pub caveats: Vec<String>,
+    /// Why the run does not count; empty if it does. Each also stands with its target.
+    pub invalid: Vec<String>,
+    /// Whether somebody stopped it before its end.
+    pub is_partial: bool,
+}
+
+/// A workload and its parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub title: String,
+    /// Where it is defined.
+    pub source: String,
+    /// Its parameters.
+    pub parameters: Parameters,
+    /// What papers measured, on their machines.
+    pub foreign: Vec<Foreign>,
+}
+
+/// How operations were brought to the targets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drive {
+    /// Client processes.
+    pub clients: usize,
+    /// Operations that travel together.
+    pub depth: usize,
+    /// Operations of each client and round.
+    pub ops: u64,
+    /// Operations before them that are not measured.
+    pub warm_up: u64,
+    /// Rounds; in each one every target has its turn.
+    pub rounds: usize,
+    /// Operations per second of all clients together that were offered; `None`: each client begins
+    /// an operation when the last one has ended.
+    pub rate: Option<f64>,
+    /// Microseconds between two operations of a client, in a closed loop.
+    pub think_us: u64,
+    /// Processors of the clients and of the servers, where they were kept apart.
+    pub pinning: Option<(Vec<usize>, Vec<usize>)>,
+}
+
+/// The machine's own unsteadiness: a loop of fixed work, done many times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Noise {
+    /// Times that the loop was done.
+    pub loops: u64,
+    /// Median time of the loop, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Processes that wanted to run in the last minute (`/proc/loadavg`).
+    pub load: f64,
+}
+
+/// One target's part of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetResult {
+    /// Its name.
+    pub name: String,
+    /// What it is and in which version.
+    pub version: String,
+    /// Ability and how it is provided, for those that the workload needs.
+    pub ways: Vec<(String, String)>,
+    /// Why it does not take part.
+    pub declined: Option<String>,
+    /// Records loaded, and how long that took in nanoseconds.
+    pub loaded: (u64, u64),
+    /// Its turns.
+    pub rounds: Vec<Round>,
+    /// Rate against latency, if a ramp was asked for, in ascending order of the offered rate.
+    pub ramp: Vec<RampPoint>,
+    /// Memory after the run, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// What the comparison with the model said.
+    pub verdict: Option<Verdict>,
+    /// Figures of the generator beside what they must be.
+    pub checks: Vec<Check>,
+    /// Times that a client lost its connection and got it back.
+    pub reconnects: u64,
+    /// Why its results do not count.
+    pub invalid: Vec<String>,
+}
+
+/// One turn.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Round {
+    /// Operations of all clients.
+    pub ops: u64,
+    /// From the first client's begin to the last one's end, in nanoseconds.
+    pub wall_ns: u64,
+    /// Time of the clients' threads, in nanoseconds.
+    pub client_cpu_ns: u64,
+    /// Time of the target's own processes, in nanoseconds.
+    pub server_cpu_ns: u64,
+    /// Bytes of keys and parts that clients sent.
+    pub bytes_out: u64,
+    /// Bytes of keys and parts that they were answered with.
+    pub bytes_in: u64,
+    /// Operations that did not do what they set out to do, as the workload allows.
+    pub unsuccessful: u64,
+    /// Latencies of each class.
+    pub classes: Vec<ClassResult>,
+    /// The turn in slices of time.
+    pub slices: Vec<Slice>,
+}
+
+/// Latencies of one class of operations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassResult {
+    /// Its name.
+    pub name: String,
+    /// Latency in nanoseconds and how often it was met, ascending.
+    pub latencies: Vec<(u64, u64)>,
+}
+
+/// A short time within a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slice {
+    /// Where it begins, in milliseconds from the begin of the turn.
+    pub at_ms: u64,
+    /// Its length, in milliseconds.
+    pub ms: u64,
+    /// Operations that ended in it.
+    pub ops: u64,
+    /// Median latency, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// A point of the curve of rate against latency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RampPoint {
+    /// Operations per second that were offered.
+    pub offered: f64,
+    /// Operations per second that were done.
+    pub done: f64,
+    /// Median latency from the intended start, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Whether the p99 stayed below what was asked, and the rate was reached.
+    pub is_sustained: bool,
+}
+
+/// What the comparison of every record with the model said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Records compared.
+    pub records: u64,
+    /// Records that are not what they must be.
+    pub wrong: u64,
+    /// Some of them, in words.
+    pub examples: Vec<String>,
+}
+
+/// Wrong records that are told in words at the most.
+const EXAMPLES_MAX: usize = 8;
+
+impl Verdict {
+    /// Counts one more that is as it must be.
+    #[inline]
+    pub const fn right(&mut self) {
+        self.records += 1;
+    }
+
+    /// Counts one more that is not.
+    pub fn wrong(&mut self, example: impl FnOnce() -> String) {
+        self.records += 1;
+        self.wrong += 1;
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(example());
+        }
+    }
+
+    /// Adds another client's.
+    pub fn add(&mut self, other: Self) {
+        self.records += other.records;
+        self.wrong += other.wrong;
+        let room = EXAMPLES_MAX.saturating_sub(self.examples.len());
+        self.examples.extend(other.examples.into_iter().take(room));
+    }
+}
+
+/// A figure of the generator that must come out as its source says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What it is.
+    pub name: String,
+    /// What the source says.
+    pub expected: f64,
+    /// What came out.
+    pub found: f64,
+    /// How far it may be off.
+    pub tolerance: f64,
+    /// Of how many draws it was found: figures of clients are averaged with this as weight.
+    pub weight: f64,
+}
+
+impl Check {
+    /// Whether it came out.
+    pub fn holds(&self) -> bool {
+        self.weight == 0.0 || (self.found - self.expected).abs() <= self.tolerance
+    }
+}
+
+/// A figure of a paper.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// Paper and place in it.
+    pub source: String,
+    /// What was measured, on which machine.
+    pub what: String,
+    /// The figure, with its unit.
+    pub figure: String,
+}
+
+impl Round {
+    /// Operations per second.
+    pub fn rate(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
+        let (ops, ns) = (self.ops as f64, self.wall_ns.max(1) as f64);
+        ops * 1e9 / ns
+    }
+
+    /// Latencies of all classes together.
+    pub fn latencies(&self) -> Latencies {
+        let mut all = Latencies::new();
+        for class in &self.classes {
+            for (ns, count) in &class.latencies {
+                all.record(*ns, *count);
+            }
+        }
+        all
+    }
+}

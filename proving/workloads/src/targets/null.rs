@@ -1,0 +1,133 @@
+//! A target that keeps nothing but answers as if it did: what the generator and the driver cost.
+//!
+//! It answers each read with the bytes that the last write of any record left, so that a workload's
+//! read-modify-write finds something of the right form. Nothing that it answers is verified.
+
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Schema, Table, Tag,
+};
+use nearstate_model::Result;
+
+/// The null target.
+#[derive(Clone, Copy, Debug)]
+pub struct NullTarget;
+
+impl Target for NullTarget {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn version(&self) -> Result<String> {
+        Ok("keeps nothing".to_owned())
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Native,
+            unique_tag: Way::Native,
+            transaction: Way::Native,
+            scan: Way::Native,
+            pipeline: Way::Native,
+            shared: Way::Native,
+        }
+    }
+
+    fn start(&self, _: &Need) -> Result<Box<dyn Database>> {
+        Ok(Box::new(Nothing))
+    }
+
+    fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let tables = schema.tables.iter().map(|_| Default::default()).collect();
+        Ok(Box::new(NullConnection { tables }))
+    }
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Database for Nothing {
+    fn address(&self) -> String {
+        "null".to_owned()
+    }
+
+    fn memory_bytes(&mut self) -> Option<u64> {
+        None
+    }
+}
+
+/// The last bytes of each part of each table.
+#[derive(Debug)]
+struct NullConnection {
+    tables: Vec<[Vec<u8>; PARTS_MAX]>,
+}
+
+impl NullConnection {
+    fn keep(&mut self, table: Table, parts: &[(usize, &[u8])]) {
+        let Some(kept) = self.tables.get_mut(table.0) else { return };
+        for (part, bytes) in parts {
+            if let Some(place) = kept.get_mut(*part) {
+                place.clear();
+                place.extend_from_slice(bytes);
+            }
+        }
+    }
+}
+
+impl Access for NullConnection {
+    #[inline]
+    fn read(&mut self, table: Table, _: &[u8], wanted: Parts, hear: &mut Hear<'_>) -> Result<bool> {
+        let kept = self.tables.get(table.0).into_iter().flatten();
+        for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.has(*part)) {
+            if !bytes.is_empty() {
+                hear(part, bytes);
+            }
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.keep(table, entry.parts);
+        Ok(())
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.keep(table, change.parts);
+        Ok(true)
+    }
+
+    #[inline]
+    fn delete(&mut self, _: Table, _: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        _: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        key.clear();
+        self.read(table, &[], wanted, hear)
+    }
+
+    fn scan(
+        &mut self,
+        _: Table,
+        _: &[u8],
+        count: usize,
+        _: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        Ok(count)
+    }
+}
+
+impl Connection for NullConnection {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        body(self)
+    }
+}

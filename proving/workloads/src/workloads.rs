@@ -1,0 +1,176 @@
+//! The workloads, one file each: what they store, what they do to it, and how they know afterwards
+//! that a store has kept all of it.
+
+use crate::access::{Connection, Schema};
+use crate::result::{Check, Foreign, Verdict};
+use nearstate_model::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Classes of operations that a workload tells apart at the most.
+pub const CLASSES_MAX: usize = 16;
+
+/// How often each record is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// All equally.
+    Uniform,
+    /// Zipf's law with YCSB's exponent of 0.99, ranks scattered over the keys.
+    Zipfian,
+}
+
+/// What can be set of a workload; the same for every client and target of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// UEs, subscribers, sessions or records, over all clients.
+    pub records: u64,
+    /// Which variant: one of [`Blueprint::variants`].
+    pub variant: String,
+    /// How often each record is asked for.
+    pub spread: Spread,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+/// What a store must be able to do for a workload, beside reading and writing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "wishes that exclude none of each other")]
+pub struct Wishes {
+    /// Parts of records change alone, and that this is cheaper is what is measured.
+    pub delta: bool,
+    /// A unique tag.
+    pub unique_tag: bool,
+    /// Transactions.
+    pub transaction: bool,
+    /// Scans.
+    pub scan: bool,
+}
+
+/// A workload before it runs: the same for all of its clients.
+pub trait Blueprint: fmt::Debug {
+    /// The word of the command line.
+    fn name(&self) -> &'static str;
+
+    /// What it is, in a sentence.
+    fn title(&self) -> &'static str;
+
+    /// Where it is defined: paper and section, or the benchmark's document.
+    fn source(&self) -> &'static str;
+
+    /// Its variants and what each means, the default first.
+    fn variants(&self) -> &'static [(&'static str, &'static str)];
+
+    /// How many records it has unless told otherwise.
+    fn records(&self) -> u64;
+
+    /// Its classes of operations, at most [`CLASSES_MAX`].
+    fn classes(&self, parameters: &Parameters) -> &'static [&'static str];
+
+    /// What it stores.
+    fn schema(&self, parameters: &Parameters) -> Schema;
+
+    /// Records over all tables and the bytes of the largest, at any time: what a database needs
+    /// room for.
+    fn size(&self, parameters: &Parameters) -> (u64, u64);
+
+    /// What a store must be able to do.
+    fn wishes(&self, parameters: &Parameters) -> Wishes;
+
+    /// What the paper measured, on its machines.
+    fn foreign(&self) -> Vec<Foreign> {
+        Vec::new()
+    }
+
+    /// What has to be said beside the results.
+    fn caveats(&self, _: &Parameters) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The part of client number `client` of `clients`: records that are its own, so that its model
+    /// knows their contents.
+    ///
+    /// # Errors
+    /// `BadArgument`: parameters that do not fit.
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>>;
+}
+
+/// What a step did.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Operations of each class.
+    pub classes: [u32; CLASSES_MAX],
+    /// Bytes of keys and parts that were sent to the store.
+    pub bytes_out: u64,
+    /// Bytes of keys and parts that it answered with.
+    pub bytes_in: u64,
+    /// Operations that ended as the workload allows but without doing what they set out to do (a
+    /// TATP transaction that finds no row).
+    pub unsuccessful: u64,
+}
+
+impl Tally {
+    /// Counts one operation of a class.
+    #[inline]
+    pub fn count(&mut self, class: usize) {
+        if let Some(count) = self.classes.get_mut(class) {
+            *count += 1;
+        }
+    }
+}
+
+/// A client's part of a workload: a generator of operations and the model of what they must leave
+/// behind.
+pub trait Workload: fmt::Debug {
+    /// Puts this client's records into an empty store; `done` hears how many more there are.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()>;
+
+    /// Does `count` operations, which may travel together, on `count` different records. `tally`
+    /// comes with zeros.
+    ///
+    /// # Errors
+    /// What the store said, or `Damaged` if it answered what it must not. After an error of the
+    /// store, [`Workload::settle`] is called before the next step.
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()>;
+
+    /// After a lost connection: looks at the records whose operations were not answered, and takes
+    /// up in the model what became of them. Each must be as before or as after.
+    ///
+    /// # Errors
+    /// What the store said; `Damaged` if a record is neither.
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()>;
+
+    /// Compares every record of this client with the model.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict>;
+
+    /// Figures of what was generated beside what they must be.
+    fn checks(&self) -> Vec<Check>;
+}
+
+/// Every workload.
+pub fn all() -> Vec<Box<dyn Blueprint>> {
+    vec![]
+}
+
+/// The workload of this name.
+///
+/// # Errors
+/// `BadArgument` with the names that there are.
+pub fn named(name: &str) -> Result<Box<dyn Blueprint>> {
+    let all = all();
+    let names = all.iter().map(|workload| workload.name()).collect::<Vec<_>>().join(", ");
+    all.into_iter().find(|workload| workload.name() == name).ok_or_else(|| Error::BadArgument {
+        detail: format!("no workload is called {name:?}: give one of {names}"),
+    })
+}
