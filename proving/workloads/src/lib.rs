@@ -2,6 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod run;
+pub mod options;
+pub mod herd;
+pub mod processes;
 pub mod client;
 pub mod meter;
 pub mod targets;
