@@ -7,3 +7,4 @@ pub mod workloads;
 pub mod protocol;
 pub mod result;
 pub mod access;
+pub mod chance;
