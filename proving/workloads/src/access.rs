@@ -149,6 +149,7 @@ pub trait Access {
     ///
     /// # Errors
     /// What the store said.
+    #[expect(clippy::too_many_arguments, reason = "what to find, and two places for what is found")]
     fn find(
         &mut self,
         table: Table,
@@ -262,5 +263,64 @@ fn one_by_one<C: Access + ?Sized>(
         Request::Put { table, entry } => access.put(*table, entry).map(|()| true),
         Request::Change { table, change } => access.change(*table, change),
         Request::Delete { table, key, tags } => access.delete(*table, key, tags),
+    }
+}
+
+impl<T: Access + ?Sized> Access for Box<T> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        (**self).read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        (**self).put(table, entry)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        (**self).change(table, change)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        (**self).delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        (**self).find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        (**self).scan(table, from, count, hear)
+    }
+}
+
+impl<T: Connection + ?Sized> Connection for Box<T> {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        (**self).transact(body)
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        (**self).pipeline(requests, hear)
     }
 }

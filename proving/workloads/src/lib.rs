@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+pub mod meter;
 pub mod targets;
 pub mod workloads;
 pub mod protocol;

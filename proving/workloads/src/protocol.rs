@@ -19,6 +19,8 @@ pub enum Ask {
     Plan(Plan),
     /// Load your records; [`Said::Loaded`].
     Load,
+    /// Do so many operations, so many of them together, that are not measured; [`Said::Ready`].
+    WarmUp(u64, usize),
     /// Run; [`Said::Ran`].
     Run(Turn),
     /// Compare your records with your model; [`Said::Verified`].
@@ -63,9 +65,7 @@ pub enum Fault {
 /// One turn of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// Operations before the measured ones.
-    pub warm_up: u64,
-    /// Operations to measure.
+    /// Operations.
     pub ops: u64,
     /// Operations that travel together at the most.
     pub depth: usize,

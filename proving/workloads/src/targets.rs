@@ -1,6 +1,7 @@
 //! The stores that a workload runs against, behind two small traits: what the orchestrator asks of
 //! a target, and ([`crate::access`]) what a client asks of its connection.
 
+pub mod fault;
 pub mod null;
 pub mod region;
 

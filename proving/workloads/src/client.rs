@@ -1,0 +1,308 @@
+//! A client process: connects to its target, loads its records, runs its turns, verifies.
+
+use crate::access::Connection;
+use crate::meter::{Meter, whole};
+use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
+use crate::targets::fault::Faulty;
+use crate::targets::{self, Target};
+use crate::workloads::{self, Blueprint, Tally, Workload};
+use nearstate_bench::protocol::monotonic_ns;
+use nearstate_model::{Error, Result};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+/// Tries to connect again after a lost connection, and the pause between two: ten seconds in all,
+/// many times what a warm restart of a node takes.
+const RECONNECT_TRIES: u32 = 1000;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Nanoseconds between two words about progress.
+const PROGRESS_NS: u64 = 100_000_000;
+
+/// Below this the wait for an intended start is spun: waking from a sleep takes some tens of
+/// microseconds.
+const SPIN_NS: u64 = 150_000;
+
+/// The life of a client: hears what to do on `input`, tells everything on `output`.
+///
+/// # Errors
+/// What went wrong; it was told on `output` too.
+pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
+    let outcome = begin(&mut input, &mut output);
+    if let Err(e) = &outcome {
+        let _ = say(&mut output, &Said::Failed(e.to_string()));
+    }
+    outcome
+}
+
+fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
+    let Some(Ask::Plan(plan)) = hear(input)? else {
+        return Err(Error::BadArgument {
+            detail: "this program's part is started by `nearstate bench run`".to_owned(),
+        });
+    };
+    if let Some(cpu) = plan.cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        // On a machine without that processor the client runs where it may.
+        let _ = sched_setaffinity(None, &set);
+    }
+    let mut client = Client::new(plan)?;
+    say(output, &Said::Ready)?;
+    while let Some(ask) = hear(input)? {
+        match ask {
+            Ask::Plan(_) => {
+                return Err(Error::BadArgument { detail: "a second plan".to_owned() });
+            }
+            Ask::Load => client.load(output)?,
+            Ask::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,
+            Ask::Run(turn) => client.run(&turn, output)?,
+            Ask::Verify => client.verify(output)?,
+        }
+    }
+    Ok(())
+}
+
+struct Client {
+    plan: Plan,
+    target: Box<dyn Target>,
+    blueprint: Box<dyn Blueprint>,
+    connection: Box<dyn Connection>,
+    workload: Box<dyn Workload>,
+    reconnects: u64,
+}
+
+impl Client {
+    fn new(plan: Plan) -> Result<Self> {
+        let target = targets::named(&plan.target)?;
+        let blueprint = workloads::named(&plan.workload)?;
+        let schema = blueprint.schema(&plan.parameters);
+        let connection = target.connect(&plan.address, &schema)?;
+        let connection = match plan.fault {
+            Some(fault) => Box::new(Faulty::new(connection, fault)),
+            None => connection,
+        };
+        let workload = blueprint.client(&plan.parameters, plan.client, plan.clients)?;
+        Ok(Self { plan, target, blueprint, connection, workload, reconnects: 0 })
+    }
+
+    fn load(&mut self, output: &mut impl Write) -> Result<()> {
+        let (begin_ns, mut teller) = (monotonic_ns(), Teller::new());
+        let mut told = Ok(());
+        let mut records = 0;
+        self.workload.load(self.connection.as_mut(), &mut |more| {
+            records += more;
+            teller.add(more);
+            if told.is_ok() {
+                told = teller.tell(output, || 0);
+            }
+        })?;
+        told?;
+        say(output, &Said::Loaded(records, monotonic_ns() - begin_ns))
+    }
+
+    fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
+        let mut left = ops;
+        while left > 0 {
+            let count = usize::try_from(left).unwrap_or(depth).min(depth).max(1);
+            let mut tally = Tally::default();
+            self.step(count, &mut tally)?;
+            left = left.saturating_sub(count as u64);
+        }
+        say(output, &Said::Ready)
+    }
+
+    /// A step, with the connection found again if it is lost and that is allowed.
+    #[inline]
+    fn step(&mut self, count: usize, tally: &mut Tally) -> Result<()> {
+        match self.workload.step(self.connection.as_mut(), count, tally) {
+            Ok(()) => Ok(()),
+            Err(e) => self.recover(e, count, tally),
+        }
+    }
+
+    #[cold]
+    fn recover(&mut self, error: Error, count: usize, tally: &mut Tally) -> Result<()> {
+        let is_lost = matches!(error, Error::Backend { .. } | Error::System { .. });
+        if !is_lost || self.reconnects >= self.plan.reconnects {
+            return Err(error);
+        }
+        self.reconnects += 1;
+        let schema = self.blueprint.schema(&self.plan.parameters);
+        let mut last = error;
+        for _ in 0..RECONNECT_TRIES {
+            let connected = self.target.connect(&self.plan.address, &schema);
+            let settled = connected.and_then(|connection| {
+                self.connection = connection;
+                self.workload.settle(self.connection.as_mut())
+            });
+            match settled {
+                Ok(()) => {
+                    // Counted once, however far the step had come.
+                    if tally.classes.iter().all(|count| *count == 0) {
+                        for _ in 0..count {
+                            tally.count(0);
+                        }
+                    }
+                    return Ok(());
+                }
+                Err(e @ (Error::Backend { .. } | Error::System { .. })) => last = e,
+                Err(e) => return Err(e),
+            }
+            std::thread::sleep(RECONNECT_PAUSE);
+        }
+        Err(last)
+    }
+
+    fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
+        wait_until(turn.at_ns);
+        let reconnects = self.reconnects;
+        let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
+        let mut meter = Meter::new(began_ns);
+        match turn.rate {
+            Some(rate) => self.open(turn, rate, &mut meter, output)?,
+            None => self.closed(turn, &mut meter, output)?,
+        }
+        let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);
+        let mut ran = Ran {
+            ops: meter.ops,
+            began_ns,
+            ended_ns,
+            cpu_ns,
+            bytes_out: meter.bytes_out,
+            bytes_in: meter.bytes_in,
+            unsuccessful: meter.unsuccessful,
+            reconnects: self.reconnects - reconnects,
+            classes: Vec::new(),
+            slices: Vec::new(),
+        };
+        let names = self.blueprint.classes(&self.plan.parameters);
+        (ran.classes, ran.slices) = meter.finish(names, ended_ns);
+        say(output, &Said::Ran(Box::new(ran)))
+    }
+
+    /// One operation after the other: the end of one is the begin of the next.
+    fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<()> {
+        let mut teller = Teller::new();
+        let depth = turn.depth.max(1) as u64;
+        let mut done = 0;
+        let mut begin_ns = monotonic_ns();
+        while done < turn.ops {
+            let count = depth.min(turn.ops - done);
+            let mut tally = Tally::default();
+            self.step(usize::try_from(count).unwrap_or(1), &mut tally)?;
+            let now_ns = monotonic_ns();
+            meter.step(&tally, now_ns - begin_ns, now_ns);
+            done += count;
+            teller.add(count);
+            begin_ns = now_ns;
+            if now_ns >= teller.next_ns {
+                teller.tell(output, || meter.last_p99())?;
+            }
+            if turn.think_us > 0 {
+                std::thread::sleep(Duration::from_micros(turn.think_us));
+                begin_ns = monotonic_ns();
+            }
+        }
+        Ok(())
+    }
+
+    /// Operations begin when they are due, or as soon as the store lets them.
+    fn open(
+        &mut self,
+        turn: &Turn,
+        rate: f64,
+        meter: &mut Meter,
+        output: &mut impl Write,
+    ) -> Result<()> {
+        let interval_ns = 1e9 / rate.max(f64::MIN_POSITIVE);
+        let start_ns = monotonic_ns();
+        let mut teller = Teller::new();
+        let depth = turn.depth.max(1) as u64;
+        let mut done = 0;
+        while done < turn.ops {
+            #[expect(clippy::cast_precision_loss, reason = "operations of one turn")]
+            let first_ns = start_ns + whole(done as f64 * interval_ns);
+            let now_ns = monotonic_ns();
+            if now_ns < first_ns {
+                wait_until(first_ns);
+            }
+            #[expect(clippy::cast_precision_loss, reason = "nanoseconds that an operation is late")]
+            let late = now_ns.saturating_sub(first_ns) as f64;
+            let due = whole(late / interval_ns) + 1;
+            let count = due.min(depth).min(turn.ops - done);
+            let mut tally = Tally::default();
+            self.step(usize::try_from(count).unwrap_or(1), &mut tally)?;
+            let now_ns = monotonic_ns();
+            meter.due_step(&tally, first_ns, interval_ns, now_ns);
+            done += count;
+            teller.add(count);
+            if now_ns >= teller.next_ns {
+                teller.tell(output, || meter.last_p99())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self, output: &mut impl Write) -> Result<()> {
+        let mut teller = Teller::new();
+        let mut told = Ok(());
+        let verdict = self.workload.verify(self.connection.as_mut(), &mut |more| {
+            teller.add(more);
+            if told.is_ok() {
+                told = teller.tell(output, || 0);
+            }
+        })?;
+        told?;
+        say(output, &Said::Verified(verdict, self.workload.checks()))
+    }
+}
+
+/// Tells of progress now and then.
+struct Teller {
+    next_ns: u64,
+    more: u64,
+}
+
+impl Teller {
+    fn new() -> Self {
+        Self { next_ns: monotonic_ns() + PROGRESS_NS, more: 0 }
+    }
+
+    #[inline]
+    const fn add(&mut self, more: u64) {
+        self.more += more;
+    }
+
+    fn tell(&mut self, output: &mut impl Write, p99_ns: impl FnOnce() -> u64) -> Result<()> {
+        let now_ns = monotonic_ns();
+        if now_ns >= self.next_ns {
+            say(output, &Said::Progress(std::mem::take(&mut self.more), p99_ns()))?;
+            self.next_ns = now_ns + PROGRESS_NS;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a moment of the monotonic clock: sleeps while it is far, spins when it is near.
+fn wait_until(at_ns: u64) {
+    loop {
+        let left_ns = at_ns.saturating_sub(monotonic_ns());
+        if left_ns == 0 {
+            return;
+        }
+        if left_ns > SPIN_NS {
+            std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn thread_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}

@@ -1,0 +1,203 @@
+//! Faults of a store, planted between a client and its target, to see whether they are noticed.
+
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag,
+};
+use crate::protocol::Fault;
+use nearstate_model::Result;
+use std::time::Duration;
+
+/// Operations of the planted kind before the one that goes wrong: past warming up, and within a
+/// short run.
+const AFTER: u64 = 300;
+
+/// How long a stall lasts.
+const STALL: Duration = Duration::from_millis(400);
+
+/// A connection with a fault.
+#[derive(Debug)]
+pub struct Faulty<C> {
+    inner: C,
+    fault: Fault,
+    left: u64,
+}
+
+impl<C: Connection> Faulty<C> {
+    /// Plants a fault.
+    pub const fn new(inner: C, fault: Fault) -> Self {
+        Self { inner, fault, left: AFTER }
+    }
+}
+
+/// Counts down; true once.
+fn is_now(left: &mut u64) -> bool {
+    let is_now = *left == 1;
+    *left = left.saturating_sub(1);
+    is_now
+}
+
+/// Bytes that nobody put there.
+fn garbled(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| byte ^ 0x55).collect()
+}
+
+/// A store whose operations go wrong once.
+struct Bent<'a> {
+    inner: &'a mut dyn Access,
+    fault: Fault,
+    left: &'a mut u64,
+}
+
+impl Bent<'_> {
+    /// Whether this write is to be answered but not done.
+    fn loses(&mut self) -> bool {
+        match self.fault {
+            Fault::LostUpdate => is_now(self.left),
+            Fault::Stall => {
+                if is_now(self.left) {
+                    std::thread::sleep(STALL);
+                }
+                false
+            }
+            Fault::WrongAnswer => false,
+        }
+    }
+}
+
+impl Access for Bent<'_> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        if self.fault == Fault::WrongAnswer && is_now(self.left) {
+            return self.inner.read(table, key, wanted, &mut |part, bytes| {
+                hear(part, &garbled(bytes));
+            });
+        }
+        self.inner.read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        if self.loses() { Ok(()) } else { self.inner.put(table, entry) }
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        if self.loses() { Ok(true) } else { self.inner.change(table, change) }
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        if self.loses() { Ok(true) } else { self.inner.delete(table, key, tags) }
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+impl<C: Connection> Faulty<C> {
+    fn bent(&mut self) -> Bent<'_> {
+        Bent { inner: &mut self.inner, fault: self.fault, left: &mut self.left }
+    }
+}
+
+impl<C: Connection> Access for Faulty<C> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.bent().read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.bent().put(table, entry)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.bent().change(table, change)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.bent().delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+impl<C: Connection> Connection for Faulty<C> {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        let Self { inner, fault, left } = self;
+        let before = *left;
+        inner.transact(&mut |access| {
+            // A body that is run again meets the same fault.
+            *left = before;
+            body(&mut Bent { inner: access, fault: *fault, left })
+        })
+    }
+
+    /// One by one while the fault is still to come, so that it meets a single request.
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        if self.left == 0 {
+            return self.inner.pipeline(requests, hear);
+        }
+        for (number, request) in requests.iter().enumerate() {
+            let mut tell = |part: usize, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
+            let mut bent = self.bent();
+            let done = match request {
+                Request::Read { table, key, wanted } => {
+                    bent.read(*table, key, *wanted, &mut tell)?
+                }
+                Request::Put { table, entry } => bent.put(*table, entry).map(|()| true)?,
+                Request::Change { table, change } => bent.change(*table, change)?,
+                Request::Delete { table, key, tags } => bent.delete(*table, key, tags)?,
+            };
+            hear(number, Reply::Done(done));
+        }
+        Ok(())
+    }
+}
