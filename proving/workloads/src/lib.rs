@@ -13,3 +13,4 @@ pub mod workloads;
 pub mod protocol;
 pub mod result;
 pub mod access;
+pub mod chance;

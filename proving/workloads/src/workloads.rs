@@ -1,6 +1,8 @@
 //! The workloads, one file each: what they store, what they do to it, and how they know afterwards
 //! that a store has kept all of it.
 
+pub use crate::chance::Spread;
+
 use crate::access::{Connection, Schema};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
@@ -9,16 +11,6 @@ use std::fmt;
 
 /// Classes of operations that a workload tells apart at the most.
 pub const CLASSES_MAX: usize = 16;
-
-/// How often each record is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Spread {
-    /// All equally.
-    Uniform,
-    /// Zipf's law with YCSB's exponent of 0.99, ranks scattered over the keys.
-    Zipfian,
-}
 
 /// What can be set of a workload; the same for every client and target of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
