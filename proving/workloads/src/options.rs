@@ -16,7 +16,7 @@ Examples:
   nearstate bench run ue-signalling --variant delta --records 1000000 --clients 4 --depth 16
   nearstate bench run tatp --targets region,lmdb --save a.json
   nearstate bench run ycsb --variant b --rate 20000 --ops 200000     # open loop
-  nearstate bench run ue-signalling --targets node,redis --ramp 1ms   # highest rate with that p99")]
+  nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Options {
     /// The workload

@@ -25,7 +25,7 @@ pub enum Arrivals {
     Constant,
     /// Independent of each other: gaps are exponential.
     Poisson,
-    /// In bursts: now and then many at once, as when a train reaches a new tracking area. Signalling
-    /// of real networks is not Poisson (arXiv 2212.13248); the parameters are ours.
+    /// In bursts: now and then many at once, as when a train reaches a new tracking area. The
+    /// signalling of real networks is not Poisson (arXiv 2212.13248); the parameters are ours.
     Bursts,
 }

@@ -4,6 +4,8 @@
 pub use crate::chance::Spread;
 pub use crate::parameters::Parameters;
 
+pub mod ue_signalling;
+
 use crate::access::{Connection, Schema};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
@@ -139,7 +141,7 @@ pub trait Workload: fmt::Debug {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Blueprint>> {
-    vec![]
+    vec![Box::new(ue_signalling::UeSignalling)]
 }
 
 /// The workload of this name.
