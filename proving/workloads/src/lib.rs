@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod report;
+pub mod saved;
+pub mod figures;
 pub mod run;
 pub mod options;
 pub mod herd;
@@ -11,6 +14,10 @@ pub mod meter;
 pub mod targets;
 pub mod workloads;
 pub mod protocol;
+#[cfg(test)]
+mod sample;
+pub mod noise;
 pub mod result;
 pub mod access;
+pub mod spread;
 pub mod chance;
