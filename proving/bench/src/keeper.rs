@@ -126,6 +126,6 @@ fn fresh_folder(parent: &Path) -> Result<PathBuf> {
 }
 
 /// An operating system's refusal, with what was being done.
-pub(crate) fn system(detail: &str, e: &std::io::Error) -> Error {
+pub fn system(detail: &str, e: &std::io::Error) -> Error {
     Error::System { detail: detail.to_owned(), errno: e.raw_os_error().unwrap_or(0) }
 }

@@ -3,7 +3,7 @@
 use crate::options::Options;
 use crate::result::Run;
 use crate::targets::{self, Way};
-use crate::{run, workloads};
+use crate::{report, run, saved, workloads};
 use nearstate_bench::table::{Align, Table};
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -24,14 +24,32 @@ pub fn run(
         return list(out);
     }
     let run = run::run(options, command, stop)?;
-    tell(&run, out)?;
+    tell(&run, options, out)?;
     judge(&run)
 }
 
-fn tell(run: &Run, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(run)
-        .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
-    writeln!(out, "{text}").map_err(|e| wrote(&e))
+fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Result<()> {
+    // What can be lost least comes first.
+    if let Some(path) = &options.save {
+        saved::save(run, path)?;
+    }
+    if options.json {
+        let text = serde_json::to_string(run)
+            .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
+        writeln!(out, "{text}").map_err(|e| wrote(&e))?;
+    } else {
+        write!(out, "{}", report::text(run)).map_err(|e| wrote(&e))?;
+        if options.classes {
+            write!(out, "{}", report::classes(run)).map_err(|e| wrote(&e))?;
+        }
+    }
+    if let Some(path) = &options.report {
+        saved::write_file(path, report::page(run).html().as_bytes())?;
+        if !options.json {
+            writeln!(out, "\nreport: {}", path.display()).map_err(|e| wrote(&e))?;
+        }
+    }
+    Ok(())
 }
 
 /// A run that does not count ends the program with an error, whatever was printed.
