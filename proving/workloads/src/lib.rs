@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 pub mod client;
 pub mod meter;
 pub mod targets;
