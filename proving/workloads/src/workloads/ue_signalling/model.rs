@@ -5,7 +5,9 @@
 //! comparison at the end; for the answers on the way there is a mark of each block: its bytes
 //! folded to 32 bits, which takes some nanoseconds.
 
-use super::{BLOCKS, Block, Context, Parameters, Procedure, apply, blocks_touched, draw_for};
+use super::{
+    BLOCKS, Block, BlockSet, Context, Parameters, Procedure, apply, blocks_touched, draw_for,
+};
 
 /// Kinds of procedures that leave something behind.
 const KINDS: usize = 7;
@@ -108,17 +110,19 @@ impl Model {
         }
     }
 
-    /// Whether the blocks of a context that were read are what they must be, by their marks.
+    /// Whether those of some blocks that were read are what they must be, by their marks.
     #[inline]
     pub(super) fn agrees(
         &self,
         ue: Ue,
         context: &Context,
+        blocks: BlockSet,
         is_read: impl Fn(Block) -> bool,
     ) -> bool {
         let Some(past) = self.past.get(ue.0) else { return false };
-        let mut blocks = BLOCKS.iter().zip(past.marks);
-        blocks.all(|(block, mark)| !is_read(*block) || fold(context.view().block(*block)) == mark)
+        blocks.iter().filter(|block| is_read(*block)).all(|block| {
+            past.marks.get(block as usize).copied() == Some(fold(context.view().block(block)))
+        })
     }
 
     #[inline]
