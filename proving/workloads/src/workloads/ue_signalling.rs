@@ -29,6 +29,9 @@ const UES: u64 = 100_000;
 /// What a region or a server keeps for one context at the most, tags included.
 const CONTEXT_ROOM: u64 = 1024;
 
+/// UEs that are drawn at once: the cache misses of their models overlap.
+const AHEAD: usize = 32;
+
 /// Records that travel together while loading and verifying.
 const BATCH: usize = 64;
 
@@ -183,7 +186,7 @@ impl Blueprint for UeSignalling {
 #[derive(Debug)]
 enum Source {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, dice: Dice },
+    Shares { ring: Ring, dice: Dice, ahead: Vec<Ue> },
     /// The state machine.
     Machine(Box<Machine>),
 }
@@ -232,7 +235,7 @@ impl Client {
             Source::Machine(Box::new(Machine::new(own, seed)?))
         } else {
             let ring = Ring::new(parameters.spread, own, seed)?;
-            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed) }
+            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead: Vec::new() }
         };
         Ok(Self {
             model,
@@ -253,9 +256,13 @@ impl Client {
     fn depart(&mut self, count: usize) {
         self.flights.clear();
         match &mut self.source {
-            Source::Shares { ring, dice } => {
+            Source::Shares { ring, dice, ahead } => {
                 if count == 1 {
-                    let ue = Ue::of(ring.next());
+                    if ahead.is_empty() {
+                        ahead.extend((0..AHEAD).map(|_| Ue::of(ring.next())));
+                        self.model.warm(ahead);
+                    }
+                    let Some(ue) = ahead.pop() else { return };
                     let procedure = by_shares(dice);
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });
