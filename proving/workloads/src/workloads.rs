@@ -1,6 +1,16 @@
 //! The workloads, one file each: what they store, what they do to it, and how they know afterwards
 //! that a store has kept all of it.
 
+pub mod tatp;
+pub mod mme;
+pub mod sgw_session;
+pub mod micro_tx;
+pub mod ycsb;
+pub mod herd;
+pub mod outbox;
+pub mod contents;
+pub mod share;
+
 pub use crate::chance::Spread;
 
 use crate::access::{Connection, Schema};
@@ -152,7 +162,14 @@ pub trait Workload: fmt::Debug {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Blueprint>> {
-    vec![]
+    vec![
+        Box::new(tatp::Tatp),
+        Box::new(mme::Mme::Insert),
+        Box::new(mme::Mme::Update),
+        Box::new(sgw_session::SgwSession),
+        Box::new(micro_tx::MicroTx),
+        Box::new(ycsb::Ycsb),
+    ]
 }
 
 /// The workload of this name.
