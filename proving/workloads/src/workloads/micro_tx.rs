@@ -3,8 +3,8 @@
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
-use super::herd::{Deed, Form, Herd};
 use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, TableSchema};
 use crate::chance::{Ring, Spread, draw, top_share};
@@ -107,7 +107,7 @@ impl Blueprint for MicroTx {
         let seed = draw(parameters.seed, share.first, 1);
         let top = (parameters.spread == Spread::Zipfian).then_some(0);
         Ok(Box::new(Client {
-            herd: Herd::new(Object, &TABLE, parameters, share)?,
+            stock: Stock::new(Object, &TABLE, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             objects,
             picked: Vec::new(),
@@ -136,7 +136,7 @@ impl Form for Object {
 
 #[derive(Debug)]
 struct Client {
-    herd: Herd<Object, 1>,
+    stock: Stock<Object, 1>,
     ring: Ring,
     objects: usize,
     picked: Vec<u64>,
@@ -158,7 +158,7 @@ impl Client {
             *count += u64::from(self.picked.contains(&self.ring.top()));
         }
         self.counts = (self.counts.0 + 1, self.counts.1 + self.deeds.len() as u64);
-        self.herd.transact(store, &self.deeds, tally)?;
+        self.stock.transact(store, &self.deeds, tally)?;
         tally.count(0);
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Client {
 
 impl Workload for Client {
     fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        self.herd.load(store, |_| true, done)
+        self.stock.load(store, |_| true, done)
     }
 
     #[inline]
@@ -178,11 +178,11 @@ impl Workload for Client {
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
-        self.herd.settle(store)
+        self.stock.settle(store)
     }
 
     fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        self.herd.verify(store, done)
+        self.stock.verify(store, done)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]

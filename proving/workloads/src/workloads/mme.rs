@@ -20,8 +20,8 @@
 //! security, pdn, bearers, timers, status    6, 10, 10, 2, 6: what an update changes
 //! ```
 
-use super::herd::{Deed, Form, Herd};
 use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
 use crate::chance::{Dice, Ring, draw};
@@ -149,7 +149,7 @@ impl Blueprint for Mme {
         let seed = draw(parameters.seed, share.first, 1);
         let form = Session { seed: parameters.seed, records: share.all };
         Ok(Box::new(Client {
-            herd: Herd::new(form, &SESSIONS, parameters, share)?,
+            stock: Stock::new(form, &SESSIONS, parameters, share)?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             dice: Dice::new(seed ^ 1),
             does: *self,
@@ -279,7 +279,7 @@ impl Form for Session {
 /// A client of either.
 #[derive(Debug)]
 struct Client {
-    herd: Herd<Session, SECTIONS>,
+    stock: Stock<Session, SECTIONS>,
     ring: Ring,
     dice: Dice,
     does: Mme,
@@ -305,9 +305,9 @@ impl Client {
                 }
                 (Deed::Update(Parts::one(section)), 0)
             }
-            Mme::Insert if self.herd.state(slot).is_there() => (Deed::Remove, 1),
+            Mme::Insert if self.stock.state(slot).is_there() => (Deed::Remove, 1),
             Mme::Insert => {
-                let bytes = self.herd.form().object_bytes(self.share.first + slot);
+                let bytes = self.stock.form().object_bytes(self.share.first + slot);
                 self.bytes = (self.bytes.0 + bytes as u64, self.bytes.1 + 1);
                 (Deed::Create, 0)
             }
@@ -318,7 +318,7 @@ impl Client {
 impl Workload for Client {
     fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
         let is_update = self.does == Mme::Update;
-        self.herd.load(store, |slot| is_update || slot % 2 == 0, done)
+        self.stock.load(store, |slot| is_update || slot % 2 == 0, done)
     }
 
     #[inline]
@@ -335,15 +335,15 @@ impl Workload for Client {
             }
         }
         self.picked = picked;
-        self.herd.write(store, &self.deeds, tally)
+        self.stock.write(store, &self.deeds, tally)
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
-        self.herd.settle(store)
+        self.stock.settle(store)
     }
 
     fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        self.herd.verify(store, done)
+        self.stock.verify(store, done)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]

@@ -13,8 +13,8 @@
 //! `keyed` is for stores without indexes. What is ours, since the paper does not tell it: the parts
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
-use super::herd::{Deed, Form, Herd};
 use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
 use crate::chance::{Ring, draw};
@@ -141,7 +141,12 @@ impl Blueprint for SgwSession {
         let schema: &'static TableSchema = if is_indexed { &INDEXED } else { &KEYED };
         let seed = draw(parameters.seed, share.first, 1);
         Ok(Box::new(Client {
-            herd: Herd::new(Session { is_indexed, records: share.all }, schema, parameters, share)?,
+            stock: Stock::new(
+                Session { is_indexed, records: share.all },
+                schema,
+                parameters,
+                share,
+            )?,
             ring: Ring::new(parameters.spread, share.count, seed)?,
             is_indexed,
             picked: Vec::new(),
@@ -190,7 +195,7 @@ impl Form for Session {
 
 #[derive(Debug)]
 struct Client {
-    herd: Herd<Session, PARTS>,
+    stock: Stock<Session, PARTS>,
     ring: Ring,
     is_indexed: bool,
     picked: Vec<u64>,
@@ -202,7 +207,7 @@ struct Client {
 
 impl Workload for Client {
     fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
-        self.herd.load(store, |slot| slot % 2 == 0, done)
+        self.stock.load(store, |slot| slot % 2 == 0, done)
     }
 
     #[inline]
@@ -211,7 +216,7 @@ impl Workload for Client {
         self.deeds.clear();
         self.found.clear();
         for slot in &self.picked {
-            let is_there = self.herd.state(*slot).is_there();
+            let is_there = self.stock.state(*slot).is_there();
             let (deed, class) =
                 if is_there { (Deed::Remove, DELETE) } else { (Deed::Create, CREATE) };
             self.deeds.push((*slot, deed));
@@ -225,20 +230,20 @@ impl Workload for Client {
         }
         if self.is_indexed {
             for slot in &self.found {
-                self.herd.find(store, *slot, 0, tally)?;
+                self.stock.find(store, *slot, 0, tally)?;
             }
         } else if !self.found.is_empty() {
-            self.herd.read(store, &self.found, Parts::ALL, tally)?;
+            self.stock.read(store, &self.found, Parts::ALL, tally)?;
         }
-        self.herd.write(store, &self.deeds, tally)
+        self.stock.write(store, &self.deeds, tally)
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
-        self.herd.settle(store)
+        self.stock.settle(store)
     }
 
     fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        self.herd.verify(store, done)
+        self.stock.verify(store, done)
     }
 
     fn checks(&self) -> Vec<Check> {

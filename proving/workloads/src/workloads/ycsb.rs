@@ -16,8 +16,8 @@
 //! keys are scattered by a multiplication that can be undone, so that what a scan hands over can be
 //! compared with the model.
 
-use super::herd::{Deed, Form, Herd};
 use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, Table, TableSchema};
 use crate::chance::{Dice, Ring, Spread, top_share};
@@ -241,7 +241,7 @@ fn told_by(key: &[u8]) -> Option<(u64, u32)> {
 #[derive(Debug)]
 struct Client<const P: usize> {
     variant: Variant,
-    herd: Herd<Row, P>,
+    stock: Stock<Row, P>,
     ring: Ring,
     dice: Dice,
     /// The first record of this client, and how many it began with.
@@ -278,7 +278,7 @@ impl<const P: usize> Client<P> {
         };
         Ok(Self {
             variant,
-            herd: Herd::new(row, schema, parameters, room)?,
+            stock: Stock::new(row, schema, parameters, room)?,
             ring,
             dice: Dice::new(seed ^ 1),
             first: room.first,
@@ -369,22 +369,22 @@ impl<const P: usize> Client<P> {
             let old: Vec<(u64, Deed)> = (self.oldest..first)
                 .map(|number| number % self.slots)
                 // One that a lost connection left away is not there.
-                .filter(|slot| self.herd.state(*slot).is_there())
+                .filter(|slot| self.stock.state(*slot).is_there())
                 .map(|slot| (slot, Deed::Remove))
                 .collect();
-            self.herd.write(store, &old, tally)?;
+            self.stock.write(store, &old, tally)?;
             self.oldest = first;
         }
         Ok(())
     }
 
     fn scan(&mut self, store: &mut dyn Connection, from: u64, tally: &mut Tally) -> Result<()> {
-        let Self { herd, dice, first, slots, .. } = self;
+        let Self { stock, dice, first, slots, .. } = self;
         let count = 1 + dice.below(SCAN_MAX);
         let length = usize::try_from(count).unwrap_or(1);
-        let state = herd.state(from);
+        let state = stock.state(from);
         let mut key = Vec::with_capacity(24);
-        herd.form().key(*first + from, state.generation(), &mut key);
+        stock.form().key(*first + from, state.generation(), &mut key);
         tally.bytes_out += key.len() as u64;
         let (mut heard, mut wrong, mut last) = (0_usize, 0, key.clone());
         let (mut is_first_right, mut bytes_in) = (true, 0);
@@ -402,12 +402,12 @@ impl<const P: usize> Client<P> {
                 && let Some((record, generation)) = told_by(found)
                 && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
             {
-                let is_known = herd.state(slot).generation() == generation;
-                wrong += usize::from(!is_known || !herd.is_part(slot, 0, bytes));
+                let is_known = stock.state(slot).generation() == generation;
+                wrong += usize::from(!is_known || !stock.is_part(slot, 0, bytes));
             }
         })?;
         if wrong > 0 || !is_first_right || heard != met || met > length {
-            herd.astray(|| format!("scan: {heard} of {length} records heard, {wrong} wrong"));
+            stock.astray(|| format!("scan: {heard} of {length} records heard, {wrong} wrong"));
         }
         self.scanned += count;
         tally.bytes_in += bytes_in;
@@ -419,7 +419,7 @@ impl<const P: usize> Client<P> {
         let (mut from, mut own) = (b"user".to_vec(), 0);
         loop {
             let (mut last, mut is_ordered) = (from.clone(), true);
-            let Self { herd, first, slots, .. } = self;
+            let Self { stock, first, slots, .. } = self;
             let length = 1000;
             let met = store.scan(Table(0), &from, length, &mut |found, bytes| {
                 is_ordered &= found > last.as_slice() || found == from.as_slice();
@@ -429,9 +429,9 @@ impl<const P: usize> Client<P> {
                 if !is_again
                     && let Some((record, generation)) = told_by(found)
                     && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
-                    && herd.state(slot).generation() == generation
+                    && stock.state(slot).generation() == generation
                 {
-                    own += u64::from(herd.is_part(slot, 0, bytes));
+                    own += u64::from(stock.is_part(slot, 0, bytes));
                 }
             })?;
             if !is_ordered {
@@ -443,7 +443,7 @@ impl<const P: usize> Client<P> {
             from = last;
         }
         let slots = (self.oldest..self.next).map(|number| number % self.slots);
-        let expected = slots.filter(|slot| self.herd.state(*slot).is_there()).count() as u64;
+        let expected = slots.filter(|slot| self.stock.state(*slot).is_there()).count() as u64;
         if own != expected {
             verdict.wrong(|| format!("a scan of all finds {own} of {expected} records"));
         }
@@ -454,7 +454,7 @@ impl<const P: usize> Client<P> {
 impl<const P: usize> Workload for Client<P> {
     fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
         let loaded = self.loaded;
-        self.herd.load(store, |slot| slot < loaded, done)
+        self.stock.load(store, |slot| slot < loaded, done)
     }
 
     #[inline]
@@ -467,7 +467,7 @@ impl<const P: usize> Workload for Client<P> {
             }
             self.reads = scans;
         } else if !self.reads.is_empty() {
-            self.herd.read(store, &self.reads, Parts::ALL, tally)?;
+            self.stock.read(store, &self.reads, Parts::ALL, tally)?;
         }
         if !self.deeds.is_empty() {
             if self.variant.has_inserts() {
@@ -476,21 +476,21 @@ impl<const P: usize> Workload for Client<P> {
             if self.variant.has_inserts() {
                 self.inserting = self.deeds.len() as u64;
             }
-            self.herd.write(store, &self.deeds, tally)?;
+            self.stock.write(store, &self.deeds, tally)?;
             self.next += std::mem::take(&mut self.inserting);
         }
         Ok(())
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
-        self.herd.settle(store)?;
+        self.stock.settle(store)?;
         // Those that were not done stay away, and the model knows it.
         self.next += std::mem::take(&mut self.inserting);
         Ok(())
     }
 
     fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        let mut verdict = self.herd.verify(store, done)?;
+        let mut verdict = self.stock.verify(store, done)?;
         if self.variant.has_scans() {
             self.scan_all(store, &mut verdict)?;
         }

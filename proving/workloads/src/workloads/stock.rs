@@ -175,7 +175,7 @@ impl<F: Form> Rule<F> {
 
 /// The records of one client.
 #[derive(Debug)]
-pub struct Herd<F, const P: usize> {
+pub struct Stock<F, const P: usize> {
     rule: Rule<F>,
     states: Vec<State<P>>,
     flying: Vec<Flight<P>>,
@@ -211,7 +211,7 @@ impl Heard {
     }
 }
 
-impl<F: Form, const P: usize> Herd<F, P> {
+impl<F: Form, const P: usize> Stock<F, P> {
     /// Room for the records of a share, none of which is there. `schema` is the workload's only
     /// table, with `P` parts.
     ///
@@ -360,7 +360,7 @@ impl<F: Form, const P: usize> Herd<F, P> {
     /// Writes to different records.
     ///
     /// # Errors
-    /// What the store said; then [`Herd::settle`] finds out what was done.
+    /// What the store said; then [`Stock::settle`] finds out what was done.
     #[inline]
     pub fn write(
         &mut self,
@@ -389,7 +389,7 @@ impl<F: Form, const P: usize> Herd<F, P> {
     /// Writes to different records in one transaction.
     ///
     /// # Errors
-    /// What the store said; then [`Herd::settle`] finds out whether it was done.
+    /// What the store said; then [`Stock::settle`] finds out whether it was done.
     #[inline]
     pub fn transact(
         &mut self,
