@@ -21,6 +21,11 @@ impl Places {
         Some(Self { all, measuring: allowed.next_back().unwrap_or(companion), companion })
     }
 
+    /// Every processor that this process may use, in ascending order.
+    pub fn all(&self) -> Vec<usize> {
+        (0..CpuSet::MAX_CPU).filter(|cpu| self.all.is_set(*cpu)).collect()
+    }
+
     /// Lets this process, and those that it starts from now on, run anywhere again.
     pub fn unpin(&self) {
         // A refusal leaves it where it was, which costs accuracy only.

@@ -30,6 +30,8 @@ pub enum Block {
     Text(String),
     /// Sentences below each other.
     List(Vec<String>),
+    /// What must not be overlooked: a heading and why.
+    Alarm(String, Vec<String>),
     /// Something that was typed.
     Code(String),
     /// Names and their values.
@@ -38,6 +40,9 @@ pub enum Block {
     Table(Table),
     /// Bars on one logarithmic scale.
     Bars(Vec<BarGroup>),
+    /// Bars with a scale for each group, which may count different things. It begins at nothing, or
+    /// is logarithmic, and says so, where amounts differ too much for that.
+    BarsApart(Vec<BarGroup>),
     /// Charts beside each other as far as there is room.
     Charts(Vec<Chart>),
     /// Blocks that are shown on demand, below a summary.
@@ -108,10 +113,12 @@ impl Page {
             Block::Subheading(_)
             | Block::Text(_)
             | Block::List(_)
+            | Block::Alarm(..)
             | Block::Code(_)
             | Block::Facts(_)
             | Block::Table(_)
             | Block::Bars(_)
+            | Block::BarsApart(_)
             | Block::Charts(_)
             | Block::Details(..) => None,
         });
@@ -132,6 +139,11 @@ impl Block {
                 let line = |l: &String| format!("<li>{}</li>", escaped(l));
                 format!("<ul>{}</ul>\n", joined(lines, line))
             }
+            Self::Alarm(title, lines) => {
+                let line = |l: &String| format!("<li>{}</li>", escaped(l));
+                let (title, lines) = (escaped(title), joined(lines, line));
+                format!("<div class=\"alarm\"><strong>{title}</strong><ul>{lines}</ul></div>\n")
+            }
             Self::Facts(facts) => {
                 let fact = |(name, value): &(String, String)| {
                     format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value))
@@ -139,7 +151,8 @@ impl Block {
                 format!("<dl>{}</dl>\n", joined(facts, fact))
             }
             Self::Table(table) => table_html(table),
-            Self::Bars(groups) => bars_html(groups),
+            Self::Bars(groups) => bars_html(groups, &log_scale(groups)),
+            Self::BarsApart(groups) => bars_apart_html(groups),
             Self::Charts(charts) => {
                 let chart = |c: &Chart| {
                     let caption = escaped(&c.caption);
@@ -193,31 +206,58 @@ fn table_html(table: &Table) -> String {
     out
 }
 
-fn bars_html(groups: &[BarGroup]) -> String {
-    let amounts = || groups.iter().flat_map(|g| &g.bars).map(|b| b.amount.max(f64::MIN_POSITIVE));
-    let least = amounts().fold(f64::INFINITY, f64::min).log10();
-    let most = amounts().fold(0.0_f64, f64::max).log10();
+/// Amounts of one group that differ by more than this factor are shown on a logarithmic scale: on a
+/// plain one, the shortest bar would not be seen.
+const PLAIN_FACTOR_MAX: f64 = 30.0;
+
+fn bars_apart_html(groups: &[BarGroup]) -> String {
     let mut out = String::from("<div class=\"bars\">");
     for group in groups {
-        let _ = write!(out, "<section><h4>{}</h4>", escaped(&group.title));
-        for bar in &group.bars {
-            let share =
-                (bar.amount.max(f64::MIN_POSITIVE).log10() - least) / (most - least).max(0.1);
-            let _ = write!(
-                out,
-                "<div class=\"bar{}\"><span>{}</span><i>\
-                 <b style=\"width:{:.1}%;background:{}\"></b></i><em>{}</em></div>",
-                if bar.is_foreign { " foreign" } else { "" },
-                escaped(&bar.label),
-                3.0 + 97.0 * share.clamp(0.0, 1.0),
-                chart::css(bar.colour),
-                escaped(&bar.text),
-            );
+        let (least, most) = extremes(std::slice::from_ref(group));
+        if most <= least * PLAIN_FACTOR_MAX {
+            out.push_str(&group_html(group, &|amount| 100.0 * amount / most));
+        } else {
+            let title = format!("{}, logarithmic scale", group.title);
+            let group = BarGroup { title, bars: group.bars.clone() };
+            out.push_str(&group_html(&group, &log_scale(std::slice::from_ref(&group))));
         }
-        out.push_str("</section>");
     }
     out.push_str("</div>\n");
     out
+}
+
+fn bars_html(groups: &[BarGroup], scale: &dyn Fn(f64) -> f64) -> String {
+    format!("<div class=\"bars\">{}</div>\n", joined(groups, |group| group_html(group, scale)))
+}
+
+fn extremes(groups: &[BarGroup]) -> (f64, f64) {
+    let amounts = || groups.iter().flat_map(|g| &g.bars).map(|b| b.amount.max(f64::MIN_POSITIVE));
+    (amounts().fold(f64::INFINITY, f64::min), amounts().fold(0.0_f64, f64::max))
+}
+
+/// How many percent of its row a bar fills: all of it, or 3 of the shortest.
+fn log_scale(groups: &[BarGroup]) -> impl Fn(f64) -> f64 {
+    let (least, most) = extremes(groups);
+    let (least, most) = (least.log10(), most.log10());
+    move |amount| {
+        let share = (amount.max(f64::MIN_POSITIVE).log10() - least) / (most - least).max(0.1);
+        3.0 + 97.0 * share.clamp(0.0, 1.0)
+    }
+}
+
+fn group_html(group: &BarGroup, scale: &dyn Fn(f64) -> f64) -> String {
+    let bar = |bar: &Bar| {
+        format!(
+            "<div class=\"bar{}\"><span>{}</span><i>\
+             <b style=\"width:{:.1}%;background:{}\"></b></i><em>{}</em></div>",
+            if bar.is_foreign { " foreign" } else { "" },
+            escaped(&bar.label),
+            scale(bar.amount),
+            chart::css(bar.colour),
+            escaped(&bar.text),
+        )
+    };
+    format!("<section><h4>{}</h4>{}</section>", escaped(&group.title), joined(&group.bars, bar))
 }
 
 fn escaped(text: &str) -> String {
@@ -275,6 +315,31 @@ mod tests {
         assert!(html.contains("&lt;region&gt;") && !html.contains("<region>"));
         assert!(html.contains("<a href=\"#one---all\">One &amp; all</a>"));
         assert!(html.contains("<h2 id=\"one---all\">"));
+    }
+
+    #[test]
+    fn bars_of_one_order_begin_at_nothing_and_others_say_that_their_scale_is_logarithmic() {
+        let bar = |amount| Bar {
+            label: "x".to_owned(),
+            amount,
+            text: "y".to_owned(),
+            colour: chart::colour("redis"),
+            is_foreign: false,
+        };
+        let group = |amounts: [f64; 2]| BarGroup {
+            title: "b".to_owned(),
+            bars: amounts.map(bar).into_iter().collect(),
+        };
+        let near = Block::BarsApart(vec![group([1.0, 2.0])]).html();
+        assert!(near.contains("width:50.0%") && !near.contains("logarithmic"));
+        let far = Block::BarsApart(vec![group([1.0, 2000.0])]).html();
+        assert!(far.contains("width:3.0%") && far.contains("b, logarithmic scale"));
+    }
+
+    #[test]
+    fn an_alarm_cannot_become_markup() {
+        let html = Block::Alarm("<b>".to_owned(), vec!["<i>".to_owned()]).html();
+        assert!(html.contains("&lt;b&gt;") && html.contains("&lt;i&gt;"));
     }
 
     #[test]

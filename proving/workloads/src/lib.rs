@@ -3,10 +3,25 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod deliver;
+pub mod report;
+pub mod saved;
+pub mod figures;
+pub mod run;
+pub mod options;
+pub mod herd;
+pub mod processes;
 pub mod client;
+pub mod schedule;
 pub mod meter;
 pub mod targets;
 pub mod workloads;
 pub mod protocol;
+#[cfg(test)]
+mod sample;
+pub mod noise;
 pub mod result;
+pub mod parameters;
 pub mod access;
+pub mod spread;
+pub mod chance;

@@ -1,9 +1,9 @@
 //! What a run found out, as it is saved, compared and shown. The fields are the file's format:
 //! [`FORMAT`] changes with their meaning.
 
-use crate::workloads::Parameters;
+use crate::parameters::{Arrivals, Parameters};
 use nearstate_bench::stat::Latencies;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The form of a saved run. A file of another form is refused.
 pub const FORMAT: u32 = 1;
@@ -66,6 +66,8 @@ pub struct Drive {
     /// Operations per second of all clients together that were offered; `None`: each client begins
     /// an operation when the last one has ended.
     pub rate: Option<f64>,
+    /// How intended starts of an open loop follow each other.
+    pub arrivals: Arrivals,
     /// Microseconds between two operations of a client, in a closed loop.
     pub think_us: u64,
     /// Processors of the clients and of the servers, where they were kept apart.
@@ -84,6 +86,7 @@ pub struct Noise {
     /// The longest.
     pub max_ns: u64,
     /// Processes that wanted to run in the last minute (`/proc/loadavg`).
+    #[serde(deserialize_with = "number")]
     pub load: f64,
 }
 
@@ -169,8 +172,10 @@ pub struct Slice {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RampPoint {
     /// Operations per second that were offered.
+    #[serde(deserialize_with = "number")]
     pub offered: f64,
     /// Operations per second that were done.
+    #[serde(deserialize_with = "number")]
     pub done: f64,
     /// Median latency from the intended start, in nanoseconds.
     pub p50_ns: u64,
@@ -180,6 +185,12 @@ pub struct RampPoint {
     pub p999_ns: u64,
     /// Whether the p99 stayed below what was asked, and the rate was reached.
     pub is_sustained: bool,
+}
+
+/// JSON has no word for what is no number: it is written as `null`, and must come back as what it
+/// was, or a run whose generator divided by nothing could not be looked at.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::NAN))
 }
 
 /// What the comparison of every record with the model said.
@@ -227,12 +238,16 @@ pub struct Check {
     /// What it is.
     pub name: String,
     /// What the source says.
+    #[serde(deserialize_with = "number")]
     pub expected: f64,
     /// What came out.
+    #[serde(deserialize_with = "number")]
     pub found: f64,
     /// How far it may be off.
+    #[serde(deserialize_with = "number")]
     pub tolerance: f64,
     /// Of how many draws it was found: figures of clients are averaged with this as weight.
+    #[serde(deserialize_with = "number")]
     pub weight: f64,
 }
 

@@ -1,8 +1,11 @@
 //! Charts as SVG: histograms like paper 1's Figures 11 to 16, and empirical cumulative distribution
-//! functions like its Figures 17 and 18. Both show percent on the vertical axis.
+//! functions like its Figures 17 and 18. Both show percent on the vertical axis. [`lines`] has the
+//! rest.
 //!
 //! Ink and grid are drawn in two colours that the page's style replaces, so that one picture fits a
 //! light and a dark screen.
+
+pub mod lines;
 
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::drawing::DrawingArea;
@@ -24,14 +27,23 @@ const SIZE: (u32, u32) = (300, 220);
 const SIZE_WIDE: (u32, u32) = (560, 220);
 const BINS: usize = 24;
 
-/// The colour of a target, the same in all charts.
+/// The colour of a target, the same in all charts: those most often compared are from the palette of
+/// Okabe and Ito, which stays apart for eyes that see few colours.
 pub fn colour(target: &str) -> Colour {
     match target {
-        "region" => RGBColor(0x0F, 0xA3, 0x9B),
-        "redis" => RGBColor(0xE2, 0x57, 0x3D),
-        "redis-unix" => RGBColor(0xEB, 0xA0, 0x3C),
+        "region" => RGBColor(0x00, 0x9E, 0x73),
+        "node" => RGBColor(0x1F, 0x7F, 0xBF),
+        "node-unix" => RGBColor(0x56, 0xB4, 0xE9),
+        "node-ring" => RGBColor(0x5B, 0x5F, 0xD6),
+        "redis" => RGBColor(0xD5, 0x5E, 0x00),
+        "redis-unix" => RGBColor(0xE6, 0x9F, 0x00),
+        "valkey" => RGBColor(0xCC, 0x79, 0xA7),
+        "valkey-unix" => RGBColor(0xE3, 0xA8, 0xC8),
+        "lmdb" => RGBColor(0x8A, 0x63, 0xC9),
         "whitedb" => RGBColor(0x6F, 0x7B, 0xE0),
-        "lmdb" => RGBColor(0xB6, 0x5B, 0xC4),
+        "memcached" => RGBColor(0x9C, 0x6B, 0x3C),
+        "geode" => RGBColor(0xC2, 0xA8, 0x00),
+        "mongo" => RGBColor(0x5E, 0x8C, 0x31),
         _ => RGBColor(0x8A, 0x93, 0x9C),
     }
 }
@@ -236,6 +248,18 @@ fn short(ns: f64) -> String {
     };
     let digits = usize::from(amount < 9.95 && (amount - amount.round()).abs() > 0.05);
     format!("{amount:.digits$} {unit}")
+}
+
+/// A number with k, M or G.
+fn count(amount: f64) -> String {
+    let (amount, unit) = match amount {
+        n if n < 999.5 => (n, ""),
+        n if n < 999.5e3 => (n / 1e3, " k"),
+        n if n < 999.5e6 => (n / 1e6, " M"),
+        n => (n / 1e9, " G"),
+    };
+    let digits = usize::from(amount < 9.95 && (amount - amount.round()).abs() > 0.05);
+    format!("{amount:.digits$}{unit}")
 }
 
 /// As many digits as neighbours need to differ.

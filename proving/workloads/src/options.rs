@@ -1,0 +1,164 @@
+//! The command line of `nearstate bench run`.
+
+use crate::parameters::Arrivals;
+use crate::protocol::Fault;
+use crate::workloads::Spread;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Run a workload of the papers against one or more stores, verify what each kept, and compare
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Workloads and targets: `nearstate bench run --list`.
+
+Examples:
+  nearstate bench run ue-signalling --targets region,node,redis --report r.html
+  nearstate bench run ue-signalling --variant delta --records 1000000 --clients 4 --depth 16
+  nearstate bench run tatp --targets region,lmdb --save a.json
+  nearstate bench run ycsb --variant b --rate 20000 --ops 200000     # open loop
+  nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct Options {
+    /// The workload
+    #[arg(required_unless_present = "list")]
+    pub workload: Option<String>,
+
+    /// List workloads, their variants, and targets with what each needs
+    #[arg(long)]
+    pub list: bool,
+
+    /// Stores, the first is what the others are compared with [default: region, node, redis]
+    #[arg(long, value_delimiter = ',')]
+    pub targets: Vec<String>,
+
+    /// Variant of the workload
+    #[arg(long)]
+    pub variant: Option<String>,
+
+    /// UEs, subscribers, sessions or records [default: the workload's]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub records: Option<u64>,
+
+    /// Which records are asked for
+    #[arg(long, value_enum, default_value_t = Spread::Zipfian)]
+    pub spread: Spread,
+
+    /// Client processes for each target
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=512))]
+    pub clients: u64,
+
+    /// Operations that a client lets travel together
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    pub depth: u64,
+
+    /// Operations of each client and round
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: u64,
+
+    /// Fewer operations for slow targets: each round of a target lasts about this long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub round_time: Option<f64>,
+
+    /// Operations of each client before each round, not measured [default: a tenth of --ops]
+    #[arg(long)]
+    pub warm_up: Option<u64>,
+
+    /// Rounds; in each, every target has its turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+
+    /// Open loop: operations per second of all clients together, latency from the intended start
+    #[arg(long, value_parser = rate)]
+    pub rate: Option<f64>,
+
+    /// How the intended starts of an open loop follow each other
+    #[arg(long, value_enum, default_value_t = Arrivals::Constant, requires = "rate")]
+    pub arrivals: Arrivals,
+
+    /// Pause of each client between operations of a closed loop, in microseconds
+    #[arg(long, default_value_t = 0, conflicts_with = "rate")]
+    pub think_us: u64,
+
+    /// Afterwards find the highest rate whose p99 stays below this, such as 200us or 1ms
+    #[arg(long, value_name = "P99", value_parser = duration_ns)]
+    pub ramp: Option<u64>,
+
+    /// Layout of targets that have several: partitioned, replicated, zones
+    #[arg(long)]
+    pub layout: Option<String>,
+
+    /// Where all chance comes from
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Times that a client may lose its connection and go on when it is back
+    #[arg(long, default_value_t = 0)]
+    pub reconnects: u64,
+
+    /// Let clients and servers run on any processor
+    #[arg(long)]
+    pub unpinned: bool,
+
+    /// Plant a fault between clients and targets, to see it noticed
+    #[arg(long, value_enum)]
+    pub fault: Option<Fault>,
+
+    /// Folder in memory for files and sockets
+    #[arg(long, default_value = "/dev/shm")]
+    pub dir: PathBuf,
+
+    /// Write a page that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Save everything for `bench compare` and `bench render`
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+
+    /// Print the saved form instead of tables
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the latencies of each class of operations too
+    #[arg(long)]
+    pub classes: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    if (0.01..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("0.01 to 86400".into()) }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "operations per second".to_owned())?;
+    if (0.1..=1e9).contains(&rate) { Ok(rate) } else { Err("0.1 to 1000000000".into()) }
+}
+
+/// A time such as `200us`, `1ms` or `2s`, in nanoseconds.
+fn duration_ns(text: &str) -> Result<u64, String> {
+    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    for (unit, ns) in units {
+        if let Some(number) = text.strip_suffix(unit)
+            && let Ok(number) = number.trim().parse::<u64>()
+        {
+            let all = number.checked_mul(ns).filter(|all| (1_000..=60_000_000_000).contains(all));
+            return all.ok_or_else(|| "1us to 60s".to_owned());
+        }
+    }
+    Err("a time such as 200us or 1ms".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration_ns("200us"), Ok(200_000));
+        assert_eq!(duration_ns("1ms"), Ok(1_000_000));
+        assert_eq!(duration_ns("2s"), Ok(2_000_000_000));
+        for wrong in ["", "7", "1h", "-1ms", "0s", "99999999999999999999s", "61s"] {
+            assert!(duration_ns(wrong).is_err(), "{wrong}");
+        }
+    }
+}

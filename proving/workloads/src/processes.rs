@@ -1,0 +1,85 @@
+//! What the kernel says of the processes of a target: their time and their memory.
+
+/// Nanoseconds of processor time of these processes so far, user and system.
+pub fn cpu_ns(processes: &[u32]) -> u64 {
+    processes.iter().filter_map(|process| cpu_ns_of(*process)).sum()
+}
+
+/// `/proc/PID/schedstat` counts in nanoseconds but only the main thread; the sum over all tasks is
+/// that of the process.
+fn cpu_ns_of(process: u32) -> Option<u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let ran = |path: std::path::PathBuf| -> Option<u64> {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse().ok()
+    };
+    Some(tasks.filter_map(Result::ok).filter_map(|task| ran(task.path())).sum())
+}
+
+/// Memory of these processes that is theirs alone or shared, in bytes (`VmRSS`).
+pub fn memory_bytes(processes: &[u32]) -> u64 {
+    processes.iter().filter_map(|process| memory_of(*process)).sum()
+}
+
+fn memory_of(process: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The processes that a process has started, and those that these have started.
+pub fn descendants(process: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let mut left = vec![process];
+    while let Some(parent) = left.pop() {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{parent}/task")) else { continue };
+        for task in tasks.filter_map(Result::ok) {
+            let children = std::fs::read_to_string(task.path().join("children"));
+            for child in children.unwrap_or_default().split_whitespace() {
+                if let Ok(child) = child.parse() {
+                    all.push(child);
+                    left.push(child);
+                }
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_time_and_memory() {
+        let own = [std::process::id()];
+        let before = cpu_ns(&own);
+        let mut sum = 0_u64;
+        for i in 0..20_000_000_u64 {
+            sum = std::hint::black_box(sum ^ i.wrapping_mul(sum | 1));
+        }
+        assert!(cpu_ns(&own) > before, "{sum}");
+        assert!(memory_bytes(&own) > 100_000);
+        assert_eq!(cpu_ns(&[u32::MAX]), 0);
+    }
+
+    #[test]
+    fn children_of_children_are_found() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 30 & echo started; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let output = shell.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+        let found = descendants(std::process::id());
+        assert!(found.contains(&shell.id()), "{found:?}");
+        assert!(!descendants(shell.id()).is_empty());
+        for process in descendants(shell.id()) {
+            let _ = std::process::Command::new("kill").arg(process.to_string()).status();
+        }
+        shell.wait().unwrap();
+    }
+}

@@ -1,0 +1,12 @@
+//! A run as tables for a terminal, as a page, and as figures for a program: each made from the saved
+//! form alone, so that it can be made again at any time.
+
+mod page;
+mod terminal;
+mod summary;
+mod words;
+mod tables;
+
+pub use page::page;
+pub use summary::summary;
+pub use terminal::{classes, text};

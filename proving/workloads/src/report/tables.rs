@@ -1,0 +1,320 @@
+//! The tables, for a terminal and for the page.
+
+use crate::figures::{self, Class, Cost, Figures, PERCENTILES, as_f64, reference};
+use crate::result::{Check, Run, TargetResult};
+use crate::spread::Spread;
+use nearstate_bench::machine::bytes_text;
+use nearstate_bench::stat::Latencies;
+use nearstate_bench::table::{Align, Table, latency_text, rate_text, ratio_text};
+
+/// Where there is no figure.
+pub(super) const NONE: &str = "-";
+
+/// What stands above figures of others.
+pub(super) const FOREIGN_TITLE: &str =
+    "The papers' own figures: from their machines, not measured here";
+
+/// A target's name, with a word where its figures do not count.
+pub(super) fn name(figures: &Figures<'_>) -> String {
+    let name = &figures.target.name;
+    match (&figures.target.declined, figures.counts()) {
+        (Some(_), _) => format!("{name} (declined)"),
+        (None, false) => format!("{name} (INVALID)"),
+        (None, true) => name.clone(),
+    }
+}
+
+/// What the columns of [`rates`] are.
+pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
+    match all.iter().map(|figures| figures.rates.count()).max().unwrap_or(0) {
+        0 | 1 => "one round, so nothing is known about the spread".to_owned(),
+        rounds => format!(
+            "median, least and most of {rounds} rounds, and the 95 % confidence interval of their \
+             mean (Student's t)"
+        ),
+    }
+}
+
+/// Rate of every target, its spread, and its ratio to the first.
+pub(super) fn rates(all: &[Figures<'_>]) -> Table {
+    let first = reference(all);
+    let versus = first.map_or("ratio".to_owned(), |first| format!("vs {}", first.target.name));
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("op/s", Align::Right),
+        ("least", Align::Right),
+        ("most", Align::Right),
+        ("95 % of the mean", Align::Right),
+        ("rounds", Align::Right),
+        (&versus, Align::Right),
+    ]);
+    for figures in all {
+        let rates = &figures.rates;
+        let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
+        let ratio = first.map(|first| rates.median() / first.rates.median());
+        table.row(vec![
+            name(figures),
+            some(rate_text(rates.median())),
+            some(rate_text(rates.least())),
+            some(rate_text(rates.most())),
+            interval_text(rates),
+            rates.count().to_string(),
+            some(ratio.map_or_else(|| NONE.to_owned(), ratio_text)),
+        ]);
+    }
+    table
+}
+
+fn interval_text(rates: &Spread) -> String {
+    rates.interval_95().map_or_else(
+        || NONE.to_owned(),
+        |(low, high)| format!("{} .. {}", rate_text(low.max(0.0)), rate_text(high)),
+    )
+}
+
+fn percentile_table(first: &[(&'static str, Align)]) -> Table {
+    let mut columns = first.to_vec();
+    columns.extend(PERCENTILES.iter().map(|(name, _)| (*name, Align::Right)));
+    columns.push(("max", Align::Right));
+    Table::new(&columns)
+}
+
+fn percentile_cells(latencies: &Latencies) -> Vec<String> {
+    if latencies.count() == 0 {
+        return vec![NONE.to_owned(); PERCENTILES.len() + 1];
+    }
+    let cell = |ns: u64| latency_text(as_f64(ns));
+    let mut cells: Vec<String> =
+        PERCENTILES.iter().map(|(_, percent)| cell(latencies.percentile(*percent))).collect();
+    cells.push(cell(latencies.max()));
+    cells
+}
+
+/// Percentiles of every target.
+pub(super) fn latencies(all: &[Figures<'_>]) -> Table {
+    let mut table = percentile_table(&[("target", Align::Left), ("operations", Align::Right)]);
+    for figures in all {
+        let mut cells = vec![name(figures), figures.latencies.count().to_string()];
+        cells.extend(percentile_cells(&figures.latencies));
+        table.row(cells);
+    }
+    table
+}
+
+/// Percentiles of every class of one target.
+pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
+    let mut table = percentile_table(&[
+        ("class", Align::Left),
+        ("operations", Align::Right),
+        ("share", Align::Right),
+        ("op/s", Align::Right),
+    ]);
+    let all = figures.latencies.count().max(1);
+    let mut row = |class: &Class| {
+        let count = class.latencies.count();
+        let share = 100.0 * as_f64(count) / as_f64(all);
+        let mut cells = vec![class.name.clone(), count.to_string(), format!("{share:.2} %")];
+        cells.push(rate_text(class.rates.median()));
+        cells.extend(percentile_cells(&class.latencies));
+        table.row(cells);
+    };
+    figures.classes.iter().for_each(&mut row);
+    row(&figures.all_classes());
+    table
+}
+
+/// Processor time, bytes and memory of every target.
+pub(super) fn costs(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("client CPU", Align::Right),
+        ("server CPU", Align::Right),
+        ("bytes out", Align::Right),
+        ("bytes in", Align::Right),
+        ("memory", Align::Right),
+        ("of a record", Align::Right),
+        ("records loaded", Align::Right),
+    ]);
+    let none = || NONE.to_owned();
+    for figures in all {
+        let cost = |text: &dyn Fn(Cost) -> String| figures.cost.map_or_else(none, text);
+        table.row(vec![
+            name(figures),
+            cost(&|cost| latency_text(cost.client_ns)),
+            // A target without processes of its own has its work done by the clients.
+            cost(&|c| if c.server_ns > 0.0 { latency_text(c.server_ns) } else { none() }),
+            cost(&|cost| format!("{:.0} B", cost.bytes_out)),
+            cost(&|cost| format!("{:.0} B", cost.bytes_in)),
+            figures.target.memory_bytes.map_or_else(none, bytes_text),
+            figures.memory_per_record().map_or_else(none, |bytes| format!("{bytes:.0} B")),
+            loading_text(figures.target),
+        ]);
+    }
+    table
+}
+
+fn loading_text(target: &TargetResult) -> String {
+    match target.loaded {
+        (0, _) | (_, 0) => NONE.to_owned(),
+        (records, ns) => format!("{}/s", rate_text(as_f64(records) * 1e9 / as_f64(ns))),
+    }
+}
+
+/// What was verified of every target, and what came of it.
+pub(super) fn trust(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("records verified", Align::Right),
+        ("wrong", Align::Right),
+        ("operations without effect", Align::Right),
+        ("reconnects", Align::Right),
+        ("outcome", Align::Left),
+    ]);
+    for figures in all {
+        let target = figures.target;
+        let (records, wrong) = target.verdict.as_ref().map_or_else(
+            || (NONE.to_owned(), NONE.to_owned()),
+            |verdict| (verdict.records.to_string(), verdict.wrong.to_string()),
+        );
+        table.row(vec![
+            target.name.clone(),
+            records,
+            wrong,
+            unsuccessful_text(figures),
+            target.reconnects.to_string(),
+            outcome(figures),
+        ]);
+    }
+    table
+}
+
+fn unsuccessful_text(figures: &Figures<'_>) -> String {
+    match (figures.unsuccessful, figures.ops) {
+        (_, 0) => NONE.to_owned(),
+        (0, _) => "0".to_owned(),
+        (some, ops) => format!("{some} ({:.2} %)", 100.0 * as_f64(some) / as_f64(ops)),
+    }
+}
+
+fn outcome(figures: &Figures<'_>) -> String {
+    let target = figures.target;
+    if let Some(why) = &target.declined {
+        return format!("declined: {why}");
+    }
+    match figures.troubles().first() {
+        Some(why) => format!("INVALID: {why}"),
+        None if figures.ops == 0 => "not measured".to_owned(),
+        None if target.verdict.is_none() => "not verified".to_owned(),
+        None => "counts".to_owned(),
+    }
+}
+
+/// The generator's figures: all of the first target, and of the others what is off. They draw the
+/// same, so that more would be repetition.
+pub(super) fn checks(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("figure", Align::Left),
+        ("expected", Align::Right),
+        ("found", Align::Right),
+        ("may be off", Align::Right),
+        ("draws", Align::Right),
+        ("ok", Align::Left),
+    ]);
+    let with_checks = all.iter().map(|f| f.target).filter(|target| !target.checks.is_empty());
+    for (place, target) in with_checks.enumerate() {
+        let mut name = target.name.as_str();
+        for check in target.checks.iter().filter(|check| place == 0 || !check.holds()) {
+            table.row(check_cells(std::mem::take(&mut name), check));
+        }
+        if !name.is_empty() {
+            let figure = format!("all {} like these", target.checks.len());
+            let mut cells = vec![name.to_owned(), figure];
+            cells.extend([const { String::new() }; 4]);
+            cells.push("ok".to_owned());
+            table.row(cells);
+        }
+    }
+    table
+}
+
+fn check_cells(target: &str, check: &Check) -> Vec<String> {
+    let verdict = match (check.holds(), check.weight > 0.0) {
+        (true, true) => "ok",
+        (true, false) => "not drawn",
+        (false, _) => "OFF",
+    };
+    vec![
+        target.to_owned(),
+        check.name.clone(),
+        number_text(check.expected),
+        number_text(check.found),
+        number_text(check.tolerance),
+        format!("{:.0}", check.weight),
+        verdict.to_owned(),
+    ]
+}
+
+fn number_text(number: f64) -> String {
+    if number.abs() < 1e6 { format!("{number:.4}") } else { format!("{number:.3e}") }
+}
+
+/// The curve of every target.
+pub(super) fn ramp(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("offered op/s", Align::Right),
+        ("done op/s", Align::Right),
+        ("p50", Align::Right),
+        ("p99", Align::Right),
+        ("p99.9", Align::Right),
+        ("sustained", Align::Left),
+    ]);
+    for figures in all.iter().filter(|figures| !figures.target.ramp.is_empty()) {
+        table.rule();
+        let mut label = name(figures);
+        let best = figures::sustained(figures.target);
+        for point in &figures.target.ramp {
+            let is_best = best.is_some_and(|best| point.done >= best);
+            let sustained = match (point.is_sustained, is_best) {
+                (true, true) => "yes, the highest",
+                (true, false) => "yes",
+                (false, _) => "no",
+            };
+            table.row(vec![
+                std::mem::take(&mut label),
+                rate_text(point.offered),
+                rate_text(point.done),
+                latency_text(as_f64(point.p50_ns)),
+                latency_text(as_f64(point.p99_ns)),
+                latency_text(as_f64(point.p999_ns)),
+                sustained.to_owned(),
+            ]);
+        }
+    }
+    table
+}
+
+/// What papers measured.
+pub(super) fn foreign(run: &Run) -> Table {
+    let mut table =
+        Table::new(&[("source", Align::Left), ("what", Align::Left), ("figure", Align::Right)]);
+    for figure in &run.workload.foreign {
+        table.row(vec![figure.source.clone(), figure.what.clone(), figure.figure.clone()]);
+    }
+    table
+}
+
+/// How every target provides what stores differ in.
+pub(super) fn ways(all: &[Figures<'_>]) -> Table {
+    let mut table =
+        Table::new(&[("target", Align::Left), ("ability", Align::Left), ("how", Align::Left)]);
+    for target in all.iter().map(|figures| figures.target) {
+        let mut name = target.name.as_str();
+        for (ability, way) in &target.ways {
+            let name = std::mem::take(&mut name).to_owned();
+            table.row(vec![name, ability.clone(), way.clone()]);
+        }
+    }
+    table
+}

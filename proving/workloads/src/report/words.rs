@@ -1,0 +1,132 @@
+//! What has to be said of a run in sentences: what it was, what speaks against it, what to keep in
+//! mind.
+
+use super::tables::NONE;
+use crate::figures::{Figures, as_f64, generator_share};
+use crate::noise;
+use crate::result::{About, Noise, Run};
+use crate::workloads::Spread;
+use nearstate_bench::table::{latency_text, rate_text};
+use std::fmt::Write as _;
+
+/// What the end of the run was, if it was not the planned one.
+pub(super) const PARTIAL: &str =
+    "This run was stopped before its end: what was measured until then is shown.";
+
+/// What stands above the alarms.
+pub(super) const INVALID: &str = "INVALID: figures of this run do not count";
+
+/// Operations below which the 99.99th percentile rests on fewer than ten of them.
+const OPS_FOR_P9999: u64 = 100_000;
+
+/// What runs, in a line.
+pub(super) fn heading(run: &Run) -> String {
+    let About { name, title, parameters, .. } = &run.workload;
+    let variant = match parameters.variant.as_str() {
+        "" => String::new(),
+        variant => format!(", variant {variant}"),
+    };
+    let spread = match parameters.spread {
+        Spread::Uniform => "uniform",
+        Spread::Zipfian => "zipfian",
+    };
+    format!(
+        "{name}: {title}{variant}; {} records, {spread}, seed {}",
+        parameters.records, parameters.seed
+    )
+}
+
+/// How it was driven, in a line.
+pub(super) fn drive(run: &Run) -> String {
+    let drive = &run.drive;
+    let plural = |count: usize, one: &str, many: &str| {
+        format!("{count} {}", if count == 1 { one } else { many })
+    };
+    let mut out = format!(
+        "{}, {} travelling together; {} of {} operations a client after {} of warm-up",
+        plural(drive.clients, "client process", "client processes"),
+        plural(drive.depth, "operation", "operations"),
+        plural(drive.rounds, "round", "rounds"),
+        drive.ops,
+        drive.warm_up
+    );
+    // Writing to a string cannot fail.
+    let _ = match (drive.rate, drive.think_us) {
+        (Some(rate), _) => {
+            write!(out, "; open loop at {} op/s, latency from the intended start", rate_text(rate))
+        }
+        (None, 0) => write!(out, "; closed loop"),
+        (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
+    };
+    let _ = match &drive.pinning {
+        Some((clients, servers)) => {
+            write!(out, "; clients on processors {clients:?}, servers on {servers:?}")
+        }
+        None => write!(out, "; no process is bound to a processor"),
+    };
+    out
+}
+
+/// What speaks against the whole run.
+pub(super) fn alarms(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    let mut out = run.invalid.clone();
+    for figures in all {
+        let name = &figures.target.name;
+        for trouble in figures.troubles() {
+            // The run repeats what its targets say.
+            if !out.iter().any(|line| line.contains(name) && line.contains(&trouble)) {
+                out.push(format!("{name}: {trouble}"));
+            }
+        }
+    }
+    out
+}
+
+/// The machine's unsteadiness in a sentence.
+pub(super) fn noise(noise: &Noise) -> String {
+    if noise.loops == 0 {
+        return "not measured".to_owned();
+    }
+    let load = if noise.load.is_finite() { format!("{:.2}", noise.load) } else { NONE.to_owned() };
+    format!(
+        "fixed work done {} times took {} (median), {} (p99), {} (longest); load average {load}",
+        noise.loops,
+        latency_text(as_f64(noise.p50_ns)),
+        latency_text(as_f64(noise.p99_ns)),
+        latency_text(as_f64(noise.max_ns)),
+    )
+}
+
+/// What has to be kept in mind: what the run says, and what follows from its figures.
+pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    let mut out = run.caveats.clone();
+    let known = run.machine.iter().find(|(name, _)| name == "cores online");
+    let processors = known.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
+    out.extend(noise::warning(&run.noise, processors));
+    if let Some((target, share)) = generator_share(run, all) {
+        out.push(format!(
+            "generator and driver alone, measured with a target that keeps nothing, take {:.1} % \
+             of the time of an operation on the fastest target ({target})",
+            100.0 * share
+        ));
+    }
+    let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
+    if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
+        out.push(format!(
+            "p99.99 rests on {:.0} of {few} operations where there are fewest: read it as an \
+             example",
+            (as_f64(few) / 1e4).max(1.0)
+        ));
+    }
+    out
+}
+
+/// What is not native.
+pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
+    let each = all.iter().flat_map(|figures| {
+        let target = figures.target;
+        let ways = target.ways.iter().filter(|(_, way)| way != "native");
+        ways.map(|(ability, way)| format!("{}, {ability}: {way}", target.name))
+    });
+    each.collect()
+}

@@ -1,0 +1,261 @@
+//! The orchestrator: starts targets and clients, lets each target have its turn in every round, has
+//! everything verified, and gathers what was measured.
+
+mod stand;
+mod ramp;
+
+use crate::noise;
+use crate::options::Options;
+use crate::processes;
+use crate::result::{About, Drive, FORMAT, Run, TargetResult};
+use crate::targets::{self, Abilities, Need, Target, Way};
+use crate::workloads::{self, Blueprint, Parameters, Wishes};
+use nearstate_bench::access::display::Display;
+use nearstate_bench::machine::Machine;
+use nearstate_bench::place::Places;
+use nearstate_bench::protocol::monotonic_ns;
+use nearstate_model::{Error, Result};
+use stand::Stand;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Targets unless told otherwise, as far as they are installed.
+const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
+
+/// Runs what the options ask for. Whatever goes wrong with one target marks that target's results,
+/// and the run, as invalid; the others go on. `stop` ends the run early: what was measured until
+/// then comes back, marked as partial.
+///
+/// # Errors
+/// `BadArgument`: options that do not fit together, no such workload or target. `System`: this
+/// machine lacks what every target needs.
+pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
+    let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
+    let parameters = parameters(options, blueprint.as_ref())?;
+    let chosen = choose(options)?;
+    let machine = Machine::look();
+    let pinning = pinning(options);
+    let drive = drive(options, pinning.clone());
+    let display = Display::new(chosen.len() * (drive.rounds + 2));
+    display.say(&format!("{} on {}", blueprint.title(), machine.line()));
+    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut run = Run {
+        format: FORMAT,
+        command: command.to_owned(),
+        began_s,
+        machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        noise: noise::measure(monotonic_ns),
+        workload: About {
+            name: blueprint.name().to_owned(),
+            title: blueprint.title().to_owned(),
+            source: blueprint.source().to_owned(),
+            parameters: parameters.clone(),
+            foreign: blueprint.foreign(),
+        },
+        drive,
+        targets: Vec::new(),
+        caveats: blueprint.caveats(&parameters),
+        invalid: Vec::new(),
+        is_partial: false,
+    };
+    let desk = Desk { options, blueprint: blueprint.as_ref(), parameters, pinning, display, stop };
+    run.targets = desk.measure(&chosen, &run.drive);
+    run.is_partial = stop.load(Ordering::Relaxed);
+    run.caveats.extend(desk.caveats(&machine));
+    for target in &run.targets {
+        let faults = target.invalid.iter().map(|why| format!("{}: {why}", target.name));
+        run.invalid.extend(faults);
+    }
+    desk.display.finish();
+    Ok(run)
+}
+
+/// What a run needs at every step.
+struct Desk<'a> {
+    options: &'a Options,
+    blueprint: &'a dyn Blueprint,
+    parameters: Parameters,
+    /// Processors of clients, and of servers.
+    pinning: Option<(Vec<usize>, Vec<usize>)>,
+    display: Display,
+    stop: &'static AtomicBool,
+}
+
+impl Desk<'_> {
+    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> Vec<TargetResult> {
+        let mut stands: Vec<Stand<'_>> = chosen.iter().map(|one| self.set_up(one)).collect();
+        for stand in &mut stands {
+            stand.load();
+        }
+        for round in 0..drive.rounds {
+            for stand in &mut stands {
+                stand.take_turn(round, drive);
+            }
+        }
+        if let Some(bound_ns) = self.options.ramp {
+            for stand in &mut stands {
+                stand.climb(drive, bound_ns);
+            }
+        }
+        for stand in &mut stands {
+            stand.verify();
+        }
+        stands.into_iter().map(Stand::close).collect()
+    }
+
+    fn set_up<'s>(&'s self, chosen: &'s Chosen) -> Stand<'s> {
+        let mut stand = Stand::new(self, &chosen.target, &chosen.version);
+        if let Some(why) = self.declined(&chosen.target.abilities()) {
+            stand.result.declined = Some(why);
+        } else {
+            stand.start(&self.need());
+        }
+        stand
+    }
+
+    fn need(&self) -> Need {
+        let (records, record_bytes) = self.blueprint.size(&self.parameters);
+        let server_cpus = self.pinning.as_ref().map(|(_, servers)| servers.clone());
+        Need {
+            schema: self.blueprint.schema(&self.parameters),
+            records,
+            record_bytes,
+            clients: usize::try_from(self.options.clients).unwrap_or(usize::MAX),
+            folder: self.options.dir.clone(),
+            server_cpus: server_cpus.unwrap_or_default(),
+            layout: self.options.layout.clone(),
+        }
+    }
+
+    /// Why a target of these abilities cannot take part.
+    fn declined(&self, abilities: &Abilities) -> Option<String> {
+        let wishes = self.blueprint.wishes(&self.parameters);
+        for (name, way) in wished(wishes, abilities) {
+            if let Way::Declined(why) = way {
+                return Some(format!("{name}: {why}"));
+            }
+        }
+        None
+    }
+
+    fn caveats(&self, machine: &Machine) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.pinning.is_none() && !self.options.unpinned {
+            out.push("one processor: clients and servers share it".to_owned());
+        }
+        let clients = self.options.clients;
+        if clients > machine.cores as u64 {
+            out.push(format!("{clients} clients share {} processors", machine.cores));
+        }
+        if !machine.governor.starts_with("performance") {
+            out.push(format!("frequency governor: {}", machine.governor));
+        }
+        if let Some(fault) = self.options.fault {
+            out.push(format!("a fault was planted on purpose: {fault:?}"));
+        }
+        out
+    }
+}
+
+/// What a workload wishes for, and how a target has it.
+fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
+    [
+        (wishes.delta, "changes of parts", &abilities.delta),
+        (wishes.unique_tag, "unique tags", &abilities.unique_tag),
+        (wishes.transaction, "transactions", &abilities.transaction),
+        (wishes.scan, "scans", &abilities.scan),
+    ]
+    .into_iter()
+    .filter(|(is_wished, ..)| *is_wished)
+    .map(|(_, name, way)| (name, way.clone()))
+    .collect()
+}
+
+struct Chosen {
+    target: Box<dyn Target>,
+    version: String,
+}
+
+/// The targets that were asked for; without a wish those of the default list that are here.
+fn choose(options: &Options) -> Result<Vec<Chosen>> {
+    let mut chosen = Vec::new();
+    if options.targets.is_empty() {
+        for name in DEFAULT_TARGETS {
+            if let Ok(target) = targets::named(name)
+                && let Ok(version) = target.version()
+            {
+                chosen.push(Chosen { target, version });
+            }
+        }
+    }
+    for name in &options.targets {
+        let target = targets::named(name)?;
+        let version = target.version()?;
+        chosen.push(Chosen { target, version });
+    }
+    Ok(chosen)
+}
+
+fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters> {
+    let variants = blueprint.variants();
+    let variant = match (&options.variant, variants.first()) {
+        (Some(wanted), _) => {
+            if !variants.iter().any(|(name, _)| name == wanted) {
+                let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
+                return Err(Error::BadArgument {
+                    detail: format!(
+                        "{} has no variant {wanted:?}: give one of {}",
+                        blueprint.name(),
+                        names.join(", ")
+                    ),
+                });
+            }
+            wanted.clone()
+        }
+        (None, Some((name, _))) => (*name).to_owned(),
+        (None, None) => String::new(),
+    };
+    let records = options.records.unwrap_or_else(|| blueprint.records());
+    if records < options.clients * options.depth {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "{} clients with {} operations each on the way need that many records of their \
+                 own: give more --records than {records}",
+                options.clients, options.depth
+            ),
+        });
+    }
+    Ok(Parameters { records, variant, spread: options.spread, seed: options.seed })
+}
+
+fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive {
+    Drive {
+        clients: usize::try_from(options.clients).unwrap_or(1),
+        depth: usize::try_from(options.depth).unwrap_or(1),
+        ops: options.ops,
+        warm_up: options.warm_up.unwrap_or(options.ops / 10),
+        rounds: usize::try_from(options.rounds).unwrap_or(1),
+        rate: options.rate,
+        arrivals: options.arrivals,
+        think_us: options.think_us,
+        pinning,
+    }
+}
+
+/// Servers on the first processor, clients on the others; `None` if there is but one.
+fn pinning(options: &Options) -> Option<(Vec<usize>, Vec<usize>)> {
+    if options.unpinned {
+        return None;
+    }
+    let cpus = Places::look()?.all();
+    let (first, others) = cpus.split_first()?;
+    (!others.is_empty()).then(|| (others.to_vec(), vec![*first]))
+}
+
+/// Memory that a target takes: what it says itself, else that of its processes.
+fn memory_bytes(database: &mut dyn targets::Database) -> Option<u64> {
+    database.memory_bytes().or_else(|| {
+        let own = database.processes();
+        (!own.is_empty()).then(|| processes::memory_bytes(&own))
+    })
+}

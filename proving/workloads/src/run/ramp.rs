@@ -1,0 +1,131 @@
+//! Finding the highest rate that keeps a stated p99: first up in large steps, then by halves
+//! between the last rate that was kept and the first that was not.
+
+use crate::chance::whole;
+use crate::result::{RampPoint, Round};
+
+/// Points of a curve at the most.
+pub(super) const POINTS_MAX: usize = 16;
+
+/// Shares of the closed loop's rate that are tried first: the flat part and the bend of the curve.
+const SHARES: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.15];
+
+/// Halvings after that.
+const HALVINGS: usize = 5;
+
+/// A rate counts as reached if so much of it was done.
+const REACHED: f64 = 0.97;
+
+/// Operations of a point: so many seconds of its rate, within these bounds. A p99 needs some
+/// thousands.
+const POINT_S: f64 = 1.0;
+const POINT_OPS: (u64, u64) = (4_000, 1_000_000);
+
+/// The next point to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Step {
+    /// Operations per second.
+    pub(super) offered: f64,
+    /// Operations in all.
+    pub(super) ops: u64,
+}
+
+/// The state of the search.
+#[derive(Debug)]
+pub(super) struct Climb {
+    closed: f64,
+    bound_ns: u64,
+    points: Vec<RampPoint>,
+    offered: f64,
+}
+
+impl Climb {
+    /// A search on a target that did `closed` operations per second in a closed loop.
+    pub(super) const fn new(closed: f64, bound_ns: u64) -> Self {
+        Self { closed, bound_ns, points: Vec::new(), offered: 0.0 }
+    }
+
+    /// Which rate to offer next; `None` when it is known well enough.
+    pub(super) fn next(&mut self) -> Option<Step> {
+        let tried = self.points.len();
+        if self.closed <= 0.0 || tried >= SHARES.len() + HALVINGS {
+            return None;
+        }
+        self.offered = if let Some(share) = SHARES.get(tried) {
+            self.closed * share
+        } else {
+            let kept = self.points.iter().filter(|point| point.is_sustained);
+            let kept = kept.map(|point| point.offered).fold(0.0, f64::max);
+            let not = self.points.iter().filter(|point| !point.is_sustained);
+            let above = not.map(|point| point.offered).filter(|rate| *rate > kept);
+            let lost = above.fold(f64::INFINITY, f64::min);
+            if lost.is_finite() { f64::midpoint(kept, lost) } else { kept * 1.3 }
+        };
+        let ops = whole(self.offered * POINT_S).clamp(POINT_OPS.0, POINT_OPS.1);
+        Some(Step { offered: self.offered, ops })
+    }
+
+    /// What was measured at the rate that was asked for last.
+    pub(super) fn met(&mut self, round: &Round) {
+        let latencies = round.latencies();
+        let p99_ns = latencies.percentile(99.0);
+        let is_sustained = p99_ns <= self.bound_ns && round.rate() >= self.offered * REACHED;
+        self.points.push(RampPoint {
+            offered: self.offered,
+            done: round.rate(),
+            p50_ns: latencies.percentile(50.0),
+            p99_ns,
+            p999_ns: latencies.percentile(99.9),
+            is_sustained,
+        });
+    }
+
+    /// The curve, in ascending order of the rate.
+    pub(super) fn points(mut self) -> Vec<RampPoint> {
+        self.points.sort_by(|a, b| a.offered.total_cmp(&b.offered));
+        self.points
+    }
+}
+
+const _: () = assert!(SHARES.len() + HALVINGS <= POINTS_MAX, "what a progress bar says of a ramp");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::ClassResult;
+
+    /// A store that keeps its latency up to a rate, and falls behind above it.
+    fn round(offered: f64, capacity: f64) -> Round {
+        let done = offered.min(capacity);
+        let ns = if offered <= capacity { 100_000 } else { 50_000_000 };
+        let class = ClassResult { name: "all".to_owned(), latencies: vec![(ns, 1000)] };
+        Round { ops: 1000, wall_ns: whole(1e12 / done), classes: vec![class], ..Round::default() }
+    }
+
+    #[test]
+    fn the_bend_is_found_from_below_and_from_above() {
+        for capacity in [3_000.0, 7_700.0, 9_990.0, 12_000.0] {
+            let mut climb = Climb::new(10_000.0, 1_000_000);
+            while let Some(step) = climb.next() {
+                assert!((POINT_OPS.0..=POINT_OPS.1).contains(&step.ops));
+                climb.met(&round(step.offered, capacity));
+            }
+            let points = climb.points();
+            assert!(points.windows(2).all(|pair| pair[0].offered <= pair[1].offered));
+            let best = points.iter().filter(|point| point.is_sustained).map(|point| point.offered);
+            let best = best.fold(0.0, f64::max);
+            assert!((best - capacity).abs() < capacity * 0.05, "{best} of {capacity}");
+        }
+    }
+
+    #[test]
+    fn without_a_rate_there_is_nothing_to_climb() {
+        assert_eq!(Climb::new(0.0, 1).next(), None);
+    }
+
+    #[test]
+    fn the_first_point_is_a_share_of_the_closed_loop() {
+        let step = Climb::new(1e6, 1).next().unwrap();
+        assert!((step.offered - 1e5).abs() < 1.0);
+    }
+}

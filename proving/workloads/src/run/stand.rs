@@ -1,0 +1,328 @@
+//! One target in a run: its database, its clients, its result.
+
+use super::ramp::{self, Step};
+use super::{Desk, memory_bytes, wished};
+use crate::herd::{Herd, Listener, STOPPED};
+use crate::processes;
+use crate::protocol::{Plan, Ran, Turn};
+use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
+use crate::targets::{Database, Need, Target, Way};
+use nearstate_bench::stat::Latencies;
+use nearstate_bench::table::{latency_text, rate_text};
+use nearstate_model::Result;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Operations of a client in a round at the least, when rounds are measured by time.
+const ROUND_OPS_MIN: u64 = 200;
+
+/// A target's place in a run. After a fault only [`Stand::close`] does anything.
+pub(super) struct Stand<'a> {
+    desk: &'a Desk<'a>,
+    target: &'a dyn Target,
+    running: Option<Running>,
+    pub(super) result: TargetResult,
+}
+
+struct Running {
+    // The clients go first.
+    herd: Herd,
+    database: Box<dyn Database>,
+}
+
+impl<'a> Stand<'a> {
+    #[expect(clippy::borrowed_box, reason = "the box is where the target lives")]
+    pub(super) fn new(desk: &'a Desk<'a>, target: &'a Box<dyn Target>, version: &str) -> Self {
+        let wishes = desk.blueprint.wishes(&desk.parameters);
+        let words = |way: &Way| match way {
+            Way::Native => "native".to_owned(),
+            Way::Emulated(how) => format!("emulated: {how}"),
+            Way::Declined(why) => format!("no: {why}"),
+        };
+        let ways = wished(wishes, &target.abilities());
+        let result = TargetResult {
+            name: target.name().to_owned(),
+            version: version.to_owned(),
+            ways: ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect(),
+            declined: None,
+            loaded: (0, 0),
+            rounds: Vec::new(),
+            ramp: Vec::new(),
+            memory_bytes: None,
+            verdict: None,
+            checks: Vec::new(),
+            reconnects: 0,
+            invalid: Vec::new(),
+        };
+        Self { desk, target: target.as_ref(), running: None, result }
+    }
+
+    /// Starts the database and its clients.
+    pub(super) fn start(&mut self, need: &Need) {
+        match self.try_start(need) {
+            Ok(running) => self.running = Some(running),
+            Err(e) => self.result.invalid.push(format!("could not be started: {e}")),
+        }
+    }
+
+    fn try_start(&self, need: &Need) -> Result<Running> {
+        let database = self.target.start(need)?;
+        let desk = self.desk;
+        let plan = Plan {
+            workload: desk.blueprint.name().to_owned(),
+            parameters: desk.parameters.clone(),
+            target: self.target.name().to_owned(),
+            address: database.address(),
+            client: 0,
+            clients: need.clients,
+            cpu: None,
+            reconnects: desk.options.reconnects,
+            fault: desk.options.fault,
+        };
+        let cpus = desk.pinning.as_ref().map(|(clients, _)| clients.as_slice());
+        let herd = Herd::start(&plan, cpus.unwrap_or_default(), desk.stop)?;
+        Ok(Running { herd, database })
+    }
+
+    /// Does something with the running target; what goes wrong ends its part.
+    fn attempt(&mut self, what: &str, work: impl FnOnce(&mut Self, &mut Running) -> Result<()>) {
+        let Some(mut running) = self.running.take() else { return };
+        let outcome = work(self, &mut running).and_then(|()| running.database.alive());
+        match outcome {
+            Ok(()) => self.running = Some(running),
+            Err(e) if e.to_string().contains(STOPPED) => {}
+            Err(e) => {
+                let why = match running.database.alive() {
+                    Err(death) => format!("{what}: {e} ({death})"),
+                    Ok(()) => format!("{what}: {e}"),
+                };
+                self.desk.display.say(&format!("  {}: INVALID, {why}", self.target.name()));
+                self.result.invalid.push(why);
+            }
+        }
+    }
+
+    pub(super) fn load(&mut self) {
+        self.attempt("loading", |stand, running| {
+            let title = format!("{}, loading", stand.target.name());
+            let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
+            let mut bar = Bar(stand.desk.display.begin(title, records));
+            stand.result.loaded = running.herd.load(&mut bar)?;
+            let (records, ns) = stand.result.loaded;
+            let rate = rate_text(per_second(records, ns));
+            bar.0.finish_run(&format!("{records} records, {rate}/s"));
+            Ok(())
+        });
+    }
+
+    pub(super) fn take_turn(&mut self, round: usize, drive: &Drive) {
+        self.attempt("running", |stand, running| {
+            let title = format!("{}, round {}", stand.target.name(), round + 1);
+            let clients = drive.clients as u64;
+            let mut bar = Bar(stand.desk.display.begin(title, drive.ops * clients));
+            bar.0.phase("warming up");
+            let before = Instant::now();
+            running.herd.warm_up(drive.warm_up, drive.depth, &mut Quiet)?;
+            let ops = stand.ops(drive, before.elapsed().as_secs_f64());
+            bar.0.phase("running");
+            let turn = Turn {
+                ops,
+                depth: drive.depth,
+                rate: drive.rate.map(|rate| rate / to_f64(clients)),
+                arrivals: drive.arrivals,
+                seed: stand.desk.parameters.seed.wrapping_add(round as u64),
+                think_us: drive.think_us,
+                at_ns: 0,
+            };
+            let done = measured(running, &turn, &mut bar)?;
+            stand.result.reconnects += done.1;
+            let latencies = done.0.latencies();
+            bar.0.finish_run(&format!(
+                "{:>9}/s  p50 {:>9}  p99 {:>9}",
+                rate_text(done.0.rate()),
+                latency_text(to_f64(latencies.percentile(50.0))),
+                latency_text(to_f64(latencies.percentile(99.0)))
+            ));
+            stand.result.rounds.push(done.0);
+            Ok(())
+        });
+    }
+
+    /// Operations of each client: as many as were asked for, or as fit into the time of a round at
+    /// the rate of the warm-up.
+    fn ops(&self, drive: &Drive, warm_up_s: f64) -> u64 {
+        let Some(round_s) = self.desk.options.round_time else { return drive.ops };
+        let fits = to_f64(drive.warm_up) / warm_up_s.max(1e-9) * round_s;
+        crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
+    }
+
+    /// Finds the highest rate whose p99 stays below a bound.
+    pub(super) fn climb(&mut self, drive: &Drive, bound_ns: u64) {
+        self.attempt("climbing", |stand, running| {
+            let closed = stand.result.rounds.iter().map(Round::rate).fold(0.0, f64::max);
+            let mut climb = ramp::Climb::new(closed, bound_ns);
+            let title = format!("{}, ramp", stand.target.name());
+            let bar = stand.desk.display.begin(title, ramp::POINTS_MAX as u64);
+            while let Some(Step { offered, ops }) = climb.next() {
+                bar.phase(&format!("{}/s", rate_text(offered)));
+                let clients = to_f64(drive.clients as u64);
+                let ops = (ops / drive.clients as u64).max(1);
+                let rate = Some(offered / clients);
+                let turn = Turn {
+                    ops,
+                    depth: drive.depth,
+                    rate,
+                    arrivals: drive.arrivals,
+                    seed: stand.desk.parameters.seed,
+                    think_us: 0,
+                    at_ns: 0,
+                };
+                let (round, reconnects) = measured(running, &turn, &mut Quiet)?;
+                stand.result.reconnects += reconnects;
+                climb.met(&round);
+                bar.done(1);
+            }
+            stand.result.ramp = climb.points();
+            let best = stand.result.ramp.iter().filter(|point| point.is_sustained);
+            let best = best.map(|point| point.offered).fold(0.0, f64::max);
+            bar.finish_run(&format!(
+                "{}/s with a p99 below {}",
+                rate_text(best),
+                latency_text(to_f64(bound_ns))
+            ));
+            Ok(())
+        });
+    }
+
+    pub(super) fn verify(&mut self) {
+        self.attempt("verifying", |stand, running| {
+            let title = format!("{}, verifying", stand.target.name());
+            let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
+            let mut bar = Bar(stand.desk.display.begin(title, records));
+            stand.result.memory_bytes = memory_bytes(running.database.as_mut());
+            let (verdict, checks) = running.herd.verify(&mut bar)?;
+            bar.0.finish_run(&format!("{} records, {} wrong", verdict.records, verdict.wrong));
+            if verdict.wrong > 0 {
+                let examples = verdict.examples.join("; ");
+                let wrong = verdict.wrong;
+                stand.result.invalid.push(format!(
+                    "{wrong} records are not what was written and acknowledged: {examples}"
+                ));
+            }
+            for check in checks.iter().filter(|check| !check.holds()) {
+                stand.result.invalid.push(format!(
+                    "the generator is off: {} is {:.4}, not {:.4}",
+                    check.name, check.found, check.expected
+                ));
+            }
+            (stand.result.verdict, stand.result.checks) = (Some(verdict), checks);
+            Ok(())
+        });
+    }
+
+    /// Stops clients and database.
+    pub(super) fn close(self) -> TargetResult {
+        drop(self.running);
+        self.result
+    }
+}
+
+/// One turn, with the time that the target's processes took; and the reconnects.
+fn measured(
+    running: &mut Running,
+    turn: &Turn,
+    listener: &mut impl Listener,
+) -> Result<(Round, u64)> {
+    let before = processes::cpu_ns(&running.database.processes());
+    let ran = running.herd.run(turn, listener)?;
+    let after = processes::cpu_ns(&running.database.processes());
+    let reconnects = ran.iter().map(|ran| ran.reconnects).sum();
+    Ok((together(ran, after.saturating_sub(before)), reconnects))
+}
+
+/// What all clients did, as one.
+fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
+    let began_ns = ran.iter().map(|ran| ran.began_ns).min().unwrap_or(0);
+    let ended_ns = ran.iter().map(|ran| ran.ended_ns).max().unwrap_or(0);
+    let mut round =
+        Round { wall_ns: ended_ns.saturating_sub(began_ns), server_cpu_ns, ..Round::default() };
+    let mut classes: BTreeMap<String, Latencies> = BTreeMap::new();
+    let mut order = Vec::new();
+    let mut slices: Vec<Slice> = Vec::new();
+    for one in ran {
+        round.ops += one.ops;
+        round.client_cpu_ns += one.cpu_ns;
+        round.bytes_out += one.bytes_out;
+        round.bytes_in += one.bytes_in;
+        round.unsuccessful += one.unsuccessful;
+        for class in one.classes {
+            if !order.contains(&class.name) {
+                order.push(class.name.clone());
+            }
+            let all = classes.entry(class.name).or_default();
+            for (ns, count) in class.latencies {
+                all.record(ns, count);
+            }
+        }
+        slices = side_by_side(&slices, &one.slices);
+    }
+    let result = |name: String| {
+        let latencies = classes.get(&name).map(|all| all.pairs().collect());
+        ClassResult { name, latencies: latencies.unwrap_or_default() }
+    };
+    round.classes = order.into_iter().map(result).collect();
+    round.slices = slices;
+    round
+}
+
+/// Slices of two clients: brought to the same length, then added one by one.
+fn side_by_side(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
+    let length = |slices: &[Slice]| slices.first().map_or(0, |slice| slice.ms);
+    let (mut first, mut second) = (first.to_vec(), second.to_vec());
+    while !first.is_empty() && !second.is_empty() && length(&first) != length(&second) {
+        let shorter = if length(&first) < length(&second) { &mut first } else { &mut second };
+        *shorter = crate::meter::merged(shorter);
+        if shorter.len() < 2 {
+            break;
+        }
+    }
+    let (mut long, short) =
+        if first.len() >= second.len() { (first, second) } else { (second, first) };
+    for (one, other) in long.iter_mut().zip(&short) {
+        let ops = one.ops + other.ops;
+        let weighed = one.p50_ns * one.ops + other.p50_ns * other.ops;
+        one.p50_ns = weighed.checked_div(ops).unwrap_or(0);
+        one.ops = ops;
+        one.p99_ns = one.p99_ns.max(other.p99_ns);
+        one.max_ns = one.max_ns.max(other.max_ns);
+    }
+    long
+}
+
+fn per_second(count: u64, ns: u64) -> f64 {
+    to_f64(count) * 1e9 / to_f64(ns.max(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and times of one run, shown with digits")]
+pub(super) const fn to_f64(count: u64) -> f64 {
+    count as f64
+}
+
+/// Progress as a bar.
+struct Bar<'d>(nearstate_bench::access::display::Step<'d>);
+
+impl Listener for Bar<'_> {
+    fn progress(&mut self, more: u64, p99_ns: u64) {
+        self.0.done(more);
+        if p99_ns > 0 {
+            self.0.phase(&format!("p99 {}", latency_text(to_f64(p99_ns))));
+        }
+    }
+}
+
+/// Progress that nobody wants to see.
+struct Quiet;
+
+impl Listener for Quiet {
+    fn progress(&mut self, _: u64, _: u64) {}
+}
