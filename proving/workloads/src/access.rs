@@ -258,7 +258,8 @@ pub trait Connection: Access {
     }
 }
 
-fn one_by_one<C: Access + ?Sized>(
+/// Does a request alone.
+pub(crate) fn one_by_one<C: Access + ?Sized>(
     access: &mut C,
     request: &Request<'_>,
     hear: &mut Hear<'_>,

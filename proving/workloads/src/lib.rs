@@ -10,11 +10,11 @@ pub mod figures;
 pub mod run;
 pub mod options;
 pub mod herd;
-pub mod processes;
 pub mod client;
 pub mod schedule;
 pub mod meter;
 pub mod targets;
+pub mod processes;
 pub mod workloads;
 pub mod protocol;
 #[cfg(test)]
