@@ -3,8 +3,12 @@
 use clap::Subcommand;
 use nearstate_bench::{access, keeper, micro, node, transactions};
 use nearstate_model::Result;
+use nearstate_workloads::{client, commands, deliver, options};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -15,6 +19,12 @@ pub(crate) enum Command {
     Micro(Box<micro::options::Options>),
     /// Measure transactions beside plain operations, TATP, and writers that conflict
     Transactions(Box<transactions::options::Options>),
+    Run(Box<options::Options>),
+    Compare(commands::Compare),
+    Render(commands::Render),
+    /// One client of `bench run`, which talks with it over pipes
+    #[command(hide = true)]
+    WorkloadClient,
     /// Whoever reads or writes beside `bench micro`
     #[command(hide = true)]
     MicroRole(Box<micro::role::Options>),
@@ -44,10 +54,28 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Transactions(options) => {
             transactions::run(&options, &command_line(), &mut std::io::stdout().lock())
         }
+        Command::Run(options) => {
+            deliver::run(&options, &command_line(), stop_flag(), &mut std::io::stdout().lock())
+        }
+        Command::Compare(options) => commands::run_compare(&options, &mut std::io::stdout().lock()),
+        Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
+        Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::AccessKeeper { folder, server } => keeper::serve(&folder, &server),
     }
+}
+
+/// Set when somebody asks for the end: a run then stops what it started, and tells what it knows.
+fn stop_flag() -> &'static AtomicBool {
+    let flag: &'static Arc<AtomicBool> = Box::leak(Box::new(Arc::new(AtomicBool::new(false))));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The second one ends the program at once; the keepers then clean up.
+        let at_once = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+        let asked = signal_hook::flag::register(signal, flag.clone());
+        debug_assert!(at_once.is_ok() && asked.is_ok(), "these signals can be had");
+    }
+    flag
 }
 
 /// The command as it was given, without the way to the program.

@@ -225,6 +225,11 @@ pub type Body<'b> = dyn FnMut(&mut dyn Access) -> Result<()> + 'b;
 
 /// One client's way to a store.
 pub trait Connection: Access {
+    /// Whether it keeps nothing, on purpose: then answers are not held against a model.
+    fn is_null(&self) -> bool {
+        false
+    }
+
     /// Runs `body` as one transaction: all of its writes or none, on records that nobody changed
     /// between its reads and its commit. Runs it again after a conflict. An error that `body`
     /// returns aborts it and comes back.
@@ -312,6 +317,10 @@ impl<T: Access + ?Sized> Access for Box<T> {
 }
 
 impl<T: Connection + ?Sized> Connection for Box<T> {
+    fn is_null(&self) -> bool {
+        (**self).is_null()
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         (**self).transact(body)
     }

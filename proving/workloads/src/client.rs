@@ -1,8 +1,9 @@
 //! A client process: connects to its target, loads its records, runs its turns, verifies.
 
 use crate::access::Connection;
-use crate::meter::{Meter, whole};
+use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
+use crate::schedule::Schedule;
 use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
 use crate::workloads::{self, Blueprint, Tally, Workload};
@@ -217,28 +218,21 @@ impl Client {
         meter: &mut Meter,
         output: &mut impl Write,
     ) -> Result<()> {
-        let interval_ns = 1e9 / rate.max(f64::MIN_POSITIVE);
-        let start_ns = monotonic_ns();
         let mut teller = Teller::new();
-        let depth = turn.depth.max(1) as u64;
+        let seed = turn.seed.wrapping_add(self.plan.client as u64);
+        let mut schedule = Schedule::new(turn.arrivals, rate, seed, monotonic_ns());
         let mut done = 0;
+        let mut due = Vec::with_capacity(turn.depth);
         while done < turn.ops {
-            #[expect(clippy::cast_precision_loss, reason = "operations of one turn")]
-            let first_ns = start_ns + whole(done as f64 * interval_ns);
-            let now_ns = monotonic_ns();
-            if now_ns < first_ns {
-                wait_until(first_ns);
-            }
-            #[expect(clippy::cast_precision_loss, reason = "nanoseconds that an operation is late")]
-            let late = now_ns.saturating_sub(first_ns) as f64;
-            let due = whole(late / interval_ns) + 1;
-            let count = due.min(depth).min(turn.ops - done);
+            wait_until(schedule.next_ns());
+            let room = usize::try_from(turn.ops - done).unwrap_or(turn.depth).min(turn.depth);
+            schedule.take_due(monotonic_ns(), room, &mut due);
             let mut tally = Tally::default();
-            self.step(usize::try_from(count).unwrap_or(1), &mut tally)?;
+            self.step(due.len(), &mut tally)?;
             let now_ns = monotonic_ns();
-            meter.due_step(&tally, first_ns, interval_ns, now_ns);
-            done += count;
-            teller.add(count);
+            meter.due_step(&tally, &due, now_ns);
+            done += due.len() as u64;
+            teller.add(due.len() as u64);
             if now_ns >= teller.next_ns {
                 teller.tell(output, || meter.last_p99())?;
             }

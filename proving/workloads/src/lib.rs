@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod deliver;
+pub mod commands;
+pub mod compare;
 pub mod report;
 pub mod saved;
 pub mod figures;
@@ -10,6 +13,7 @@ pub mod options;
 pub mod herd;
 pub mod processes;
 pub mod client;
+pub mod schedule;
 pub mod meter;
 pub mod targets;
 pub mod workloads;
@@ -18,6 +22,7 @@ pub mod protocol;
 mod sample;
 pub mod noise;
 pub mod result;
+pub mod parameters;
 pub mod access;
 pub mod spread;
 pub mod chance;

@@ -53,19 +53,17 @@ impl Meter {
         self.add(tally);
     }
 
-    /// Takes up a step whose operations were to begin one `interval_ns` after the other, the first
-    /// at `first_ns`, and all ended at `now_ns`. Which of them was of which class is not known, so
-    /// classes take them in their order.
-    pub fn due_step(&mut self, tally: &Tally, first_ns: u64, interval_ns: f64, now_ns: u64) {
+    /// Takes up a step whose operations were to begin at these moments and all ended at `now_ns`.
+    /// Which of them was of which class is not known, so classes take them in their order.
+    pub fn due_step(&mut self, tally: &Tally, due_ns: &[u64], now_ns: u64) {
         self.slices.until(now_ns);
-        let mut at = 0.0;
+        let mut due = due_ns.iter();
         for (latencies, count) in self.classes.iter_mut().zip(tally.classes) {
-            for _ in 0..count {
-                let ns = now_ns.saturating_sub(first_ns + whole(at * interval_ns));
+            for due_ns in due.by_ref().take(usize::try_from(count).unwrap_or(0)) {
+                let ns = now_ns.saturating_sub(*due_ns);
                 latencies.record(ns, 1);
                 self.slices.record(ns, 1);
                 self.ops += 1;
-                at += 1.0;
             }
         }
         self.add(tally);
@@ -242,7 +240,7 @@ mod tests {
     #[test]
     fn a_late_step_counts_from_when_each_operation_was_due() {
         let mut meter = Meter::new(0);
-        meter.due_step(&tally(3), 1_000, 1_000.0, 10_000);
+        meter.due_step(&tally(3), &[1_000, 2_000, 3_000], 10_000);
         let (classes, _) = meter.finish(&["a", "b"], 10_000);
         let latencies: Vec<u64> = classes[0].latencies.iter().map(|(ns, _)| *ns / 1000).collect();
         assert_eq!(latencies, [7, 8, 9]);

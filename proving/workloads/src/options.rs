@@ -1,5 +1,6 @@
 //! The command line of `nearstate bench run`.
 
+use crate::parameters::Arrivals;
 use crate::protocol::Fault;
 use crate::workloads::Spread;
 use clap::Args;
@@ -15,7 +16,7 @@ Examples:
   nearstate bench run ue-signalling --variant delta --records 1000000 --clients 4 --depth 16
   nearstate bench run tatp --targets region,lmdb --save a.json
   nearstate bench run ycsb --variant b --rate 20000 --ops 200000     # open loop
-  nearstate bench run ue-signalling --targets node,redis --ramp 1ms   # highest rate with that p99")]
+  nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Options {
     /// The workload
@@ -34,7 +35,7 @@ pub struct Options {
     #[arg(long)]
     pub variant: Option<String>,
 
-    /// UEs, subscribers, sessions or records [default: the workload's, a hundredth of the paper's]
+    /// UEs, subscribers, sessions or records [default: the workload's]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub records: Option<u64>,
 
@@ -69,6 +70,10 @@ pub struct Options {
     /// Open loop: operations per second of all clients together, latency from the intended start
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
+
+    /// How the intended starts of an open loop follow each other
+    #[arg(long, value_enum, default_value_t = Arrivals::Constant, requires = "rate")]
+    pub arrivals: Arrivals,
 
     /// Pause of each client between operations of a closed loop, in microseconds
     #[arg(long, default_value_t = 0, conflicts_with = "rate")]

@@ -1,8 +1,8 @@
 //! What the orchestrator and a client process say to each other: one JSON object a line, over the
 //! client's standard input and output. So a client may be a program in another language.
 
+use crate::parameters::{Arrivals, Parameters};
 use crate::result::{Check, ClassResult, Slice, Verdict};
-use crate::workloads::Parameters;
 use nearstate_model::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,10 @@ pub struct Turn {
     pub depth: usize,
     /// Operations per second that this client offers; `None`: a closed loop.
     pub rate: Option<f64>,
+    /// How the intended starts of an open loop follow each other.
+    pub arrivals: Arrivals,
+    /// Where their chance comes from.
+    pub seed: u64,
     /// Pause between operations of a closed loop, in microseconds.
     pub think_us: u64,
     /// When all clients begin, on the machine's monotonic clock, in nanoseconds; in the past: at

@@ -1,7 +1,7 @@
 //! What a run found out, as it is saved, compared and shown. The fields are the file's format:
 //! [`FORMAT`] changes with their meaning.
 
-use crate::workloads::Parameters;
+use crate::parameters::{Arrivals, Parameters};
 use nearstate_bench::stat::Latencies;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -66,6 +66,8 @@ pub struct Drive {
     /// Operations per second of all clients together that were offered; `None`: each client begins
     /// an operation when the last one has ended.
     pub rate: Option<f64>,
+    /// How intended starts of an open loop follow each other.
+    pub arrivals: Arrivals,
     /// Microseconds between two operations of a client, in a closed loop.
     pub think_us: u64,
     /// Processors of the clients and of the servers, where they were kept apart.

@@ -234,6 +234,7 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         warm_up: options.warm_up.unwrap_or(options.ops / 10),
         rounds: usize::try_from(options.rounds).unwrap_or(1),
         rate: options.rate,
+        arrivals: options.arrivals,
         think_us: options.think_us,
         pinning,
     }

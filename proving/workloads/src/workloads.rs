@@ -2,28 +2,17 @@
 //! that a store has kept all of it.
 
 pub use crate::chance::Spread;
+pub use crate::parameters::Parameters;
+
+pub mod ue_signalling;
 
 use crate::access::{Connection, Schema};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Classes of operations that a workload tells apart at the most.
 pub const CLASSES_MAX: usize = 16;
-
-/// What can be set of a workload; the same for every client and target of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parameters {
-    /// UEs, subscribers, sessions or records, over all clients.
-    pub records: u64,
-    /// Which variant: one of [`Blueprint::variants`].
-    pub variant: String,
-    /// How often each record is asked for.
-    pub spread: Spread,
-    /// Where all chance comes from.
-    pub seed: u64,
-}
 
 /// What a store must be able to do for a workload, beside reading and writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +141,7 @@ pub trait Workload: fmt::Debug {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Blueprint>> {
-    vec![]
+    vec![Box::new(ue_signalling::UeSignalling)]
 }
 
 /// The workload of this name.

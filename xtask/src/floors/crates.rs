@@ -15,6 +15,7 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("numa", 10, "floor 1"),
     ("store", 20, "floor 2"),
     ("near", 20, "floor 2"),
+    ("ue", 20, "floor 2"),
     ("cluster", 20, "floor 2"),
     ("node", 30, "floor 3"),
     ("sdl", 30, "floor 3"),

@@ -59,10 +59,19 @@ pub(super) fn rates(all: &[Figures<'_>]) -> Table {
             some(rate_text(rates.most())),
             interval_text(rates),
             rates.count().to_string(),
-            some(ratio.map_or_else(|| NONE.to_owned(), ratio_text)),
+            some(ratio.map_or_else(|| NONE.to_owned(), share_text)),
         ]);
     }
     table
+}
+
+/// A ratio; a small one as a fraction, which is easier to read than zeros.
+pub(crate) fn share_text(ratio: f64) -> String {
+    if ratio > 0.0 && ratio < 0.095 {
+        format!("1/{}", ratio_text(1.0 / ratio))
+    } else {
+        ratio_text(ratio)
+    }
 }
 
 fn interval_text(rates: &Spread) -> String {

@@ -129,6 +129,8 @@ impl<'a> Stand<'a> {
                 ops,
                 depth: drive.depth,
                 rate: drive.rate.map(|rate| rate / to_f64(clients)),
+                arrivals: drive.arrivals,
+                seed: stand.desk.parameters.seed.wrapping_add(round as u64),
                 think_us: drive.think_us,
                 at_ns: 0,
             };
@@ -166,7 +168,15 @@ impl<'a> Stand<'a> {
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
-                let turn = Turn { ops, depth: drive.depth, rate, think_us: 0, at_ns: 0 };
+                let turn = Turn {
+                    ops,
+                    depth: drive.depth,
+                    rate,
+                    arrivals: drive.arrivals,
+                    seed: stand.desk.parameters.seed,
+                    think_us: 0,
+                    at_ns: 0,
+                };
                 let (round, reconnects) = measured(running, &turn, &mut Quiet)?;
                 stand.result.reconnects += reconnects;
                 climb.met(&round);

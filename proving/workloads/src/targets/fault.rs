@@ -49,9 +49,15 @@ struct Bent<'a> {
 }
 
 impl Bent<'_> {
-    /// Whether this write is to be answered but not done.
-    fn loses(&mut self) -> bool {
-        match self.fault {
+    /// Whether this write is to be answered but not done. One that would change nothing cannot be
+    /// lost: then it is the next one's turn.
+    fn loses(&mut self, changes: impl FnOnce(&mut dyn Access) -> Result<bool>) -> Result<bool> {
+        Ok(match self.fault {
+            Fault::LostUpdate if *self.left == 1 => {
+                let loses = changes(self.inner)?;
+                *self.left -= u64::from(loses);
+                loses
+            }
             Fault::LostUpdate => is_now(self.left),
             Fault::Stall => {
                 if is_now(self.left) {
@@ -60,8 +66,22 @@ impl Bent<'_> {
                 false
             }
             Fault::WrongAnswer => false,
-        }
+        })
     }
+}
+
+/// Whether a record has other parts than these, or is not there.
+fn differs(
+    access: &mut dyn Access,
+    table: Table,
+    key: &[u8],
+    parts: &[(usize, &[u8])],
+) -> Result<bool> {
+    let mut same = 0;
+    access.read(table, key, Parts::ALL, &mut |part, bytes| {
+        same += usize::from(parts.contains(&(part, bytes)));
+    })?;
+    Ok(same != parts.len())
 }
 
 impl Access for Bent<'_> {
@@ -81,15 +101,24 @@ impl Access for Bent<'_> {
     }
 
     fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
-        if self.loses() { Ok(()) } else { self.inner.put(table, entry) }
+        if self.loses(|access| differs(access, table, entry.key, entry.parts))? {
+            return Ok(());
+        }
+        self.inner.put(table, entry)
     }
 
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
-        if self.loses() { Ok(true) } else { self.inner.change(table, change) }
+        if self.loses(|access| differs(access, table, change.key, change.parts))? {
+            return Ok(true);
+        }
+        self.inner.change(table, change)
     }
 
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
-        if self.loses() { Ok(true) } else { self.inner.delete(table, key, tags) }
+        if self.loses(|access| access.read(table, key, Parts::ALL, &mut |_, _| {}))? {
+            return Ok(true);
+        }
+        self.inner.delete(table, key, tags)
     }
 
     fn find(
@@ -166,6 +195,10 @@ impl<C: Connection> Access for Faulty<C> {
 }
 
 impl<C: Connection> Connection for Faulty<C> {
+    fn is_null(&self) -> bool {
+        self.inner.is_null()
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, fault, left } = self;
         let before = *left;

@@ -127,6 +127,10 @@ impl Access for NullConnection {
 }
 
 impl Connection for NullConnection {
+    fn is_null(&self) -> bool {
+        true
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         body(self)
     }

@@ -1,0 +1,101 @@
+//! `nearstate bench run`: a run, and what is told of it.
+
+use crate::options::Options;
+use crate::result::Run;
+use crate::targets::{self, Way};
+use crate::{run, workloads};
+use nearstate_bench::table::{Align, Table};
+use nearstate_model::{Error, Result};
+use std::io::Write;
+use std::sync::atomic::AtomicBool;
+
+/// Runs what the options ask for. Progress goes to standard error, tables or JSON to `out`.
+///
+/// # Errors
+/// Options that do not fit; `Backend` if the run does not count or was stopped, after all that is
+/// known of it was told.
+pub fn run(
+    options: &Options,
+    command: &str,
+    stop: &'static AtomicBool,
+    out: &mut impl Write,
+) -> Result<()> {
+    if options.list {
+        return list(out);
+    }
+    let run = run::run(options, command, stop)?;
+    tell(&run, out)?;
+    judge(&run)
+}
+
+fn tell(run: &Run, out: &mut impl Write) -> Result<()> {
+    let text = serde_json::to_string_pretty(run)
+        .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
+    writeln!(out, "{text}").map_err(|e| wrote(&e))
+}
+
+/// A run that does not count ends the program with an error, whatever was printed.
+fn judge(run: &Run) -> Result<()> {
+    if run.is_partial {
+        return Err(Error::Backend { detail: "the run was stopped before its end".to_owned() });
+    }
+    if run.invalid.is_empty() {
+        return Ok(());
+    }
+    let why = run.invalid.join("; ");
+    Err(Error::Backend { detail: format!("the run does not count: {why}") })
+}
+
+/// Workloads, their variants and targets.
+fn list(out: &mut impl Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("workload", Align::Left),
+        ("variant", Align::Left),
+        ("what it is", Align::Left),
+    ]);
+    for workload in workloads::all() {
+        table.rule();
+        let what = format!("{} ({})", workload.title(), workload.source());
+        table.row(vec![workload.name().to_owned(), String::new(), what]);
+        for (variant, meaning) in workload.variants() {
+            table.row(vec![String::new(), (*variant).to_owned(), (*meaning).to_owned()]);
+        }
+    }
+    write!(out, "{}\n{}", table.text(), abilities().text()).map_err(|e| wrote(&e))
+}
+
+fn abilities() -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("delta", Align::Left),
+        ("unique tag", Align::Left),
+        ("transaction", Align::Left),
+        ("scan", Align::Left),
+        ("here", Align::Left),
+    ]);
+    let word = |way: &Way| {
+        let word = match way {
+            Way::Native => "native",
+            Way::Emulated(_) => "emulated",
+            Way::Declined(_) => "no",
+        };
+        word.to_owned()
+    };
+    for target in targets::all() {
+        let can = target.abilities();
+        let here = target.version().unwrap_or_else(|e| e.to_string());
+        table.row(vec![
+            target.name().to_owned(),
+            word(&can.delta),
+            word(&can.unique_tag),
+            word(&can.transaction),
+            word(&can.scan),
+            here,
+        ]);
+    }
+    table
+}
+
+fn wrote(e: &std::io::Error) -> Error {
+    Error::System { detail: "writing the results".to_owned(), errno: e.raw_os_error().unwrap_or(0) }
+}

@@ -1,0 +1,31 @@
+//! What can be set of a run and is saved with it.
+
+use crate::chance::Spread;
+use serde::{Deserialize, Serialize};
+
+/// What can be set of a workload; the same for every client and target of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// UEs, subscribers, sessions or records, over all clients.
+    pub records: u64,
+    /// Which variant: one of those that the workload offers.
+    pub variant: String,
+    /// How often each record is asked for.
+    pub spread: Spread,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+/// How the intended starts of an open loop follow each other: the mean rate is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// One every so many nanoseconds.
+    #[default]
+    Constant,
+    /// Independent of each other: gaps are exponential.
+    Poisson,
+    /// In bursts: now and then many at once, as when a train reaches a new tracking area. The
+    /// signalling of real networks is not Poisson (arXiv 2212.13248); the parameters are ours.
+    Bursts,
+}

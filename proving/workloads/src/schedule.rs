@@ -1,0 +1,133 @@
+//! When the operations of an open loop are to begin, whatever the store does meanwhile.
+
+use crate::chance::Dice;
+use crate::meter::whole;
+use crate::parameters::Arrivals;
+
+/// Of all arrivals so many come in bursts.
+const BURST_SHARE: f64 = 0.3;
+
+/// Arrivals of a burst: Pareto from this number on, with this shape, at most [`BURST_MAX`].
+const BURST_LEAST: f64 = 8.0;
+const BURST_SHAPE: f64 = 1.5;
+const BURST_MAX: f64 = 2_000.0;
+
+/// Within a burst arrivals follow each other so many times faster than on average.
+const BURST_SPEED: f64 = 20.0;
+
+/// Intended starts, one after the other.
+#[derive(Debug)]
+pub struct Schedule {
+    arrivals: Arrivals,
+    interval_ns: f64,
+    dice: Dice,
+    start_ns: u64,
+    /// Nanoseconds from the start to the next one. A float keeps a tenth of a microsecond over
+    /// days, and thirds of nanoseconds that would add up.
+    at: f64,
+    /// Arrivals left of the burst that is on.
+    burst: f64,
+    /// Debts of time: a burst comes early, so gaps after it are longer.
+    early: f64,
+}
+
+impl Schedule {
+    /// Starts at this mean rate (operations per second), from `start_ns` on.
+    pub fn new(arrivals: Arrivals, rate: f64, seed: u64, start_ns: u64) -> Self {
+        let interval_ns = 1e9 / rate.max(f64::MIN_POSITIVE);
+        let dice = Dice::new(seed);
+        Self { arrivals, interval_ns, dice, start_ns, at: 0.0, burst: 0.0, early: 0.0 }
+    }
+
+    /// When the next operation is to begin, in nanoseconds of the monotonic clock.
+    #[inline]
+    pub fn next_ns(&self) -> u64 {
+        self.start_ns.saturating_add(whole(self.at))
+    }
+
+    /// Replaces `due` by the starts that have come by `now_ns`, at least one and at most `room`.
+    pub fn take_due(&mut self, now_ns: u64, room: usize, due: &mut Vec<u64>) {
+        due.clear();
+        while due.len() < room.max(1) && (due.is_empty() || self.next_ns() <= now_ns) {
+            due.push(self.next_ns());
+            self.at += self.gap();
+        }
+    }
+
+    fn gap(&mut self) -> f64 {
+        match self.arrivals {
+            Arrivals::Constant => self.interval_ns,
+            Arrivals::Poisson => self.dice.exponential(self.interval_ns),
+            Arrivals::Bursts => self.bursty_gap(),
+        }
+    }
+
+    fn bursty_gap(&mut self) -> f64 {
+        if self.burst >= 1.0 {
+            self.burst -= 1.0;
+            self.early += self.interval_ns * (1.0 - 1.0 / BURST_SPEED);
+            return self.interval_ns / BURST_SPEED;
+        }
+        // A burst has 3 * BURST_LEAST arrivals on average (Pareto with a shape of 1.5).
+        let mean = BURST_LEAST * BURST_SHAPE / (BURST_SHAPE - 1.0);
+        if self.dice.chance(BURST_SHARE / (mean * (1.0 - BURST_SHARE))) {
+            self.burst = self.dice.pareto(BURST_LEAST, BURST_SHAPE).min(BURST_MAX);
+        }
+        // What bursts came early is given back a little with each gap.
+        let back = self.early.min(self.interval_ns * 2.0);
+        self.early -= back;
+        self.dice.exponential(self.interval_ns) + back
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(arrivals: Arrivals, count: usize) -> Vec<u64> {
+        let mut schedule = Schedule::new(arrivals, 1e6, 7, 1_000);
+        let mut due = Vec::new();
+        schedule.take_due(u64::MAX, count, &mut due);
+        due
+    }
+
+    #[test]
+    fn every_kind_keeps_its_mean_rate_and_never_goes_back() {
+        for arrivals in [Arrivals::Constant, Arrivals::Poisson, Arrivals::Bursts] {
+            let due = starts(arrivals, 400_000);
+            assert!(due.windows(2).all(|pair| pair[0] <= pair[1]));
+            let took = due[due.len() - 1] - due[0];
+            let mean = took / (due.len() as u64 - 1);
+            assert!((970..=1030).contains(&mean), "{arrivals:?}: {mean} ns");
+        }
+    }
+
+    #[test]
+    fn bursts_put_more_into_the_busiest_millisecond() {
+        let busiest = |arrivals| {
+            let due = starts(arrivals, 400_000);
+            let mut counts = std::collections::BTreeMap::new();
+            for at in due {
+                *counts.entry(at / 100_000).or_insert(0_u32) += 1;
+            }
+            counts.into_values().max().unwrap()
+        };
+        assert!(busiest(Arrivals::Constant) <= 101);
+        assert!(busiest(Arrivals::Poisson) < 160);
+        assert!(busiest(Arrivals::Bursts) > 400, "{}", busiest(Arrivals::Bursts));
+    }
+
+    #[test]
+    fn only_what_is_due_is_taken_but_always_one() {
+        let mut schedule = Schedule::new(Arrivals::Constant, 1e6, 0, 0);
+        let mut due = Vec::new();
+        schedule.take_due(0, 16, &mut due);
+        assert_eq!(due, [0]);
+        schedule.take_due(3_500, 16, &mut due);
+        assert_eq!(due, [1_000, 2_000, 3_000]);
+        schedule.take_due(100_000, 4, &mut due);
+        assert_eq!(due, [4_000, 5_000, 6_000, 7_000]);
+        schedule.take_due(0, 4, &mut due);
+        assert_eq!(due, [8_000], "one that is not due yet: the caller has waited for it");
+    }
+}

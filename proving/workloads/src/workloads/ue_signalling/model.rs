@@ -1,0 +1,171 @@
+//! What every context must be: for each UE the number of its last procedure of each kind.
+//!
+//! A procedure sets its variables from its own draw alone. So the last one of each kind, applied in
+//! their order to the subscriber's context, gives the same bytes as all of them. That is for the
+//! comparison at the end; for the answers on the way there is a mark of each block: its bytes
+//! folded to 32 bits, which takes some nanoseconds.
+
+use super::{BLOCKS, Block, Context, Parameters, Procedure, apply, blocks_touched, draw_for};
+
+/// Kinds of procedures that leave something behind.
+const KINDS: usize = 7;
+
+/// A client's own UE, by its place among the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ue(usize);
+
+impl Ue {
+    #[inline]
+    pub(super) fn of(local: u64) -> Self {
+        Self(usize::try_from(local).unwrap_or(usize::MAX))
+    }
+}
+
+/// 56 bytes for each UE.
+#[derive(Clone, Copy, Debug, Default)]
+struct Past {
+    /// Turns so far.
+    turns: u32,
+    /// Turn of the last procedure of each kind, from 1; 0: never.
+    last: [u32; KINDS],
+    /// What each block is, folded.
+    marks: [u32; BLOCKS.len()],
+}
+
+/// All bytes of a block, folded to 32 bits.
+#[inline]
+fn fold(bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let folded = words.iter().fold(0, |all, word| all ^ u64::from_le_bytes(*word));
+    let rest = rest.iter().fold(0, |all, byte| (all << 8) | u64::from(*byte));
+    let both = folded ^ rest.rotate_left(17);
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
+    {
+        (both ^ (both >> 32)) as u32
+    }
+}
+
+/// The model of a client's UEs.
+#[derive(Debug)]
+pub(super) struct Model {
+    seed: u64,
+    client: u64,
+    clients: u64,
+    past: Vec<Past>,
+}
+
+/// The place of a procedure in [`Past::last`].
+#[inline]
+const fn kind_of(procedure: Procedure) -> Option<usize> {
+    match procedure {
+        Procedure::InitialAttach => Some(0),
+        Procedure::Detach => Some(1),
+        Procedure::ServiceRequest => Some(2),
+        Procedure::S1Release => Some(3),
+        Procedure::TrackingAreaUpdate => Some(4),
+        Procedure::Handover => Some(5),
+        Procedure::SessionManagement => Some(6),
+        Procedure::CellReselection => None,
+    }
+}
+
+impl Model {
+    /// UEs `client`, `client + clients`, ... of all.
+    pub(super) fn new(parameters: &Parameters, client: usize, clients: usize) -> Self {
+        let (client, clients) = (client as u64, clients.max(1) as u64);
+        let own = parameters.records.saturating_sub(client).div_ceil(clients);
+        let past = vec![Past::default(); usize::try_from(own).unwrap_or(0)];
+        Self { seed: parameters.seed, client, clients, past }
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.past.len() as u64
+    }
+
+    /// The number of a UE among all of them.
+    #[inline]
+    pub(super) const fn global(&self, ue: Ue) -> u64 {
+        self.client + ue.0 as u64 * self.clients
+    }
+
+    /// What the next procedure of a UE draws from.
+    #[inline]
+    pub(super) fn draw(&self, ue: Ue) -> u64 {
+        let turn = self.past.get(ue.0).map_or(0, |past| past.turns) + 1;
+        draw_for(self.seed, self.global(ue), turn.into())
+    }
+
+    /// A procedure has been done, and the blocks that it touches are as in `after`.
+    #[inline]
+    pub(super) fn took(&mut self, ue: Ue, procedure: Procedure, after: &Context) {
+        self.count(ue, procedure);
+        if let Some(past) = self.past.get_mut(ue.0) {
+            for block in blocks_touched(procedure).iter() {
+                if let Some(mark) = past.marks.get_mut(block as usize) {
+                    *mark = fold(after.view().block(block));
+                }
+            }
+        }
+    }
+
+    /// Whether the blocks of a context that were read are what they must be, by their marks.
+    #[inline]
+    pub(super) fn agrees(
+        &self,
+        ue: Ue,
+        context: &Context,
+        is_read: impl Fn(Block) -> bool,
+    ) -> bool {
+        let Some(past) = self.past.get(ue.0) else { return false };
+        let mut blocks = BLOCKS.iter().zip(past.marks);
+        blocks.all(|(block, mark)| !is_read(*block) || fold(context.view().block(*block)) == mark)
+    }
+
+    #[inline]
+    fn count(&mut self, ue: Ue, procedure: Procedure) {
+        if let Some(past) = self.past.get_mut(ue.0) {
+            past.turns += 1;
+            if let Some(last) = kind_of(procedure).and_then(|kind| past.last.get_mut(kind)) {
+                *last = past.turns;
+            }
+        }
+    }
+
+    /// The state in which a UE is loaded: attached; for a state machine that begins with idle ones
+    /// also released.
+    pub(super) fn provide(&mut self, ue: Ue, is_idle: bool) {
+        if let Some(past) = self.past.get_mut(ue.0) {
+            *past = Past::default();
+        }
+        self.count(ue, Procedure::InitialAttach);
+        if is_idle {
+            self.count(ue, Procedure::S1Release);
+        }
+        let context = self.expected(ue);
+        if let Some(past) = self.past.get_mut(ue.0) {
+            for (mark, block) in past.marks.iter_mut().zip(BLOCKS) {
+                *mark = fold(context.view().block(*block));
+            }
+        }
+    }
+
+    /// The context that a UE must have.
+    pub(super) fn expected(&self, ue: Ue) -> Context {
+        let number = self.global(ue);
+        let mut context = Context::provisioned(number, self.seed);
+        let Some(past) = self.past.get(ue.0) else { return context };
+        let mut order: [(u32, Option<Procedure>); Procedure::ALL.len()] =
+            [(0, None); Procedure::ALL.len()];
+        for (place, procedure) in order.iter_mut().zip(Procedure::ALL) {
+            let last = kind_of(procedure).and_then(|kind| past.last.get(kind));
+            *place = (last.copied().unwrap_or(0), Some(procedure));
+        }
+        order.sort_unstable_by_key(|(turn, _)| *turn);
+        for (turn, procedure) in order {
+            if let Some(procedure) = procedure.filter(|_| turn > 0) {
+                apply(procedure, &mut context, draw_for(self.seed, number, turn.into()));
+            }
+        }
+        context
+    }
+}

@@ -1,0 +1,183 @@
+use super::*;
+use crate::protocol::Fault;
+use crate::targets::Target as _;
+use crate::targets::fault::Faulty;
+use crate::targets::null::NullTarget;
+use crate::targets::region::RegionConnection;
+use nearstate_store::{CreateOptions, Region};
+
+fn parameters(variant: &str) -> Parameters {
+    Parameters {
+        records: 3000,
+        variant: variant.to_owned(),
+        spread: crate::chance::Spread::Zipfian,
+        seed: 11,
+    }
+}
+
+fn region(parameters: &Parameters) -> (tempfile::TempDir, RegionConnection) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    drop(Region::create(&path, &CreateOptions::default()).unwrap());
+    let schema = UeSignalling.schema(parameters);
+    let connection = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
+    (folder, connection)
+}
+
+fn run(client: &mut dyn Workload, store: &mut dyn Connection, ops: u64, depth: usize) -> Tally {
+    let mut all = Tally::default();
+    let mut done = 0;
+    while done < ops {
+        let mut tally = Tally::default();
+        client.step(store, depth, &mut tally).unwrap();
+        done += tally.classes.iter().map(|count| u64::from(*count)).sum::<u64>();
+        all.bytes_in += tally.bytes_in;
+        all.bytes_out += tally.bytes_out;
+    }
+    all
+}
+
+#[test]
+fn every_variant_leaves_what_the_model_says_in_a_region() {
+    for (variant, _) in UeSignalling.variants() {
+        for depth in [1, 16] {
+            let parameters = parameters(variant);
+            let (_folder, mut store) = region(&parameters);
+            for number in 0..2 {
+                let mut client = UeSignalling.client(&parameters, number, 2).unwrap();
+                client.load(&mut store, &mut |_| {}).unwrap();
+                run(client.as_mut(), &mut store, 20_000, depth);
+                let verdict = client.verify(&mut store, &mut |_| {}).unwrap();
+                assert_eq!((verdict.records, verdict.wrong), (1500, 0), "{variant}: {verdict:?}");
+                for check in client.checks() {
+                    assert!(check.holds(), "{variant}: {check:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_update_is_found_in_every_variant() {
+    for (variant, _) in UeSignalling.variants() {
+        for depth in [1, 16] {
+            let parameters = parameters(variant);
+            let (_folder, mut store) = region(&parameters);
+            let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+            client.load(&mut store, &mut |_| {}).unwrap();
+            let mut faulty = Faulty::new(store, Fault::LostUpdate);
+            // Few enough that the UE of the lost procedure has none of the same kind afterwards.
+            run(client.as_mut(), &mut faulty, 384, depth);
+            let verdict = client.verify(&mut faulty, &mut |_| {}).unwrap();
+            assert!((1..=2).contains(&verdict.wrong), "{variant}, {depth}: {verdict:?}");
+            assert!(!verdict.examples.is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_next_reader_of_a_lost_update_notices_it() {
+    for variant in ["full", "delta", "tagged"] {
+        let parameters = Parameters { records: 40, ..parameters(variant) };
+        let (_folder, mut store) = region(&parameters);
+        let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+        client.load(&mut store, &mut |_| {}).unwrap();
+        let mut faulty = Faulty::new(store, Fault::LostUpdate);
+        let outcome: Result<()> =
+            (0..5_000).try_for_each(|_| client.step(&mut faulty, 1, &mut Tally::default()));
+        assert!(matches!(outcome, Err(Error::Damaged { .. })), "{variant}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_wrong_answer_is_not_taken_for_a_context() {
+    let parameters = parameters("full");
+    let (_folder, mut store) = region(&parameters);
+    let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+    client.load(&mut store, &mut |_| {}).unwrap();
+    let mut faulty = Faulty::new(store, Fault::WrongAnswer);
+    let outcome: Result<()> =
+        (0..400).try_for_each(|_| client.step(&mut faulty, 1, &mut Tally::default()));
+    assert!(matches!(outcome, Err(Error::Damaged { .. })), "{outcome:?}");
+}
+
+#[test]
+fn deltas_move_a_third_of_the_bytes_of_whole_contexts() {
+    let moved = |variant| {
+        let parameters = parameters(variant);
+        let (_folder, mut store) = region(&parameters);
+        let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+        client.load(&mut store, &mut |_| {}).unwrap();
+        let tally = run(client.as_mut(), &mut store, 20_000, 1);
+        tally.bytes_in + tally.bytes_out
+    };
+    let (full, delta, blind) = (moved("full"), moved("delta"), moved("blind-delta"));
+    assert!(full > 3 * delta, "{full} and {delta}");
+    assert!(delta > blind, "{delta} and {blind}");
+}
+
+#[test]
+fn the_mix_is_table_two_s_without_a_store() {
+    for variant in ["delta", "machine"] {
+        let parameters = Parameters { records: 20_000, ..parameters(variant) };
+        let schema = UeSignalling.schema(&parameters);
+        let mut store = NullTarget.connect("", &schema).unwrap();
+        let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+        client.load(store.as_mut(), &mut |_| {}).unwrap();
+        run(client.as_mut(), store.as_mut(), 400_000, 1);
+        for check in client.checks() {
+            assert!(check.holds(), "{variant}: {check:?}");
+            assert!(check.weight >= 400_000.0);
+        }
+    }
+}
+
+#[test]
+fn the_machine_emits_only_legal_procedures_of_different_ues() {
+    let mut machine = Machine::new(500, 3).unwrap();
+    let mut states = vec![nearstate_ue::UeState::Idle; 500];
+    for _ in 0..2_000 {
+        let mut batch = std::collections::BTreeSet::new();
+        machine.next(32, |ue, procedure| {
+            assert!(batch.insert(ue), "one UE twice in a batch");
+            let state = &mut states[usize::try_from(ue).unwrap()];
+            *state = procedure.next_state(*state).expect("a legal procedure");
+        });
+        assert_eq!(batch.len(), 32);
+    }
+    assert!(states.contains(&nearstate_ue::UeState::Connected));
+    assert!(states.contains(&nearstate_ue::UeState::Deregistered));
+}
+
+#[test]
+fn what_was_in_flight_is_settled_as_it_turned_out() {
+    let parameters = parameters("delta");
+    let (_folder, mut store) = region(&parameters);
+    let mut client = Client::new(&parameters, 0, 1).unwrap();
+    client.load(&mut store, &mut |_| {}).unwrap();
+    // One that was done, and one that was not, both unanswered.
+    for is_done in [true, false] {
+        let ue = Ue::of(if is_done { 5 } else { 6 });
+        let procedure = Procedure::TrackingAreaUpdate;
+        let flight = Flight { ue, procedure, draw: client.model.draw(ue) };
+        if is_done {
+            let mut context = client.model.expected(ue);
+            let before = context;
+            apply(procedure, &mut context, flight.draw);
+            let tally = &mut Tally::default();
+            client.write(&mut store, flight, (&before, &context), tally).unwrap();
+        }
+        client.flights.push(flight);
+    }
+    client.settle(&mut store).unwrap();
+    assert!(client.flights.is_empty());
+    assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
+    // And one whose earlier, acknowledged procedure is gone.
+    let ue = Ue::of(7);
+    let mut lost = client.model.expected(ue);
+    apply(Procedure::Handover, &mut lost, client.model.draw(ue));
+    client.model.took(ue, Procedure::Handover, &lost);
+    let draw = client.model.draw(ue);
+    client.flights.push(Flight { ue, procedure: Procedure::Detach, draw });
+    assert!(matches!(client.settle(&mut store), Err(Error::Damaged { .. })));
+}

@@ -1,0 +1,153 @@
+//! How much of a context travels, and how its bytes come and go.
+
+use super::{Flight, TAGGED};
+use crate::access::{Part, Parts, TAGS_MAX, Tag};
+use nearstate_model::{Error, Result};
+use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
+
+/// How much of a context travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Travel {
+    /// All of it, read and written.
+    Full,
+    /// The blocks that the procedure touches, read and written.
+    Delta,
+    /// The blocks that it touches are written; of those that it overwrites from end to end nothing
+    /// is read.
+    BlindDelta,
+    /// As [`Travel::Delta`], and all is read to know the tags of before; they are written where
+    /// they change.
+    Tagged,
+}
+
+/// The parts that hold these blocks.
+#[inline]
+pub(super) fn parts_of(blocks: BlockSet) -> Parts {
+    let mut parts = Parts(0);
+    for block in blocks.iter() {
+        parts = parts.and(Parts::one(block as usize));
+    }
+    parts
+}
+
+/// What is written of a context after a procedure.
+#[inline]
+pub(super) fn written<'p, 'c>(
+    travel: Travel,
+    context: &'c Context,
+    procedure: Procedure,
+    parts: &'p mut [Part<'c>; BLOCKS.len()],
+) -> &'p [Part<'c>] {
+    if travel == Travel::Full {
+        if let Some(first) = parts.first_mut() {
+            *first = (0, context.as_bytes().as_slice());
+        }
+        return parts.get(..1).unwrap_or_default();
+    }
+    let blocks = blocks_touched(procedure);
+    let mut count = 0;
+    for (place, block) in parts.iter_mut().zip(blocks.iter()) {
+        *place = (block as usize, context.view().block(block));
+        count += 1;
+    }
+    parts.get(..count).unwrap_or_default()
+}
+
+#[inline]
+pub(super) fn bytes_of(parts: &[Part<'_>]) -> u64 {
+    parts.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+}
+
+/// Every part of a context.
+pub(super) fn whole<'p, 'c>(
+    travel: Travel,
+    context: &'c Context,
+    parts: &'p mut [Part<'c>; BLOCKS.len()],
+) -> &'p [Part<'c>] {
+    if travel == Travel::Full {
+        return written(travel, context, Procedure::InitialAttach, parts);
+    }
+    for (place, block) in parts.iter_mut().zip(BLOCKS) {
+        *place = (*block as usize, context.view().block(*block));
+    }
+    parts
+}
+
+/// What a store answered with, on its way into a context.
+pub(super) struct Landing {
+    travel: Travel,
+    pub(super) bytes: u64,
+    fault: Option<String>,
+}
+
+impl Landing {
+    pub(super) const fn new(travel: Travel) -> Self {
+        Self { travel, bytes: 0, fault: None }
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let taken = if self.travel == Travel::Full {
+            Context::from_bytes(bytes).map(|read| *context = read)
+        } else {
+            match BLOCKS.get(part) {
+                Some(block) => context.set_block(*block, bytes),
+                None => Ok(()),
+            }
+        };
+        if let Err(e) = taken {
+            self.fault.get_or_insert_with(|| e.to_string());
+        }
+    }
+
+    #[inline]
+    pub(super) fn judge(self, is_there: bool, flight: Flight) -> Result<()> {
+        if let Some(fault) = self.fault {
+            let detail = format!("the store answered with something else than a context: {fault}");
+            return Err(Error::Damaged { detail });
+        }
+        if is_there { Ok(()) } else { Err(gone(flight)) }
+    }
+}
+
+#[cold]
+pub(super) fn gone(flight: Flight) -> Error {
+    let (ue, procedure) = (flight.ue, flight.procedure);
+    Error::Damaged { detail: format!("{procedure}: the store has no context of {ue:?}") }
+}
+
+#[cold]
+pub(super) fn stale(flight: Flight) -> Error {
+    let (ue, procedure) = (flight.ue, flight.procedure);
+    Error::Damaged {
+        detail: format!(
+            "{procedure}: the store's context of {ue:?} is not what its last procedure left: an \
+             acknowledged write is lost, or another record was answered"
+        ),
+    }
+}
+
+/// Tags of a context in the workload's words.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tagging<'c> {
+    tags: [Tag<'c>; TAGS_MAX],
+    count: usize,
+}
+
+impl<'c> Tagging<'c> {
+    pub(super) fn fill(&mut self, context: &'c Context) {
+        self.count = 0;
+        let Some(table) = TAGGED.tables.first() else { return };
+        for ((name, value), place) in tags(&context.view()).zip(&mut self.tags) {
+            if let Some(tag) = table.tags.iter().position(|rule| rule.name == name) {
+                *place = (tag, value);
+                self.count += 1;
+            }
+        }
+    }
+
+    pub(super) fn tags(&self) -> &[Tag<'c>] {
+        self.tags.get(..self.count).unwrap_or_default()
+    }
+}

@@ -1,0 +1,426 @@
+//! A context as bytes: read in place, changed in place, checked, drawn, written down.
+
+use std::fmt;
+
+use nearstate_model::{Error, Result};
+use serde_json::{Map, Value as Json};
+
+use crate::draw::Draw;
+use crate::layout::is_zero;
+use crate::value::{Value, kind_of};
+
+/// The error of bytes that are not a context.
+#[cold]
+pub(crate) fn no_context<T>(detail: fmt::Arguments<'_>) -> Result<T> {
+    Err(Error::BadArgument { detail: format!("not a UE context: {detail}") })
+}
+
+/// The members of a context in JSON, each handed to `take` by its name.
+pub(crate) fn each_member(
+    json: &Json,
+    mut take: impl FnMut(&str, &Json) -> std::result::Result<bool, String>,
+) -> Result<()> {
+    let Some(members) = json.as_object() else {
+        return no_context(format_args!("give a JSON object, not {}", kind_of(json)));
+    };
+    for (name, value) in members {
+        match take(name, value) {
+            Ok(true) => {}
+            Ok(false) => return no_context(format_args!("{name:?} is no variable of it")),
+            Err(what) => return no_context(format_args!("{name}: {what}")),
+        }
+    }
+    Ok(())
+}
+
+/// Puts a variable that is there into an object.
+pub(crate) fn insert(object: &mut Map<String, Json>, name: &str, value: Json) {
+    object.insert(name.to_owned(), value);
+}
+
+/// The value of a variable that a draw decides.
+#[inline]
+pub(crate) fn drawn<T: Value>(draw: u64, number: u64) -> T {
+    T::drawn(Draw::new(draw, if T::SALT == 0 { number + 1 } else { T::SALT }))
+}
+
+/// What is wrong with the bytes of a variable.
+#[inline]
+pub(crate) fn check_slot<T: Value>(
+    slot: &[u8],
+    is_present: bool,
+) -> std::result::Result<(), &'static str> {
+    if is_present {
+        T::check(slot)
+    } else if is_zero(slot) {
+        Ok(())
+    } else {
+        Err("is not there, and has bytes")
+    }
+}
+
+/// One line of the text of a context. The category is written where a new one begins.
+pub(crate) fn line(
+    f: &mut fmt::Formatter<'_>,
+    category: (&mut &'static str, &'static str),
+    name: &str,
+    value: Option<&dyn fmt::Display>,
+) -> fmt::Result {
+    let (last, now) = category;
+    let shown = if *last == now { "" } else { now };
+    *last = now;
+    match value {
+        Some(value) => writeln!(f, "{shown:<22}{name:<24}{value}"),
+        None => writeln!(f, "{shown:<22}{name:<24}-"),
+    }
+}
+
+/// `View`, `Text`, `Context` of a table; its `Block`, `BlockSet`, `Variable`, `Category`, `ROWS`,
+/// `FORMAT` and `CONTEXT_BYTES` are there.
+macro_rules! contexts {
+    (
+        blocks { $($Block:ident,)+ }
+        variables { $(
+            $(#[$vdoc:meta])*
+            $get:ident $set:ident $Variable:ident: $Kind:ty,
+            $name:literal $json:literal $InCategory:ident $InBlock:ident $bits:literal
+            $source:literal;
+        )+ }
+    ) => {
+        /// A context as it lies somewhere: bytes that were checked once, read without a copy.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub struct View<'a> {
+            bytes: &'a [u8; CONTEXT_BYTES],
+        }
+
+        impl<'a> View<'a> {
+            /// The context that these bytes are. After this nothing can fail.
+            ///
+            /// Cost: each variable that is there is checked against its type, and that the others'
+            /// bytes are 0.
+            ///
+            /// # Errors
+            /// `BadArgument`: other than [`CONTEXT_BYTES`] bytes, a block of another format, or a
+            /// variable with a value that its type does not have.
+            #[inline]
+            pub fn new(bytes: &'a [u8]) -> nearstate_model::Result<Self> {
+                let Ok(bytes) = <&[u8; CONTEXT_BYTES]>::try_from(bytes) else {
+                    return $crate::context::no_context(format_args!(
+                        "{} bytes, and one has {}", bytes.len(), CONTEXT_BYTES
+                    ));
+                };
+                check(bytes, BlockSet::ALL)?;
+                Ok(Self { bytes })
+            }
+
+            /// The bytes.
+            pub const fn as_bytes(self) -> &'a [u8; CONTEXT_BYTES] {
+                self.bytes
+            }
+
+            /// The bytes of a block.
+            pub fn block(self, block: Block) -> &'a [u8] {
+                self.bytes.get(block.range()).unwrap_or_default()
+            }
+
+            /// True if no variable of the block is there. Such a block need not be stored.
+            pub fn is_block_empty(self, block: Block) -> bool {
+                block.variables().all(|variable| !self.has(variable))
+            }
+
+            /// True if the variable is there.
+            pub fn has(self, variable: Variable) -> bool {
+                let place = $crate::layout::place(ROWS, variable as usize);
+                let byte = self.bytes.get(place.present_at).copied().unwrap_or_default();
+                byte & place.present_bit != 0
+            }
+
+            /// The bytes of a variable, if it is there.
+            pub fn raw(self, variable: Variable) -> Option<&'a [u8]> {
+                self.has(variable).then(|| self.bytes.get(variable.range()).unwrap_or_default())
+            }
+
+            $(
+                $(#[$vdoc])*
+                #[doc = concat!("\n\n", $name, ": at most ", $bits, " bits, ", $source, ".")]
+                #[inline]
+                pub fn $get(self) -> Option<$Kind> {
+                    const PLACE: $crate::layout::Place =
+                        $crate::layout::place(ROWS, Variable::$Variable as usize);
+                    let slot = $crate::layout::slot::<
+                        CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
+                    >(self.bytes);
+                    $crate::layout::is_present::<
+                        CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                    >(self.bytes)
+                    .then(|| <$Kind as $crate::value::Value>::load(slot))
+                }
+            )+
+
+            /// The variables that are there, as a JSON object.
+            pub fn json(self, keys: $crate::value::Keys) -> serde_json::Value {
+                let mut object = serde_json::Map::new();
+                $(
+                    if let Some(value) = self.$get() {
+                        let value = $crate::value::Value::json(&value, keys);
+                        $crate::context::insert(&mut object, $json, value);
+                    }
+                )+
+                serde_json::Value::Object(object)
+            }
+
+            /// The context for people: a line for each variable; keys shortened, or whole.
+            pub fn text(self, keys: $crate::value::Keys) -> Text<'a> {
+                Text { view: self, keys }
+            }
+        }
+
+        impl std::fmt::Display for View<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.text($crate::value::Keys::Short).fmt(f)
+            }
+        }
+
+        impl std::fmt::Debug for View<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+
+        /// A context for people: category, variable, value.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Text<'a> {
+            view: View<'a>,
+            keys: $crate::value::Keys,
+        }
+
+        impl std::fmt::Display for Text<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut last = "";
+                $(
+                    let value = self.view.$get();
+                    let shown = value.as_ref().map(|value| $crate::value::Shown(value, self.keys));
+                    let shown = shown.as_ref().map(|shown| shown as &dyn std::fmt::Display);
+                    let category = Category::$InCategory.name();
+                    $crate::context::line(f, (&mut last, category), $name, shown)?;
+                )+
+                Ok(())
+            }
+        }
+
+        /// A context of one's own: read, changed in place, given away as bytes.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub struct Context {
+            bytes: [u8; CONTEXT_BYTES],
+        }
+
+        impl Context {
+            /// A context in which no variable is there.
+            pub const EMPTY: Self = Self { bytes: empty() };
+
+            /// A copy of the context that these bytes are.
+            ///
+            /// # Errors
+            /// As [`View::new`].
+            #[inline]
+            pub fn from_bytes(bytes: &[u8]) -> nearstate_model::Result<Self> {
+                View::new(bytes).map(View::to_context)
+            }
+
+            /// A context from its blocks as a store keeps them; one that is missing is empty.
+            ///
+            /// # Errors
+            /// As [`Context::set_block`].
+            pub fn from_blocks<'a>(
+                block: impl Fn(Block) -> Option<&'a [u8]>,
+            ) -> nearstate_model::Result<Self> {
+                let mut context = Self::EMPTY;
+                for each in BLOCKS {
+                    if let Some(bytes) = block(*each) {
+                        context.set_block(*each, bytes)?;
+                    }
+                }
+                Ok(context)
+            }
+
+            /// To be read.
+            #[inline]
+            pub const fn view(&self) -> View<'_> {
+                View { bytes: &self.bytes }
+            }
+
+            /// The bytes.
+            #[inline]
+            pub const fn as_bytes(&self) -> &[u8; CONTEXT_BYTES] {
+                &self.bytes
+            }
+
+            /// Replaces a block.
+            ///
+            /// # Errors
+            /// As [`View::new`], of this block; the context stays as it was.
+            pub fn set_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
+                let mut changed = *self;
+                let slot = changed.bytes.get_mut(block.range()).unwrap_or_default();
+                if slot.len() != bytes.len() {
+                    return $crate::context::no_context(format_args!(
+                        "{} bytes for block {block}, which has {}", bytes.len(), slot.len()
+                    ));
+                }
+                slot.copy_from_slice(bytes);
+                check(&changed.bytes, BlockSet::EMPTY.with(block))?;
+                *self = changed;
+                Ok(())
+            }
+
+            $(
+                #[doc = concat!("Sets ", $name, ", or takes it away.")]
+                #[inline]
+                pub fn $set(&mut self, value: impl Into<Option<$Kind>>) {
+                    const PLACE: $crate::layout::Place =
+                        $crate::layout::place(ROWS, Variable::$Variable as usize);
+                    let value = value.into();
+                    $crate::layout::set_present::<
+                        CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                    >(&mut self.bytes, value.is_some());
+                    if let Some(slot) = $crate::layout::slot_mut::<
+                        CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
+                    >(&mut self.bytes)
+                    {
+                        match value {
+                            Some(value) => $crate::value::Value::store(&value, slot),
+                            None => *slot = [0; PLACE.bytes],
+                        }
+                    }
+                }
+            )+
+
+            /// The context that a JSON object describes, as [`View::json`] gives it with whole
+            /// keys.
+            ///
+            /// # Errors
+            /// `BadArgument` with the name of the member that is unknown or wrong.
+            pub fn from_json(json: &serde_json::Value) -> nearstate_model::Result<Self> {
+                let mut context = Self::EMPTY;
+                $crate::context::each_member(json, |name, value| {
+                    match name {
+                        $($json => {
+                            let value = <$Kind as $crate::value::Value>::from_json(value)?;
+                            context.$set(value);
+                        })+
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?;
+                Ok(context)
+            }
+
+            /// Writes what the procedures of a column write, in some blocks only.
+            #[inline]
+            fn change<const COLUMN: usize, const BLOCKS: u16>(&mut self, draw: u64) {
+                use $crate::effect::Effect;
+                $({
+                    let effect = const {
+                        let is_in = BLOCKS & 1 << Block::$InBlock as u16 != 0;
+                        let effect =
+                            $crate::layout::effect(ROWS, Variable::$Variable as usize, COLUMN);
+                        if is_in { effect } else { Effect::Untouched }
+                    };
+                    match effect {
+                        Effect::Added | Effect::Modified => {
+                            self.$set($crate::context::drawn::<$Kind>(
+                                draw, Variable::$Variable as u64
+                            ));
+                        }
+                        Effect::Removed => self.$set(None),
+                        Effect::Untouched => {}
+                    }
+                })+
+            }
+        }
+
+        impl Default for Context {
+            fn default() -> Self {
+                Self::EMPTY
+            }
+        }
+
+        impl std::fmt::Display for Context {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&self.view(), f)
+            }
+        }
+
+        impl std::fmt::Debug for Context {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&self.view(), f)
+            }
+        }
+
+        impl View<'_> {
+            /// A copy of its own.
+            #[inline]
+            pub const fn to_context(self) -> Context {
+                Context { bytes: *self.bytes }
+            }
+        }
+
+        /// Blocks without variables.
+        const fn empty() -> [u8; CONTEXT_BYTES] {
+            let mut bytes = [0; CONTEXT_BYTES];
+            $({
+                let (_, from) = bytes.split_at_mut(Block::$Block.range().start);
+                if let [format, ..] = from {
+                    *format = FORMAT;
+                }
+            })+
+            bytes
+        }
+
+        /// Checks the heads of some blocks, and the variables in them.
+        fn check(bytes: &[u8; CONTEXT_BYTES], blocks: BlockSet) -> nearstate_model::Result<()> {
+            for block in blocks.iter() {
+                check_head(bytes, block)?;
+            }
+            $(
+                if blocks.contains(Block::$InBlock) {
+                    const PLACE: $crate::layout::Place =
+                        $crate::layout::place(ROWS, Variable::$Variable as usize);
+                    let slot = $crate::layout::slot::<
+                        CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
+                    >(bytes);
+                    let is_present = $crate::layout::is_present::<
+                        CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                    >(bytes);
+                    if let Err(what) = $crate::context::check_slot::<$Kind>(slot, is_present) {
+                        return $crate::context::no_context(format_args!("{} {}", $name, what));
+                    }
+                }
+            )+
+            Ok(())
+        }
+
+        fn check_head(bytes: &[u8; CONTEXT_BYTES], block: Block) -> nearstate_model::Result<()> {
+            let number = block as usize;
+            let head = bytes.get(block.range()).unwrap_or_default();
+            let Some((format, rest)) = head.split_first() else {
+                return $crate::context::no_context(format_args!("block {block} is empty"));
+            };
+            if *format != FORMAT {
+                return $crate::context::no_context(format_args!(
+                    "block {block} has format {format}, and this program knows {FORMAT}"
+                ));
+            }
+            let present = rest.iter().take($crate::layout::presence_bytes(ROWS, number));
+            for (at, byte) in present.enumerate() {
+                if byte & !$crate::layout::presence_mask(ROWS, number, at) != 0 {
+                    return $crate::context::no_context(format_args!(
+                        "block {block} has variables that do not exist"
+                    ));
+                }
+            }
+            Ok(())
+        }
+    };
+}
+pub(crate) use contexts;

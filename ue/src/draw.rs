@@ -1,0 +1,139 @@
+//! A value out of a number: what a workload writes into a variable, and nothing else decides it.
+//!
+//! Not for secrets: the keys that come from here are for workloads and tests only.
+
+/// The odd number next to 2^64 divided by the golden ratio: steps of it visit every word once
+/// before any repeats (Weyl's sequence, as in `SplitMix64`).
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The words of one variable in one procedure.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    whole: u64,
+    state: u64,
+}
+
+impl Draw {
+    /// The words of one variable: the same for the same `draw` and `salt`, in every run.
+    #[inline]
+    pub const fn new(draw: u64, salt: u64) -> Self {
+        Self { whole: draw, state: draw ^ mix(salt.wrapping_mul(STEP)) }
+    }
+
+    /// What the caller gave, unmixed: for values that must differ when their draws do.
+    #[inline]
+    pub const fn whole(self) -> u64 {
+        self.whole
+    }
+
+    /// The word with this number.
+    #[inline]
+    pub const fn word(self, number: u64) -> u64 {
+        mix(self.state.wrapping_add(number.wrapping_mul(STEP)))
+    }
+
+    /// A number from `low` to `high`, both included.
+    #[inline]
+    pub const fn between(self, low: u64, high: u64) -> u64 {
+        low + self.word(0) % (high - low + 1)
+    }
+
+    /// The words of a part of a value.
+    #[inline]
+    #[must_use]
+    pub const fn part(self, number: u64) -> Self {
+        Self { whole: self.whole, state: self.word(!number) }
+    }
+
+    /// As many bytes as are asked for.
+    #[inline]
+    pub fn bytes<const BYTES: usize>(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        for (number, chunk) in (0..).zip(bytes.chunks_mut(8)) {
+            for (byte, drawn) in chunk.iter_mut().zip(self.word(number).to_be_bytes()) {
+                *byte = drawn;
+            }
+        }
+        bytes
+    }
+}
+
+/// The finaliser of `SplitMix64` (Stafford's mix 13): a bijection, each input bit turns each output
+/// bit about half of the time.
+#[inline]
+const fn mix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// How many low bits of a draw decide an identity that must be unique.
+pub const IDENTITY_BITS: u32 = 52;
+const IDENTITY_MASK: u64 = (1 << IDENTITY_BITS) - 1;
+
+/// Mixes the low 52 bits into 52 bits. Two that differ stay different: multiplying by an odd number
+/// modulo a power of two, and folding high bits onto low ones, can both be undone.
+#[inline]
+pub(crate) const fn mix_identity(word: u64) -> u64 {
+    let word = (word & IDENTITY_MASK).wrapping_mul(0xbf58_476d_1ce4_e5b9) & IDENTITY_MASK;
+    let word = (word ^ (word >> 26)).wrapping_mul(0x94d0_49bb_1331_11eb) & IDENTITY_MASK;
+    word ^ (word >> 26)
+}
+
+/// How many UEs [`draw_for`] tells apart: 2^28, some 268 million.
+pub const UES_MAX: u64 = 1 << 28;
+/// How many turns of one UE [`draw_for`] tells apart: 2^24, a procedure each second for half a
+/// year.
+pub const TURNS_MAX: u64 = 1 << 24;
+
+/// The draw of a UE's turn: for one seed, different for every UE and turn also in the bits that
+/// decide identities, so that no GUTI is ever given twice in a run. UEs count to [`UES_MAX`] and
+/// turns to [`TURNS_MAX`]; beyond that they repeat.
+#[inline]
+pub const fn draw_for(seed: u64, ue: u64, turn: u64) -> u64 {
+    let identity = ((ue % UES_MAX) << 24) | (turn % TURNS_MAX);
+    let low = identity ^ (mix(seed) & IDENTITY_MASK);
+    low | (mix(seed ^ mix(identity)) & !IDENTITY_MASK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn identities_of_different_draws_differ() {
+        let mut seen = BTreeSet::new();
+        for ue in 0..500 {
+            for turn in 0..200 {
+                let draw = draw_for(7, ue, turn);
+                assert!(seen.insert(mix_identity(draw)), "UE {ue}, turn {turn}");
+            }
+        }
+        // Bits that are not part of an identity do not make one.
+        assert_eq!(mix_identity(5), mix_identity(5 | 1 << IDENTITY_BITS));
+    }
+
+    #[test]
+    fn parts_and_words_differ() {
+        let draw = Draw::new(1, 2);
+        let mut seen = BTreeSet::from([draw.word(0), draw.word(1)]);
+        assert!(seen.insert(Draw::new(1, 3).word(0)));
+        assert!(seen.insert(Draw::new(2, 2).word(0)));
+        assert!(seen.insert(draw.part(0).word(0)));
+        assert!(seen.insert(draw.part(1).word(0)));
+        assert_eq!(seen.len(), 6);
+        let bytes: [u8; 12] = draw.bytes();
+        assert_eq!(bytes[..8], draw.word(0).to_be_bytes());
+        assert_eq!(bytes[8..], draw.word(1).to_be_bytes()[..4]);
+    }
+
+    #[test]
+    fn a_number_between_two_is_between_them() {
+        let mut seen = BTreeSet::new();
+        for draw in 0..200 {
+            seen.insert(Draw::new(draw, 0).between(5, 8));
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [5, 6, 7, 8]);
+    }
+}

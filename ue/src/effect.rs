@@ -1,0 +1,31 @@
+//! What a procedure does to a state variable.
+
+/// The four signs of paper 2's Table I.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// `+`: after the procedure the variable is there.
+    Added,
+    /// `×`: after the procedure the variable is not there.
+    Removed,
+    /// `•`: the procedure does not touch it.
+    Untouched,
+    /// `U`: the variable has a new value.
+    Modified,
+}
+
+impl Effect {
+    /// As the table prints it, with letters that every keyboard has: `+`, `x`, `.`, `U`.
+    pub const fn sign(self) -> char {
+        match self {
+            Self::Added => '+',
+            Self::Removed => 'x',
+            Self::Untouched => '.',
+            Self::Modified => 'U',
+        }
+    }
+
+    /// True if the variable's bytes are written.
+    pub const fn writes(self) -> bool {
+        !matches!(self, Self::Untouched)
+    }
+}

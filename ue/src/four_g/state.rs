@@ -1,0 +1,70 @@
+//! What a UE may do next.
+
+use super::procedure::Procedure;
+use super::{Context, View};
+
+/// Where a UE stands with its MME (TS 23.401 clause 4.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum UeState {
+    /// EMM-DEREGISTERED.
+    Deregistered,
+    /// EMM-REGISTERED and ECM-IDLE: it has a bearer, and no radio.
+    Idle,
+    /// EMM-REGISTERED and ECM-CONNECTED.
+    Connected,
+}
+
+impl UeState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Deregistered, Self::Idle, Self::Connected];
+}
+
+impl Procedure {
+    /// The state after this procedure in that one; `None`: it does not happen there.
+    ///
+    /// An update of the tracking area leaves an idle UE idle (no active flag), and may follow a
+    /// handover of a connected one. Bearers are changed while the UE is connected, cells reselected
+    /// while it is idle.
+    pub const fn next_state(self, state: UeState) -> Option<UeState> {
+        use UeState::{Connected, Deregistered, Idle};
+        match (self, state) {
+            (Self::InitialAttach, Deregistered) | (Self::ServiceRequest, Idle) => Some(Connected),
+            (Self::Detach, Idle | Connected) => Some(Deregistered),
+            (Self::S1Release, Connected) => Some(Idle),
+            (Self::TrackingAreaUpdate, Idle | Connected)
+            | (Self::Handover | Self::SessionManagement, Connected)
+            | (Self::CellReselection, Idle) => Some(state),
+            (Self::InitialAttach | Self::ServiceRequest, Idle | Connected)
+            | (
+                Self::Detach
+                | Self::S1Release
+                | Self::ServiceRequest
+                | Self::TrackingAreaUpdate
+                | Self::Handover
+                | Self::CellReselection
+                | Self::SessionManagement,
+                Deregistered,
+            )
+            | (Self::S1Release | Self::Handover | Self::SessionManagement, Idle)
+            | (Self::CellReselection, Connected) => None,
+        }
+    }
+}
+
+/// The state of a UE, by which variables are there: a C-RNTI says connected, a bearer idle.
+pub fn state_of(context: &Context) -> UeState {
+    context.view().state()
+}
+
+impl View<'_> {
+    /// The state of the UE, as [`state_of`].
+    pub fn state(self) -> UeState {
+        if self.c_rnti().is_some() {
+            UeState::Connected
+        } else if self.eps_bearer_id().is_some() {
+            UeState::Idle
+        } else {
+            UeState::Deregistered
+        }
+    }
+}

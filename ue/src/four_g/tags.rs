@@ -1,0 +1,38 @@
+//! What a context is found by.
+
+use super::{Variable, View};
+use crate::tag::TagDeclaration;
+use crate::value::address::UeAddress;
+
+/// The tags of a namespace of contexts. A store declares them once; [`tags`] gives their values.
+pub const SCHEMA: [TagDeclaration; 5] = [
+    TagDeclaration { name: "imsi", is_unique: true },
+    TagDeclaration { name: "guti", is_unique: true },
+    TagDeclaration { name: "ip", is_unique: false },
+    TagDeclaration { name: "s1-teid", is_unique: false },
+    TagDeclaration { name: "s5-teid", is_unique: false },
+];
+
+/// The most values that [`tags`] gives: IPv4 and IPv6, both ends of both tunnels.
+pub const TAGS_MAX: usize = 8;
+
+/// Name and value of each tag, as the bytes lie in the context: an IMSI's eight bytes, a GUTI's
+/// ten, an IPv4 address' four, an IPv6 prefix' eight, a tunnel end's eight (TEID and address, since
+/// a TEID is a number of its node only). Nothing is allocated. To look one up, encode what is
+/// looked for with [`to_bytes`](crate::value::to_bytes).
+pub fn tags<'a>(view: &View<'a>) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {
+    let view = *view;
+    let (v4, v6) = view.raw(Variable::Ip).map_or((None, None), UeAddress::parts);
+    let s5 = view.raw(Variable::S5).and_then(|slot| slot.split_at_checked(slot.len() / 2));
+    let all: [(&str, Option<&[u8]>); TAGS_MAX] = [
+        ("imsi", view.raw(Variable::Imsi)),
+        ("guti", view.raw(Variable::Guti)),
+        ("ip", v4),
+        ("ip", v6),
+        ("s1-teid", view.raw(Variable::S1Uplink)),
+        ("s1-teid", view.raw(Variable::S1Downlink)),
+        ("s5-teid", s5.map(|(uplink, _)| uplink)),
+        ("s5-teid", s5.map(|(_, downlink)| downlink)),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}

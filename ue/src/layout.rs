@@ -1,0 +1,242 @@
+//! Where each variable stands: worked out from the table while the crate is compiled.
+//!
+//! ```text
+//! context  = block, block, ...                       in the order of the blocks
+//! block    = format (1 byte), presence (a bit for each variable), slot, slot, ...
+//! slot     = the variable's bytes; zeros while it is not there
+//! ```
+
+use crate::effect::Effect;
+
+/// What the layout needs to know of one variable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// Bytes of its slot.
+    pub bytes: usize,
+    /// Number of its block.
+    pub block: usize,
+    /// What each procedure does to it.
+    pub effects: &'static [Effect],
+}
+
+/// Where a variable stands in a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its first byte.
+    pub at: usize,
+    /// Its bytes.
+    pub bytes: usize,
+    /// The byte with its presence bit.
+    pub present_at: usize,
+    /// That bit.
+    pub present_bit: u8,
+}
+
+/// What a block begins with: its format.
+const FORMAT_BYTES: usize = 1;
+
+/// How many variables a block has.
+pub(crate) const fn count_in(rows: &[Row], block: usize) -> usize {
+    let (mut rest, mut count) = (rows, 0);
+    while let [row, after @ ..] = rest {
+        if row.block == block {
+            count += 1;
+        }
+        rest = after;
+    }
+    count
+}
+
+/// Bytes that say which variables of a block are there.
+pub(crate) const fn presence_bytes(rows: &[Row], block: usize) -> usize {
+    count_in(rows, block).div_ceil(8)
+}
+
+/// The bits of a presence byte that stand for a variable.
+pub(crate) const fn presence_mask(rows: &[Row], block: usize, byte: usize) -> u8 {
+    let count = count_in(rows, block);
+    let whole = byte * 8 + 8;
+    if count >= whole { u8::MAX } else { u8::MAX >> (whole - count) }
+}
+
+/// Bytes of a block's variables.
+pub(crate) const fn slot_bytes(rows: &[Row], block: usize) -> usize {
+    let (mut rest, mut bytes) = (rows, 0);
+    while let [row, after @ ..] = rest {
+        if row.block == block {
+            bytes += row.bytes;
+        }
+        rest = after;
+    }
+    bytes
+}
+
+/// Bytes of a block.
+pub(crate) const fn block_bytes(rows: &[Row], block: usize) -> usize {
+    FORMAT_BYTES + presence_bytes(rows, block) + slot_bytes(rows, block)
+}
+
+/// The first byte of a block; with the number of blocks, the bytes of a context.
+pub(crate) const fn block_at(rows: &[Row], block: usize) -> usize {
+    let (mut before, mut at) = (0, 0);
+    while before < block {
+        at += block_bytes(rows, before);
+        before += 1;
+    }
+    at
+}
+
+/// The place of the variable with this number.
+pub(crate) const fn place(rows: &[Row], number: usize) -> Place {
+    let (before, from) = rows.split_at(number);
+    let [row, ..] = from else { panic!("a variable has a row") };
+    let start = block_at(rows, row.block);
+    let nth = count_in(before, row.block);
+    Place {
+        at: start + FORMAT_BYTES + presence_bytes(rows, row.block) + slot_bytes(before, row.block),
+        bytes: row.bytes,
+        present_at: start + FORMAT_BYTES + nth / 8,
+        present_bit: 1 << (nth % 8),
+    }
+}
+
+/// What the procedure with this number does to the variable with that number.
+pub(crate) const fn effect(rows: &[Row], number: usize, procedure: usize) -> Effect {
+    let (_, from) = rows.split_at(number);
+    let [row, ..] = from else { panic!("a variable has a row") };
+    let (_, from) = row.effects.split_at(procedure);
+    let [effect, ..] = from else { panic!("a row has a column for each procedure") };
+    *effect
+}
+
+/// The blocks, a bit for each, of which the procedure writes a variable.
+pub(crate) const fn touched(rows: &[Row], procedure: usize) -> u16 {
+    let (mut number, mut set) = (0, 0);
+    while let (_, [row, ..]) = rows.split_at(number) {
+        if effect(rows, number, procedure).writes() {
+            set |= 1 << row.block;
+        }
+        number += 1;
+    }
+    set
+}
+
+/// The blocks, a bit for each, of which the procedure writes every variable.
+pub(crate) const fn overwritten(rows: &[Row], procedure: usize) -> u16 {
+    let (mut number, mut set) = (0, touched(rows, procedure));
+    while let (_, [row, ..]) = rows.split_at(number) {
+        if !effect(rows, number, procedure).writes() {
+            set &= !(1 << row.block);
+        }
+        number += 1;
+    }
+    set
+}
+
+/// Bytes of the variables that the procedure writes.
+pub(crate) const fn written_bytes(rows: &[Row], procedure: usize) -> usize {
+    let (mut number, mut bytes) = (0, 0);
+    while let (_, [row, ..]) = rows.split_at(number) {
+        if effect(rows, number, procedure).writes() {
+            bytes += row.bytes;
+        }
+        number += 1;
+    }
+    bytes
+}
+
+/// A slot. Where it stands is known to the compiler, which drops the branch.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+pub(crate) fn slot<const ALL: usize, const AT: usize, const BYTES: usize>(
+    context: &[u8; ALL],
+) -> &[u8; BYTES] {
+    const { assert!(AT + BYTES <= ALL, "a slot lies in its context") };
+    match context.get(AT..).and_then(<[u8]>::first_chunk) {
+        Some(slot) => slot,
+        None => &[0; BYTES],
+    }
+}
+
+/// A slot, to be written.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+pub(crate) fn slot_mut<const ALL: usize, const AT: usize, const BYTES: usize>(
+    context: &mut [u8; ALL],
+) -> Option<&mut [u8; BYTES]> {
+    const { assert!(AT + BYTES <= ALL, "a slot lies in its context") };
+    context.get_mut(AT..).and_then(<[u8]>::first_chunk_mut)
+}
+
+/// Is a variable there?
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+pub(crate) fn is_present<const ALL: usize, const AT: usize, const BIT: u8>(
+    context: &[u8; ALL],
+) -> bool {
+    let [byte] = slot::<ALL, AT, 1>(context);
+    byte & BIT != 0
+}
+
+/// Says whether a variable is there.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+pub(crate) fn set_present<const ALL: usize, const AT: usize, const BIT: u8>(
+    context: &mut [u8; ALL],
+    is_present: bool,
+) {
+    if let Some([byte]) = slot_mut::<ALL, AT, 1>(context) {
+        *byte = if is_present { *byte | BIT } else { *byte & !BIT };
+    }
+}
+
+/// Are all these bytes 0? Without a branch for each, so that the compiler takes many at once.
+#[inline]
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |any, byte| any | byte) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Effect::{Added, Modified, Removed, Untouched};
+
+    const fn row(block: usize, bytes: usize, effects: &'static [Effect]) -> Row {
+        Row { bytes, block, effects }
+    }
+
+    const ROWS: [Row; 4] = [
+        row(1, 3, &[Added, Untouched]),
+        row(0, 2, &[Untouched, Removed]),
+        row(1, 4, &[Untouched, Untouched]),
+        row(0, 5, &[Untouched, Modified]),
+    ];
+
+    #[test]
+    fn variables_stand_behind_each_other_in_their_blocks() {
+        let place = |number| place(&ROWS, number);
+        let at = |at, bytes, present_at, present_bit| Place { at, bytes, present_at, present_bit };
+        assert_eq!(place(1), at(2, 2, 1, 1));
+        assert_eq!(place(3), at(4, 5, 1, 2));
+        assert_eq!(place(0), at(11, 3, 10, 1));
+        assert_eq!(place(2), at(14, 4, 10, 2));
+        assert_eq!((block_at(&ROWS, 1), block_at(&ROWS, 2)), (9, 18));
+        assert_eq!(presence_mask(&ROWS, 0, 0), 0b11);
+    }
+
+    #[test]
+    fn blocks_are_touched_in_part_or_wholly() {
+        assert_eq!((touched(&ROWS, 0), overwritten(&ROWS, 0)), (0b10, 0));
+        assert_eq!((touched(&ROWS, 1), overwritten(&ROWS, 1)), (0b01, 0b01));
+        assert_eq!((written_bytes(&ROWS, 0), written_bytes(&ROWS, 1)), (3, 7));
+    }
+
+    #[test]
+    fn more_than_eight_variables_have_two_bytes_of_presence() {
+        let rows: Vec<Row> = (0..11).map(|_| row(0, 1, &[])).collect();
+        assert_eq!(block_bytes(&rows, 0), 1 + 2 + 11);
+        assert_eq!(place(&rows, 8).present_at, 2);
+        assert_eq!(place(&rows, 8).present_bit, 1);
+        assert_eq!((presence_mask(&rows, 0, 0), presence_mask(&rows, 0, 1)), (0xff, 0b111));
+    }
+}

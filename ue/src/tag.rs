@@ -1,0 +1,10 @@
+//! Tags in plain words: what a namespace of contexts is declared with, for any store.
+
+/// A tag: its name, and whether two records may have one value of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagDeclaration {
+    /// Its name.
+    pub name: &'static str,
+    /// True if no two records have the same value.
+    pub is_unique: bool,
+}

@@ -1,0 +1,179 @@
+//! Names of packet data networks: an APN of EPS, which 5GS calls a DNN.
+
+use std::fmt;
+
+use nearstate_model::Result;
+use serde_json::Value as Json;
+
+use super::composite::part;
+use super::{Keys, Value, fill, front, refused, shown, string};
+use crate::draw::Draw;
+
+/// The longest name that has a place, in bytes. TS 23.003 clause 9.1 allows 100 with the operator
+/// identifier; operators use ten to thirty, and two names of this size make a context as large as
+/// paper 2's. A longer one is refused.
+pub const APN_BYTES_MAX: usize = 49;
+const APN_SLOT: usize = 1 + APN_BYTES_MAX;
+
+/// Labels of letters, digits and hyphens with dots between them; kept in one case as given.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Apn([u8; APN_SLOT]);
+
+/// What networks of tests are called.
+const DRAWN: [Apn; 4] = [
+    literal("internet"),
+    literal("ims"),
+    literal("internet.mnc001.mcc001.gprs"),
+    literal("iot-meters.mnc001.mcc001.gprs"),
+];
+
+impl Apn {
+    /// The name.
+    ///
+    /// # Errors
+    /// `BadArgument`: longer than [`APN_BYTES_MAX`], or no dotted labels.
+    pub fn new(name: &str) -> Result<Self> {
+        Self::of(name).or_else(refused)
+    }
+
+    fn of(name: &str) -> std::result::Result<Self, String> {
+        let mut bytes = [0; APN_SLOT];
+        let (length, text) = bytes.split_at_mut(1);
+        if let (Some(front), Ok(count)) = (text.get_mut(..name.len()), u8::try_from(name.len())) {
+            front.copy_from_slice(name.as_bytes());
+            fill(length, &[count]);
+        }
+        match Self::check(&bytes) {
+            Ok(()) if !name.is_empty() => Ok(Self(bytes)),
+            Ok(()) | Err(_) => Err(format!(
+                "{name:?} is no APN: give labels of letters, digits and hyphens with dots between \
+                 them, at most {APN_BYTES_MAX} bytes"
+            )),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let [length, text @ ..] = &self.0;
+        let name = text.get(..usize::from(*length)).unwrap_or_default();
+        str::from_utf8(name).unwrap_or_default()
+    }
+}
+
+/// Looks at every byte whatever it finds, so that the compiler can take many at once.
+#[inline]
+fn is_legal(text: &[u8; APN_BYTES_MAX], length: u8) -> bool {
+    let mut is_legal = true;
+    for (at, byte) in (0_u8..).zip(text) {
+        let is_used = matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.');
+        is_legal &= if at < length { is_used } else { *byte == 0 };
+    }
+    // A dot behind a dot, or behind nothing, or before nothing, ends a label without letters.
+    for (one, two) in text.iter().zip(text.iter().skip(1)) {
+        is_legal &= *one != b'.' || (*two != b'.' && *two != 0);
+    }
+    let [first, .., last] = text;
+    is_legal && *first != b'.' && *last != b'.'
+}
+
+shown!(Apn);
+
+impl Value for Apn {
+    const BYTES: usize = APN_SLOT;
+
+    #[inline]
+    fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
+        let (length, text) = part(slot, 1);
+        let [length] = front(length);
+        if length == 0 || usize::from(length) > APN_BYTES_MAX {
+            return Err("does not have 1 to 49 bytes");
+        }
+        if is_legal(&front(text), length) { Ok(()) } else { Err("is not made of dotted labels") }
+    }
+
+    #[inline]
+    fn load(slot: &[u8]) -> Self {
+        Self(front(slot))
+    }
+
+    #[inline]
+    fn store(&self, slot: &mut [u8]) {
+        fill(slot, &self.0);
+    }
+
+    #[inline]
+    fn drawn(draw: Draw) -> Self {
+        let [first, second, third, fourth] = DRAWN;
+        match draw.word(0) & 3 {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => fourth,
+        }
+    }
+
+    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+
+    fn json(&self, _: Keys) -> Json {
+        Json::from(self.as_str())
+    }
+
+    fn from_json(json: &Json) -> std::result::Result<Self, String> {
+        Self::of(string(json)?)
+    }
+}
+
+/// A name that is known when this is compiled.
+const fn literal(name: &str) -> Apn {
+    assert!(name.len() <= APN_BYTES_MAX, "a name fits into its slot");
+    let mut bytes = [0; APN_SLOT];
+    let [length, text @ ..] = &mut bytes;
+    let (mut text, mut rest) = (text.as_mut_slice(), name.as_bytes());
+    while let ([slot, after @ ..], [byte, others @ ..]) = (text, rest) {
+        *slot = *byte;
+        *length += 1;
+        (text, rest) = (after, others);
+    }
+    Apn(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_dotted_labels() {
+        for good in ["internet", "a", "ims.mnc001.mcc262.gprs", "x-1.y", &"a".repeat(49)] {
+            let apn = Apn::new(good).unwrap();
+            assert_eq!(apn.as_str(), good);
+            assert_eq!(Apn::check(&apn.0), Ok(()));
+        }
+        for bad in ["", ".", "a.", ".a", "a..b", "a b", "ä", "a\0", "_", &"a".repeat(50)] {
+            assert!(Apn::new(bad).is_err(), "{bad:?}");
+        }
+        let end = format!("{}.", "a".repeat(48));
+        assert!(Apn::new(&end).is_err(), "a dot at the very end");
+    }
+
+    #[test]
+    fn bytes_that_are_no_name_are_found() {
+        let mut bytes = Apn::new("ims").unwrap().0;
+        for (at, wrong) in [(0, 0), (0, 50), (0, 2), (0, 4), (2, b'!'), (1, b'.'), (3, b'.')] {
+            let old = std::mem::replace(&mut bytes[at], wrong);
+            assert!(Apn::check(&bytes).is_err(), "{at} {wrong}");
+            bytes[at] = old;
+        }
+        assert_eq!(Apn::check(&bytes), Ok(()));
+    }
+
+    #[test]
+    fn drawn_names_are_legal() {
+        for draw in 0..20 {
+            let apn = Apn::drawn(Draw::new(draw, 1));
+            assert_eq!(Apn::check(&apn.0), Ok(()));
+            assert!(apn.as_str().contains('i'), "{apn}");
+        }
+    }
+}

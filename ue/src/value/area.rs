@@ -1,0 +1,198 @@
+//! Where a UE is: tracking areas and cells.
+
+use std::fmt;
+
+use nearstate_model::Result;
+use serde_json::Value as Json;
+
+use super::composite::{composite, part};
+use super::number::number;
+use super::plmn::Plmn;
+use super::{Keys, Shown, Value, fill, front, kind_of, refused, shown};
+use crate::draw::Draw;
+
+number! {
+    /// Tracking area code of EPS (TS 23.003 clause 19.4.2.3).
+    Tac(u16), 2 bytes, 0 to 0xffff, Hex
+}
+number! {
+    /// Cell of E-UTRAN: 20 bits of the eNB, 8 of the cell (TS 36.413 clause 9.2.1.38).
+    Eci(u32), 4 bytes, 0 to 0x0fff_ffff, Hex
+}
+
+/// What a TAI and the list that begins with it are drawn with.
+const AREA_SALT: u64 = 0x0a7e_a001;
+
+composite! {
+    /// Tracking area identity (TS 23.003 clause 19.4.2.3): 40 bits.
+    Tai, salt 0x0a7e_a001, text dashed_tai, drawn each {
+        /// Network.
+        plmn: Plmn = "plmnId",
+        /// Area in it.
+        tac: Tac = "tac",
+    }
+}
+
+fn dashed_tai(tai: Tai, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", Shown(&tai.plmn, keys), Shown(&tai.tac, keys))
+}
+
+composite! {
+    /// E-UTRAN cell global identity (TS 23.003 clause 19.6): 52 bits.
+    Ecgi, salt 0, text dashed_ecgi, drawn each {
+        /// Network.
+        plmn: Plmn = "plmnId",
+        /// Cell in it.
+        eci: Eci = "eutraCellId",
+    }
+}
+
+fn dashed_ecgi(ecgi: Ecgi, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", Shown(&ecgi.plmn, keys), Shown(&ecgi.eci, keys))
+}
+
+/// The most areas of a list (TS 24.301 clause 9.9.3.33).
+pub const TAIS_MAX: usize = 16;
+/// Areas of a list that is drawn: as many as paper 2's generator gives.
+const TAIS_DRAWN: u8 = 15;
+const TAI_LIST_BYTES: usize = 1 + TAIS_MAX * Tai::BYTES;
+
+/// Where a UE may move without telling: 1 to 16 TAIs. A count, then each as five bytes, so that
+/// every one has its place; TS 24.301's three kinds of partial lists are for the air.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaiList([u8; TAI_LIST_BYTES]);
+
+impl TaiList {
+    /// The list of these areas.
+    ///
+    /// # Errors
+    /// `BadArgument`: none, or more than [`TAIS_MAX`].
+    pub fn new(tais: &[Tai]) -> Result<Self> {
+        Self::of(tais).or_else(refused)
+    }
+
+    fn of(tais: &[Tai]) -> std::result::Result<Self, String> {
+        if tais.is_empty() || tais.len() > TAIS_MAX {
+            return Err(format!("{} areas are no list: give 1 to {TAIS_MAX}", tais.len()));
+        }
+        let mut bytes = [0; TAI_LIST_BYTES];
+        let (count, mut rest) = bytes.split_at_mut(1);
+        fill(count, &[u8::try_from(tais.len()).unwrap_or(0)]);
+        for tai in tais {
+            let (slot, after) = std::mem::take(&mut rest).split_at_mut(Tai::BYTES);
+            tai.store(slot);
+            rest = after;
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The areas.
+    pub fn iter(&self) -> impl Iterator<Item = Tai> + '_ {
+        let [count, areas @ ..] = &self.0;
+        areas.chunks_exact(Tai::BYTES).take(usize::from(*count)).map(Tai::load)
+    }
+}
+
+shown!(TaiList);
+
+impl Value for TaiList {
+    const BYTES: usize = TAI_LIST_BYTES;
+    const SALT: u64 = AREA_SALT;
+
+    #[inline]
+    fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
+        let (count, areas) = part(slot, 1);
+        let [count] = front(count);
+        let count = usize::from(count);
+        if count == 0 || count > TAIS_MAX {
+            return Err("does not have 1 to 16 areas");
+        }
+        let (used, unused) = part(areas, count * Tai::BYTES);
+        for tai in used.chunks_exact(Tai::BYTES) {
+            Tai::check(tai)?;
+        }
+        if unused.iter().fold(0, |any, byte| any | byte) == 0 {
+            Ok(())
+        } else {
+            Err("has bytes behind its last area")
+        }
+    }
+
+    #[inline]
+    fn load(slot: &[u8]) -> Self {
+        Self(front(slot))
+    }
+
+    #[inline]
+    fn store(&self, slot: &mut [u8]) {
+        fill(slot, &self.0);
+    }
+
+    /// The first area is the TAI of the same draw; the others follow it as neighbours do.
+    #[inline]
+    fn drawn(draw: Draw) -> Self {
+        let first = Tai::drawn(draw);
+        let mut bytes = [0; TAI_LIST_BYTES];
+        let (count, areas) = bytes.split_at_mut(1);
+        fill(count, &[TAIS_DRAWN]);
+        let mut tac = first.tac.get();
+        for slot in areas.chunks_exact_mut(Tai::BYTES).take(TAIS_DRAWN.into()) {
+            Tai { tac: Tac(tac), ..first }.store(slot);
+            tac = tac.wrapping_add(1);
+        }
+        Self(bytes)
+    }
+
+    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, tai) in self.iter().enumerate() {
+            let between = if number == 0 { "" } else { " " };
+            write!(f, "{between}{}", Shown(&tai, keys))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, keys: Keys) -> Json {
+        self.iter().map(|tai| tai.json(keys)).collect()
+    }
+
+    fn from_json(json: &Json) -> std::result::Result<Self, String> {
+        let list = json.as_array().ok_or_else(|| format!("give a list, not {}", kind_of(json)))?;
+        if list.len() > TAIS_MAX {
+            return Err(format!("{} areas: give 1 to {TAIS_MAX}", list.len()));
+        }
+        let tais: std::result::Result<Vec<Tai>, String> = list.iter().map(Tai::from_json).collect();
+        Self::of(&tais?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_begins_with_the_area_that_the_same_draw_gives() {
+        for draw in 0..50 {
+            let list = TaiList::drawn(Draw::new(draw, TaiList::SALT));
+            let tai = Tai::drawn(Draw::new(draw, Tai::SALT));
+            assert_eq!(list.iter().next(), Some(tai));
+            assert_eq!(list.iter().count(), usize::from(TAIS_DRAWN));
+        }
+    }
+
+    #[test]
+    fn lists_have_one_to_sixteen_areas() {
+        let tai = Tai { plmn: Plmn::new("262", "01").unwrap(), tac: Tac::new(0x1a2b).unwrap() };
+        assert_eq!(TaiList::new(&[tai; 2]).unwrap().to_string(), "262-01-1a2b 262-01-1a2b");
+        assert_eq!(TaiList::new(&[tai; 16]).unwrap().iter().count(), 16);
+        assert!(TaiList::new(&[]).is_err() && TaiList::new(&[tai; 17]).is_err());
+        let mut bytes = [0; TAI_LIST_BYTES];
+        TaiList::new(&[tai]).unwrap().store(&mut bytes);
+        assert_eq!(TaiList::check(&bytes), Ok(()));
+        for (at, wrong) in [(0, 0), (0, 17), (0, 2), (1, 0xaa), (80, 1)] {
+            let mut bytes = bytes;
+            bytes[at] = wrong;
+            // Two areas of which the second is zeros are a legal list: 000-000 is a network.
+            assert_eq!(TaiList::check(&bytes).is_err(), (at, wrong) != (0, 2), "{at} {wrong}");
+        }
+    }
+}

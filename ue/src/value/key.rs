@@ -1,0 +1,102 @@
+//! Keys. Their text is shortened unless it is asked for whole, so that no log opens a session.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use super::{Keys, Value, fill, front, shown, string, unhex};
+use crate::draw::Draw;
+
+macro_rules! key {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name([u8; $bytes]);
+
+        impl $name {
+            /// The key of these bytes.
+            pub const fn new(bytes: [u8; $bytes]) -> Self {
+                Self(bytes)
+            }
+
+            /// Its bytes.
+            pub const fn as_bytes(&self) -> &[u8; $bytes] {
+                &self.0
+            }
+        }
+
+        shown!($name);
+
+        impl Value for $name {
+            const BYTES: usize = $bytes;
+
+            #[inline]
+            fn check(_: &[u8]) -> Result<(), &'static str> {
+                Ok(())
+            }
+
+            #[inline]
+            fn load(slot: &[u8]) -> Self {
+                Self(front(slot))
+            }
+
+            #[inline]
+            fn store(&self, slot: &mut [u8]) {
+                fill(slot, &self.0);
+            }
+
+            #[inline]
+            fn drawn(draw: Draw) -> Self {
+                Self(draw.bytes())
+            }
+
+            fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_key(&self.0, keys, f)
+            }
+
+            fn json(&self, keys: Keys) -> Json {
+                Json::from(super::Shown(self, keys).to_string())
+            }
+
+            fn from_json(json: &Json) -> Result<Self, String> {
+                unhex(string(json)?).map(Self)
+            }
+        }
+    };
+}
+
+key! {
+    /// A key of 128 bits: what algorithms of EPS and 5GS use (TS 33.401 clause A.7 and TS 33.501
+    /// clause A.8: of the 256 bits that are derived, the 128 least significant ones).
+    Key128, 16
+}
+key! {
+    /// A key of 256 bits: what keys are derived from (TS 33.401 clause 6.2, TS 33.501 clause 6.2).
+    Key256, 32
+}
+
+fn write_key(bytes: &[u8], keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let shown = match keys {
+        Keys::Short => 2,
+        Keys::Whole => bytes.len(),
+    };
+    for byte in bytes.iter().take(shown) {
+        write!(f, "{byte:02x}")?;
+    }
+    if shown < bytes.len() { f.write_str("..") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_shows_two_bytes_of_a_key() {
+        let key = Key128::new([0xab; 16]);
+        assert_eq!(key.to_string(), "abab..");
+        assert_eq!(format!("{key:?}"), "Key128(abab..)");
+        assert_eq!(key.json(Keys::Whole), Json::from("ab".repeat(16)));
+        assert_eq!(Key128::from_json(&key.json(Keys::Whole)).unwrap(), key);
+        assert!(Key128::from_json(&key.json(Keys::Short)).is_err());
+    }
+}
