@@ -196,8 +196,21 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
             out.push(format!("the {place} run was stopped before its end"));
         }
     }
+    for (place, run) in [("first", a), ("second", b)] {
+        out.extend(figures::of(run).iter().flat_map(|figures| reasons(figures, place)));
+    }
     out.extend(noise(a, b));
     out
+}
+
+/// Why a target's figures are not compared.
+fn reasons(figures: &Figures<'_>, place: &str) -> Vec<String> {
+    let name = &figures.target.name;
+    let declined = figures.target.declined.iter();
+    let declined = declined.map(|why| format!("{name} declined in the {place} run: {why}"));
+    let troubles = figures.troubles();
+    let invalid = troubles.iter().map(|why| format!("{name} is invalid in the {place} run: {why}"));
+    declined.chain(invalid).collect()
 }
 
 fn ways(ways: &[(String, String)]) -> String {
@@ -268,7 +281,8 @@ fn compare_target(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Vec
         }
     };
     push(&a.all_classes(), &b.all_classes());
-    for one in &a.classes {
+    // What is not compared as a whole would not be in parts.
+    for one in a.classes.iter().filter(|_| not.is_none()) {
         if let Some(other) = b.classes.iter().find(|other| other.name == one.name) {
             push(one, other);
         }
@@ -277,15 +291,15 @@ fn compare_target(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Vec
 }
 
 fn not_comparable(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Option<String> {
-    if let Some(first) = obstacles.first() {
-        return Some(first.clone());
+    if !obstacles.is_empty() {
+        return Some("the runs differ".to_owned());
     }
     for (place, figures) in [("first", a), ("second", b)] {
-        if let Some(why) = &figures.target.declined {
-            return Some(format!("declined in the {place} run: {why}"));
+        if figures.target.declined.is_some() {
+            return Some(format!("declined in the {place} run"));
         }
-        if let Some(why) = figures.troubles().first() {
-            return Some(format!("invalid in the {place} run: {why}"));
+        if !figures.counts() {
+            return Some(format!("invalid in the {place} run"));
         }
         if figures.rates.count() == 0 {
             return Some(format!("not measured in the {place} run"));
@@ -439,7 +453,9 @@ mod tests {
         let comparison = compare(&run, &run);
         let geode = of(&comparison, "geode", Figure::Rate);
         let Verdict::NotComparable(why) = geode else { panic!("{geode:?}") };
-        assert!(why.contains("ended in round 3"), "{why}");
+        assert!(why.contains("invalid in the first run"), "{why}");
+        let why = "geode is invalid in the first run: its process ended in round 3";
+        assert!(comparison.notes.iter().any(|note| note == why), "{:?}", comparison.notes);
         let memcached = of(&comparison, "memcached", Figure::Rate);
         let Verdict::NotComparable(why) = memcached else { panic!("{memcached:?}") };
         assert!(why.contains("declined"), "{why}");
