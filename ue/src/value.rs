@@ -116,6 +116,12 @@ pub(crate) fn fill<const BYTES: usize>(slot: &mut [u8], bytes: &[u8; BYTES]) {
     }
 }
 
+/// Are all these bytes 0? Without a branch for each, so that the compiler takes many at once.
+#[inline]
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |any, byte| any | byte) == 0
+}
+
 /// The error of a constructor.
 pub(crate) fn refused<T>(detail: String) -> Result<T> {
     Err(Error::BadArgument { detail })

@@ -11,7 +11,11 @@ use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::{env, fs};
+
+/// The program that plays our roles, where it is not the one that runs.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// A folder in memory, and perhaps a server in it, that vanish when this is dropped.
 #[derive(Debug)]
@@ -106,7 +110,16 @@ fn keep(server: &[OsString]) -> Result<()> {
 /// # Errors
 /// [`Error::System`] if the kernel does not say which one it is.
 pub fn own_program() -> Result<PathBuf> {
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program.clone());
+    }
     env::current_exe().map_err(|e| system("finding this program's own file", &e))
+}
+
+/// Names the program that plays our roles from now on. For tests, whose own program knows none; the
+/// first word counts.
+pub fn play_roles_with(program: &Path) {
+    let _ = PROGRAM.set(program.to_owned());
 }
 
 fn fresh_folder(parent: &Path) -> Result<PathBuf> {

@@ -23,6 +23,16 @@ pub enum Spread {
     Zipfian,
 }
 
+/// A number that was computed, cut to a whole one; what is negative becomes 0.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` keeps a float within the bounds of the integer"
+)]
+pub const fn whole(ns: f64) -> u64 {
+    ns as u64
+}
+
 /// 2^64 divided by the golden ratio: the step of splitmix64.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 

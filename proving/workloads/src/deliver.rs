@@ -3,7 +3,7 @@
 use crate::options::Options;
 use crate::result::Run;
 use crate::targets::{self, Way};
-use crate::{run, workloads};
+use crate::{report, run, saved, workloads};
 use nearstate_bench::table::{Align, Table};
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -24,14 +24,31 @@ pub fn run(
         return list(out);
     }
     let run = run::run(options, command, stop)?;
-    tell(&run, out)?;
+    tell(&run, options, out)?;
     judge(&run)
 }
 
-fn tell(run: &Run, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(run)
-        .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
-    writeln!(out, "{text}").map_err(|e| wrote(&e))
+fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Result<()> {
+    // What can be lost least comes first; but if there is no room for it, the tables are all that
+    // is left of the run.
+    let is_saved = options.save.as_deref().map_or(Ok(()), |path| saved::save(run, path));
+    if options.json {
+        let text = serde_json::to_string(run)
+            .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
+        writeln!(out, "{text}").map_err(|e| wrote(&e))?;
+    } else {
+        write!(out, "{}", report::text(run)).map_err(|e| wrote(&e))?;
+        if options.classes {
+            write!(out, "{}", report::classes(run)).map_err(|e| wrote(&e))?;
+        }
+    }
+    if let Some(path) = &options.report {
+        saved::write_file(path, report::page(run).html().as_bytes())?;
+        if !options.json {
+            writeln!(out, "\nreport: {}", path.display()).map_err(|e| wrote(&e))?;
+        }
+    }
+    is_saved
 }
 
 /// A run that does not count ends the program with an error, whatever was printed.
@@ -98,4 +115,27 @@ fn abilities() -> Table {
 
 fn wrote(e: &std::io::Error) -> Error {
     Error::System { detail: "writing the results".to_owned(), errno: e.raw_os_error().unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_run_that_finds_no_room_on_the_disk_is_still_told() {
+        let line = ["run", "ue-signalling", "--save", "/dev/full"];
+        let options = Line::try_parse_from(line).unwrap().options;
+        let mut out = Vec::new();
+        let e = tell(&sample::run(), &options, &mut out).unwrap_err();
+        assert!(matches!(e, Error::Full { .. }), "{e}");
+        assert!(String::from_utf8(out).unwrap().contains("Operations per second"));
+    }
 }

@@ -12,6 +12,7 @@ pub mod run;
 pub mod options;
 pub mod herd;
 pub mod processes;
+pub mod conformance;
 pub mod client;
 pub mod schedule;
 pub mod meter;

@@ -97,16 +97,6 @@ impl Meter {
     }
 }
 
-/// A time that was computed, in whole nanoseconds.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "`as` keeps a float within the bounds of the integer"
-)]
-pub const fn whole(ns: f64) -> u64 {
-    ns as u64
-}
-
 #[derive(Debug)]
 struct Slices {
     began_ns: u64,

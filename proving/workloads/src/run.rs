@@ -4,14 +4,16 @@
 mod stand;
 mod ramp;
 
+use crate::noise;
 use crate::options::Options;
 use crate::processes;
-use crate::result::{About, Drive, FORMAT, Noise, Run, TargetResult};
+use crate::result::{About, Drive, FORMAT, Run, TargetResult};
 use crate::targets::{self, Abilities, Need, Target, Way};
 use crate::workloads::{self, Blueprint, Parameters, Wishes};
 use nearstate_bench::access::display::Display;
 use nearstate_bench::machine::Machine;
 use nearstate_bench::place::Places;
+use nearstate_bench::protocol::monotonic_ns;
 use nearstate_model::{Error, Result};
 use stand::Stand;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +44,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         command: command.to_owned(),
         began_s,
         machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        noise: Noise::default(),
+        noise: noise::measure(monotonic_ns),
         workload: About {
             name: blueprint.name().to_owned(),
             title: blueprint.title().to_owned(),

@@ -1,7 +1,7 @@
 //! When the operations of an open loop are to begin, whatever the store does meanwhile.
 
 use crate::chance::Dice;
-use crate::meter::whole;
+use crate::chance::whole;
 use crate::parameters::Arrivals;
 
 /// Of all arrivals so many come in bursts.

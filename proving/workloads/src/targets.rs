@@ -4,6 +4,11 @@
 pub mod fault;
 pub mod null;
 pub mod region;
+pub mod ring;
+pub mod redis;
+mod resp;
+mod started;
+mod wire;
 
 use crate::access::{Connection, Schema};
 use nearstate_model::{Error, Result};
@@ -109,7 +114,11 @@ pub trait Database: fmt::Debug {
 
 /// Every target, in the order of a report: ours first.
 pub fn all() -> Vec<Box<dyn Target>> {
-    vec![Box::new(region::RegionTarget), Box::new(null::NullTarget)]
+    let mut all: Vec<Box<dyn Target>> =
+        vec![Box::new(region::RegionTarget), Box::new(ring::RingTarget)];
+    all.extend(redis::ALL.map(|target| Box::new(target) as Box<dyn Target>));
+    all.push(Box::new(null::NullTarget));
+    all
 }
 
 /// The target of this name.

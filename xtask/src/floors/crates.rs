@@ -6,8 +6,9 @@ use std::fs;
 use std::path::Path;
 
 /// Where the folders of the house stand. A crate uses only crates of a smaller height; two crates
-/// of one height are strangers. Applications stand half a floor above the proving ground, because
-/// the one binary carries the experiments.
+/// of one height are strangers. Applications stand above the proving ground, because the one binary
+/// carries the experiments; the workloads stand between, because they are shown with what the older
+/// experiments are shown with.
 const HEIGHTS: &[(&str, u32, &str)] = &[
     ("model", 0, "floor 0"),
     ("memory", 10, "floor 1"),
@@ -20,8 +21,9 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("node", 30, "floor 3"),
     ("sdl", 30, "floor 3"),
     ("edge/", 40, "floor 4"),
+    ("proving/workloads", 51, "floor 5, workloads"),
     ("proving/", 50, "floor 5, proving"),
-    ("apps/", 51, "floor 5, apps"),
+    ("apps/", 52, "floor 5, apps"),
 ];
 
 /// Stands beside the house: uses no crate of it, and none uses it.

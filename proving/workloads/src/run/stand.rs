@@ -153,7 +153,7 @@ impl<'a> Stand<'a> {
     fn ops(&self, drive: &Drive, warm_up_s: f64) -> u64 {
         let Some(round_s) = self.desk.options.round_time else { return drive.ops };
         let fits = to_f64(drive.warm_up) / warm_up_s.max(1e-9) * round_s;
-        crate::meter::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
+        crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
     }
 
     /// Finds the highest rate whose p99 stays below a bound.

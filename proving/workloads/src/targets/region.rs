@@ -325,7 +325,7 @@ impl Access for RegionConnection {
         let mut met = 0;
         let range = Values::Range(Bound::Included(from), Bound::Unbounded);
         self.session.find_all(namespace, ORDER, range, |view| {
-            hear(view.key(), view.bytes());
+            hand_view(schema, view, Parts::one(0), &mut |_, bytes| hear(view.key(), bytes));
             met += 1;
             met < count
         })?;
@@ -500,7 +500,7 @@ impl Access for InTransaction<'_, '_> {
         })?;
         for key in &keys {
             if let Some(record) = self.txn.get(namespace, key)? {
-                hear(key, record.bytes());
+                hand_record(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
             }
         }
         Ok(keys.len())

@@ -1,9 +1,10 @@
 //! A state machine for each UE: which procedure comes next depends on its state, and how long it
-//! stays there has a heavy tail. Only legal procedures come out, in the order of a clock of its own.
+//! stays there has a heavy tail. Only legal procedures come out, in the order of a clock of its
+//! own.
 //!
 //! Which comes next is drawn so that Table II's shares are the stationary ones. The times are ours
 //! (no public trace gives them): seconds connected are log-normal, idle and detached times are
-//! Pareto, and now and then a wave of tracking area updates comes, as of a train at a border.
+//! Pareto. Bursts are the affair of the arrivals of an open loop.
 
 use super::Procedure;
 use crate::chance::Dice;
@@ -119,7 +120,7 @@ impl Machine {
             UeState::Idle => self.dice.pareto(IDLE.0, IDLE.1),
             UeState::Deregistered => self.dice.pareto(DETACHED.0, DETACHED.1),
         };
-        let ticks = crate::meter::whole(seconds / TICK_S);
+        let ticks = crate::chance::whole(seconds / TICK_S);
         u32::try_from(ticks).unwrap_or(TICKS_MAX).clamp(1, TICKS_MAX)
     }
 

@@ -1,3 +1,5 @@
+//! The workload on a region, beside planted faults, and without any store.
+
 use super::*;
 use crate::protocol::Fault;
 use crate::targets::Target as _;

@@ -1,0 +1,278 @@
+//! What every target is held to before it is measured: the promises of [`crate::access`], tried one
+//! after the other against a database of its own.
+
+mod records;
+mod tags;
+mod transactions;
+mod order;
+mod together;
+mod life;
+
+use crate::access::{
+    Change, Connection, Entry, Part, Parts, Schema, Table, TableSchema, Tag, TagRule,
+};
+use crate::targets::{self, Abilities, Database, Need, Target, Way};
+use nearstate_model::{Error, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A table of one part.
+pub(crate) const PLAIN: Table = Table(0);
+/// One of three.
+pub(crate) const BLOCKS: Table = Table(1);
+/// One of two parts, with two unique tags and one that is not.
+pub(crate) const TAGGED: Table = Table(2);
+/// One of one part and one unique tag.
+pub(crate) const NUMBERED: Table = Table(3);
+/// One that is scanned.
+pub(crate) const ORDERED: Table = Table(4);
+
+const ID: TagRule = TagRule { name: "id", is_unique: true };
+const ALIAS: TagRule = TagRule { name: "alias", is_unique: true };
+const GROUP: TagRule = TagRule { name: "group", is_unique: false };
+
+const fn table(
+    name: &'static str,
+    parts: &'static [&'static str],
+    tags: &'static [TagRule],
+    is_scanned: bool,
+) -> TableSchema {
+    TableSchema { name, parts, tags, is_scanned }
+}
+
+/// Those without tags, then those with, then the one that is scanned.
+static TABLES: [TableSchema; 5] = [
+    table("plain", &["value"], &[], false),
+    table("blocks", &["a", "b", "c"], &[], false),
+    table("tagged", &["one", "two"], &[ID, ALIAS, GROUP], false),
+    table("numbered", &["value"], &[ID], false),
+    table("ordered", &["first", "second"], &[], true),
+];
+
+/// Records of a conformance run at the most, and bytes of the largest.
+const RECORDS: u64 = 20_000;
+const RECORD_BYTES: u64 = 8192;
+
+/// Why something does not hold.
+#[derive(Debug)]
+pub(crate) struct Broken(String);
+
+impl From<Error> for Broken {
+    fn from(e: Error) -> Self {
+        Self(format!("unexpected: {e}"))
+    }
+}
+
+pub(crate) type Held = Result<(), Broken>;
+
+/// Demands something.
+pub(crate) fn must(holds: bool, what: impl FnOnce() -> String) -> Held {
+    if holds { Ok(()) } else { Err(Broken(what())) }
+}
+
+/// What became of one promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It holds.
+    Holds,
+    /// The target does not give it. Why.
+    Declined(&'static str),
+    /// It does not hold. How that showed.
+    Broken(String),
+}
+
+/// Which ability a promise is about.
+#[derive(Clone, Copy)]
+enum About {
+    All,
+    UniqueTag,
+    Transaction,
+    TagsInTransactions,
+    Scan,
+    Servers,
+}
+
+type Check = fn(&Stand<'_>) -> Held;
+
+/// The promises: what, which ability it takes, and how it is tried.
+const PROMISES: &[(&str, About, Check)] = &[
+    ("what was put is read, and is replaced whole", About::All, records::put_and_read),
+    ("wanted parts are handed over", About::All, records::wanted_parts),
+    ("a change touches its parts and nothing else", About::All, records::change),
+    ("a change of no record leaves none", About::All, records::change_of_nothing),
+    ("a record is deleted once", About::All, records::delete),
+    ("any bytes are a key, and parts are empty or large", About::All, records::hostile),
+    ("tables do not meet", About::All, records::tables_apart),
+    ("what one connection has written another reads", About::All, records::shared),
+    ("a record is found by each unique tag", About::UniqueTag, tags::find),
+    ("a tag that is taken is refused and nothing has changed", About::UniqueTag, tags::taken),
+    ("a record is tagged anew", About::UniqueTag, tags::retag),
+    ("who deletes nothing takes no tag away", About::UniqueTag, tags::delete_of_nothing),
+    ("one of many wins a tag", About::UniqueTag, tags::race),
+    ("a transaction is done whole", About::Transaction, transactions::whole),
+    ("a transaction that fails leaves nothing", About::Transaction, transactions::aborted),
+    ("no update of two connections is lost", About::Transaction, transactions::counted),
+    ("two records are read at one instant", About::Transaction, transactions::instant),
+    ("tags in transactions", About::TagsInTransactions, transactions::tagged),
+    ("a scan goes in the order of keys", About::Scan, order::scan),
+    ("requests together are as one by one", About::All, together::as_one_by_one),
+    ("more requests than fit in one message", About::All, together::many),
+    ("tagged requests together", About::UniqueTag, together::tagged),
+    ("processes and memory are told", About::All, life::told),
+    ("a second database is another one", About::All, life::second),
+    ("a server that is dead is an error and no wait", About::Servers, life::dead),
+];
+
+/// A target, its database, and a way to connections.
+pub(crate) struct Stand<'d> {
+    pub(crate) target: Box<dyn Target>,
+    pub(crate) database: &'d dyn Database,
+    pub(crate) schema: Schema,
+    pub(crate) folder: &'d Path,
+}
+
+impl Stand<'_> {
+    /// A new connection.
+    pub(crate) fn connect(&self) -> Result<Box<dyn Connection>> {
+        self.target.connect(&self.database.address(), &self.schema)
+    }
+
+    /// What another database would need.
+    pub(crate) fn need(&self) -> Need {
+        need(self.schema, self.folder)
+    }
+}
+
+fn need(schema: Schema, folder: &Path) -> Need {
+    Need {
+        schema,
+        records: RECORDS,
+        record_bytes: RECORD_BYTES,
+        clients: 16,
+        folder: folder.to_owned(),
+        server_cpus: Vec::new(),
+        layout: None,
+    }
+}
+
+const fn refusal(way: &Way) -> Option<&'static str> {
+    match way {
+        Way::Native | Way::Emulated(_) => None,
+        Way::Declined(why) => Some(why),
+    }
+}
+
+/// The tables that a target can be given.
+fn tables_for(abilities: &Abilities) -> &'static [TableSchema] {
+    if refusal(&abilities.unique_tag).is_some() {
+        return TABLES.get(..2).unwrap_or_default();
+    }
+    if refusal(&abilities.scan).is_some() { TABLES.get(..4).unwrap_or_default() } else { &TABLES }
+}
+
+fn declined(about: About, abilities: &Abilities, has_servers: bool) -> Option<&'static str> {
+    match about {
+        About::All => None,
+        About::UniqueTag => refusal(&abilities.unique_tag),
+        About::Transaction => refusal(&abilities.transaction),
+        About::TagsInTransactions => {
+            refusal(&abilities.transaction).or_else(|| refusal(&abilities.unique_tag))
+        }
+        About::Scan => refusal(&abilities.scan).or_else(|| refusal(&abilities.unique_tag)),
+        About::Servers => (!has_servers).then_some("no server: it lives in its clients"),
+    }
+}
+
+/// Tries every promise against the target of this name, started with `layout` below `folder`;
+/// `tell` hears each outcome as it is known.
+///
+/// # Errors
+/// The target is not here, or could not be started.
+pub fn check(
+    name: &str,
+    layout: Option<&str>,
+    folder: &Path,
+    tell: &mut dyn FnMut(&'static str, &Outcome),
+) -> Result<Vec<(&'static str, Outcome)>> {
+    let target = targets::named(name)?;
+    target.version()?;
+    let abilities = target.abilities();
+    let schema = Schema { tables: tables_for(&abilities) };
+    let mut needed = need(schema, folder);
+    needed.layout = layout.map(str::to_owned);
+    let database = target.start(&needed)?;
+    let stand = Stand { target, database: database.as_ref(), schema, folder };
+    let has_servers = !database.processes().is_empty();
+    let mut all = Vec::new();
+    for (what, about, hold) in PROMISES {
+        let outcome = match declined(*about, &abilities, has_servers) {
+            Some(why) => Outcome::Declined(why),
+            None => match hold(&stand) {
+                Ok(()) => Outcome::Holds,
+                Err(Broken(how)) => Outcome::Broken(how),
+            },
+        };
+        tell(what, &outcome);
+        all.push((*what, outcome));
+    }
+    Ok(all)
+}
+
+/// A record as it was heard.
+pub(crate) type Heard = BTreeMap<usize, Vec<u8>>;
+
+/// Reads a record whole.
+pub(crate) fn read(
+    access: &mut (impl crate::access::Access + ?Sized),
+    table: Table,
+    key: &[u8],
+) -> Result<Option<Heard>> {
+    let mut heard = Heard::new();
+    let is_there = access.read(table, key, Parts::ALL, &mut |part, bytes| {
+        heard.insert(part, bytes.to_vec());
+    })?;
+    Ok(is_there.then_some(heard))
+}
+
+/// The one part of a record of [`PLAIN`].
+pub(crate) fn value(
+    access: &mut (impl crate::access::Access + ?Sized),
+    key: &[u8],
+) -> Result<Option<Vec<u8>>> {
+    Ok(read(access, PLAIN, key)?.and_then(|mut heard| heard.remove(&0)))
+}
+
+/// Parts that are numbered from 0.
+pub(crate) fn heard(parts: &[&[u8]]) -> Heard {
+    parts.iter().map(|bytes| bytes.to_vec()).enumerate().collect()
+}
+
+pub(crate) const fn entry<'a>(key: &'a [u8], parts: &'a [Part<'a>]) -> Entry<'a> {
+    Entry { key, parts, tags: &[], tags_before: &[] }
+}
+
+pub(crate) const fn change<'a>(key: &'a [u8], parts: &'a [Part<'a>]) -> Change<'a> {
+    Change { key, parts, tags: None }
+}
+
+/// Puts a record of [`PLAIN`].
+pub(crate) fn put_value(
+    access: &mut (impl crate::access::Access + ?Sized),
+    key: &[u8],
+    bytes: &[u8],
+) -> Result<()> {
+    access.put(PLAIN, &entry(key, &[(0, bytes)]))
+}
+
+/// The key of the record with this unique tag.
+pub(crate) fn found(
+    access: &mut (impl crate::access::Access + ?Sized),
+    table: Table,
+    tag: Tag<'_>,
+) -> Result<Option<(Vec<u8>, Heard)>> {
+    let (mut key, mut heard) = (b"left over".to_vec(), Heard::new());
+    let is_there = access.find(table, tag, Parts::ALL, &mut key, &mut |part, bytes| {
+        heard.insert(part, bytes.to_vec());
+    })?;
+    Ok(is_there.then_some((key, heard)))
+}

@@ -1,0 +1,69 @@
+//! Databases: what they tell of themselves, and their end.
+
+use super::{Held, Stand, must, put_value, value};
+use nearstate_model::Error;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::time::Duration;
+
+pub(super) fn told(stand: &Stand<'_>) -> Held {
+    for process in stand.database.processes() {
+        let is_there = Path::new(&format!("/proc/{process}")).exists();
+        must(is_there, || format!("process {process} is not there"))?;
+    }
+    let mut other = stand.target.start(&stand.need())?;
+    other.alive()?;
+    let memory = other.memory_bytes();
+    must(memory.is_some_and(|bytes| bytes > 4096), || format!("memory: {memory:?}"))
+}
+
+pub(super) fn second(stand: &Stand<'_>) -> Held {
+    let other = stand.target.start(&stand.need())?;
+    let address = other.address();
+    must(address != stand.database.address(), || format!("both at {address}"))?;
+    let mut one = stand.connect()?;
+    let mut two = stand.target.connect(&address, &stand.schema)?;
+    put_value(&mut one, b"l1", b"first")?;
+    must(value(&mut two, b"l1")?.is_none(), || "a record of the first".to_owned())?;
+    put_value(&mut two, b"l1", b"second")?;
+    must(value(&mut one, b"l1")?.as_deref() == Some(b"first"), || "of the second".to_owned())?;
+    let processes = other.processes();
+    drop(other);
+    for process in processes {
+        let is_there = Path::new(&format!("/proc/{process}")).exists();
+        must(!is_there, || format!("process {process} outlives its database"))?;
+    }
+    must(value(&mut one, b"l1")?.as_deref() == Some(b"first"), || "the first lives on".to_owned())
+}
+
+/// How long a killed process may take to end: its memory is given back first.
+const END_PAUSES: u32 = 1000;
+const END_PAUSE: Duration = Duration::from_millis(10);
+
+/// The server is killed: whoever is connected is told, and so is who looks or connects.
+pub(super) fn dead(stand: &Stand<'_>) -> Held {
+    let mut other = stand.target.start(&stand.need())?;
+    let mut one = stand.target.connect(&other.address(), &stand.schema)?;
+    put_value(&mut one, b"x", b"x")?;
+    for process in other.processes() {
+        if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+    // The kernel takes a moment to end a process, and its sockets are taken down with it.
+    let mut pauses = 0;
+    while other.alive().is_ok() && pauses < END_PAUSES {
+        std::thread::sleep(END_PAUSE);
+        pauses += 1;
+    }
+    for attempt in ["the first", "the second"] {
+        let answer = value(&mut one, b"x");
+        must(matches!(answer, Err(Error::Backend { .. })), || {
+            format!("{attempt} read of a dead server: {answer:?}")
+        })?;
+    }
+    let alive = other.alive();
+    must(matches!(alive, Err(Error::Backend { .. })), || format!("alive: {alive:?}"))?;
+    let again = stand.target.connect(&other.address(), &stand.schema).map(drop);
+    must(matches!(again, Err(Error::Backend { .. })), || format!("a new connection: {again:?}"))
+}

@@ -1,0 +1,53 @@
+//! Scans.
+
+use super::{Held, ORDERED, Stand, entry, must};
+use crate::access::Connection;
+use nearstate_model::Result;
+
+type Met = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn scanned(one: &mut dyn Connection, from: &[u8], count: usize) -> Result<(usize, Met)> {
+    let mut met = Met::new();
+    let told = one.scan(ORDERED, from, count, &mut |key, first| {
+        met.push((key.to_vec(), first.to_vec()));
+    })?;
+    Ok((told, met))
+}
+
+/// Records that are scanned.
+const RECORDS: u16 = 300;
+
+pub(super) fn scan(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let (told, met) = scanned(one.as_mut(), b"", 10)?;
+    must(told == 0 && met.is_empty(), || format!("of nothing: {met:?}"))?;
+    // 7 has no divisor in common with 300: each is met once, out of order.
+    for step in 0..RECORDS {
+        let number = step * 7 % RECORDS;
+        let key = [b"o".as_slice(), &number.to_be_bytes()].concat();
+        one.put(ORDERED, &entry(&key, &[(0, &number.to_be_bytes()), (1, b"second")]))?;
+        if number.is_multiple_of(3) {
+            one.put(ORDERED, &entry(&key, &[(0, &number.to_be_bytes()), (1, b"again")]))?;
+        }
+    }
+    for gone in (0..RECORDS).filter(|number| number % 10 == 0) {
+        let key = [b"o".as_slice(), &gone.to_be_bytes()].concat();
+        must(one.delete(ORDERED, &key, &[])?, || format!("{gone} is there"))?;
+    }
+    let left: Met = (0..RECORDS)
+        .filter(|number| number % 10 != 0)
+        .map(|n| ([b"o".as_slice(), &n.to_be_bytes()].concat(), n.to_be_bytes().to_vec()))
+        .collect();
+    for (from, count) in [(0_u16, 1), (0, 100), (100, 50), (255, 20), (280, 100), (0, 1000)] {
+        let key = [b"o".as_slice(), &from.to_be_bytes()].concat();
+        let (told, met) = scanned(one.as_mut(), &key, count)?;
+        let wanted: Met = left.iter().filter(|(k, _)| *k >= key).take(count).cloned().collect();
+        must(told == met.len() && met == wanted, || {
+            format!("{count} from {from}: {told} told, {} heard: {met:?}", met.len())
+        })?;
+    }
+    let (_, met) = scanned(one.as_mut(), b"", 3)?;
+    must(met.as_slice() == left.get(..3).unwrap_or_default(), || format!("from nothing: {met:?}"))?;
+    let (told, _) = scanned(one.as_mut(), b"p", 3)?;
+    must(told == 0, || "behind the last".to_owned())
+}

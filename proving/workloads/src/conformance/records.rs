@@ -1,0 +1,149 @@
+//! Single records.
+
+use super::{
+    BLOCKS, Held, PLAIN, Stand, change as changed, entry, heard, must, put_value, read, value,
+};
+use crate::access::Parts;
+
+pub(super) fn put_and_read(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    must(value(&mut one, b"r1")?.is_none(), || "a record before it was put".to_owned())?;
+    put_value(&mut one, b"r1", b"first")?;
+    must(value(&mut one, b"r1")?.as_deref() == Some(b"first"), || "not what was put".to_owned())?;
+    put_value(&mut one, b"r1", b"2nd")?;
+    must(value(&mut one, b"r1")?.as_deref() == Some(b"2nd"), || "not replaced".to_owned())?;
+    one.put(BLOCKS, &entry(b"r1", &[(0, b"aaaa"), (1, b"bb"), (2, b"cccccc")]))?;
+    one.put(BLOCKS, &entry(b"r1", &[(2, b"C"), (0, b"A"), (1, b"BBBBBBBBBB")]))?;
+    let whole = read(&mut one, BLOCKS, b"r1")?;
+    must(whole == Some(heard(&[b"A", b"BBBBBBBBBB", b"C"])), || format!("replaced: {whole:?}"))
+}
+
+pub(super) fn wanted_parts(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    one.put(BLOCKS, &entry(b"w1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
+    let sets = [Parts::one(0), Parts::one(2), Parts::one(0).and(Parts::one(1)), Parts(0b111)];
+    for wanted in sets.into_iter().chain([Parts::ALL, Parts(0)]) {
+        let mut times = [0; 3];
+        let is_there = one.read(BLOCKS, b"w1", wanted, &mut |part, bytes| {
+            let is_right = bytes == [b'a' + u8::try_from(part).unwrap_or_default()];
+            if let Some(count) = times.get_mut(part) {
+                *count += if is_right { 1 } else { 100 };
+            }
+        })?;
+        must(is_there, || format!("{wanted:?}: no record"))?;
+        for (part, count) in times.into_iter().enumerate() {
+            let is_wanted = wanted.has(part);
+            must(count == 1 || (count == 0 && !is_wanted), || {
+                format!("{wanted:?}: part {part} was heard {count} times (100: wrong bytes)")
+            })?;
+        }
+        let mut count = 0;
+        let is_there = one.read(BLOCKS, b"w2", wanted, &mut |_, _| count += 1)?;
+        must(!is_there && count == 0, || format!("{wanted:?} of no record: {is_there} {count}"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn change(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    one.put(BLOCKS, &entry(b"c1", &[(0, b"aaaa"), (1, b"bbbb"), (2, b"cccc")]))?;
+    must(one.change(BLOCKS, &changed(b"c1", &[(1, b"B")]))?, || "it is there".to_owned())?;
+    let two = read(&mut one, BLOCKS, b"c1")?;
+    must(two == Some(heard(&[b"aaaa", b"B", b"cccc"])), || format!("after one part: {two:?}"))?;
+    one.change(BLOCKS, &changed(b"c1", &[(2, b"CCCCCCCC"), (0, b"")]))?;
+    let three = read(&mut one, BLOCKS, b"c1")?;
+    must(three == Some(heard(&[b"", b"B", b"CCCCCCCC"])), || format!("after two: {three:?}"))?;
+    must(one.change(BLOCKS, &changed(b"c1", &[]))?, || "a change of nothing".to_owned())?;
+    put_value(&mut one, b"c1", b"before")?;
+    must(one.change(PLAIN, &changed(b"c1", &[(0, b"after")]))?, || "it is there".to_owned())?;
+    must(value(&mut one, b"c1")?.as_deref() == Some(b"after"), || "a plain value".to_owned())
+}
+
+pub(super) fn change_of_nothing(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let parts: [&[(usize, &[u8])]; 3] = [&[(0, b"a"), (1, b"b"), (2, b"c")], &[(1, b"b")], &[]];
+    for some in parts {
+        must(!one.change(BLOCKS, &changed(b"n1", some))?, || format!("{some:?} is done"))?;
+        let left = read(&mut one, BLOCKS, b"n1")?;
+        must(left.is_none(), || format!("{some:?} leaves {left:?}"))?;
+    }
+    must(!one.change(PLAIN, &changed(b"n1", &[(0, b"x")]))?, || "a plain value".to_owned())?;
+    must(value(&mut one, b"n1")?.is_none(), || "a plain value is left".to_owned())
+}
+
+pub(super) fn delete(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    one.put(BLOCKS, &entry(b"d1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
+    put_value(&mut one, b"d1", b"x")?;
+    for table in [BLOCKS, PLAIN] {
+        must(one.delete(table, b"d1", &[])?, || format!("{table:?}: it was there"))?;
+        must(read(&mut one, table, b"d1")?.is_none(), || format!("{table:?}: is still there"))?;
+        must(!one.delete(table, b"d1", &[])?, || format!("{table:?}: deleted twice"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn hostile(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let every: Vec<u8> = (0..=255).collect();
+    let keys: [&[u8]; 8] = [
+        b"h",
+        b"a key with spaces",
+        b"cr\r\nlf\r\n$5\r\n",
+        b"nul\0nul",
+        b"},{h",
+        b"\xff\xfe\x80",
+        b"{h},h",
+        every.get(..100).unwrap_or_default(),
+    ];
+    for (at, key) in keys.into_iter().enumerate() {
+        put_value(&mut one, key, key)?;
+        let number = [u8::try_from(at).unwrap_or_default()];
+        one.put(BLOCKS, &entry(key, &[(0, &every), (1, b""), (2, &number)]))?;
+    }
+    for (at, key) in keys.into_iter().enumerate() {
+        must(value(&mut one, key)?.as_deref() == Some(key), || format!("the value of {key:?}"))?;
+        let number = [u8::try_from(at).unwrap_or_default()];
+        let whole = read(&mut one, BLOCKS, key)?;
+        must(whole == Some(heard(&[&every, b"", &number])), || format!("the parts of {key:?}"))?;
+    }
+    put_value(&mut one, b"h-empty", b"")?;
+    must(value(&mut one, b"h-empty")?.as_deref() == Some(b""), || "an empty value".to_owned())?;
+    one.put(BLOCKS, &entry(b"h-empty", &[(0, b""), (1, b""), (2, b"")]))?;
+    let whole = read(&mut one, BLOCKS, b"h-empty")?;
+    must(whole == Some(heard(&[b"", b"", b""])), || format!("empty parts: {whole:?}"))?;
+    let large: Vec<u8> = every.iter().copied().cycle().take(1 << 20).collect();
+    put_value(&mut one, b"h-large", &large)?;
+    must(value(&mut one, b"h-large")?.as_deref() == Some(&large), || "1 MiB".to_owned())?;
+    one.put(BLOCKS, &entry(b"h-large", &[(0, b"a"), (1, &large), (2, b"c")]))?;
+    must(one.change(BLOCKS, &changed(b"h-large", &[(0, b"A")]))?, || "1 MiB".to_owned())?;
+    let whole = read(&mut one, BLOCKS, b"h-large")?;
+    must(whole == Some(heard(&[b"A", &large, b"c"])), || "a part of 1 MiB".to_owned())?;
+    one.delete(BLOCKS, b"h-large", &[])?;
+    one.delete(PLAIN, b"h-large", &[])?;
+    Ok(())
+}
+
+pub(super) fn tables_apart(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    put_value(&mut one, b"t1", b"x")?;
+    must(read(&mut one, BLOCKS, b"t1")?.is_none(), || "a plain record among blocks".to_owned())?;
+    one.put(BLOCKS, &entry(b"t1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
+    must(one.delete(PLAIN, b"t1", &[])?, || "not there".to_owned())?;
+    must(read(&mut one, BLOCKS, b"t1")?.is_some(), || "deleted in the other table".to_owned())
+}
+
+pub(super) fn shared(stand: &Stand<'_>) -> Held {
+    let (mut one, mut two) = (stand.connect()?, stand.connect()?);
+    for round in 0..50_u8 {
+        put_value(&mut one, b"s1", &[round])?;
+        must(value(&mut two, b"s1")? == Some(vec![round]), || format!("put of round {round}"))?;
+        one.put(BLOCKS, &entry(b"s1", &[(0, b"a"), (1, &[round]), (2, b"c")]))?;
+        two.change(BLOCKS, &changed(b"s1", &[(2, &[round])]))?;
+        let whole = read(&mut one, BLOCKS, b"s1")?;
+        must(whole == Some(heard(&[b"a", &[round], &[round]])), || format!("{round}: {whole:?}"))?;
+        must(two.delete(PLAIN, b"s1", &[])?, || "the other's record".to_owned())?;
+        must(value(&mut one, b"s1")?.is_none(), || "the other has deleted it".to_owned())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! Unique tags.
+
+use super::{Held, NUMBERED, Stand, TAGGED, entry, found, heard, must, read};
+use crate::access::{Change, Connection, Entry, Tag};
+use crate::targets;
+use nearstate_model::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn put(
+    one: &mut dyn Connection,
+    key: &[u8],
+    tags: &[Tag<'_>],
+    tags_before: &[Tag<'_>],
+) -> Result<()> {
+    let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, key)];
+    one.put(TAGGED, &Entry { key, parts: &parts, tags, tags_before })
+}
+
+fn key_of(one: &mut dyn Connection, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
+    Ok(found(one, TAGGED, tag)?.map(|(key, _)| key))
+}
+
+pub(super) fn find(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let tags: [Tag<'_>; 3] = [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group")];
+    must(found(&mut one, TAGGED, (0, b"f-id"))?.is_none(), || "before it is put".to_owned())?;
+    put(one.as_mut(), b"f1", &tags, &[])?;
+    put(one.as_mut(), b"f2", &[(0, b"f-id2"), (1, b"f-alias2"), (2, b"f-group")], &[])?;
+    for tag in [(0, &b"f-id"[..]), (1, b"f alias\r\n")] {
+        let there = found(&mut one, TAGGED, tag)?;
+        let wanted = Some((b"f1".to_vec(), heard(&[b"one", b"f1"])));
+        must(there == wanted, || format!("{tag:?} leads to {there:?}"))?;
+    }
+    must(key_of(one.as_mut(), (0, b"f alias\r\n"))?.is_none(), || "another tag".to_owned())?;
+    must(key_of(one.as_mut(), (0, b"f"))?.is_none(), || "half a value".to_owned())?;
+    let number = Entry { tags: &[(0, b"f-id")], ..entry(b"n1", &[(0, b"x")]) };
+    one.put(NUMBERED, &number)?;
+    let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
+    must(there == Some((b"n1".to_vec(), heard(&[b"x"]))), || format!("one part: {there:?}"))?;
+    must(one.delete(TAGGED, b"f1", &tags)?, || "it is there".to_owned())?;
+    for tag in [(0, &b"f-id"[..]), (1, b"f alias\r\n")] {
+        must(key_of(one.as_mut(), tag)?.is_none(), || format!("{tag:?} outlives its record"))?;
+    }
+    must(found(&mut one, NUMBERED, (0, b"f-id"))?.is_some(), || "another table's".to_owned())?;
+    let kept = one.change(NUMBERED, &Change { key: b"n1", parts: &[(0, b"y")], tags: None })?;
+    let there = found(&mut one, NUMBERED, (0, b"f-id"))?;
+    must(kept && there.is_some(), || "a change keeps the tags that it does not name".to_owned())
+}
+
+pub(super) fn taken(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
+    put(one.as_mut(), b"k2", &[(0, b"k-id2"), (1, b"k-alias2")], &[])?;
+    let refused = put(one.as_mut(), b"k3", &[(0, b"k-id3"), (1, b"k-alias1")], &[]);
+    let Err(Error::TagTaken { tag, .. }) = &refused else {
+        return must(false, || format!("a taken tag: {refused:?}"));
+    };
+    must(tag == "alias", || format!("the tag that is taken is called {tag}"))?;
+    must(read(&mut one, TAGGED, b"k3")?.is_none(), || "the refused record".to_owned())?;
+    must(key_of(one.as_mut(), (0, b"k-id3"))?.is_none(), || "its other tag".to_owned())?;
+    let parts: [(usize, &[u8]); 1] = [(0, b"changed")];
+    let (before, after) =
+        ([(0, &b"k-id2"[..]), (1, b"k-alias2")], [(0, &b"k-id1"[..]), (1, b"k-alias2")]);
+    let tags = Some((&before[..], &after[..]));
+    let refused = one.change(TAGGED, &Change { key: b"k2", parts: &parts, tags });
+    must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a change: {refused:?}"))?;
+    let whole = read(&mut one, TAGGED, b"k2")?;
+    must(whole == Some(heard(&[b"one", b"k2"])), || format!("a refused change: {whole:?}"))?;
+    for (id, key) in [(&b"k-id1"[..], &b"k1"[..]), (b"k-id2", b"k2")] {
+        let there = key_of(one.as_mut(), (0, id))?;
+        must(there.as_deref() == Some(key), || format!("{id:?} leads to {there:?}"))?;
+    }
+    // The same record may keep what it has.
+    put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;
+    Ok(())
+}
+
+pub(super) fn retag(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let first: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-old"), (2, b"t-g1")];
+    let second: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-new"), (2, b"t-g2")];
+    let third: [Tag<'_>; 3] = [(0, b"t-id"), (1, b"t-newer"), (2, b"t-g2")];
+    put(one.as_mut(), b"t1", &first, &[])?;
+    let parts: [(usize, &[u8]); 1] = [(1, b"changed")];
+    let to_second = Change { key: b"t1", parts: &parts, tags: Some((&first, &second)) };
+    must(one.change(TAGGED, &to_second)?, || "it is there".to_owned())?;
+    let there = found(&mut one, TAGGED, (1, b"t-new"))?;
+    let wanted = Some((b"t1".to_vec(), heard(&[b"one", b"changed"])));
+    must(there == wanted, || format!("by the new tag: {there:?}"))?;
+    must(key_of(one.as_mut(), (1, b"t-old"))?.is_none(), || "by the old tag".to_owned())?;
+    put(one.as_mut(), b"t2", &[(0, b"t-id2"), (1, b"t-old")], &[])?;
+    put(one.as_mut(), b"t1", &third, &second)?;
+    must(key_of(one.as_mut(), (1, b"t-new"))?.is_none(), || "by the tag before".to_owned())?;
+    for (tag, key) in [((1, &b"t-newer"[..]), b"t1"), ((0, b"t-id"), b"t1"), ((1, b"t-old"), b"t2")]
+    {
+        let there = key_of(one.as_mut(), tag)?;
+        must(there.as_deref() == Some(key), || format!("{tag:?} leads to {there:?}"))?;
+    }
+    let of_none = Change { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
+    must(!one.change(TAGGED, &of_none)?, || "no record was changed".to_owned())?;
+    must(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), || "no record has a tag".to_owned())
+}
+
+pub(super) fn delete_of_nothing(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let tags: [Tag<'_>; 2] = [(0, b"x-id"), (1, b"x-alias")];
+    put(one.as_mut(), b"x1", &tags, &[])?;
+    must(one.delete(TAGGED, b"x1", &tags)?, || "it is there".to_owned())?;
+    put(one.as_mut(), b"x2", &tags, &[])?;
+    must(!one.delete(TAGGED, b"x1", &tags)?, || "it was gone".to_owned())?;
+    let there = key_of(one.as_mut(), (0, b"x-id"))?;
+    must(there.as_deref() == Some(b"x2"), || format!("the new holder: {there:?}"))
+}
+
+/// Records that race for a tag, and how often.
+const RACERS: u8 = 3;
+const RACES: u8 = 30;
+
+pub(super) fn race(stand: &Stand<'_>) -> Held {
+    let (name, address, schema) = (stand.target.name(), stand.database.address(), stand.schema);
+    let won = AtomicUsize::new(0);
+    let run = |racer: u8| -> Result<()> {
+        let mut one = targets::named(name)?.connect(&address, &schema)?;
+        for race in 0..RACES {
+            let (key, tag) = ([b'v', racer, race], [b'v', race]);
+            match put(one.as_mut(), &key, &[(0, &tag)], &[]) {
+                Ok(()) => won.fetch_add(1, Ordering::Relaxed),
+                Err(Error::TagTaken { .. }) => 0,
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..RACERS)
+            .map(|racer| {
+                scope.spawn({
+                    let run = &run;
+                    move || run(racer)
+                })
+            })
+            .collect();
+        racers.into_iter().try_for_each(|racer| {
+            racer.join().unwrap_or_else(|_| {
+                Err(Error::Backend { detail: "a racer of the check panicked".to_owned() })
+            })
+        })
+    })?;
+    let won = won.load(Ordering::Relaxed);
+    must(won == usize::from(RACES), || format!("{won} puts won {RACES} tags"))?;
+    let mut one = stand.connect()?;
+    for race in 0..RACES {
+        let Some(key) = key_of(one.as_mut(), (0, &[b'v', race]))? else {
+            return must(false, || format!("nobody has tag {race}"));
+        };
+        let mut others = 0;
+        for racer in 0..RACERS {
+            others += usize::from(read(&mut one, TAGGED, &[b'v', racer, race])?.is_some());
+        }
+        must(others == 1, || format!("tag {race} is {key:?}'s, and {others} records are there"))?;
+    }
+    Ok(())
+}

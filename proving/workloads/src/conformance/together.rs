@@ -1,0 +1,184 @@
+//! Requests that travel together.
+
+use super::{BLOCKS, Held, PLAIN, Stand, TAGGED, change, entry, found, must, read};
+use crate::access::{Change, Connection, Entry, Parts, Reply, Request, Table, Tag};
+use nearstate_model::{Error, Result};
+
+/// A reply, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kept {
+    Part(usize, Vec<u8>),
+    Done(bool),
+}
+
+fn kept(reply: Reply<'_>) -> Kept {
+    match reply {
+        Reply::Part(part, bytes) => Kept::Part(part, bytes.to_vec()),
+        Reply::Done(done) => Kept::Done(done),
+    }
+}
+
+fn together(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+    let mut all = Vec::new();
+    one.pipeline(requests, &mut |number, reply| all.push((number, kept(reply))))?;
+    Ok(all)
+}
+
+fn one_by_one(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+    let mut all = Vec::new();
+    for (number, request) in requests.iter().enumerate() {
+        let mut hear = |part: usize, bytes: &[u8]| {
+            all.push((number, Kept::Part(part, bytes.to_vec())));
+        };
+        let done = match request {
+            Request::Read { table, key, wanted } => one.read(*table, key, *wanted, &mut hear)?,
+            Request::Put { table, entry } => one.put(*table, entry).map(|()| true)?,
+            Request::Change { table, change } => one.change(*table, change)?,
+            Request::Delete { table, key, tags } => one.delete(*table, key, tags)?,
+        };
+        all.push((number, Kept::Done(done)));
+    }
+    Ok(all)
+}
+
+/// What the `at`th request is.
+fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
+    let first = parts.get(..1).unwrap_or_default();
+    let read = |table: Table| Request::Read { table, key, wanted: Parts::ALL };
+    match at % 9 {
+        0 | 1 => Request::Put { table: BLOCKS, entry: entry(key, parts) },
+        2 => Request::Change { table: BLOCKS, change: change(key, first) },
+        3 => Request::Delete { table: BLOCKS, key, tags: &[] },
+        4 => read(BLOCKS),
+        5 => Request::Put { table: PLAIN, entry: entry(key, first) },
+        6 => Request::Change { table: PLAIN, change: change(key, first) },
+        7 => Request::Delete { table: PLAIN, key, tags: &[] },
+        _ => Request::Read { table: PLAIN, key, wanted: Parts::one(0) },
+    }
+}
+
+/// The same requests in four rounds, so that some find a record and some do not; one connection is
+/// asked together, the other one by one.
+pub(super) fn as_one_by_one(stand: &Stand<'_>) -> Held {
+    let (mut one, mut two) = (stand.connect()?, stand.connect()?);
+    for round in 0..4_usize {
+        let keys: [Vec<Vec<u8>>; 2] =
+            [b'p', b'q'].map(|first| (0..90_u8).map(|at| vec![first, at, b'\r', b'\n']).collect());
+        let value = vec![u8::try_from(round).unwrap_or_default(); 10 + 400 * round];
+        let parts: [(usize, &[u8]); 3] = [(0, &value), (1, b""), (2, b"c\r\n")];
+        let asked = |keys: &'_ [Vec<u8>]| -> Vec<(usize, Vec<u8>)> {
+            keys.iter()
+                .enumerate()
+                .map(|(at, key)| (at * (round + 1) + round, key.clone()))
+                .collect()
+        };
+        let [left, right] = &keys;
+        let (left, right) = (asked(left), asked(right));
+        let ours: Vec<_> = left.iter().map(|(at, key)| request(*at, key, &parts)).collect();
+        let others: Vec<_> = right.iter().map(|(at, key)| request(*at, key, &parts)).collect();
+        let (answers, wanted) =
+            (together(one.as_mut(), &ours)?, one_by_one(two.as_mut(), &others)?);
+        if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
+            let (is, should) = (answers.get(at), wanted.get(at));
+            return must(false, || format!("round {round}: {is:?}, one by one {should:?}"));
+        }
+        must(answers.len() == wanted.len(), || format!("{} answers", answers.len()))?;
+        for ((_, left), (_, right)) in left.iter().zip(&right) {
+            for table in [BLOCKS, PLAIN] {
+                let is_same = read(&mut one, table, left)? == read(&mut two, table, right)?;
+                must(is_same, || format!("round {round}: {left:?} and {right:?} differ"))?;
+            }
+        }
+    }
+    must(together(one.as_mut(), &[])?.is_empty(), || "answers to nothing".to_owned())
+}
+
+/// Requests that are more than a message has.
+const MANY: u16 = 3000;
+
+pub(super) fn many(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let keys: Vec<[u8; 3]> = (0..MANY).map(u16::to_be_bytes).map(|[a, b]| [b'm', a, b]).collect();
+    let value = vec![b'v'; 2000];
+    let parts: [(usize, &[u8]); 1] = [(0, &value)];
+    let puts: Vec<_> =
+        keys.iter().map(|key| Request::Put { table: PLAIN, entry: entry(key, &parts) }).collect();
+    let answers = together(one.as_mut(), &puts)?;
+    let is_done = |(at, answer): (usize, &(usize, Kept))| *answer == (at, Kept::Done(true));
+    must(answers.len() == puts.len() && answers.iter().enumerate().all(is_done), || {
+        "puts are answered one after the other".to_owned()
+    })?;
+    let reads: Vec<_> =
+        keys.iter().map(|key| Request::Read { table: PLAIN, key, wanted: Parts::ALL }).collect();
+    let answers = together(one.as_mut(), &reads)?;
+    must(answers.len() == 2 * reads.len(), || format!("{} answers", answers.len()))?;
+    for (at, pair) in answers.chunks(2).enumerate() {
+        let wanted = [(at, Kept::Part(0, value.clone())), (at, Kept::Done(true))];
+        must(pair == wanted, || format!("the answer to number {at}"))?;
+    }
+    let deletes: Vec<_> =
+        keys.iter().map(|key| Request::Delete { table: PLAIN, key, tags: &[] }).collect();
+    must(together(one.as_mut(), &deletes)?.len() == deletes.len(), || "deletes".to_owned())
+}
+
+pub(super) fn tagged(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let keys: Vec<[u8; 2]> = (0..40).map(|at| [b'z', at]).collect();
+    let news: Vec<[u8; 2]> = (0..40).map(|at| [b'Z', at]).collect();
+    let tags: Vec<[Tag<'_>; 1]> = keys.iter().map(|key| [(0, key.as_slice())]).collect();
+    let afters: Vec<[Tag<'_>; 1]> = news.iter().map(|key| [(0, key.as_slice())]).collect();
+    let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, b"two")];
+    let mut requests: Vec<Request<'_>> = Vec::new();
+    for (key, tags) in keys.iter().zip(&tags) {
+        requests.push(Request::Put {
+            table: TAGGED,
+            entry: Entry { key, parts: &parts, tags, tags_before: &[] },
+        });
+        requests.push(Request::Read { table: PLAIN, key, wanted: Parts::ALL });
+    }
+    let answers = together(one.as_mut(), &requests)?;
+    let wanted: Vec<_> = (0..requests.len()).map(|at| (at, Kept::Done(at % 2 == 0))).collect();
+    must(answers == wanted, || format!("puts among reads: {answers:?}"))?;
+    let changes: Vec<Request<'_>> = keys
+        .iter()
+        .zip(tags.iter().zip(&afters))
+        .enumerate()
+        .map(|(at, (key, (before, after)))| match at % 3 {
+            0 => Request::Delete { table: TAGGED, key, tags: before },
+            _ => Request::Change {
+                table: TAGGED,
+                change: Change { key, parts: &[], tags: Some((before, after)) },
+            },
+        })
+        .collect();
+    for is_done in [true, false] {
+        let answers = together(one.as_mut(), &changes)?;
+        for (at, answer) in answers.iter().enumerate() {
+            let wanted = (at, Kept::Done(is_done || at % 3 != 0));
+            must(*answer == wanted, || format!("{answer:?}, not {wanted:?}"))?;
+        }
+    }
+    for (at, (key, new)) in keys.iter().zip(&news).enumerate() {
+        must(found(&mut one, TAGGED, (0, key))?.is_none(), || format!("old tag {at}"))?;
+        let is_there = found(&mut one, TAGGED, (0, new))?.is_some();
+        must(is_there == (at % 3 != 0), || format!("new tag {at}"))?;
+    }
+    let refused = together(
+        one.as_mut(),
+        &[
+            Request::Read { table: PLAIN, key: b"z", wanted: Parts::ALL },
+            Request::Put {
+                table: TAGGED,
+                entry: Entry {
+                    key: b"other",
+                    parts: &parts,
+                    tags: &[(0, &[b'Z', 1])],
+                    tags_before: &[],
+                },
+            },
+            Request::Read { table: PLAIN, key: b"z", wanted: Parts::ALL },
+        ],
+    );
+    must(matches!(refused, Err(Error::TagTaken { .. })), || format!("a taken tag: {refused:?}"))?;
+    must(read(&mut one, TAGGED, b"other")?.is_none(), || "the refused record".to_owned())
+}

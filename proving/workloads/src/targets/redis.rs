@@ -1,0 +1,258 @@
+//! Redis, Valkey and our node, each over TCP and over a Unix socket: a server of our own on a free
+//! port of the loopback interface, in memory alone, with one thread for requests.
+
+use super::resp::Resp;
+use super::started::{Started, first_line, free_port, installed};
+use super::wire::Socket;
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{Connection, Schema};
+use nearstate_bench::keeper::own_program;
+use nearstate_model::limits::REGION_BYTES_MIN;
+use nearstate_model::{Error, Result};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// What a record takes in a node's region beside its bytes at the most, and so does each of its
+/// tags, which are records too. Regions are made twice as large as that, for what is replaced.
+const RECORD_ROOM: u64 = 512;
+
+/// Ports that are tried: another program may take one between our look and the server's start.
+const PORT_TRIES: usize = 3;
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Redis.
+    Redis,
+    /// Valkey, the same code with another name.
+    Valkey,
+    /// This program, as `nearstate serve`.
+    Node,
+}
+
+impl Program {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis-server",
+            Self::Valkey => "valkey-server",
+            Self::Node => "nearstate serve",
+        }
+    }
+
+    fn file(self) -> Result<PathBuf> {
+        match self {
+            Self::Redis => installed("redis-server", "redis"),
+            Self::Valkey => installed("valkey-server", "valkey"),
+            Self::Node => own_program(),
+        }
+    }
+
+    /// Lua.
+    pub(crate) const fn has_scripts(self) -> bool {
+        !matches!(self, Self::Node)
+    }
+}
+
+/// A server that speaks RESP, as a target.
+#[derive(Clone, Copy, Debug)]
+pub struct RespTarget {
+    name: &'static str,
+    program: Program,
+    is_unix: bool,
+}
+
+/// All of them.
+pub const ALL: [RespTarget; 6] = [
+    RespTarget { name: "node", program: Program::Node, is_unix: false },
+    RespTarget { name: "node-unix", program: Program::Node, is_unix: true },
+    RespTarget { name: "redis", program: Program::Redis, is_unix: false },
+    RespTarget { name: "redis-unix", program: Program::Redis, is_unix: true },
+    RespTarget { name: "valkey", program: Program::Valkey, is_unix: false },
+    RespTarget { name: "valkey-unix", program: Program::Valkey, is_unix: true },
+];
+
+impl Target for RespTarget {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn version(&self) -> Result<String> {
+        version(self.program)
+    }
+
+    fn abilities(&self) -> Abilities {
+        abilities(self.program)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        let server = Server::start(self.program, need)?;
+        let address = if self.is_unix { server.unix() } else { server.tcp() };
+        Ok(Box::new(Running { server, address }))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let socket = Socket::at(address)?;
+        Ok(Box::new(Resp::new(socket, schema, self.program.has_scripts())?))
+    }
+}
+
+/// Name and version of a server's program.
+pub(crate) fn version(program: Program) -> Result<String> {
+    if program == Program::Node {
+        return Ok(format!("nearstate {}, a node of one core", env!("CARGO_PKG_VERSION")));
+    }
+    let line = first_line(&program.file()?, "--version")?;
+    let version = line.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    Ok(format!("{} {}", program.name(), version.unwrap_or("?")))
+}
+
+/// What RESP offers for what a workload asks.
+pub(crate) const fn abilities(program: Program) -> Abilities {
+    let is_node = !program.has_scripts();
+    Abilities {
+        delta: Way::Native,
+        unique_tag: if is_node {
+            Way::Emulated(
+                "a key for each tag: WATCH and GET, MULTI, writes, EXEC; found by GET, then read",
+            )
+        } else {
+            Way::Emulated("a key for each tag, written and found with its record by a Lua script")
+        },
+        transaction: Way::Emulated(
+            "WATCH what is read, buffer writes, MULTI and EXEC, again if something has changed",
+        ),
+        scan: if is_node {
+            Way::Declined("the node's RESP has no sorted sets")
+        } else {
+            Way::Emulated("ZRANGEBYLEX of a sorted set of keys, then the records in one message")
+        },
+        pipeline: Way::Native,
+        shared: Way::Native,
+    }
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub(crate) struct Server {
+    program: Program,
+    started: Started,
+    port: u16,
+}
+
+impl Server {
+    /// Starts one on a free port.
+    pub(crate) fn start(program: Program, need: &Need) -> Result<Self> {
+        let mut last = Err(Error::Backend { detail: "no port was tried".to_owned() });
+        for _ in 0..PORT_TRIES {
+            last = Self::start_at(program, need, free_port()?);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Starts one on this port.
+    ///
+    /// Its own Unix socket is asked first: at a port that is taken, somebody else would answer.
+    fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
+        let file = program.file()?;
+        let started = Started::new(program.name(), need, &file, |folder| match program {
+            Program::Redis | Program::Valkey => redis_words(folder, port),
+            Program::Node => node_words(folder, port, need),
+        })?;
+        let mut server = Self { program, started, port };
+        let addresses = [server.unix(), server.tcp()];
+        server
+            .started
+            .wait(|| addresses.iter().all(|address| answers(address).is_ok()))
+            .map_err(|e| Error::Backend { detail: format!("{e} (port {port})") })?;
+        Ok(server)
+    }
+
+    /// The address of its Unix socket.
+    pub(crate) fn unix(&self) -> String {
+        format!("unix:{}", self.started.folder().join("socket").display())
+    }
+
+    fn tcp(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+fn answers(address: &str) -> Result<()> {
+    let schema = Schema { tables: &[] };
+    Resp::new(Socket::at(address)?, &schema, false).map(drop)
+}
+
+/// A server, and the address by which it is reached.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) server: Server,
+    pub(crate) address: String,
+}
+
+impl Database for Running {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.server.started.processes()
+    }
+
+    /// For a node: what it takes itself, and its region.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        if self.server.program != Program::Node {
+            return self.server.started.memory_bytes();
+        }
+        let region = std::fs::metadata(self.server.started.folder().join("region")).ok()?;
+        Some(self.server.started.own_memory_bytes()? + region.blocks() * 512)
+    }
+
+    fn alive(&mut self) -> Result<()> {
+        self.server.started.alive()
+    }
+}
+
+fn node_words(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
+    let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+    let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
+    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+    let bytes = bytes.saturating_mul(2).max(REGION_BYTES_MIN);
+    let mut words: Vec<OsString> = vec!["serve".into(), "--region".into()];
+    words.push(folder.join("region").into());
+    words.extend(["--max".to_owned(), bytes.to_string()].map(OsString::from));
+    words.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")].map(OsString::from));
+    words.push("--unix".into());
+    words.push(folder.join("socket").into());
+    words.extend(["--cores", "1", "--log-level", "error"].map(OsString::from));
+    words
+}
+
+fn redis_words(folder: &Path, port: u16) -> Vec<OsString> {
+    let port = port.to_string();
+    let words = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"];
+    let more = ["--daemonize", "no", "--loglevel", "warning", "--unixsocket"];
+    let mut words: Vec<OsString> = words.into_iter().chain(more).map(OsString::from).collect();
+    words.push(folder.join("socket").into());
+    words.push("--dir".into());
+    words.push(folder.into());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_native_is_said() {
+        for target in ALL {
+            let abilities = target.abilities();
+            assert!(matches!(abilities.unique_tag, Way::Emulated(_)), "{target:?}");
+            let declines = matches!(abilities.scan, Way::Declined(_));
+            assert_eq!(declines, target.program == Program::Node);
+        }
+    }
+}

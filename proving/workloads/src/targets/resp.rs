@@ -1,0 +1,497 @@
+//! Records over the protocol of Redis: one connection for Redis, Valkey and our node, over any
+//! stream.
+//!
+//! A record of table `t` is key `{t},KEY`: on our node it stands in namespace `t`. A table of one
+//! part has strings, one of several parts has hashes with a field for each part. A unique tag is a
+//! string `{t:TAG},VALUE` that holds the record's key, any other tag a set of keys. A table that is
+//! scanned has a sorted set `{t:},` of its keys.
+//!
+//! What has to be looked at before it may be written (is a tag taken, is the record there) is done
+//! by a script where the server has scripts: one round trip. Elsewhere WATCH and GET go first, and
+//! MULTI, the writes and EXEC second. A change of parts alone is a plain HSET: it says how many
+//! fields are new, and none is where a record was; if some are, they are taken back.
+
+mod pipeline;
+mod transaction;
+mod guard;
+mod answers;
+mod commands;
+
+use self::answers::NIL;
+use self::commands::{Commands, Form};
+use self::guard::{Guard, writes_of_delete, writes_of_put};
+use self::transaction::InTransaction;
+use super::wire::Wire;
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table,
+    TableSchema, Tag,
+};
+use nearstate_model::limits::TRANSACTION_TRIES;
+use nearstate_model::{Error, Result};
+use std::io;
+
+/// What a guard stands before.
+type Write<'w> = dyn Fn(&Place, &mut Commands) + 'w;
+
+/// Writes if no claimed tag belongs to another record, and the record is there if it has to be.
+///
+/// Keys: the record, then the tags that it claims. Words: how many those are; `1` if it must be
+/// there; its key, which the tags hold; then commands, each with its count of words before it.
+const WRITE: &[u8] = b"local n = tonumber(ARGV[1])
+if ARGV[2] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+for i = 2, n + 1 do
+  local holder = redis.call('GET', KEYS[i])
+  if holder and holder ~= ARGV[3] then return {i - 2, holder} end
+end
+local at = 4
+while at <= #ARGV do
+  local count = tonumber(ARGV[at])
+  redis.call(unpack(ARGV, at + 1, at + count))
+  at = at + count + 1
+end
+return 1";
+
+/// The record that a tag leads to: its key, then what a command says of it.
+const FIND: &[u8] = b"local key = redis.call('GET', KEYS[1])
+if not key then return false end
+return {key, redis.call(ARGV[2], ARGV[1] .. key, unpack(ARGV, 3))}";
+
+/// A table, as its keys are written.
+#[derive(Debug)]
+struct Place {
+    schema: &'static TableSchema,
+    prefix: Vec<u8>,
+    tags: Vec<Vec<u8>>,
+    order: Vec<u8>,
+}
+
+impl Place {
+    fn new(schema: &'static TableSchema) -> Self {
+        let tag = |name: &str| format!("{{{}:{name}}},", schema.name).into_bytes();
+        Self {
+            schema,
+            prefix: format!("{{{}}},", schema.name).into_bytes(),
+            tags: schema.tags.iter().map(|rule| tag(rule.name)).collect(),
+            order: tag(""),
+        }
+    }
+
+    const fn is_plain(&self) -> bool {
+        self.schema.parts.len() == 1
+    }
+
+    fn tag(&self, tag: usize) -> &[u8] {
+        self.tags.get(tag).map_or(&[], Vec::as_slice)
+    }
+
+    fn is_unique(&self, tag: usize) -> bool {
+        self.schema.tags.get(tag).is_some_and(|rule| rule.is_unique)
+    }
+
+    fn is_all(&self, wanted: Parts) -> bool {
+        (0..self.schema.parts.len()).all(|part| wanted.has(part))
+    }
+}
+
+/// The digests of [`WRITE`] and [`FIND`], as the server said them.
+#[derive(Debug)]
+struct Scripts {
+    write: Vec<u8>,
+    find: Vec<u8>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Resp<S> {
+    wire: Wire<S>,
+    places: Vec<Place>,
+    scripts: Option<Scripts>,
+    /// For what a transaction writes, kept from one to the next.
+    queue: Commands,
+    /// Keys that a transaction knows to be there.
+    seen: Vec<Vec<u8>>,
+    /// A transaction has left keys watched that nobody waits for: sent before the next request.
+    is_watching: bool,
+}
+
+impl<S: io::Read + io::Write> Resp<S> {
+    /// Over a stream whose server answers; `has_scripts` if it runs any.
+    pub(crate) fn new(stream: S, schema: &Schema, has_scripts: bool) -> Result<Self> {
+        let mut resp = Self {
+            wire: Wire::new(stream),
+            places: schema.tables.iter().map(Place::new).collect(),
+            scripts: None,
+            queue: Commands::default(),
+            seen: Vec::new(),
+            is_watching: false,
+        };
+        if has_scripts {
+            let (write, find) = (resp.load(WRITE)?, resp.load(FIND)?);
+            resp.scripts = Some(Scripts { write, find });
+        }
+        // A dying server's socket still takes connections.
+        resp.ping()?;
+        Ok(resp)
+    }
+
+    fn load(&mut self, script: &[u8]) -> Result<Vec<u8>> {
+        commands::request(&mut self.wire.out, &[b"SCRIPT", b"LOAD", script]);
+        self.wire.send()?;
+        self.wire.bulk()
+    }
+
+    fn ping(&mut self) -> Result<()> {
+        commands::request(&mut self.wire.out, &[b"PING"]);
+        self.wire.send()?;
+        self.wire.simple()
+    }
+
+    fn place(&self, table: Table) -> Result<&Place> {
+        place(&self.places, table)
+    }
+
+    /// Sends what was written; the watch that a transaction left goes before it.
+    fn send(&mut self) -> Result<()> {
+        if self.is_watching {
+            self.is_watching = false;
+            commands::request(&mut self.wire.out, &[b"UNWATCH"]);
+            // It was written behind, and its answer must come first.
+            let bytes = b"*1\r\n$7\r\nUNWATCH\r\n".len();
+            self.wire.out.rotate_right(bytes);
+            self.wire.send()?;
+            return self.wire.simple();
+        }
+        self.wire.send()
+    }
+
+    /// Writes the request for wanted parts.
+    fn ask_parts(&mut self, table: Table, key: &[u8], wanted: Parts) -> Result<()> {
+        let place = place(&self.places, table)?;
+        commands::parts_request(&mut self.wire.out, place, key, wanted);
+        Ok(())
+    }
+
+    /// Reads its answer.
+    #[inline]
+    fn hear_parts(&mut self, table: Table, wanted: Parts, hear: &mut Hear<'_>) -> Result<bool> {
+        let place = place(&self.places, table)?;
+        answers::hear_parts(&mut self.wire, place, wanted, hear)
+    }
+
+    /// After a HSET that made fields: there was no record, so they go again, unless somebody has
+    /// put one meanwhile.
+    fn take_back(&mut self, table: Table, key: &[u8], made: i64) -> Result<()> {
+        let prefix = place(&self.places, table)?.prefix.as_slice();
+        commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
+        commands::key_request(&mut self.wire.out, b"HLEN", prefix, key);
+        self.send()?;
+        self.wire.simple()?;
+        self.is_watching = true;
+        if self.wire.int()? != made {
+            return Ok(());
+        }
+        let prefix = place(&self.places, table)?.prefix.as_slice();
+        commands::request(&mut self.wire.out, &[b"MULTI"]);
+        commands::key_request(&mut self.wire.out, b"DEL", prefix, key);
+        commands::request(&mut self.wire.out, &[b"EXEC"]);
+        self.is_watching = false;
+        self.send()?;
+        self.wire.simple()?;
+        self.wire.simple()?;
+        self.wire.skip()
+    }
+
+    /// A write that needs nothing to be looked at: one command.
+    fn plain_put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let place = place(&self.places, table)?;
+        commands::parts_write(&mut self.wire.out, place, entry.key, entry.parts, b"");
+        self.send()?;
+        self.wire.skip()
+    }
+
+    /// Writes that a guard stands before, in one or two round trips; false if the record had to be
+    /// there and is not.
+    fn guarded(&mut self, guard: &Guard<'_>, write: &Write<'_>) -> Result<bool> {
+        if self.scripts.is_some() && !guard.is_open() {
+            self.ask_script(guard, write)?;
+            self.send()?;
+            return self.hear_script(guard);
+        }
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.begin(Form::Requests);
+        let written = place(&self.places, guard.table).map(|place| write(place, &mut queue));
+        let done = written.and_then(|()| self.by_watching(guard, &queue));
+        self.queue = queue;
+        done
+    }
+
+    fn ask_script(&mut self, guard: &Guard<'_>, write: &Write<'_>) -> Result<()> {
+        let place = place(&self.places, guard.table)?;
+        self.queue.begin(Form::Words);
+        write(place, &mut self.queue);
+        if let Some(scripts) = &self.scripts {
+            guard.script_request(place, &scripts.write, &self.queue, &mut self.wire.out);
+        }
+        Ok(())
+    }
+
+    fn hear_script(&mut self, guard: &Guard<'_>) -> Result<bool> {
+        match self.wire.head()? {
+            (b':', done) => Ok(done == 1),
+            (b'*', 2) => {
+                let claim = self.wire.int()?;
+                let holder = self.wire.bulk()?;
+                Err(guard.taken(self.place(guard.table)?, usize::try_from(claim).ok(), &holder))
+            }
+            other => Err(self.wire.other(other, "what the script says")),
+        }
+    }
+
+    fn by_watching(&mut self, guard: &Guard<'_>, queue: &Commands) -> Result<bool> {
+        for _ in 0..TRANSACTION_TRIES {
+            if !guard.is_open() {
+                guard.watch_request(place(&self.places, guard.table)?, &mut self.wire.out);
+                self.send()?;
+                self.is_watching = true;
+                let is_there = self.hear_guard(guard)?;
+                if !is_there {
+                    return Ok(false);
+                }
+            }
+            if self.execute(queue)? {
+                return Ok(true);
+            }
+        }
+        Err(Error::Deadline { tries: TRANSACTION_TRIES })
+    }
+
+    /// What [`Guard::watch_request`] is answered: whether the record is there if it must be.
+    fn hear_guard(&mut self, guard: &Guard<'_>) -> Result<bool> {
+        self.wire.simple()?;
+        let is_there = if guard.must_exist { self.wire.int()? > 0 } else { true };
+        let mut taken = None;
+        for (number, _) in guard.claims.iter().enumerate() {
+            if let Some(holder) = self.wire.maybe_bulk()?
+                && holder != guard.key
+            {
+                taken = taken.or(Some((number, holder)));
+            }
+        }
+        match taken {
+            Some((number, holder)) if is_there => {
+                Err(guard.taken(self.place(guard.table)?, Some(number), &holder))
+            }
+            _ => Ok(is_there),
+        }
+    }
+
+    /// MULTI, these, EXEC; false if something that is watched has changed.
+    fn execute(&mut self, queue: &Commands) -> Result<bool> {
+        commands::request(&mut self.wire.out, &[b"MULTI"]);
+        self.wire.out.extend_from_slice(queue.bytes());
+        commands::request(&mut self.wire.out, &[b"EXEC"]);
+        // EXEC ends the watch, whatever becomes of it.
+        self.is_watching = false;
+        self.send()?;
+        for _ in 0..=queue.count() {
+            self.wire.simple()?;
+        }
+        match self.wire.head()? {
+            (b'*', NIL) => Ok(false),
+            (b'*', count) => {
+                for _ in 0..count {
+                    self.wire.skip()?;
+                }
+                Ok(true)
+            }
+            other => Err(self.wire.other(other, "what EXEC says")),
+        }
+    }
+
+    fn key_of_tag(&mut self, table: Table, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
+        let place = place(&self.places, table)?;
+        commands::key_request(&mut self.wire.out, b"GET", place.tag(tag.0), tag.1);
+        self.send()?;
+        self.wire.maybe_bulk()
+    }
+}
+
+fn place(places: &[Place], table: Table) -> Result<&Place> {
+    places.get(table.0).ok_or_else(|| Error::BadArgument {
+        detail: format!("the workload's schema has no table {}", table.0),
+    })
+}
+
+/// A record is put whole: else nobody could tell whether it is there from what HSET answers.
+fn must_be_whole(place: &Place, parts: &[Part<'_>]) -> Result<()> {
+    if parts.len() == place.schema.parts.len() {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "a record of table {} has {} parts, and {} were put: give all of them",
+            place.schema.name,
+            place.schema.parts.len(),
+            parts.len()
+        ),
+    })
+}
+
+impl<S: io::Read + io::Write> Access for Resp<S> {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.ask_parts(table, key, wanted)?;
+        self.send()?;
+        self.hear_parts(table, wanted, hear)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let place = self.place(table)?;
+        must_be_whole(place, entry.parts)?;
+        let guard = Guard::of_put(place, table, entry);
+        if guard.is_open() && !guard.has_more {
+            return self.plain_put(table, entry);
+        }
+        self.guarded(&guard, &|place, out| writes_of_put(place, entry, out)).map(drop)
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let place = place(&self.places, table)?;
+        if guard::needs_guard(change) {
+            let guard = Guard::of_change(place, table, change);
+            return self.guarded(&guard, &|place, out| guard::writes_of_change(place, change, out));
+        }
+        commands::change_request(&mut self.wire.out, place, change);
+        self.send()?;
+        let made = self.hear_change(table)?;
+        if made > 0 {
+            self.take_back(table, change.key, made)?;
+        }
+        Ok(made == 0)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        let place = place(&self.places, table)?;
+        if tags.is_empty() && !place.schema.is_scanned {
+            commands::key_request(&mut self.wire.out, b"DEL", &place.prefix, key);
+            self.send()?;
+            return Ok(self.wire.int()? > 0);
+        }
+        let guard = Guard::of_delete(table, key);
+        self.guarded(&guard, &|place, out| writes_of_delete(place, key, tags, out))
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        guard::must_be_unique(self.place(table)?, tag)?;
+        let Some(scripts) = &self.scripts else {
+            let Some(found) = self.key_of_tag(table, tag)? else { return Ok(false) };
+            key.clear();
+            key.extend_from_slice(&found);
+            return self.read(table, &found, wanted, hear);
+        };
+        let place = place(&self.places, table)?;
+        commands::find_request(&mut self.wire.out, &scripts.find, place, tag, wanted);
+        self.send()?;
+        match self.wire.head()? {
+            (b'$' | b'*', NIL) => Ok(false),
+            (b'*', 2) => {
+                let found = self.wire.bulk()?;
+                key.clear();
+                key.extend_from_slice(&found);
+                self.hear_parts(table, wanted, hear)
+            }
+            other => Err(self.wire.other(other, "a key and its parts")),
+        }
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let place = place(&self.places, table)?;
+        if !place.schema.is_scanned || count == 0 {
+            return Ok(0);
+        }
+        commands::scan_request(&mut self.wire.out, place, from, count);
+        self.send()?;
+        let found = self.wire.array()?;
+        let keys = (0..found).map(|_| self.wire.bulk()).collect::<Result<Vec<_>>>()?;
+        for key in &keys {
+            self.ask_parts(table, key, Parts::one(0))?;
+        }
+        if !keys.is_empty() {
+            self.send()?;
+        }
+        let mut met = 0;
+        for key in &keys {
+            let there = self.hear_parts(table, Parts::one(0), &mut |_, bytes| hear(key, bytes))?;
+            met += usize::from(there);
+        }
+        Ok(met)
+    }
+}
+
+impl<S: io::Read + io::Write> Resp<S> {
+    /// How many fields a change has made: none, where a record was.
+    #[inline]
+    fn hear_change(&mut self, table: Table) -> Result<i64> {
+        if !self.place(table)?.is_plain() {
+            return self.wire.int();
+        }
+        match self.wire.head()? {
+            (b'+', _) => Ok(0),
+            (b'$', NIL) => Ok(-1),
+            other => Err(self.wire.other(other, "OK")),
+        }
+    }
+}
+
+impl<S: io::Read + io::Write> Connection for Resp<S> {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        for _ in 0..TRANSACTION_TRIES {
+            let mut queue = std::mem::take(&mut self.queue);
+            queue.begin(Form::Requests);
+            self.seen.clear();
+            let mut inside = InTransaction::new(self, queue);
+            let outcome = body(&mut inside);
+            let (queue, reads) = inside.into_parts();
+            let done = match outcome {
+                Err(e) => Err(e),
+                // One read alone is at one instant anyway.
+                Ok(()) if queue.count() == 0 && reads < 2 => Ok(true),
+                Ok(()) => self.execute(&queue),
+            };
+            self.queue = queue;
+            if done? {
+                return Ok(());
+            }
+        }
+        Err(Error::Deadline { tries: TRANSACTION_TRIES })
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        self.pipelined(requests, hear)
+    }
+}

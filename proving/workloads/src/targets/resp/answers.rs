@@ -1,0 +1,184 @@
+//! Answers of RESP2, read where they lie.
+
+use super::super::wire::{Wire, number};
+use super::Place;
+use crate::access::{Hear, Parts};
+use nearstate_model::{Error, Result};
+use std::io;
+
+/// What an answer begins with: its kind and its number, which is a length where one follows. An
+/// answer that is an error never becomes a head.
+pub(super) type Head = (u8, i64);
+
+/// The length of a string or a list that is not there.
+pub(super) const NIL: i64 = -1;
+
+impl<S: io::Read + io::Write> Wire<S> {
+    /// The next answer's head.
+    #[inline]
+    pub(super) fn head(&mut self) -> Result<Head> {
+        let line = self.line()?;
+        let Some((kind, rest)) = line.split_first() else {
+            return Err(self.strange("an empty line"));
+        };
+        let kind = *kind;
+        let head = match kind {
+            b'+' => Some((kind, 0)),
+            b'-' => {
+                let text = String::from_utf8_lossy(rest).into_owned();
+                return Err(self.refused(&text));
+            }
+            b':' => number(rest).map(|value| (kind, value)),
+            b'$' | b'*' => number(rest).filter(|n| *n >= NIL).map(|length| (kind, length)),
+            _ => None,
+        };
+        head.ok_or_else(|| self.strange("what is no answer of Redis"))
+    }
+
+    #[cold]
+    pub(super) fn other(&mut self, (kind, value): Head, wanted: &str) -> Error {
+        self.strange(&format!("{:?} and {value} instead of {wanted}", char::from(kind)))
+    }
+
+    /// The bytes of a string whose head was read.
+    #[inline]
+    pub(super) fn bytes(&mut self, length: i64) -> Result<&[u8]> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let whole = self.take(length.saturating_add(2))?;
+        Ok(whole.get(..length).unwrap_or_default())
+    }
+
+    /// `+OK`, `+QUEUED` and their like.
+    pub(super) fn simple(&mut self) -> Result<()> {
+        match self.head()? {
+            (b'+', _) => Ok(()),
+            other => Err(self.other(other, "a word")),
+        }
+    }
+
+    #[inline]
+    pub(super) fn int(&mut self) -> Result<i64> {
+        match self.head()? {
+            (b':', value) => Ok(value),
+            other => Err(self.other(other, "a number")),
+        }
+    }
+
+    /// How many answers a list has.
+    pub(super) fn array(&mut self) -> Result<i64> {
+        match self.head()? {
+            (b'*', count) => Ok(count),
+            other => Err(self.other(other, "a list")),
+        }
+    }
+
+    pub(super) fn bulk(&mut self) -> Result<Vec<u8>> {
+        match self.maybe_bulk()? {
+            Some(bytes) => Ok(bytes),
+            None => Err(self.strange("nothing instead of a string")),
+        }
+    }
+
+    /// A string, or that there is none.
+    pub(super) fn maybe_bulk(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.head()? {
+            (b'$', NIL) => Ok(None),
+            (b'$', length) => self.bytes(length).map(|bytes| Some(bytes.to_vec())),
+            other => Err(self.other(other, "a string")),
+        }
+    }
+
+    /// Any answer, whole: an error in it is an error.
+    pub(super) fn skip(&mut self) -> Result<()> {
+        let mut left = 1_i64;
+        while left > 0 {
+            left -= 1;
+            match self.head()? {
+                (b'$' | b'*', NIL) => {}
+                (b'$', length) => drop(self.bytes(length)?),
+                (b'*', count) => left = left.saturating_add(count),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads what was answered to a request for parts.
+#[inline]
+pub(super) fn hear_parts<S: io::Read + io::Write>(
+    wire: &mut Wire<S>,
+    place: &Place,
+    wanted: Parts,
+    hear: &mut Hear<'_>,
+) -> Result<bool> {
+    if wanted.is_empty() {
+        return Ok(wire.int()? > 0);
+    }
+    if place.is_plain() {
+        return match wire.head()? {
+            (b'$', NIL) => Ok(false),
+            (b'$', length) => {
+                hear(0, wire.bytes(length)?);
+                Ok(true)
+            }
+            other => Err(wire.other(other, "a string")),
+        };
+    }
+    match wire.array()? {
+        0 => Ok(false),
+        count if place.is_all(wanted) => hear_all(wire, place, count, hear),
+        _ => hear_some(wire, place, wanted, hear),
+    }
+}
+
+/// HGETALL: names and values, in the order in which they were set.
+fn hear_all<S: io::Read + io::Write>(
+    wire: &mut Wire<S>,
+    place: &Place,
+    count: i64,
+    hear: &mut Hear<'_>,
+) -> Result<bool> {
+    let parts = place.schema.parts;
+    for at in 0..usize::try_from(count / 2).unwrap_or_default() {
+        let name = field(wire)?;
+        let part = match parts.get(at) {
+            Some(part) if part.as_bytes() == name => Some(at),
+            _ => parts.iter().position(|part| part.as_bytes() == name),
+        };
+        let value = field(wire)?;
+        if let Some(part) = part {
+            hear(part, value);
+        }
+    }
+    Ok(true)
+}
+
+#[inline]
+fn field<S: io::Read + io::Write>(wire: &mut Wire<S>) -> Result<&[u8]> {
+    match wire.head()? {
+        (b'$', length) => wire.bytes(length),
+        other => Err(wire.other(other, "a field")),
+    }
+}
+
+/// HMGET: values in the order in which they were asked for. Records have all of their parts.
+fn hear_some<S: io::Read + io::Write>(
+    wire: &mut Wire<S>,
+    place: &Place,
+    wanted: Parts,
+    hear: &mut Hear<'_>,
+) -> Result<bool> {
+    let mut is_there = false;
+    for part in (0..place.schema.parts.len()).filter(|part| wanted.has(*part)) {
+        match wire.head()? {
+            (b'$', NIL) => {}
+            (b'$', length) => {
+                is_there = true;
+                hear(part, wire.bytes(length)?);
+            }
+            other => return Err(wire.other(other, "a field")),
+        }
+    }
+    Ok(is_there)
+}

@@ -1,0 +1,237 @@
+//! Requests as bytes.
+
+use super::Place;
+use crate::access::{Change, Part, Parts, Tag};
+use crate::targets::wire::digits;
+
+/// How commands are kept until they are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Each a request of its own.
+    #[default]
+    Requests,
+    /// Words of one request: each command's count of words is one of them.
+    Words,
+}
+
+/// Some commands.
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    bytes: Vec<u8>,
+    form: Form,
+    count: usize,
+    words: usize,
+}
+
+impl Commands {
+    /// Begins anew.
+    pub(super) fn begin(&mut self, form: Form) {
+        self.bytes.clear();
+        (self.form, self.count, self.words) = (form, 0, 0);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many commands.
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many words of a request they are.
+    pub(super) const fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Begins a command of so many words, which have to follow.
+    pub(super) fn command(&mut self, words: usize) {
+        self.count += 1;
+        self.words += words + 1;
+        match self.form {
+            Form::Requests => head(&mut self.bytes, words),
+            Form::Words => word_of_number(&mut self.bytes, words),
+        }
+    }
+
+    pub(super) fn word(&mut self, bytes: &[u8]) {
+        word(&mut self.bytes, bytes);
+    }
+
+    pub(super) fn key(&mut self, prefix: &[u8], key: &[u8]) {
+        two(&mut self.bytes, prefix, key);
+    }
+}
+
+/// Begins a request of so many words.
+#[inline]
+pub(super) fn head(out: &mut Vec<u8>, words: usize) {
+    out.push(b'*');
+    digits(words, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[inline]
+pub(super) fn word(out: &mut Vec<u8>, bytes: &[u8]) {
+    two(out, bytes, b"");
+}
+
+/// A word of two pieces.
+#[inline]
+pub(super) fn two(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
+    out.push(b'$');
+    digits(first.len() + second.len(), out);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(first);
+    out.extend_from_slice(second);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A number as a word.
+pub(super) fn word_of_number(out: &mut Vec<u8>, number: usize) {
+    let mut text = Vec::with_capacity(20);
+    digits(number, &mut text);
+    word(out, &text);
+}
+
+pub(super) fn request(out: &mut Vec<u8>, words: &[&[u8]]) {
+    head(out, words.len());
+    for bytes in words {
+        word(out, bytes);
+    }
+}
+
+/// A command with one key.
+#[inline]
+pub(super) fn key_request(out: &mut Vec<u8>, command: &[u8], prefix: &[u8], key: &[u8]) {
+    head(out, 2);
+    word(out, command);
+    two(out, prefix, key);
+}
+
+/// The parts that are wanted of a record.
+#[inline]
+pub(super) fn parts_request(out: &mut Vec<u8>, place: &Place, key: &[u8], wanted: Parts) {
+    let (command, fields) = reading(place, wanted);
+    head(out, 2 + fields);
+    word(out, command);
+    two(out, &place.prefix, key);
+    field_names(out, place, wanted, fields);
+}
+
+/// With which command, and how many names behind the key.
+fn reading(place: &Place, wanted: Parts) -> (&'static [u8], usize) {
+    if wanted.is_empty() {
+        (b"EXISTS", 0)
+    } else if place.is_plain() {
+        (b"GET", 0)
+    } else if place.is_all(wanted) {
+        (b"HGETALL", 0)
+    } else {
+        let fields = (0..place.schema.parts.len()).filter(|part| wanted.has(*part)).count();
+        (b"HMGET", fields)
+    }
+}
+
+fn field_names(out: &mut Vec<u8>, place: &Place, wanted: Parts, fields: usize) {
+    if fields > 0 {
+        let parts = place.schema.parts.iter().enumerate();
+        for (_, name) in parts.filter(|(part, _)| wanted.has(*part)) {
+            word(out, name.as_bytes());
+        }
+    }
+}
+
+/// SET or HSET of parts; a SET may have a condition behind it.
+#[inline]
+pub(super) fn parts_write(
+    out: &mut Vec<u8>,
+    place: &Place,
+    key: &[u8],
+    parts: &[Part<'_>],
+    condition: &[u8],
+) {
+    if place.is_plain() {
+        head(out, if condition.is_empty() { 3 } else { 4 });
+        word(out, b"SET");
+        two(out, &place.prefix, key);
+        word(out, first(parts));
+        if !condition.is_empty() {
+            word(out, condition);
+        }
+        return;
+    }
+    head(out, 2 + 2 * parts.len());
+    word(out, b"HSET");
+    two(out, &place.prefix, key);
+    for (part, bytes) in parts {
+        word(out, name_of(place, *part));
+        word(out, bytes);
+    }
+}
+
+/// The same among other commands.
+pub(super) fn parts_command(out: &mut Commands, place: &Place, key: &[u8], parts: &[Part<'_>]) {
+    if place.is_plain() {
+        out.command(3);
+        out.word(b"SET");
+        out.key(&place.prefix, key);
+        out.word(first(parts));
+        return;
+    }
+    if parts.is_empty() {
+        return;
+    }
+    out.command(2 + 2 * parts.len());
+    out.word(b"HSET");
+    out.key(&place.prefix, key);
+    for (part, bytes) in parts {
+        out.word(name_of(place, *part));
+        out.word(bytes);
+    }
+}
+
+/// A change of parts alone.
+#[inline]
+pub(super) fn change_request(out: &mut Vec<u8>, place: &Place, change: &Change<'_>) {
+    parts_write(out, place, change.key, change.parts, b"XX");
+}
+
+pub(super) fn find_request(
+    out: &mut Vec<u8>,
+    script: &[u8],
+    place: &Place,
+    tag: Tag<'_>,
+    wanted: Parts,
+) {
+    let (command, fields) = reading(place, wanted);
+    head(out, 6 + fields);
+    word(out, b"EVALSHA");
+    word(out, script);
+    word(out, b"1");
+    two(out, place.tag(tag.0), tag.1);
+    word(out, &place.prefix);
+    word(out, command);
+    field_names(out, place, wanted, fields);
+}
+
+pub(super) fn scan_request(out: &mut Vec<u8>, place: &Place, from: &[u8], count: usize) {
+    head(out, 7);
+    word(out, b"ZRANGEBYLEX");
+    word(out, &place.order);
+    two(out, b"[", from);
+    word(out, b"+");
+    word(out, b"LIMIT");
+    word(out, b"0");
+    word_of_number(out, count);
+}
+
+#[inline]
+fn first<'a>(parts: &[Part<'a>]) -> &'a [u8] {
+    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
+}
+
+#[inline]
+fn name_of(place: &Place, part: usize) -> &'static [u8] {
+    place.schema.parts.get(part).map_or(b"", |name| name.as_bytes())
+}

@@ -1,0 +1,202 @@
+//! What has to hold before a write, and the writes that a record's tags and order bring with them.
+
+use super::Place;
+use super::commands::{self, Commands, parts_command};
+use crate::access::{Change, Entry, TAGS_MAX, Table, Tag};
+use nearstate_model::{Error, Result};
+
+/// What has to hold.
+#[derive(Debug)]
+pub(super) struct Guard<'a> {
+    pub(super) table: Table,
+    /// The record.
+    pub(super) key: &'a [u8],
+    /// It must be there.
+    pub(super) must_exist: bool,
+    /// Unique tags that no other record may have.
+    pub(super) claims: Claims<'a>,
+    /// More is written than the record.
+    pub(super) has_more: bool,
+}
+
+/// Some tags.
+#[derive(Debug)]
+pub(super) struct Claims<'a> {
+    tags: [Tag<'a>; TAGS_MAX],
+    count: usize,
+}
+
+impl<'a> Claims<'a> {
+    const NONE: Self = Self { tags: [(0, &[]); TAGS_MAX], count: 0 };
+
+    /// The unique ones among `after` that are not in `before`.
+    fn new(place: &Place, after: &[Tag<'a>], before: &[Tag<'a>]) -> Self {
+        let mut claims = Self::NONE;
+        let new = after.iter().filter(|tag| place.is_unique(tag.0) && !before.contains(tag));
+        for (slot, tag) in claims.tags.iter_mut().zip(new) {
+            *slot = *tag;
+            claims.count += 1;
+        }
+        claims
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Tag<'a>> {
+        self.tags.get(..self.count).unwrap_or_default().iter()
+    }
+}
+
+impl<'a> Guard<'a> {
+    pub(super) fn of_put(place: &Place, table: Table, entry: &Entry<'a>) -> Self {
+        let is_same = entry.tags.len() == entry.tags_before.len()
+            && entry.tags.iter().all(|tag| entry.tags_before.contains(tag));
+        Self {
+            table,
+            key: entry.key,
+            must_exist: false,
+            claims: Claims::new(place, entry.tags, entry.tags_before),
+            has_more: !is_same || place.schema.is_scanned,
+        }
+    }
+
+    pub(super) fn of_change(place: &Place, table: Table, change: &Change<'a>) -> Self {
+        let (before, after) = change.tags.unwrap_or_default();
+        let claims = Claims::new(place, after, before);
+        Self { table, key: change.key, must_exist: true, claims, has_more: true }
+    }
+
+    pub(super) fn of_delete(table: Table, key: &'a [u8]) -> Self {
+        Self { table, key, must_exist: true, claims: Claims::NONE, has_more: true }
+    }
+
+    /// Nothing has to hold.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.must_exist && self.claims.count == 0
+    }
+
+    /// WATCH of all that is looked at, and the looks.
+    pub(super) fn watch_request(&self, place: &Place, out: &mut Vec<u8>) {
+        commands::head(out, 1 + usize::from(self.must_exist) + self.claims.count);
+        commands::word(out, b"WATCH");
+        if self.must_exist {
+            commands::two(out, &place.prefix, self.key);
+        }
+        for (tag, value) in self.claims.iter() {
+            commands::two(out, place.tag(*tag), value);
+        }
+        if self.must_exist {
+            commands::key_request(out, b"EXISTS", &place.prefix, self.key);
+        }
+        for (tag, value) in self.claims.iter() {
+            commands::key_request(out, b"GET", place.tag(*tag), value);
+        }
+    }
+
+    /// The script that looks and writes.
+    pub(super) fn script_request(
+        &self,
+        place: &Place,
+        script: &[u8],
+        writes: &Commands,
+        out: &mut Vec<u8>,
+    ) {
+        let keys = 1 + self.claims.count;
+        commands::head(out, 3 + keys + 3 + writes.words());
+        commands::word(out, b"EVALSHA");
+        commands::word(out, script);
+        commands::word_of_number(out, keys);
+        commands::two(out, &place.prefix, self.key);
+        for (tag, value) in self.claims.iter() {
+            commands::two(out, place.tag(*tag), value);
+        }
+        commands::word_of_number(out, self.claims.count);
+        commands::word(out, if self.must_exist { b"1" } else { b"0" });
+        commands::word(out, self.key);
+        out.extend_from_slice(writes.bytes());
+    }
+
+    /// The refusal for a claim of this number.
+    #[cold]
+    pub(super) fn taken(&self, place: &Place, claim: Option<usize>, holder: &[u8]) -> Error {
+        let tag = claim.and_then(|claim| self.claims.iter().nth(claim)).copied();
+        taken(place, tag.unwrap_or_default(), holder)
+    }
+}
+
+#[cold]
+fn taken(place: &Place, (tag, value): Tag<'_>, holder: &[u8]) -> Error {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let tag = place.schema.tags.get(tag).map_or("?", |rule| rule.name).to_owned();
+    Error::TagTaken { tag, value: text(value), holder: text(holder) }
+}
+
+/// A change of parts alone says itself whether there was a record.
+pub(super) const fn needs_guard(change: &Change<'_>) -> bool {
+    change.tags.is_some() || change.parts.is_empty()
+}
+
+/// Only what leads to one record can be found by.
+pub(super) fn must_be_unique(place: &Place, tag: Tag<'_>) -> Result<()> {
+    if place.is_unique(tag.0) {
+        return Ok(());
+    }
+    let detail = format!("tag {} of table {} is not unique", tag.0, place.schema.name);
+    Err(Error::BadArgument { detail })
+}
+
+/// The record, and what changes beside it.
+pub(super) fn writes_of_put(place: &Place, entry: &Entry<'_>, out: &mut Commands) {
+    parts_command(out, place, entry.key, entry.parts);
+    retag(place, entry.key, entry.tags_before, entry.tags, out);
+    if place.schema.is_scanned {
+        out.command(4);
+        out.word(b"ZADD");
+        out.word(&place.order);
+        out.word(b"0");
+        out.word(entry.key);
+    }
+}
+
+pub(super) fn writes_of_change(place: &Place, change: &Change<'_>, out: &mut Commands) {
+    if !change.parts.is_empty() {
+        parts_command(out, place, change.key, change.parts);
+    }
+    if let Some((before, after)) = change.tags {
+        retag(place, change.key, before, after, out);
+    }
+}
+
+pub(super) fn writes_of_delete(place: &Place, key: &[u8], tags: &[Tag<'_>], out: &mut Commands) {
+    out.command(2);
+    out.word(b"DEL");
+    out.key(&place.prefix, key);
+    retag(place, key, tags, &[], out);
+    if place.schema.is_scanned {
+        out.command(3);
+        out.word(b"ZREM");
+        out.word(&place.order);
+        out.word(key);
+    }
+}
+
+/// Takes the old tags away and gives the new ones, as far as they differ.
+fn retag(place: &Place, key: &[u8], before: &[Tag<'_>], after: &[Tag<'_>], out: &mut Commands) {
+    for (tag, value) in before.iter().filter(|tag| !after.contains(tag)) {
+        if place.is_unique(*tag) {
+            out.command(2);
+            out.word(b"DEL");
+            out.key(place.tag(*tag), value);
+        } else {
+            out.command(3);
+            out.word(b"SREM");
+            out.key(place.tag(*tag), value);
+            out.word(key);
+        }
+    }
+    for (tag, value) in after.iter().filter(|tag| !before.contains(tag)) {
+        let is_unique = place.is_unique(*tag);
+        out.command(3);
+        out.word(if is_unique { b"SET" } else { b"SADD" });
+        out.key(place.tag(*tag), value);
+        out.word(key);
+    }
+}

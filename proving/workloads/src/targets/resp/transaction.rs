@@ -1,0 +1,139 @@
+//! A transaction: reads watch what they read, writes wait for EXEC.
+
+use super::commands::{self, Commands};
+use super::guard::{self, Guard, must_be_unique};
+use super::{Resp, must_be_whole, place};
+use crate::access::{Access, Change, Entry, Hear, Parts, Table, Tag};
+use nearstate_model::{Error, Result};
+use std::io;
+
+/// A connection between the first read and EXEC.
+pub(super) struct InTransaction<'c, S> {
+    resp: &'c mut Resp<S>,
+    queue: Commands,
+    /// Records and tags that were read.
+    reads: usize,
+}
+
+impl<'c, S: io::Read + io::Write> InTransaction<'c, S> {
+    pub(super) const fn new(resp: &'c mut Resp<S>, queue: Commands) -> Self {
+        Self { resp, queue, reads: 0 }
+    }
+
+    /// What is to be executed, and how much was read.
+    pub(super) fn into_parts(self) -> (Commands, usize) {
+        // Whatever was watched is so until the next EXEC or UNWATCH.
+        self.resp.is_watching |= self.reads > 0;
+        (self.queue, self.reads)
+    }
+
+    /// Whether this transaction has read the record, and it is there.
+    fn has_seen(&self, table: Table, key: &[u8]) -> Result<bool> {
+        let prefix = place(&self.resp.places, table)?.prefix.as_slice();
+        let is_it = |seen: &Vec<u8>| seen.strip_prefix(prefix) == Some(key);
+        Ok(self.resp.seen.iter().any(is_it))
+    }
+
+    fn remember(&mut self, table: Table, key: &[u8]) -> Result<()> {
+        let place = place(&self.resp.places, table)?;
+        self.resp.seen.push([place.prefix.as_slice(), key].concat());
+        Ok(())
+    }
+
+    /// Watches what a guard needs and looks at it; false if the record is not there but must be.
+    fn holds(&mut self, mut guard: Guard<'_>) -> Result<bool> {
+        if guard.must_exist && self.has_seen(guard.table, guard.key)? {
+            guard.must_exist = false;
+        }
+        if guard.is_open() {
+            return Ok(true);
+        }
+        guard.watch_request(place(&self.resp.places, guard.table)?, &mut self.resp.wire.out);
+        self.reads += 1;
+        self.resp.send()?;
+        self.resp.hear_guard(&guard)
+    }
+}
+
+impl<S: io::Read + io::Write> Access for InTransaction<'_, S> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let place = place(&self.resp.places, table)?;
+        commands::key_request(&mut self.resp.wire.out, b"WATCH", &place.prefix, key);
+        self.resp.ask_parts(table, key, wanted)?;
+        self.reads += 1;
+        self.resp.send()?;
+        self.resp.wire.simple()?;
+        let is_there = self.resp.hear_parts(table, wanted, hear)?;
+        if is_there {
+            self.remember(table, key)?;
+        }
+        Ok(is_there)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let place = place(&self.resp.places, table)?;
+        must_be_whole(place, entry.parts)?;
+        guard::writes_of_put(place, entry, &mut self.queue);
+        self.holds(Guard::of_put(place, table, entry)).map(drop)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let place = place(&self.resp.places, table)?;
+        if !self.holds(Guard::of_change(place, table, change))? {
+            return Ok(false);
+        }
+        let place = super::place(&self.resp.places, table)?;
+        guard::writes_of_change(place, change, &mut self.queue);
+        Ok(true)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        if !self.holds(Guard::of_delete(table, key))? {
+            return Ok(false);
+        }
+        let place = place(&self.resp.places, table)?;
+        guard::writes_of_delete(place, key, tags, &mut self.queue);
+        Ok(true)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let place = place(&self.resp.places, table)?;
+        must_be_unique(place, tag)?;
+        commands::key_request(&mut self.resp.wire.out, b"WATCH", place.tag(tag.0), tag.1);
+        commands::key_request(&mut self.resp.wire.out, b"GET", place.tag(tag.0), tag.1);
+        self.reads += 1;
+        self.resp.send()?;
+        self.resp.wire.simple()?;
+        let Some(found) = self.resp.wire.maybe_bulk()? else { return Ok(false) };
+        key.clear();
+        key.extend_from_slice(&found);
+        self.read(table, &found, wanted, hear)
+    }
+
+    /// Which keys there are cannot be watched.
+    fn scan(
+        &mut self,
+        _: Table,
+        _: &[u8],
+        _: usize,
+        _: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        Err(Error::BadArgument {
+            detail: "no scan within a transaction over RESP: WATCH knows keys, not ranges"
+                .to_owned(),
+        })
+    }
+}

@@ -1,0 +1,49 @@
+//! Our node through a ring in shared memory: the same requests as over a socket, without system
+//! calls while both sides are busy (`spec/near.md`).
+
+use super::redis::{Program, Running, Server, abilities, version};
+use super::resp::Resp;
+use super::wire::{PATIENCE, unix};
+use super::{Abilities, Database, Need, Target};
+use crate::access::{Connection, Schema};
+use nearstate_model::{Error, Result};
+use nearstate_near::{Answer, NearRing, ask_ring};
+use std::path::Path;
+
+/// The node through a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct RingTarget;
+
+impl Target for RingTarget {
+    fn name(&self) -> &'static str {
+        "node-ring"
+    }
+
+    fn version(&self) -> Result<String> {
+        version(Program::Node)
+    }
+
+    fn abilities(&self) -> Abilities {
+        abilities(Program::Node)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        let server = Server::start(Program::Node, need)?;
+        let address = server.unix();
+        Ok(Box::new(Running { server, address }))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let path = address.strip_prefix("unix:").unwrap_or(address);
+        let socket = unix(Path::new(path))?;
+        let refused = |text: String| Error::Backend { detail: format!("no ring: {text}") };
+        match ask_ring(&socket).map_err(|e| refused(e.to_string()))? {
+            Answer::Refused(text) => Err(refused(text)),
+            Answer::Given(memory) => {
+                let ring = NearRing::new(memory, socket, PATIENCE)?;
+                let resp = Resp::new(ring, schema, Program::Node.has_scripts())?;
+                Ok(Box::new(resp))
+            }
+        }
+    }
+}

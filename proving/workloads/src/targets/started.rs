@@ -1,0 +1,237 @@
+//! A server that was started for a database: below a keeper, on the processors that were given to
+//! servers, found again by its process id, and looked at in `/proc`.
+
+use nearstate_bench::keeper::{Keeper, system};
+use nearstate_model::{Error, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::ffi::OsString;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Need;
+
+/// How long a server may take to answer first, in pauses: a minute, for a Java server on a machine
+/// that is busy.
+const START_PAUSES: u32 = 6000;
+const START_PAUSE: Duration = Duration::from_millis(10);
+
+/// Processes below one keeper that are counted at the most.
+const PROCESSES_MAX: usize = 256;
+
+/// A server process and its keeper.
+#[derive(Debug)]
+pub(crate) struct Started {
+    name: &'static str,
+    keeper: Keeper,
+    process: u32,
+}
+
+impl Started {
+    /// Starts `program` with the words that `words` makes of the folder that it is given.
+    pub(crate) fn new(
+        name: &'static str,
+        need: &Need,
+        program: &Path,
+        words: impl FnOnce(&Path) -> Vec<OsString>,
+    ) -> Result<Self> {
+        let program = program.to_string_lossy().into_owned();
+        let mut keeper =
+            on_cpus(&need.server_cpus, || Keeper::start(&need.folder, Some(&program), words))?;
+        let mut process = None;
+        for _ in 0..START_PAUSES {
+            process = children(keeper.process()).first().copied();
+            if process.is_some() || keeper.has_ended() {
+                break;
+            }
+            std::thread::sleep(START_PAUSE);
+        }
+        let gone = || Error::Backend { detail: format!("{program} could not be started") };
+        Ok(Self { name, process: process.ok_or_else(gone)?, keeper })
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.keeper.folder()
+    }
+
+    /// Waits until `is_there` says so.
+    pub(crate) fn wait(&mut self, mut is_there: impl FnMut() -> bool) -> Result<()> {
+        for _ in 0..START_PAUSES {
+            if is_there() {
+                return self.alive();
+            }
+            self.alive()?;
+            std::thread::sleep(START_PAUSE);
+        }
+        let detail = format!("{} runs but does not answer a minute after its start", self.name);
+        Err(Error::Backend { detail })
+    }
+
+    /// Itself and what it started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let mut all = vec![self.process];
+        let mut at = 0;
+        while let Some(process) = all.get(at).copied() {
+            all.extend(children(process));
+            at += 1;
+            if all.len() > PROCESSES_MAX {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Memory of all its processes.
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
+        self.processes().into_iter().map(|process| status_bytes(process, "VmRSS:")).sum()
+    }
+
+    /// Memory of all its processes without what they share.
+    pub(crate) fn own_memory_bytes(&self) -> Option<u64> {
+        let own = |process| {
+            let all = status_bytes(process, "VmRSS:")?;
+            Some(all.saturating_sub(status_bytes(process, "RssShmem:")?))
+        };
+        self.processes().into_iter().map(own).sum()
+    }
+
+    /// Whether it still runs: a keeper does not take up a child that has ended.
+    pub(crate) fn alive(&mut self) -> Result<()> {
+        let state = fs::read_to_string(format!("/proc/{}/stat", self.process))
+            .ok()
+            .and_then(|text| text.rsplit(") ").next().and_then(|rest| rest.chars().next()));
+        let is_below_us = children(self.keeper.process()).contains(&self.process);
+        if matches!(state, None | Some('Z' | 'X')) || !is_below_us {
+            let detail = format!(
+                "{} (process {}) has ended; what it said is above, or in its log",
+                self.name, self.process
+            );
+            return Err(Error::Backend { detail });
+        }
+        Ok(())
+    }
+}
+
+/// A line such as `VmRSS: 12 kB` of a process.
+fn status_bytes(process: u32, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+/// What a process has started: each of its threads has a list.
+fn children(process: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let mut all = Vec::new();
+    for task in tasks.flatten() {
+        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        all.extend(text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+    }
+    all
+}
+
+/// Does something on these processors; processes that are started meanwhile stay there. On all if
+/// none are given.
+fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
+    if cpus.is_empty() {
+        return start();
+    }
+    let refused = |e: rustix::io::Errno| {
+        let detail = format!("moving servers to the processors {cpus:?}: give some that are there");
+        system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
+    };
+    let before = sched_getaffinity(None).map_err(refused)?;
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(Error::BadArgument {
+                detail: format!("no machine has a processor of number {cpu}"),
+            });
+        }
+        set.set(*cpu);
+    }
+    sched_setaffinity(None, &set).map_err(refused)?;
+    let started = start();
+    sched_setaffinity(None, &before).map_err(refused)?;
+    started
+}
+
+/// A port of the loopback interface on which nobody listens now.
+pub(crate) fn free_port() -> Result<u16> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|e| system("finding a free port on the loopback interface", &e))
+}
+
+/// Where a program is, by `PATH`; and where servers are that no user calls.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|p| p.is_file())
+}
+
+/// A program that has to be there.
+pub(crate) fn installed(name: &str, package: &str) -> Result<PathBuf> {
+    program(name).ok_or_else(|| Error::BadArgument {
+        detail: format!(
+            "{name} is not installed: `nearstate bench peers install {package}` does that, or \
+             apt-get install -y {package}"
+        ),
+    })
+}
+
+/// What a program says of its version: the first line of its output.
+pub(crate) fn first_line(program: &Path, word: &str) -> Result<String> {
+    let output = std::process::Command::new(program)
+        .arg(word)
+        .output()
+        .map_err(|e| system(&format!("starting {}", program.display()), &e))?;
+    let text = String::from_utf8_lossy(if output.stdout.is_empty() {
+        &output.stderr
+    } else {
+        &output.stdout
+    })
+    .into_owned();
+    Ok(text.lines().next().unwrap_or("?").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_memory_and_its_children_are_found() {
+        let own = std::process::id();
+        assert!(status_bytes(own, "VmRSS:").unwrap() > 100 << 10);
+        assert_eq!(status_bytes(own, "NoSuchLine:"), None);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(children(own).contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!children(own).contains(&child.id()));
+    }
+
+    #[test]
+    fn what_is_started_on_a_processor_stays_there_and_we_come_back() {
+        let before = sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
+        let text = on_cpus(&[cpu], || {
+            let line = "grep Cpus_allowed_list /proc/self/status";
+            let output = std::process::Command::new("sh").args(["-c", line]).output();
+            Ok(String::from_utf8(output.unwrap().stdout).unwrap())
+        });
+        assert_eq!(text.unwrap().split_whitespace().nth(1), Some(cpu.to_string().as_str()));
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+        assert!(on_cpus(&[CpuSet::MAX_CPU], || Ok(())).is_err());
+    }
+
+    #[test]
+    fn a_program_that_nobody_has_is_named_with_what_brings_it() {
+        let error = installed("a-program-that-nobody-has", "its-package").unwrap_err().to_string();
+        assert!(error.contains("peers install its-package"), "{error}");
+        assert!(program("sh").is_some());
+    }
+}
