@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use nearstate_bench::{access, keeper, micro, node, transactions};
 use nearstate_model::Result;
-use nearstate_workloads::{client, deliver, options};
+use nearstate_workloads::{client, commands, deliver, options};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +20,8 @@ pub(crate) enum Command {
     /// Measure transactions beside plain operations, TATP, and writers that conflict
     Transactions(Box<transactions::options::Options>),
     Run(Box<options::Options>),
+    Compare(commands::Compare),
+    Render(commands::Render),
     /// One client of `bench run`, which talks with it over pipes
     #[command(hide = true)]
     WorkloadClient,
@@ -55,6 +57,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Run(options) => {
             deliver::run(&options, &command_line(), stop_flag(), &mut std::io::stdout().lock())
         }
+        Command::Compare(options) => commands::run_compare(&options, &mut std::io::stdout().lock()),
+        Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
         Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),

@@ -11,6 +11,10 @@ pub const PERCENTILES: [(&str, f64); 5] =
 /// Moments of a chart over time at the most: more than there are pixels in it are not seen.
 const MOMENTS_MAX: usize = 500;
 
+/// Of a slice that a turn ends in, this share is taken for its length at the least: clients do not
+/// end at one instant, and a rate over nearly no time says nothing.
+const SLICE_SHARE_MIN: f64 = 0.05;
+
 /// The target that keeps nothing: what generator and driver cost.
 pub const NULL: &str = "null";
 
@@ -225,7 +229,7 @@ pub fn timeline(target: &TargetResult) -> (Vec<Moment>, Vec<f64>) {
             if first.at_ms > end_ms {
                 moments.extend([silence(before, end_ms), silence(before, first.at_ms)]);
             }
-            moments.push(merged(before, group));
+            moments.push(merged(before, group, as_f64(round.wall_ns)));
             end_ms = group.last().map_or(end_ms, |last| last.at_ms + last.ms);
         }
         before += (as_f64(end_ms) * 1e6).max(as_f64(round.wall_ns));
@@ -240,15 +244,22 @@ fn silence(before: f64, at_ms: u64) -> Moment {
 
 /// Neighbours as one: percentiles cannot be added up, so the highest p99 stands for all (a stall
 /// must not vanish), and the median is the mean of theirs.
-fn merged(before: f64, group: &[Slice]) -> Moment {
+///
+/// The last slice of a turn ends with the turn, `wall_ns` after its begin: counted as a whole one,
+/// it would look like a stall.
+fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     let start = group.first().map_or(0, |slice| slice.at_ms);
     let ops: u64 = group.iter().map(|slice| slice.ops).sum();
-    let ms: u64 = group.iter().map(|slice| slice.ms).sum();
+    let ns = |slice: &Slice| {
+        let whole = as_f64(slice.ms.max(1)) * 1e6;
+        (wall_ns - as_f64(slice.at_ms) * 1e6).clamp(whole * SLICE_SHARE_MIN, whole)
+    };
+    let length: f64 = group.iter().map(ns).sum();
     let weighted: f64 = group.iter().map(|s| as_f64(s.p50_ns) * as_f64(s.ops)).sum();
     let most = |of: fn(&Slice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
     Moment {
         at_ns: before + as_f64(start) * 1e6,
-        rate: as_f64(ops) * 1e3 / as_f64(ms.max(1)),
+        rate: as_f64(ops) * 1e9 / length,
         p50_ns: weighted / as_f64(ops.max(1)),
         p99_ns: most(|s| s.p99_ns),
         max_ns: most(|s| s.max_ns),
@@ -329,6 +340,17 @@ mod tests {
         let silent: Vec<f64> =
             moments.iter().filter(|m| m.rate < 0.5).map(|m| m.at_ns - borders[0]).collect();
         assert_eq!(silent, [2e6, 6e6]);
+    }
+
+    #[test]
+    fn the_last_slice_ends_with_its_turn() {
+        let mut run = run();
+        let round = &mut run.targets[0].rounds[0];
+        // Ten slices of a millisecond; the turn ended in the middle of the last.
+        round.wall_ns = 9_500_000;
+        round.slices[9].ops /= 2;
+        let (moments, _) = timeline(&run.targets[0]);
+        assert!((moments[9].rate - moments[8].rate).abs() < 1.0, "{moments:?}");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 pub mod conformance;
 pub mod deliver;
+pub mod commands;
+pub mod compare;
 pub mod report;
 pub mod saved;
 pub mod figures;

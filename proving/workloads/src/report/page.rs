@@ -1,7 +1,7 @@
 //! The whole run as one page that opens without a network.
 
 use super::{tables, words};
-use crate::figures::{self, Figures, as_f64, quantiles, tail, timeline};
+use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
 use crate::result::Run;
 use nearstate_bench::report::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
 use nearstate_bench::report::chart::{self, Colour, colour, ecdf, histogram};
@@ -66,7 +66,9 @@ fn glance(all: &[Figures<'_>]) -> Vec<Block> {
                 is_foreign: !figures.counts(),
             })
         };
-        let bars = drawn(all).filter_map(|(_, figures)| bar(figures)).collect();
+        // The null target would stretch every scale and is no store.
+        let stores = drawn(all).filter(|(_, figures)| figures.target.name != NULL);
+        let bars = stores.filter_map(|(_, figures)| bar(figures)).collect();
         BarGroup { title: title.to_owned(), bars }
     };
     let rate = |f: &Figures<'_>| Some((f.rates.median(), rate_text(f.rates.median())));
@@ -88,11 +90,16 @@ fn glance(all: &[Figures<'_>]) -> Vec<Block> {
         let bytes = f.cost.map(|cost| cost.bytes_out + cost.bytes_in)?;
         Some((bytes, format!("{bytes:.0} B")))
     };
+    let sustained = |f: &Figures<'_>| {
+        let rate = figures::sustained(f.target)?;
+        Some((rate, rate_text(rate)))
+    };
     let groups = [
         bars("Operations per second (long is good)", &rate),
+        bars("Highest rate that kept the bound of the ramp (long is good)", &sustained),
         bars("Median latency (short is good)", &percentile(50.0)),
         bars("99th percentile of latency (short is good)", &percentile(99.0)),
-        bars("Processor time of an operation, client and server (short is good)", &cpu),
+        bars("Processor time of an operation, both sides (short is good)", &cpu),
         bars("Memory of a record (short is good)", &memory),
         bars("Bytes moved by an operation, both ways (short is good)", &bytes),
     ];
@@ -198,18 +205,18 @@ fn over_time(all: &[Figures<'_>]) -> Vec<Block> {
         ];
         [
             Chart {
-                caption: format!("{name}: latency; a pale line below each other's round"),
+                caption: format!("{name}: latency"),
                 svg: lines(&chart(axis("latency", Unit::Nanoseconds, true), latency)),
                 legend: vec![
-                    ("median ─".to_owned(), base),
-                    ("99th percentile ╌".to_owned(), base),
-                    ("longest".to_owned(), GREY),
+                    ("━ median".to_owned(), base),
+                    ("┅ 99th percentile".to_owned(), base),
+                    ("─ longest".to_owned(), GREY),
                 ],
             },
             Chart {
                 caption: format!("{name}: operations per second"),
                 svg: lines(&chart(axis("op/s", Unit::Number, false), vec![plain])),
-                legend: vec![("operations per second".to_owned(), base)],
+                legend: vec![("━ operations per second".to_owned(), base)],
             },
         ]
     });
@@ -267,7 +274,7 @@ fn ramp(all: &[Figures<'_>]) -> Vec<Block> {
                 .to_owned(),
         ),
         Block::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
-        Block::Table(tables::ramp(all)),
+        Block::Details("All points".to_owned(), vec![Block::Table(tables::ramp(all))]),
     ]
 }
 
@@ -379,7 +386,7 @@ mod tests {
         // Two distributions; a histogram and two courses for each of four targets; two curves.
         assert_eq!(html.matches("<svg").count(), 2 + 4 * 3 + 2);
         assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
-        assert!(html.contains("◆ null") && html.contains("▲ geode (INVALID)"));
+        assert!(html.contains("◆</b>null") && html.contains("▲</b>geode (INVALID)"));
     }
 
     #[test]
