@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use nearstate_model::limits::VALUE_BYTES_MAX;
 
-/// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
-/// client is told so, and goes on over its socket.
-pub(crate) const RINGS_MAX: usize = 1024;
+/// Rings of the node unless an operator says otherwise: 132 MiB of memory.
+pub const RINGS_MAX: usize = 1024;
 
 /// The bounds of connections. Each has a default; an operator may set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +42,9 @@ pub struct Limits {
     /// Connections that the kernel keeps until a core accepts them; the kernel refuses the next.
     /// Shortened by `net.core.somaxconn`.
     pub backlog: i32,
+    /// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
+    /// client is told so, and goes on over its socket. 0: no rings.
+    pub rings_max: usize,
 }
 
 impl Default for Limits {
@@ -58,6 +60,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(300),
             drain_max: Duration::from_secs(5),
             backlog: 4096,
+            rings_max: RINGS_MAX,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod serve;
+mod census;
 mod log;
 mod settings;
 mod region;

@@ -177,6 +177,9 @@ settings! {
     "limits.drain_max" as drain_max: Time = "5s", --"limits-drain-max";
     /// Connections that the kernel keeps until a core accepts them
     "limits.backlog" as backlog: Count = "4096", --"limits-backlog";
+    /// Rings of clients on this host that may not map the region, 132 KiB each; the next one goes
+    /// on over its socket
+    "limits.rings_max" as rings_max: Number = "1024", --"limits-rings-max";
 
     /// The host that SENTINEL answers; without it the address that the client came by
     "resp.announced_host" as announced_host: Option<String> = "", --"resp-announced-host";
@@ -228,6 +231,7 @@ impl Settings {
             keep_alive: self.keep_alive.0,
             drain_max: self.drain_max.0,
             backlog: i32::try_from(self.backlog.0).unwrap_or(i32::MAX),
+            rings_max: self.rings_max.0,
         }
     }
 
