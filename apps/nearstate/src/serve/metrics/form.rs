@@ -57,8 +57,11 @@ pub(super) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
     Ok(())
 }
 
-/// Bounds of the histograms' buckets, in nanoseconds: 1 us to 10 s, three to a power of ten.
-pub(super) const BOUNDS: [u64; 22] = [
+/// Bounds of the histograms' buckets, in nanoseconds: 100 ns to 10 s, three to a power of ten.
+pub(super) const BOUNDS: [u64; 25] = [
+    100,
+    200,
+    500,
     1_000,
     2_000,
     5_000,
