@@ -21,9 +21,9 @@ pub struct Limits {
     /// are an answer; a conversation adds no further one while [`crate::ENOUGH`] bytes are waiting.
     /// A client with more is closed, and counted as slow.
     pub output_bytes_max: usize,
-    /// Bytes that all connections of a core keep for half requests and unread answers. The
-    /// connection that would pass it is closed: thousands of clients within their own bounds could
-    /// fill the machine's memory.
+    /// Bytes that all connections of a core keep for half requests, unread answers, and whatever
+    /// their conversations keep. The connection that would pass it is closed: thousands of clients
+    /// within their own bounds could fill the machine's memory.
     pub core_bytes_max: usize,
     /// How long a request may be half sent, before [`Limits::input_bytes_per_second_min`] counts.
     /// Clients send a request in one piece; whoever sends it byte by byte is closed.

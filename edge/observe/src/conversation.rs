@@ -100,4 +100,8 @@ impl Conversation for Asker {
         self.work = None;
         Poll::Ready(if is_last { Then::Close } else { Then::Listen })
     }
+
+    fn kept(&self) -> usize {
+        self.work.as_ref().map_or(0, |writing| writing.text.capacity())
+    }
 }

@@ -238,11 +238,14 @@ fn requests(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result 
         ("published", "Messages published.", read(&tallies.published)),
         ("keyspace_hits", "Reads of keys that found a record.", hits),
         ("keyspace_misses", "Reads of keys that found none.", misses),
+        ("overrun_subscribers", "Subscribers closed: too much waited.", server.hub.post.overruns()),
     ] {
         counter(to, &format!("resp_{name}"), help, value)?;
     }
     let clients = server.client_count() as u64;
     gauge(to, "resp_clients", "Clients that are connected.", clients)?;
+    let waiting = server.hub.post.bytes() as u64;
+    gauge(to, "resp_messages_bytes", "Bytes of messages that wait for subscribers.", waiting)?;
     let slow = server.slow_count() as u64;
     gauge(to, "resp_slow_entries", "Entries of the slow log.", slow)
 }
