@@ -318,7 +318,11 @@ macro_rules! contexts {
             /// # Errors
             /// `BadArgument`: another number of bytes.
             #[inline]
-            pub fn place_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
+            pub fn place_block(
+                &mut self,
+                block: Block,
+                bytes: &[u8],
+            ) -> nearstate_model::Result<()> {
                 let slot = self.bytes.get_mut(block.range()).unwrap_or_default();
                 if slot.len() != bytes.len() {
                     return $crate::context::no_context(format_args!(

@@ -9,7 +9,7 @@ mod travel;
 mod machine;
 mod model;
 
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, share};
 use crate::access::{
     Change, Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
@@ -178,6 +178,8 @@ impl Blueprint for UeSignalling {
         client: usize,
         clients: usize,
     ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        share::Share::of(parameters, client, clients)?;
         Ok(Box::new(Client::new(parameters, client, clients)?))
     }
 }
