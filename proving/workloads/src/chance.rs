@@ -36,10 +36,13 @@ pub const fn whole(ns: f64) -> u64 {
 /// 2^64 divided by the golden ratio: the step of splitmix64.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// Odd, and unlike [`GOLDEN`].
+const OTHER: u64 = 0xD6E8_FEB8_6659_FD93;
+
 /// One number that depends on all bits of three: what a record's contents are drawn from.
 #[inline]
 pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
-    mix(mix(seed ^ record.wrapping_mul(GOLDEN)).wrapping_add(number))
+    mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
 }
 
 /// A fast generator that depends on nothing but its seed: splitmix64.

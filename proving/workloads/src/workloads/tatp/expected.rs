@@ -139,6 +139,26 @@ impl Model {
         }
     }
 
+    /// Whether these are the bytes of a part of what a read of one row asks for.
+    #[inline]
+    pub fn is_row(&self, request: &Request, part: usize, bytes: &[u8]) -> bool {
+        if request.kind == Kind::GetSubscriberData {
+            self.is_subscriber_part(request.slot, part, bytes)
+        } else {
+            *bytes == self.access_row(request.slot, request.row_type)
+        }
+    }
+
+    /// Whether a read of one row was to end so: with a row or without, and so many right parts.
+    #[inline]
+    pub fn is_answer(&self, request: &Request, is_found: bool, right: u32) -> bool {
+        if request.kind == Kind::GetSubscriberData {
+            return is_found && right == 3;
+        }
+        let has = |subscriber: &Subscriber| subscriber.has_access(request.row_type);
+        is_found == self.of(request.slot).is_some_and(has) && right == u32::from(is_found)
+    }
+
     /// Whether these are the bytes of a facility's part, as far as they can be told at once.
     #[inline]
     pub fn is_facility(&self, slot: u32, sf_type: u8, (part, bytes): (usize, &[u8])) -> bool {

@@ -6,7 +6,7 @@ use super::super::{Tally, Workload};
 use super::expected::{
     ACCESS, BIT, DATA, FACILITY, FORWARDING, Flight, LOCATION, ROW, Request, SUBSCRIBER,
 };
-use super::model::{Model, Subscriber};
+use super::model::Model;
 use crate::access::{Access, Change, Connection, Entry, PARTS_MAX, Part, Parts, Reply, Tag};
 use crate::chance::{Dice, draw};
 use crate::result::{Check, Verdict};
@@ -107,12 +107,12 @@ impl Client {
         }
     }
 
-    /// Whether it will find what it looks for, and counts it.
+    /// How much it will find of what it looks for (none: it does not succeed), and counts it.
     #[inline]
-    fn count(&mut self, request: &Request, tally: &mut Tally) -> bool {
+    fn count(&mut self, request: &Request, tally: &mut Tally) -> u32 {
         let Request { kind, row_type, start, .. } = *request;
-        let Some(subscriber) = self.model.of(request.slot) else { return false };
-        let will = match kind {
+        let Some(subscriber) = self.model.of(request.slot) else { return 0 };
+        let found = u32::from(match kind {
             Kind::GetSubscriberData | Kind::UpdateLocation => true,
             Kind::GetAccessData => subscriber.has_access(row_type),
             Kind::UpdateSubscriberData => subscriber.has_facility(row_type),
@@ -121,8 +121,22 @@ impl Client {
                     && subscriber.forwarding(row_type, start).is_none()
             }
             Kind::DeleteCallForwarding => subscriber.forwarding(row_type, start).is_some(),
-            Kind::GetNewDestination => self.model.destinations(request) > 0,
-        };
+            Kind::GetNewDestination => return self.counted(request, tally),
+        });
+        self.add(request, found, tally);
+        found
+    }
+
+    #[inline]
+    fn counted(&mut self, request: &Request, tally: &mut Tally) -> u32 {
+        let found = self.model.destinations(request);
+        self.add(request, found, tally);
+        found
+    }
+
+    #[inline]
+    fn add(&mut self, request: &Request, found: u32, tally: &mut Tally) {
+        let (kind, will) = (request.kind, found > 0);
         tally.count(kind.index());
         tally.unsuccessful += u64::from(!will);
         if let Some(runs) = self.runs.get_mut(kind.index()) {
@@ -131,7 +145,6 @@ impl Client {
         if let Some(successes) = self.successes.get_mut(kind.index()) {
             *successes += u64::from(will);
         }
-        will
     }
 
     #[cold]
@@ -139,6 +152,34 @@ impl Client {
         let s_id = self.model.s_id(request.slot);
         self.astray
             .add(|| format!("{} of subscriber {s_id}: not as it must be", request.kind.name()));
+    }
+
+    /// A read of one row, alone.
+    #[inline]
+    fn read_row(
+        &mut self,
+        store: &mut dyn Connection,
+        request: &Request,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let Self { model, .. } = self;
+        let s_id = model.s_id(request.slot);
+        let (mut right, mut bytes_in) = (0, 0);
+        let mut hear = |part: usize, bytes: &[u8]| {
+            bytes_in += bytes.len() as u64;
+            right += u32::from(model.is_row(request, part, bytes));
+        };
+        let is_found = if request.kind == Kind::GetSubscriberData {
+            store.read(SUBSCRIBER, &subscriber_key(s_id), Parts::ALL, &mut hear)?
+        } else {
+            store.read(ACCESS, &typed_key(s_id, request.row_type), Parts::ALL, &mut hear)?
+        };
+        tally.bytes_in += bytes_in;
+        tally.bytes_out += if request.kind == Kind::GetSubscriberData { 4 } else { 5 };
+        if !self.model.is_answer(request, is_found, right) {
+            self.wrong(request);
+        }
+        Ok(())
     }
 
     /// Reads of one row, together.
@@ -161,27 +202,13 @@ impl Client {
         let (mut right, mut bytes_in) = (0, 0);
         outbox.send(store, &mut |number, reply| {
             let Some(request) = asked.get(number) else { return };
-            let is_row = request.kind == Kind::GetSubscriberData;
             match reply {
                 Reply::Part(part, bytes) => {
                     bytes_in += bytes.len() as u64;
-                    let is_right = if is_row {
-                        model.is_subscriber_part(request.slot, part, bytes)
-                    } else {
-                        *bytes == model.access_row(request.slot, request.row_type)
-                    };
-                    right += u32::from(is_right);
+                    right += u32::from(model.is_row(request, part, bytes));
                 }
                 Reply::Done(is_found) => {
-                    let parts = std::mem::take(&mut right);
-                    let is_right = if is_row {
-                        is_found && parts == 3
-                    } else {
-                        let has = |s: &Subscriber| s.has_access(request.row_type);
-                        is_found == model.of(request.slot).is_some_and(has)
-                            && parts == u32::from(is_found)
-                    };
-                    if !is_right {
+                    if !model.is_answer(request, is_found, std::mem::take(&mut right)) {
                         let s_id = model.s_id(request.slot);
                         astray.add(|| format!("{} of subscriber {s_id}", request.kind.name()));
                     }
@@ -198,7 +225,7 @@ impl Client {
         &mut self,
         store: &mut dyn Connection,
         request: &Request,
-        tally: &mut Tally,
+        (expected, tally): (u32, &mut Tally),
     ) -> Result<()> {
         let Self { model, .. } = self;
         let s_id = model.s_id(request.slot);
@@ -232,7 +259,7 @@ impl Client {
         })?;
         tally.bytes_out += bytes.0;
         tally.bytes_in += bytes.1;
-        if wrong > 0 || found != self.model.destinations(request) {
+        if wrong > 0 || found != expected {
             self.wrong(request);
         }
         Ok(())
@@ -416,12 +443,22 @@ impl Workload for Client {
     fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
         self.draw_all(count);
         self.asked.clear();
+        if let [request @ Request { kind: Kind::GetSubscriberData | Kind::GetAccessData, .. }] =
+            self.requests.as_slice()
+        {
+            let request = *request;
+            self.count(&request, tally);
+            return self.read_row(store, &request, tally);
+        }
         let requests = std::mem::take(&mut self.requests);
         for request in &requests {
-            let will = self.count(request, tally);
+            let found = self.count(request, tally);
+            let will = found > 0;
             match request.kind {
                 Kind::GetSubscriberData | Kind::GetAccessData => self.asked.push(*request),
-                Kind::GetNewDestination => self.destination(store, request, tally)?,
+                Kind::GetNewDestination => {
+                    self.destination(store, request, (found, tally))?;
+                }
                 Kind::UpdateSubscriberData => self.update(store, request, (will, tally))?,
                 Kind::UpdateLocation => self.locate(store, request, tally)?,
                 Kind::InsertCallForwarding => self.insert(store, request, (will, tally))?,
