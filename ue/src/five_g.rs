@@ -193,7 +193,7 @@ schema! {
         /// What the PCF decided.
         policy set_policy Policy: PolicyDecision,
             "AM policy" "amPolicy" Subscription Registration,
-            460 "TS 29.507 clause 5.6.2.2" [+ x - - - - - - - -];
+            461 "TS 29.507 clause 5.6.2.2" [+ x - - - - - - - -];
         /// Resource of the subscription to changes of the subscriber's data.
         sdm_subscription set_sdm_subscription SdmSubscription: Uri,
             "SDM subscription" "sdmSubscriptionUri" Subscription Registration,
@@ -226,7 +226,7 @@ schema! {
         /// First session.
         session_1 set_session_1 Session1: PduSession,
             "Session 1" "pduSession1" Sessions Session1,
-            859 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
+            858 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
         /// Quality of the first session.
         session_1_qos set_session_1_qos Session1Qos: SessionQos,
             "Session 1 QoS" "pduSession1Qos" Sessions Session1,
@@ -234,7 +234,7 @@ schema! {
         /// Second session.
         session_2 set_session_2 Session2: PduSession,
             "Session 2" "pduSession2" Sessions Session2,
-            859 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
+            858 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
         /// Quality of the second session.
         session_2_qos set_session_2_qos Session2Qos: SessionQos,
             "Session 2 QoS" "pduSession2Qos" Sessions Session2,
@@ -242,7 +242,7 @@ schema! {
         /// Third session.
         session_3 set_session_3 Session3: PduSession,
             "Session 3" "pduSession3" Sessions Session3,
-            859 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
+            858 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
         /// Quality of the third session.
         session_3_qos set_session_3_qos Session3Qos: SessionQos,
             "Session 3 QoS" "pduSession3Qos" Sessions Session3,
@@ -250,7 +250,7 @@ schema! {
         /// Fourth session.
         session_4 set_session_4 Session4: PduSession,
             "Session 4" "pduSession4" Sessions Session4,
-            859 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
+            858 "TS 29.518 clause 6.1.6.2.37" [- x - - - - - + - x];
         /// Quality of the fourth session.
         session_4_qos set_session_4_qos Session4Qos: SessionQos,
             "Session 4 QoS" "pduSession4Qos" Sessions Session4,

@@ -83,6 +83,7 @@ fn hostile_json_is_refused_with_the_name_of_the_variable() {
         ("/epsBearerId", json!(4), "epsBearerId: 4 is no EpsBearerId: give 5 to 15"),
         ("/epsBearerId", json!(1e40), "epsBearerId: give a whole number"),
         ("/asSecurity/ncc", json!(256), "asSecurity: ncc: "),
+        ("/asSecurity/algorithms/integrity", json!(8), "asSecurity: algorithms: integrity: 8 "),
         ("/asSecurity/kEnb", json!("ab"), "asSecurity: kEnb: give 64 hexadecimal digits"),
         ("/apn", json!("a".repeat(1 << 20)), "apn: "),
         ("/imsi", json!("00101000000000é"), "imsi: "),
