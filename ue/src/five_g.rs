@@ -13,6 +13,25 @@
 //! With two sessions a context is 1,759 B in six blocks that are there (2,025 B with all). As JSON
 //! it is 4.4 KB; an open AMF (OMEC) was measured at 4,766 B of JSON, all of it written at each
 //! change. A service request writes one block of 98 B.
+//!
+//! ```
+//! use nearstate_ue::five_g::procedure::{Procedure, SessionPlace, apply};
+//! use nearstate_ue::five_g::{Context, View};
+//! use nearstate_ue::value::{nr::{Tac, Tai}, plmn::Plmn};
+//!
+//! let mut context = Context::provisioned(7, 1);
+//! apply(Procedure::Registration, &mut context, 42);
+//! let internet = Procedure::SessionEstablishment(SessionPlace::First);
+//! assert!(internet.is_legal(context.view()));
+//! apply(internet, &mut context, 43);
+//! assert!(!internet.is_legal(context.view()));
+//!
+//! context.set_tai(Tai { plmn: Plmn::new("262", "01")?, tac: Tac::new(0x1a2b)? });
+//! let view = View::new(context.as_bytes())?;
+//! assert_eq!(view.tai().unwrap().to_string(), "262-01-001a2b");
+//! assert_eq!(view.supi().unwrap().to_string(), "imsi-001010000000007");
+//! # Ok::<(), nearstate_model::Error>(())
+//! ```
 
 use crate::schema::schema;
 use crate::value::identity::{Gpsi, Pei, Supi};
