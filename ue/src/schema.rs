@@ -122,6 +122,13 @@ macro_rules! schema {
                 }
             }
 
+            /// The type of its values.
+            pub const fn type_name(self) -> &'static str {
+                match self {
+                    $(Self::$Variable => stringify!($Kind),)+
+                }
+            }
+
             /// Its category.
             pub const fn category(self) -> Category {
                 match self {

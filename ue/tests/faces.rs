@@ -63,6 +63,48 @@ fn a_context_is_the_same_after_json_in_both_generations() {
 }
 
 #[test]
+fn hostile_json_of_5gs_is_refused_with_the_name_of_the_variable() {
+    use five_g::procedure::{Procedure, apply};
+    let mut context = five_g::Context::provisioned(7, 1);
+    for procedure in [
+        Procedure::Registration,
+        Procedure::ServiceRequest,
+        Procedure::SessionEstablishment(SessionPlace::First),
+        Procedure::SessionEstablishment(SessionPlace::Second),
+        Procedure::SessionEstablishment(SessionPlace::Third),
+        Procedure::SessionEstablishment(SessionPlace::Fourth),
+    ] {
+        apply(procedure, &mut context, 42);
+    }
+    let good = context.view().json(Keys::Whole);
+    for variable in five_g::Variable::ALL {
+        let name = variable.json_name();
+        assert!(good.get(name).is_some(), "{name}");
+        for wrong in [json!(null), json!(true), json!(-1), json!("\\"), json!([]), json!({})] {
+            let mut json = good.clone();
+            json[name] = wrong.clone();
+            let said = five_g::Context::from_json(&json).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("not a UE context: {name}: ")), "{wrong}: {said}");
+        }
+    }
+    let deep = [
+        ("/pduSession1/dnn", json!(".."), "pduSession1: dnn: "),
+        ("/pduSession1/smContextRef", json!("urn:uuid:1"), "pduSession1: smContextRef: "),
+        ("/allowedNssai/1/sd", json!("1234567"), "allowedNssai: sd: "),
+        ("/supi", json!("262011234567890"), "supi: "),
+        ("/pei", json!("imeisv-123"), "pei: "),
+        ("/amfUeNgapId", json!(1_u64 << 40), "amfUeNgapId: 1099511627776 is no AmfUeNgapId"),
+    ];
+    for (pointer, wrong, beginning) in deep {
+        let mut json = good.clone();
+        *json.pointer_mut(pointer).unwrap() = wrong;
+        let said = five_g::Context::from_json(&json).unwrap_err().to_string();
+        let rest = said.strip_prefix("not a UE context: ").unwrap();
+        assert!(rest.starts_with(beginning), "{pointer}: {rest}");
+    }
+}
+
+#[test]
 fn hostile_json_is_refused_with_the_name_of_the_variable() {
     let good = attached().view().json(Keys::Whole);
     let said = |json: &Json| Context::from_json(json).unwrap_err().to_string();
@@ -83,6 +125,7 @@ fn hostile_json_is_refused_with_the_name_of_the_variable() {
         ("/epsBearerId", json!(4), "epsBearerId: 4 is no EpsBearerId: give 5 to 15"),
         ("/epsBearerId", json!(1e40), "epsBearerId: give a whole number"),
         ("/asSecurity/ncc", json!(256), "asSecurity: ncc: "),
+        ("/asSecurity/algorithms/integrity", json!(8), "asSecurity: algorithms: integrity: 8 "),
         ("/asSecurity/kEnb", json!("ab"), "asSecurity: kEnb: give 64 hexadecimal digits"),
         ("/apn", json!("a".repeat(1 << 20)), "apn: "),
         ("/imsi", json!("00101000000000é"), "imsi: "),

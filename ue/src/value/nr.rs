@@ -39,7 +39,7 @@ number! {
 }
 number! {
     /// Seconds since 1970.
-    Seconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal
+    Seconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 1_700_000_000 to 1_900_000_000
 }
 number! {
     /// Why a UE asked for a connection (TS 38.413 clause 9.3.1.111).

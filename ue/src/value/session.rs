@@ -29,7 +29,7 @@ number! {
 number! {
     /// Class of quality, 5QI (TS 23.501 table 5.7.4-1): to 127 standardised, 128 to 254 the
     /// operator's.
-    FiveQi(u8), 1 bytes, 1 to 254, Decimal
+    FiveQi(u8), 1 bytes, 1 to 254, Decimal, drawn 1 to 9
 }
 number! {
     /// Sessions, the bit of weight 2^n for identity n (TS 24.501 clause 9.11.3.44).
