@@ -284,6 +284,21 @@ macro_rules! contexts {
                 &self.bytes
             }
 
+            /// Replaces the whole context, as [`Context::place_block`] replaces a block.
+            ///
+            /// # Errors
+            /// `BadArgument`: other than [`CONTEXT_BYTES`] bytes.
+            #[inline]
+            pub fn place(&mut self, bytes: &[u8]) -> nearstate_model::Result<()> {
+                let Ok(bytes) = bytes.try_into() else {
+                    return $crate::context::no_context(format_args!(
+                        "{} bytes, and a context has {CONTEXT_BYTES}", bytes.len()
+                    ));
+                };
+                self.bytes = bytes;
+                Ok(())
+            }
+
             /// Replaces a block.
             ///
             /// # Errors
@@ -296,8 +311,14 @@ macro_rules! contexts {
                 Ok(())
             }
 
-            /// Writes a block without looking at what it says.
-            fn place_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
+            /// Replaces a block by bytes that the caller knows to be one, as [`View`]'s are; only
+            /// their number is looked at. What is made of other bytes is not said, but that
+            /// nothing panics.
+            ///
+            /// # Errors
+            /// `BadArgument`: another number of bytes.
+            #[inline]
+            pub fn place_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
                 let slot = self.bytes.get_mut(block.range()).unwrap_or_default();
                 if slot.len() != bytes.len() {
                     return $crate::context::no_context(format_args!(

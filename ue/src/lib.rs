@@ -25,7 +25,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod five_g;
 pub mod four_g;
+pub mod state;
 mod schema;
 mod context;
 pub mod tag;
@@ -37,10 +39,11 @@ mod effect;
 pub use draw::{IDENTITY_BITS, draw_for};
 pub use effect::Effect;
 pub use four_g::procedure::{Procedure, apply, blocks_touched};
-pub use four_g::state::{UeState, state_of};
+pub use four_g::state::state_of;
 pub use four_g::tags::{SCHEMA, tags};
 pub use four_g::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, FORMAT, Text, Variable, View,
 };
+pub use state::UeState;
 pub use tag::TagDeclaration;
 pub use value::Keys;

@@ -10,6 +10,11 @@ use serde_json::Value as Json;
 
 use crate::draw::Draw;
 
+pub mod subscription;
+pub mod session;
+pub mod slice;
+pub mod nr;
+
 pub mod subscriber;
 pub mod security;
 pub mod identity;
@@ -20,8 +25,11 @@ pub mod area;
 pub mod address;
 pub mod apn;
 pub mod key;
+pub mod name;
 pub mod plmn;
+pub(crate) mod list;
 pub(crate) mod composite;
+pub(crate) mod digits;
 pub(crate) mod number;
 
 /// How much of a key a text shows.

@@ -69,6 +69,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "redis-cli and redis-benchmark, which the tests let use the node",
     },
     Package {
+        name: "memcached",
+        there: There::Program("memcached"),
+        why: "a target of `nearstate bench run`, held to its promises by the tests",
+    },
+    Package {
         name: "strace",
         there: There::Program("strace"),
         why: "counts the system calls of a read in `nearstate bench micro`",

@@ -75,3 +75,13 @@ fn valkey_keeps_the_promises() {
     if_installed("valkey", None);
     if_installed("valkey-unix", None);
 }
+
+#[test]
+fn lmdb_keeps_the_promises() {
+    holds("lmdb", None);
+}
+
+#[test]
+fn memcached_keeps_the_promises() {
+    holds("memcached", None);
+}

@@ -92,9 +92,15 @@ impl Talk {
 
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<Then>> {
         let work = self.link.work.as_mut()?;
-        let mut reply = Reply::new(output, self.link.protocol);
+        let max = self.core.answer_bytes_max();
+        let mut reply = Reply::new(output, self.link.protocol).within(max);
         let mark = reply.mark();
-        match work.step(&self.core.records, &self.core.server, &mut reply) {
+        let mut stepped = work.step(&self.core.records, &self.core.server, &mut reply);
+        // What was found is the answer that is to come.
+        if stepped.is_ok() && (reply.is_over() || work.kept() > max) {
+            stepped = Err(too_long(max));
+        }
+        match stepped {
             Ok(Progress::More) => return Some(Poll::Ready(Then::Work)),
             Ok(Progress::Done) => {}
             Err(refusal) => {
@@ -156,9 +162,7 @@ impl Conversation for Talk {
     }
 
     fn kept(&self) -> usize {
-        let queued = self.link.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let watched: usize = self.link.watched.iter().map(|watched| watched.key.len()).sum();
-        self.parser.kept() + queued + watched
+        self.parser.kept() + self.link.kept()
     }
 
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {

@@ -26,6 +26,8 @@ pub struct Settings {
     pub region: String,
     /// Bytes of messages that may wait for one client.
     pub mailbox_bytes_max: usize,
+    /// Bytes of messages that may wait for all clients together.
+    pub messages_bytes_max: usize,
     /// The most channels and patterns of one client.
     pub subscriptions_max: usize,
     /// The most bytes of one request.
@@ -47,6 +49,10 @@ pub const REDIS_VERSION: &str = "7.0.15";
 
 /// The most bytes of messages that wait for one client: what Redis allows a subscriber.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
+
+/// The most bytes of messages that wait for all clients together: 32 of them may be as far behind
+/// as one may be. The client whose next message would pass it is closed.
+pub const MESSAGES_BYTES_MAX: usize = 1 << 30;
 
 /// The most bytes of one request: the largest value, and as much for what comes with it.
 pub const REQUEST_BYTES_MAX: usize = 256 << 20;
@@ -70,6 +76,7 @@ impl Settings {
             masters: Vec::new(),
             region: String::new(),
             mailbox_bytes_max: MAILBOX_BYTES_MAX,
+            messages_bytes_max: MESSAGES_BYTES_MAX,
             subscriptions_max: SUBSCRIPTIONS_MAX,
             request_bytes_max: REQUEST_BYTES_MAX,
             slow_micros: SLOW_MICROS,
@@ -147,8 +154,8 @@ impl Server {
     pub fn new(settings: Settings) -> Self {
         Self {
             keyspace: Keyspace::new(settings.keyspace_events),
+            hub: Hub::new(settings.messages_bytes_max),
             settings,
-            hub: Hub::default(),
             tallies: Tallies::default(),
             cards: Mutex::default(),
             slow: Mutex::default(),

@@ -239,6 +239,8 @@ pub struct Ring {
     shift: u32,
     records: u32,
     dice: Dice,
+    top: u64,
+    displaced: u64,
 }
 
 impl std::fmt::Debug for Ring {
@@ -289,7 +291,8 @@ impl Ring {
             u32::try_from(record).unwrap_or(0) | if stays { STAYS } else { 0 }
         });
         let drawn = drawn.take(DRAWN).collect();
-        Ok(Self { drawn, at: 0, shift: 0, records, dice })
+        let top = scatter(0) % u64::from(records);
+        Ok(Self { drawn, at: 0, shift: 0, records, dice, top, displaced: 0 })
     }
 
     /// The next record: below the number of records.
@@ -316,10 +319,21 @@ impl Ring {
             let mut record = self.next();
             // The neighbour instead of another draw: ends even where nearly all are picked.
             while picked.contains(&record) {
+                self.displaced += u64::from(record == self.top);
                 record = (record + 1) % u64::from(self.records);
             }
             picked.push(record);
         }
+    }
+
+    /// The record that is asked for most, by [`Spread::Zipfian`].
+    pub const fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// How often it was drawn by [`Ring::pick`] once more, and another took its place.
+    pub const fn displaced(&self) -> u64 {
+        self.displaced
     }
 
     #[cold]

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 pub mod deliver;
 pub mod commands;
 pub mod compare;
@@ -11,12 +12,11 @@ pub mod figures;
 pub mod run;
 pub mod options;
 pub mod herd;
-pub mod processes;
-pub mod conformance;
 pub mod client;
 pub mod schedule;
 pub mod meter;
 pub mod targets;
+pub mod processes;
 pub mod workloads;
 pub mod protocol;
 #[cfg(test)]

@@ -21,11 +21,34 @@ pub fn memory_bytes(processes: &[u32]) -> u64 {
     processes.iter().filter_map(|process| memory_of(*process)).sum()
 }
 
+/// The same without what is mapped from memory that has a name, as a region is.
+pub fn own_memory_bytes(processes: &[u32]) -> u64 {
+    let own = |process| {
+        Some(status_of(process, "VmRSS:")?.saturating_sub(status_of(process, "RssShmem:")?))
+    };
+    processes.iter().filter_map(|process| own(*process)).sum()
+}
+
 fn memory_of(process: u32) -> Option<u64> {
+    status_of(process, "VmRSS:")
+}
+
+fn status_of(process: u32, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
+}
+
+/// The processes that a process has started.
+pub fn children(process: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let mut all = Vec::new();
+    for task in tasks.filter_map(Result::ok) {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        all.extend(text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+    }
+    all
 }
 
 /// The processes that a process has started, and those that these have started.
@@ -33,16 +56,9 @@ pub fn descendants(process: u32) -> Vec<u32> {
     let mut all = Vec::new();
     let mut left = vec![process];
     while let Some(parent) = left.pop() {
-        let Ok(tasks) = std::fs::read_dir(format!("/proc/{parent}/task")) else { continue };
-        for task in tasks.filter_map(Result::ok) {
-            let children = std::fs::read_to_string(task.path().join("children"));
-            for child in children.unwrap_or_default().split_whitespace() {
-                if let Ok(child) = child.parse() {
-                    all.push(child);
-                    left.push(child);
-                }
-            }
-        }
+        let more = children(parent);
+        left.extend(&more);
+        all.extend(more);
     }
     all
 }
@@ -61,6 +77,7 @@ mod tests {
         }
         assert!(cpu_ns(&own) > before, "{sum}");
         assert!(memory_bytes(&own) > 100_000);
+        assert!(own_memory_bytes(&own) > 100_000 && own_memory_bytes(&own) <= memory_bytes(&own));
         assert_eq!(cpu_ns(&[u32::MAX]), 0);
     }
 

@@ -6,7 +6,10 @@ pub mod null;
 pub mod region;
 pub mod ring;
 pub mod redis;
+pub mod lmdb;
+pub mod memcached;
 mod resp;
+mod joined;
 mod started;
 mod wire;
 
@@ -117,6 +120,8 @@ pub fn all() -> Vec<Box<dyn Target>> {
     let mut all: Vec<Box<dyn Target>> =
         vec![Box::new(region::RegionTarget), Box::new(ring::RingTarget)];
     all.extend(redis::ALL.map(|target| Box::new(target) as Box<dyn Target>));
+    all.push(Box::new(memcached::MemcachedTarget));
+    all.push(Box::new(lmdb::LmdbTarget));
     all.push(Box::new(null::NullTarget));
     all
 }

@@ -205,10 +205,10 @@ impl Database for Running {
     /// For a node: what it takes itself, and its region.
     fn memory_bytes(&mut self) -> Option<u64> {
         if self.server.program != Program::Node {
-            return self.server.started.memory_bytes();
+            return Some(self.server.started.memory_bytes());
         }
         let region = std::fs::metadata(self.server.started.folder().join("region")).ok()?;
-        Some(self.server.started.own_memory_bytes()? + region.blocks() * 512)
+        Some(self.server.started.own_memory_bytes() + region.blocks() * 512)
     }
 
     fn alive(&mut self) -> Result<()> {

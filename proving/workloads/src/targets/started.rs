@@ -1,6 +1,7 @@
 //! A server that was started for a database: below a keeper, on the processors that were given to
 //! servers, found again by its process id, and looked at in `/proc`.
 
+use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
 use nearstate_bench::keeper::{Keeper, system};
 use nearstate_model::{Error, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -16,9 +17,6 @@ use super::Need;
 /// that is busy.
 const START_PAUSES: u32 = 6000;
 const START_PAUSE: Duration = Duration::from_millis(10);
-
-/// Processes below one keeper that are counted at the most.
-const PROCESSES_MAX: usize = 256;
 
 /// A server process and its keeper.
 #[derive(Debug)]
@@ -69,32 +67,26 @@ impl Started {
         Err(Error::Backend { detail })
     }
 
+    /// Its process id.
+    pub(crate) const fn process(&self) -> u32 {
+        self.process
+    }
+
     /// Itself and what it started.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let mut all = vec![self.process];
-        let mut at = 0;
-        while let Some(process) = all.get(at).copied() {
-            all.extend(children(process));
-            at += 1;
-            if all.len() > PROCESSES_MAX {
-                break;
-            }
-        }
+        all.extend(descendants(self.process));
         all
     }
 
     /// Memory of all its processes.
-    pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        self.processes().into_iter().map(|process| status_bytes(process, "VmRSS:")).sum()
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        memory_bytes(&self.processes())
     }
 
-    /// Memory of all its processes without what they share.
-    pub(crate) fn own_memory_bytes(&self) -> Option<u64> {
-        let own = |process| {
-            let all = status_bytes(process, "VmRSS:")?;
-            Some(all.saturating_sub(status_bytes(process, "RssShmem:")?))
-        };
-        self.processes().into_iter().map(own).sum()
+    /// Memory of all its processes without what they have mapped from a region.
+    pub(crate) fn own_memory_bytes(&self) -> u64 {
+        own_memory_bytes(&self.processes())
     }
 
     /// Whether it still runs: a keeper does not take up a child that has ended.
@@ -112,24 +104,6 @@ impl Started {
         }
         Ok(())
     }
-}
-
-/// A line such as `VmRSS: 12 kB` of a process.
-fn status_bytes(process: u32, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
-}
-
-/// What a process has started: each of its threads has a list.
-fn children(process: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
-    let mut all = Vec::new();
-    for task in tasks.flatten() {
-        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        all.extend(text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
-    }
-    all
 }
 
 /// Does something on these processors; processes that are started meanwhile stay there. On all if
@@ -201,18 +175,6 @@ pub(crate) fn first_line(program: &Path, word: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn this_process_has_memory_and_its_children_are_found() {
-        let own = std::process::id();
-        assert!(status_bytes(own, "VmRSS:").unwrap() > 100 << 10);
-        assert_eq!(status_bytes(own, "NoSuchLine:"), None);
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(children(own).contains(&child.id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!children(own).contains(&child.id()));
-    }
 
     #[test]
     fn what_is_started_on_a_processor_stays_there_and_we_come_back() {

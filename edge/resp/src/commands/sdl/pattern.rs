@@ -89,7 +89,7 @@ fn check_count(args: Args<'_>, name: &str) -> Answer {
 
 fn begin(client: &mut Client<'_>, pattern: &[u8], aim: Aim, reply: &mut Reply<'_>) -> Answer {
     let walk = KeyWalk::new(client.records, pattern)?;
-    let mut gather = Gather { walk, keys: BTreeSet::new(), aim };
+    let mut gather = Gather { walk, keys: BTreeSet::new(), bytes: 0, aim };
     let Some(lent) = client.txn else {
         client.link.work = Some(Box::new(gather));
         return Ok(());
@@ -145,23 +145,33 @@ impl Work for Collect {
         }
         Ok(Progress::Done)
     }
+
+    fn kept(&self) -> usize {
+        self.walk.kept() + self.bytes + self.found.len() * FOUND_BYTES
+    }
 }
+
+/// What a key, or a key and its value, cost beside their bytes.
+const FOUND_BYTES: usize = 96;
 
 /// The names first, then one transaction.
 #[derive(Debug)]
 struct Gather {
     walk: KeyWalk,
     keys: BTreeSet<Vec<u8>>,
+    /// What the keys cost.
+    bytes: usize,
     aim: Aim,
 }
 
 impl Gather {
     /// Walks a slice. False at the end.
     fn step_walk(&mut self, records: &Records) -> Result<bool, Refusal> {
-        let Self { walk, keys, aim } = self;
+        let Self { walk, keys, bytes, aim } = self;
         walk.step(records, |key, view| {
-            if *aim == Aim::Delete || view.form() == Form::Value {
-                keys.insert(key.to_vec());
+            let is_asked = *aim == Aim::Delete || view.form() == Form::Value;
+            if is_asked && keys.insert(key.to_vec()) {
+                *bytes += key.len() + FOUND_BYTES;
             }
             if keys.len() > TRANSACTION_RECORDS_MAX { Err(TOO_MANY) } else { Ok(()) }
         })
@@ -207,6 +217,10 @@ impl Work for Gather {
         session.whole()?;
         outcome.answer(self.aim, reply)?;
         Ok(Progress::Done)
+    }
+
+    fn kept(&self) -> usize {
+        self.walk.kept() + self.bytes
     }
 }
 

@@ -1,0 +1,106 @@
+//! A record of several parts as one value: the length of each part, then the parts. For stores that
+//! know nothing of parts.
+
+use crate::access::{Hear, Part, Parts, TableSchema};
+use nearstate_model::{Error, Result};
+
+/// Bytes of a part's length.
+const LENGTH_BYTES: usize = 4;
+
+/// Part number `part` of a value of several parts.
+#[inline]
+fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
+    let torn =
+        || Error::Backend { detail: "the store holds a record that is none of ours".to_owned() };
+    let mut from = count * LENGTH_BYTES;
+    for (at, length) in value.chunks_exact(LENGTH_BYTES).take(count).enumerate() {
+        let length = length.try_into().map_or(0, u32::from_le_bytes) as usize;
+        if at == part {
+            return value.get(from..from.saturating_add(length)).ok_or_else(torn);
+        }
+        from = from.saturating_add(length);
+    }
+    Err(torn())
+}
+
+/// Hands wanted parts of a value over.
+#[inline]
+pub(super) fn hand_over(
+    schema: &TableSchema,
+    value: &[u8],
+    wanted: Parts,
+    hear: &mut Hear<'_>,
+) -> Result<()> {
+    let count = schema.parts.len();
+    if count == 1 {
+        hear(0, value);
+        return Ok(());
+    }
+    for part in (0..count).filter(|part| wanted.has(*part)) {
+        hear(part, part_of(value, count, part)?);
+    }
+    Ok(())
+}
+
+/// A value of these parts; those that are not given come from `before`.
+pub(super) fn joined(
+    schema: &TableSchema,
+    before: Option<&[u8]>,
+    parts: &[Part<'_>],
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    out.clear();
+    let count = schema.parts.len();
+    let bytes_of = |part: usize| match (parts.iter().find(|(number, _)| *number == part), before) {
+        (Some((_, bytes)), _) => Ok(*bytes),
+        (None, Some(before)) if count == 1 => Ok(before),
+        (None, Some(before)) => part_of(before, count, part),
+        (None, None) => Ok(&[][..]),
+    };
+    if count > 1 {
+        for part in 0..count {
+            let length = u32::try_from(bytes_of(part)?.len()).unwrap_or(u32::MAX);
+            out.extend_from_slice(&length.to_le_bytes());
+        }
+    }
+    for part in 0..count {
+        out.extend_from_slice(bytes_of(part)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: TableSchema =
+        TableSchema { name: "t", parts: &["a", "b", "c"], tags: &[], is_scanned: false };
+
+    fn parts_of(value: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        hand_over(&TABLE, value, Parts::ALL, &mut |_, bytes| all.push(bytes.to_vec()))?;
+        Ok(all)
+    }
+
+    #[test]
+    fn parts_come_back_and_those_that_do_not_change_stay() {
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        joined(&TABLE, None, &[(2, b"cc"), (0, b"a"), (1, b"")], &mut first).unwrap();
+        assert_eq!(first.len(), 3 * LENGTH_BYTES + 3);
+        assert_eq!(parts_of(&first).unwrap(), [b"a".to_vec(), b"".to_vec(), b"cc".to_vec()]);
+        joined(&TABLE, Some(&first), &[(1, b"bbbb")], &mut second).unwrap();
+        assert_eq!(parts_of(&second).unwrap(), [b"a".to_vec(), b"bbbb".to_vec(), b"cc".to_vec()]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_are_an_error() {
+        let mut value = Vec::new();
+        joined(&TABLE, None, &[(0, b"a"), (1, b"b"), (2, b"c")], &mut value).unwrap();
+        for end in 0..value.len() {
+            assert!(parts_of(&value[..end]).is_err(), "{end}");
+        }
+        value[0] = 255;
+        value[3] = 255;
+        assert!(parts_of(&value).is_err());
+    }
+}
