@@ -121,13 +121,17 @@ impl<'r> Figures<'r> {
 
     /// All classes together, as if they were one.
     pub fn all_classes(&self) -> Class {
-        let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(Round::latencies);
-        let each: Vec<Latencies> = each.collect();
+        // One histogram at a time: each takes a quarter of a megabyte.
+        let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(|round| {
+            let latencies = round.latencies();
+            (as_f64(latencies.percentile(50.0)), as_f64(latencies.percentile(99.0)))
+        });
+        let (p50s, p99s): (Vec<f64>, Vec<f64>) = each.unzip();
         Class {
             name: "all".to_owned(),
             rates: self.rates.clone(),
-            p50s: percentiles(&each, 50.0),
-            p99s: percentiles(&each, 99.0),
+            p50s: Spread::new(p50s),
+            p99s: Spread::new(p99s),
             latencies: self.latencies.clone(),
         }
     }
@@ -173,7 +177,7 @@ fn classes(target: &TargetResult) -> Vec<Class> {
 
 fn class(target: &TargetResult, name: &str) -> Class {
     let mut all = Latencies::new();
-    let (mut rates, mut each) = (Vec::new(), Vec::new());
+    let (mut rates, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
     for round in &target.rounds {
         let mut of_round = Latencies::new();
         for class in round.classes.iter().filter(|class| class.name == name) {
@@ -182,20 +186,17 @@ fn class(target: &TargetResult, name: &str) -> Class {
         if of_round.count() > 0 {
             all.add(&of_round);
             rates.push(as_f64(of_round.count()) * 1e9 / as_f64(round.wall_ns.max(1)));
-            each.push(of_round);
+            p50s.push(as_f64(of_round.percentile(50.0)));
+            p99s.push(as_f64(of_round.percentile(99.0)));
         }
     }
     Class {
         name: name.to_owned(),
         rates: Spread::new(rates),
-        p50s: percentiles(&each, 50.0),
-        p99s: percentiles(&each, 99.0),
+        p50s: Spread::new(p50s),
+        p99s: Spread::new(p99s),
         latencies: all,
     }
-}
-
-fn percentiles(each: &[Latencies], percent: f64) -> Spread {
-    Spread::new(each.iter().map(|latencies| as_f64(latencies.percentile(percent))))
 }
 
 /// What a target did at one time of its measured turns, put one behind the other.
@@ -249,7 +250,7 @@ fn silence(before: f64, at_ms: u64) -> Moment {
 /// it would look like a stall.
 fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     let start = group.first().map_or(0, |slice| slice.at_ms);
-    let ops: u64 = group.iter().map(|slice| slice.ops).sum();
+    let ops: f64 = group.iter().map(|slice| as_f64(slice.ops)).sum();
     let ns = |slice: &Slice| {
         let whole = as_f64(slice.ms.max(1)) * 1e6;
         (wall_ns - as_f64(slice.at_ms) * 1e6).clamp(whole * SLICE_SHARE_MIN, whole)
@@ -259,8 +260,8 @@ fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     let most = |of: fn(&Slice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
     Moment {
         at_ns: before + as_f64(start) * 1e6,
-        rate: as_f64(ops) * 1e9 / length,
-        p50_ns: weighted / as_f64(ops.max(1)),
+        rate: ops * 1e9 / length,
+        p50_ns: weighted / ops.max(1.0),
         p99_ns: most(|s| s.p99_ns),
         max_ns: most(|s| s.max_ns),
     }

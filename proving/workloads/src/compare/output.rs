@@ -4,7 +4,7 @@ use super::{Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::report::chart::colour;
 use nearstate_bench::report::{Bar, BarGroup, Block, Page};
-use nearstate_bench::table::{Align, Table, latency_text, rate_text, ratio_text};
+use nearstate_bench::table::{Align, Table, latency_text, printable, rate_text, ratio_text};
 use std::fmt::Write as _;
 
 const OBSTACLE: &str = "NOT COMPARABLE: the runs differ in what figures depend on";
@@ -27,7 +27,7 @@ pub fn text(comparison: &Comparison<'_>) -> String {
     for (place, run) in [("first", comparison.a), ("second", comparison.b)] {
         let _ = writeln!(out, "{place}: {}", run.command);
     }
-    out
+    printable(&out)
 }
 
 /// As a page.

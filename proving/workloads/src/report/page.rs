@@ -432,6 +432,8 @@ mod tests {
         round.slices = vec![slice; 3];
         let html = page(&run).html();
         assert!(html.contains("&lt;script&gt;") && !html.contains("<script>"));
-        assert!(super::super::text(&run).contains("OFF"));
+        run.targets[1].name = "\u{1b}[2Jredis".to_owned();
+        let text = super::super::text(&run);
+        assert!(text.contains("OFF") && !text.contains('\u{1b}'));
     }
 }
