@@ -74,7 +74,7 @@ impl Talk {
             };
             (asked.run)(&mut client, args, &mut reply)
         });
-        if reply.is_over() {
+        if reply.is_over() && done.is_ok() {
             done = Err(too_long(max));
         }
         let is_refused = done.is_err();
@@ -295,5 +295,54 @@ fn slow_request(
         args: kept,
         address: link.address.clone(),
         name: String::from_utf8_lossy(&link.name).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Users;
+    use crate::command_count::CommandCounts;
+    use crate::server::{Server, Settings};
+    use nearstate_node::clock::Clock;
+    use nearstate_node::{Core, CoreParts, Origin, Peer};
+    use nearstate_store::{CreateOptions, Region, since_boot};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_change_that_meets_conflicts_is_given_up_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let core = Core::new(CoreParts {
+            index: 0,
+            count: 1,
+            region,
+            limits: Arc::default(),
+            metric: Arc::default(),
+            clock: Clock::new_virtual(),
+        });
+        let counts = Arc::new(CommandCounts::new(std::iter::empty()));
+        let core = OnCore::new(&server, &core.unwrap(), counts);
+        let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
+        let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+        let client = Client {
+            catalogue: &TABLE,
+            server: &server,
+            records: &core.records,
+            link: &mut link,
+            txn: None,
+        };
+        let mut tries = 0;
+        let done = client.change(|_| -> Result<(), _> {
+            tries += 1;
+            // Each takes half of the time that all may take.
+            let begun = since_boot();
+            while since_boot() < begun + crate::client::TRIED_FOR / 2 {}
+            Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
+        });
+        let refusal = done.unwrap_err();
+        assert!(refusal.text().starts_with("BUSY"), "{refusal}");
+        assert!((1..=3).contains(&tries), "a thousand tries would be a minute: {tries}");
     }
 }

@@ -182,3 +182,53 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     subscribe(&mut third, 200);
     hears(&mut third, ":200\r\n");
 }
+
+fn multi(talker: &mut Talker, requests: &[&str]) -> String {
+    assert_eq!(talker.ask("MULTI"), "+OK|");
+    for request in requests {
+        assert_eq!(talker.ask(request), "+QUEUED|", "{request}");
+    }
+    talker.ask("EXEC")
+}
+
+#[test]
+fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
+    let limits = Limits { output_bytes_max: 250_000, ..Limits::default() };
+    let place = place_within(settings(), limits);
+    fill(&place, 1000);
+    let mut talker = place.talker();
+    ask(&mut talker, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 100)].concat());
+    for request in ["KEYS *", "SCAN 0 COUNT 9999", "SMEMBERS s", "NGET.ATOMIC {ue},*"] {
+        assert!(!talker.ask(request).starts_with('-'), "one is not too long: {request}");
+        let said = multi(&mut talker, &["SET done 1", request, request, request, request]);
+        let wanted = "-EXECABORT the answers have more than 250000 bytes";
+        assert!(said.starts_with(wanted), "{request}: {said}");
+        assert_eq!(talker.ask("EXISTS done"), ":0|");
+    }
+    assert!(multi(&mut talker, &["SET done 1", "KEYS *"]).starts_with("*2|+OK|*"));
+}
+
+#[test]
+fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
+    let brief = std::time::Duration::from_millis(1);
+    let place = place_with(Settings { exec_max: brief, ..settings() });
+    fill(&place, 200_000);
+    let mut talker = place.talker();
+    let wanted = "-EXECABORT the commands took longer than 1ms";
+    // One walk alone takes many times as long, and so do many commands that are short.
+    for request in ["KEYS none", "SCAN 0 MATCH none", "DBSIZE", "RANDOMKEY", "NGET.ATOMIC {ue},n"] {
+        let said = multi(&mut talker, &["SET done 1", request, "SET done 2"]);
+        assert!(said.starts_with(wanted), "{request}: {said}");
+    }
+    ask(&mut talker, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 500, 100)].concat());
+    talker.ask("MULTI");
+    talker.ask("SET done 1");
+    for _ in 0..2000 {
+        talker.ask("SMEMBERS s");
+    }
+    let said = talker.ask("EXEC");
+    assert!(said.starts_with(wanted), "{}", said.get(..100).unwrap_or(&said));
+    assert_eq!(talker.ask("EXISTS done"), ":0|");
+    assert_eq!(multi(&mut talker, &["SET done 1"]), "*1|+OK|");
+    assert_eq!(talker.ask("DBSIZE"), ":200002|", "alone it gives way, and has no bound");
+}

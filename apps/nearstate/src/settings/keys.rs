@@ -197,6 +197,8 @@ settings! {
     /// The events of keys that clients are told, in Redis' letters (KEA: all); empty: none
     "resp.notify_keyspace_events" as keyspace_events: KeyspaceEvents = "",
         --"resp-notify-keyspace-events";
+    /// How long the commands of one EXEC may keep their core; then nothing of it is changed
+    "resp.exec_max" as exec_max: Time = "1s", --"resp-exec-max";
     /// Requests that take as long are kept in the slow log
     "resp.slow" as slow: Time = "10ms", --"resp-slow";
     /// Entries of the slow log
@@ -248,6 +250,7 @@ impl Settings {
         resp.messages_bytes_max = size(self.messages_bytes_max);
         resp.subscriptions_max = self.subscriptions_max.0 as usize;
         resp.keyspace_events = self.keyspace_events;
+        resp.exec_max = self.exec_max.0;
         resp.slow_micros = u64::try_from(self.slow.0.as_micros()).unwrap_or(u64::MAX);
         resp.slow_entries_max = self.slow_entries_max.0;
     }
