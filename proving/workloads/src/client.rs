@@ -80,15 +80,15 @@ struct Client {
 /// The monotonic clock, read by the processor's counter where it has a steady one: half of what a
 /// call of the kernel's page costs, and there is one reading for each operation. Set anew for each
 /// turn, because the kernel's clock is steered.
-struct Watch<'c> {
-    clock: &'c Clock,
+struct Watch {
+    clock: Clock,
     start: u64,
     start_ns: u64,
 }
 
-impl<'c> Watch<'c> {
-    fn new(clock: &'c Clock) -> Self {
-        Self { clock, start: clock.raw(), start_ns: monotonic_ns() }
+impl Watch {
+    fn new(clock: &Clock) -> Self {
+        Self { start: clock.raw(), start_ns: monotonic_ns(), clock: clock.clone() }
     }
 
     #[inline]
