@@ -14,6 +14,10 @@ const QUANTILES: u32 = 400;
 /// Samples of a histogram: some hundred for each of its columns.
 const HISTOGRAM_SAMPLES: u32 = 2000;
 
+/// Those of them that are shown: on a plain axis, a long tail would squeeze all others into one
+/// column; the other charts have it.
+const HISTOGRAM_SHOWN: usize = 1900;
+
 /// The page of a run.
 pub fn page(run: &Run) -> Page {
     let all = figures::of(run);
@@ -133,10 +137,14 @@ fn latency(all: &[Figures<'_>]) -> Vec<Block> {
         rules: Vec::new(),
         y_range: None,
     };
-    let histograms = drawn(all).map(|(_, figures)| Chart {
-        caption: format!("{}: how often, in percent", tables::name(figures)),
-        svg: histogram(&samples(figures, HISTOGRAM_SAMPLES)),
-        legend: Vec::new(),
+    let histograms = drawn(all).map(|(_, figures)| {
+        let (name, colour, mut fast) = samples(figures, HISTOGRAM_SAMPLES);
+        fast.truncate(HISTOGRAM_SHOWN);
+        Chart {
+            caption: format!("{}: the fastest 95 of 100", tables::name(figures)),
+            svg: histogram(&(name, colour, fast)),
+            legend: Vec::new(),
+        }
     });
     let classes = drawn(all).map(|(_, figures)| {
         let table = Block::Table(tables::classes_of(figures));
