@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use nearstate_bench::{access, keeper, micro, node, transactions};
 use nearstate_model::Result;
-use nearstate_workloads::{client, deliver, options};
+use nearstate_workloads::{client, deliver, options, peer_commands};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +20,9 @@ pub(crate) enum Command {
     /// Measure transactions beside plain operations, TATP, and writers that conflict
     Transactions(Box<transactions::options::Options>),
     Run(Box<options::Options>),
+    /// Show and install the stores that `bench run` compares with, and hold them to their promises
+    #[command(subcommand)]
+    Peers(peer_commands::Command),
     /// One client of `bench run`, which talks with it over pipes
     #[command(hide = true)]
     WorkloadClient,
@@ -55,6 +58,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Run(options) => {
             deliver::run(&options, &command_line(), stop_flag(), &mut std::io::stdout().lock())
         }
+        Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
         Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),
