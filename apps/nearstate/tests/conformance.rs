@@ -85,3 +85,8 @@ fn lmdb_keeps_the_promises() {
 fn memcached_keeps_the_promises() {
     holds("memcached", None);
 }
+
+#[test]
+fn geode_keeps_the_promises() {
+    if_installed("geode", None);
+}

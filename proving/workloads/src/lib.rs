@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod peer_commands;
 pub mod conformance;
 pub mod deliver;
 pub mod commands;
@@ -16,6 +17,7 @@ pub mod client;
 pub mod schedule;
 pub mod meter;
 pub mod targets;
+pub mod peers;
 pub mod processes;
 pub mod workloads;
 pub mod protocol;

@@ -6,13 +6,14 @@
 //! digits as `TABLE#HEX`.
 
 use super::joined::{hand_over, joined};
-use super::started::{Started, first_line, free_port, installed};
+use super::started::{Started, first_line, free_port};
 use super::wire::{Socket, Wire, digits, number};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
     TableSchema, Tag,
 };
+use crate::peers::installed;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 use std::ffi::OsString;

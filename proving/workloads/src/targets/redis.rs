@@ -2,10 +2,11 @@
 //! port of the loopback interface, in memory alone, with one thread for requests.
 
 use super::resp::Resp;
-use super::started::{Started, first_line, free_port, installed};
+use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{Connection, Schema};
+use crate::peers::installed;
 use nearstate_bench::keeper::own_program;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};

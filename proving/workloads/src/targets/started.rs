@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::Need;
@@ -140,23 +140,6 @@ pub(crate) fn free_port() -> Result<u16> {
         .map_err(|e| system("finding a free port on the loopback interface", &e))
 }
 
-/// Where a program is, by `PATH`; and where servers are that no user calls.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|p| p.is_file())
-}
-
-/// A program that has to be there.
-pub(crate) fn installed(name: &str, package: &str) -> Result<PathBuf> {
-    program(name).ok_or_else(|| Error::BadArgument {
-        detail: format!(
-            "{name} is not installed: `nearstate bench peers install {package}` does that, or \
-             apt-get install -y {package}"
-        ),
-    })
-}
-
 /// What a program says of its version: the first line of its output.
 pub(crate) fn first_line(program: &Path, word: &str) -> Result<String> {
     let output = std::process::Command::new(program)
@@ -188,12 +171,5 @@ mod tests {
         assert_eq!(text.unwrap().split_whitespace().nth(1), Some(cpu.to_string().as_str()));
         assert_eq!(sched_getaffinity(None).unwrap(), before);
         assert!(on_cpus(&[CpuSet::MAX_CPU], || Ok(())).is_err());
-    }
-
-    #[test]
-    fn a_program_that_nobody_has_is_named_with_what_brings_it() {
-        let error = installed("a-program-that-nobody-has", "its-package").unwrap_err().to_string();
-        assert!(error.contains("peers install its-package"), "{error}");
-        assert!(program("sh").is_some());
     }
 }

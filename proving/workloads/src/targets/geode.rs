@@ -1,0 +1,609 @@
+//! Apache Geode, paper 2's store: a locator and servers, each a Java process of its own, and our
+//! program's front door in the first of them (`proving/peers/geode`).
+//!
+//! Layouts: `partitioned[:SERVERS[:COPIES]]` (one server, no copies), `replicated[:SERVERS]` (two),
+//! `zones[:SERVERS[:COPIES]]` (two, one copy): each server holds its zone's records in a replicated
+//! region of its own, and what is put goes to a partitioned region of all of them as well.
+
+use super::started::{Started, free_port};
+use super::wire::{Socket, Wire};
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table, Tag,
+};
+use crate::peers::{Geode, installed};
+use nearstate_model::limits::TRANSACTION_TRIES;
+use nearstate_model::{Error, Result};
+use std::ffi::OsString;
+use std::net::TcpStream;
+use std::path::Path;
+
+/// Heap of a server in MiB at the least, and of all that it may hold.
+const HEAP_MIB_MIN: u64 = 1024;
+
+/// Heap of the locator, which holds nothing.
+const LOCATOR_HEAP: &str = "-Xmx256m";
+
+/// What a record takes beside its bytes on Java's heap, and so does each of its tags.
+const RECORD_ROOM: u64 = 1024;
+
+/// Servers of a layout at the most.
+const SERVERS_MAX: usize = 16;
+
+/// Requests of one message.
+const TOGETHER: usize = 256;
+
+/// What Geode 1.15 has to be let into on Java 17, as its manual says.
+const OPENINGS: [&str; 6] = [
+    "--add-exports=java.management/com.sun.jmx.remote.security=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.net=ALL-UNNAMED",
+];
+
+const NO_ORDER: &str = "Geode's regions have no order of keys";
+
+/// Geode as a target.
+#[derive(Clone, Copy, Debug)]
+pub struct GeodeTarget;
+
+impl Target for GeodeTarget {
+    fn name(&self) -> &'static str {
+        "geode"
+    }
+
+    fn version(&self) -> Result<String> {
+        installed("java", "geode")?;
+        Geode::here()?;
+        Ok("Apache Geode 1.15.1, asked through our front door in a server's process".to_owned())
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Native,
+            unique_tag: Way::Emulated(
+                "a second region: putIfAbsent, then the record; given back if another is taken",
+            ),
+            transaction: Way::Native,
+            scan: Way::Declined(NO_ORDER),
+            pipeline: Way::Emulated("frames in one message, which the front door does in turn"),
+            shared: Way::Native,
+        }
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        Ok(Box::new(Cluster::start(need)?))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let wire = Wire::new(Socket::at(address)?);
+        let mut connection = GeodeConnection { wire, schema: *schema, owed: 0 };
+        connection.ping()?;
+        Ok(Box::new(connection))
+    }
+}
+
+/// A layout, as it was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Layout {
+    name: &'static str,
+    servers: usize,
+    copies: usize,
+}
+
+fn layout(text: Option<&str>) -> Result<Layout> {
+    let text = text.unwrap_or("partitioned");
+    let wrong = || Error::BadArgument {
+        detail: format!(
+            "{text:?} is no layout of geode: give partitioned[:SERVERS[:COPIES]], \
+             replicated[:SERVERS] or zones[:SERVERS[:COPIES]], with {SERVERS_MAX} servers and 3 \
+             copies at the most"
+        ),
+    };
+    let mut words = text.split(':');
+    let (name, servers, copies) = match words.next() {
+        Some("partitioned") => ("partitioned", 1, 0),
+        Some("replicated") => ("replicated", 2, 0),
+        Some("zones") => ("zones", 2, 1),
+        _ => return Err(wrong()),
+    };
+    let mut number = |default: usize| match words.next() {
+        None => Ok(default),
+        Some(word) => word.parse().map_err(|_| wrong()),
+    };
+    let found = Layout { name, servers: number(servers)?, copies: number(copies)? };
+    let is_right = (1..=SERVERS_MAX).contains(&found.servers) && found.copies <= 3;
+    if is_right && words.next().is_none() { Ok(found) } else { Err(wrong()) }
+}
+
+/// The processes of a database.
+#[derive(Debug)]
+struct Cluster {
+    address: String,
+    all: Vec<Started>,
+}
+
+impl Cluster {
+    fn start(need: &Need) -> Result<Self> {
+        let layout = layout(need.layout.as_deref())?;
+        let (java, geode) = (installed("java", "geode")?, Geode::here()?);
+        let locator = free_port()?;
+        let port = locator.to_string();
+        let mut first = Started::new("geode's locator", need, &java, |folder| {
+            let role = ["locator", &port, &folder.to_string_lossy()].map(str::to_owned);
+            words(&geode, &[LOCATOR_HEAP.to_owned()], &role)
+        })?;
+        first.wait(|| TcpStream::connect(("127.0.0.1", locator)).is_ok())?;
+        let mut all = vec![first];
+        let mut doors = Vec::new();
+        for number in 0..layout.servers {
+            let door = free_port()?;
+            let server = |folder: &Path| {
+                server_words(&geode, need, &layout, (number, door, locator), folder)
+            };
+            all.push(Started::new("geode's server", need, &java, server)?);
+            doors.push(format!("127.0.0.1:{door}"));
+        }
+        // Each server knows its locator and all other servers. The first one is asked last: then all
+        // regions are there, and it gives their buckets homes.
+        for (started, door) in all.iter_mut().skip(1).zip(&doors).rev() {
+            let wanted = (i64::from(started.process()), layout.servers);
+            started.wait(|| who_answers(door).is_ok_and(|there| there == wanted))?;
+        }
+        let address = doors.into_iter().next().unwrap_or_default();
+        Ok(Self { address, all })
+    }
+}
+
+fn words(geode: &Geode, machine: &[String], role: &[String]) -> Vec<OsString> {
+    let mut words: Vec<OsString> = OPENINGS.map(OsString::from).to_vec();
+    words.extend(machine.iter().map(OsString::from));
+    words.extend(["-cp", &geode.class_path, "NearstateGeode"].map(OsString::from));
+    words.extend(role.iter().map(OsString::from));
+    words
+}
+
+fn server_words(
+    geode: &Geode,
+    need: &Need,
+    layout: &Layout,
+    (number, door, locator): (usize, u16, u16),
+    folder: &Path,
+) -> Vec<OsString> {
+    let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+    let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
+    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+    // Half of a heap is left to the collector.
+    let heap = (bytes >> 20).saturating_mul(2).max(HEAP_MIB_MIN);
+    // Without it a transaction would not notice that what it has read was changed.
+    let machine = [format!("-Xmx{heap}m"), "-Dgemfire.detectReadConflicts=true".to_owned()];
+    let mut role: Vec<String> = vec!["server".to_owned(), number.to_string(), door.to_string()];
+    role.extend([locator.to_string(), folder.to_string_lossy().into_owned()]);
+    role.extend([layout.name.to_owned(), layout.servers.to_string(), layout.copies.to_string()]);
+    for table in need.schema.tables {
+        let rules = table.tags.iter().map(|rule| if rule.is_unique { 'u' } else { 'n' });
+        let rules = rules.collect::<String>();
+        role.push(format!("{}:{}:{rules}", table.name, table.parts.len()));
+    }
+    words(geode, &machine, &role)
+}
+
+/// The process behind a front door, and how many members it knows.
+fn who_answers(address: &str) -> Result<(i64, usize)> {
+    let wire = Wire::new(Socket::at(address)?);
+    GeodeConnection { wire, schema: Schema { tables: &[] }, owed: 0 }.ping()
+}
+
+impl Database for Cluster {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.all.iter().flat_map(Started::processes).collect()
+    }
+
+    fn memory_bytes(&mut self) -> Option<u64> {
+        Some(self.all.iter().map(Started::memory_bytes).sum())
+    }
+
+    fn alive(&mut self) -> Result<()> {
+        self.all.iter_mut().try_for_each(Started::alive)
+    }
+}
+
+/// Operations of the front door.
+const PING: u8 = 0;
+const READ: u8 = 1;
+const PUT: u8 = 2;
+const CHANGE: u8 = 3;
+const DELETE: u8 = 4;
+const FIND: u8 = 5;
+const BEGIN: u8 = 6;
+const COMMIT: u8 = 7;
+const ROLLBACK: u8 = 8;
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    No,
+    Yes,
+    Conflict,
+}
+
+#[derive(Debug)]
+struct GeodeConnection {
+    wire: Wire<Socket>,
+    schema: Schema,
+    /// Answers to requests that were not waited for: the beginning and the writes of a transaction.
+    owed: usize,
+}
+
+impl GeodeConnection {
+    fn ping(&mut self) -> Result<(i64, usize)> {
+        self.frame(PING, |_| Ok(()))?;
+        self.wire.send()?;
+        self.status(&[])?;
+        let process = self.wire.take(8)?.try_into().map_or(0, i64::from_be_bytes);
+        Ok((process, usize::from(self.byte()?)))
+    }
+
+    /// Writes a frame whose fields `fill` writes. Nothing of it stays after an error.
+    #[inline]
+    fn frame(
+        &mut self,
+        operation: u8,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let out = &mut self.wire.out;
+        let begin = out.len();
+        out.extend_from_slice(&[0, 0, 0, 0, operation]);
+        fill(out).inspect_err(|_| out.truncate(begin))?;
+        let length = u32::try_from(out.len() - begin - 4).unwrap_or(u32::MAX);
+        if let Some(place) = out.get_mut(begin..begin + 4) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+        Ok(())
+    }
+
+    /// Sends, and reads the answers that were not waited for.
+    fn send(&mut self) -> Result<()> {
+        self.wire.send()?;
+        let mut outcome = Ok(());
+        while self.owed > 0 {
+            self.owed -= 1;
+            let status = self.status(&[]);
+            outcome = outcome.and(status.map(drop));
+        }
+        outcome
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        Ok(self.wire.take(1)?.first().copied().unwrap_or(0))
+    }
+
+    fn bytes(&mut self) -> Result<&[u8]> {
+        let length = self.wire.take(2)?.try_into().map_or(0, u16::from_be_bytes);
+        self.wire.take(usize::from(length))
+    }
+
+    /// How an answer begins. `tags` are those that were asked for.
+    #[inline]
+    fn status(&mut self, tags: &[(&'static str, &[u8])]) -> Result<Status> {
+        match self.byte()? {
+            0 => Ok(Status::No),
+            1 => Ok(Status::Yes),
+            2 => Ok(Status::Conflict),
+            3 => Err(self.taken(tags)?),
+            4 => {
+                let text = String::from_utf8_lossy(self.bytes()?).into_owned();
+                Err(Error::Backend { detail: format!("geode: {text}") })
+            }
+            other => Err(self.wire.strange(&format!("with status {other}"))),
+        }
+    }
+
+    #[cold]
+    fn taken(&mut self, tags: &[(&'static str, &[u8])]) -> Result<Error> {
+        let tag = usize::from(self.byte()?);
+        let holder = String::from_utf8_lossy(self.bytes()?).into_owned();
+        let (name, value) = tags.get(tag).copied().unwrap_or(("?", b""));
+        let value = String::from_utf8_lossy(value).into_owned();
+        Ok(Error::TagTaken { tag: name.to_owned(), value, holder })
+    }
+
+    /// Names and values by the number of the tag, for a refusal.
+    fn told<'a>(&self, table: Table, tags: &[Tag<'a>]) -> Vec<(&'static str, &'a [u8])> {
+        let rules = self.schema.tables.get(table.0).map_or(&[][..], |table| table.tags);
+        let value = |number: usize| tags.iter().find(|(tag, _)| *tag == number);
+        let told = |(number, rule): (usize, &crate::access::TagRule)| {
+            (rule.name, value(number).map_or(&[][..], |(_, value)| *value))
+        };
+        rules.iter().enumerate().map(told).collect()
+    }
+
+    fn ask(&mut self, request: &Request<'_>) -> Result<()> {
+        match request {
+            Request::Read { table, key, wanted } => self.frame(READ, |out| {
+                table_and_key(out, *table, key)?;
+                out.extend_from_slice(&wanted.0.to_be_bytes());
+                Ok(())
+            }),
+            Request::Put { table, entry } => self.frame(PUT, |out| {
+                table_and_key(out, *table, entry.key)?;
+                write_parts(out, entry.parts);
+                write_tags(out, entry.tags)?;
+                write_tags(out, entry.tags_before)
+            }),
+            Request::Change { table, change } => self.frame(CHANGE, |out| {
+                let (before, after) = change.tags.unwrap_or_default();
+                table_and_key(out, *table, change.key)?;
+                write_parts(out, change.parts);
+                write_tags(out, after)?;
+                write_tags(out, before)
+            }),
+            Request::Delete { table, key, tags } => self.frame(DELETE, |out| {
+                table_and_key(out, *table, key)?;
+                write_tags(out, tags)
+            }),
+        }
+    }
+
+    #[inline]
+    fn hear(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+        let status = match request {
+            Request::Read { .. } => {
+                let status = self.status(&[])?;
+                if status == Status::Yes {
+                    self.hear_parts(hear)?;
+                }
+                return Ok(status == Status::Yes);
+            }
+            Request::Put { table, entry } if !entry.tags.is_empty() => {
+                let told = self.told(*table, entry.tags);
+                self.status(&told)?
+            }
+            Request::Change { table, change } if change.tags.is_some() => {
+                let told = self.told(*table, change.tags.unwrap_or_default().1);
+                self.status(&told)?
+            }
+            Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => {
+                self.status(&[])?
+            }
+        };
+        Ok(status == Status::Yes)
+    }
+
+    fn hear_parts(&mut self, hear: &mut Hear<'_>) -> Result<()> {
+        for _ in 0..self.byte()? {
+            let part = usize::from(self.byte()?);
+            let length = self.wire.take(4)?.try_into().map_or(0, u32::from_be_bytes);
+            hear(part, self.wire.take(length as usize)?);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+        self.ask(request)?;
+        self.send()?;
+        self.hear(request, hear)
+    }
+
+    fn order(&mut self, operation: u8) -> Result<Status> {
+        self.frame(operation, |_| Ok(()))?;
+        self.send()?;
+        self.status(&[])
+    }
+}
+
+fn table_and_key(out: &mut Vec<u8>, table: Table, key: &[u8]) -> Result<()> {
+    out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
+    short(out, key)
+}
+
+/// Bytes with a length of 16 bits.
+fn short(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+    let length =
+        u16::try_from(bytes.len()).map_err(|_| Error::KeyTooLarge { bytes: bytes.len() })?;
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+fn write_parts(out: &mut Vec<u8>, parts: &[Part<'_>]) {
+    out.push(u8::try_from(parts.len()).unwrap_or(u8::MAX));
+    for (part, bytes) in parts {
+        out.push(u8::try_from(*part).unwrap_or(u8::MAX));
+        out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+        out.extend_from_slice(bytes);
+    }
+}
+
+fn write_tags(out: &mut Vec<u8>, tags: &[Tag<'_>]) -> Result<()> {
+    out.push(u8::try_from(tags.len()).unwrap_or(u8::MAX));
+    for (tag, value) in tags {
+        out.push(u8::try_from(*tag).unwrap_or(u8::MAX));
+        short(out, value)?;
+    }
+    Ok(())
+}
+
+impl Access for GeodeConnection {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.alone(&Request::Read { table, key, wanted }, hear)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.alone(&Request::Put { table, entry: *entry }, &mut |_, _| {}).map(drop)
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.alone(&Request::Change { table, change: *change }, &mut |_, _| {})
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.alone(&Request::Delete { table, key, tags }, &mut |_, _| {})
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.frame(FIND, |out| {
+            out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
+            out.push(u8::try_from(tag.0).unwrap_or(u8::MAX));
+            short(out, tag.1)?;
+            out.extend_from_slice(&wanted.0.to_be_bytes());
+            Ok(())
+        })?;
+        self.send()?;
+        if self.status(&[])? != Status::Yes {
+            return Ok(false);
+        }
+        key.clear();
+        key.extend_from_slice(self.bytes()?);
+        self.hear_parts(hear)?;
+        Ok(true)
+    }
+
+    fn scan(
+        &mut self,
+        _: Table,
+        _: &[u8],
+        _: usize,
+        _: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        Err(Error::BadArgument { detail: NO_ORDER.to_owned() })
+    }
+}
+
+/// A connection within a transaction: puts without tags are not waited for.
+struct InTransaction<'c>(&'c mut GeodeConnection);
+
+impl Access for InTransaction<'_> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.0.read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        if !entry.tags.is_empty() {
+            return self.0.put(table, entry);
+        }
+        self.0.ask(&Request::Put { table, entry: *entry })?;
+        self.0.owed += 1;
+        Ok(())
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.0.change(table, change)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.0.delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.0.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.0.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for GeodeConnection {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        for _ in 0..TRANSACTION_TRIES {
+            self.frame(BEGIN, |_| Ok(()))?;
+            self.owed += 1;
+            let outcome = body(&mut InTransaction(self));
+            if let Err(e) = outcome {
+                // What it says of a transaction that is gone changes nothing.
+                let _ = self.order(ROLLBACK);
+                return Err(e);
+            }
+            match self.order(COMMIT)? {
+                Status::Yes => return Ok(()),
+                Status::Conflict => {}
+                Status::No => return Err(self.wire.strange("a commit with no")),
+            }
+        }
+        Err(Error::Deadline { tries: TRANSACTION_TRIES })
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (round, some) in requests.chunks(TOGETHER).enumerate() {
+            some.iter().try_for_each(|request| self.ask(request))?;
+            self.send()?;
+            let mut refused = None;
+            for (at, request) in some.iter().enumerate() {
+                let number = round * TOGETHER + at;
+                let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
+                match self.hear(request, &mut part) {
+                    Ok(done) => hear(number, Reply::Done(done)),
+                    // The answers behind it have to be read all the same.
+                    Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
+                    Err(e) => return Err(e),
+                }
+            }
+            refused.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_is_read_and_nonsense_is_refused() {
+        let read = |text: &str| layout(Some(text)).unwrap();
+        assert_eq!(layout(None).unwrap(), Layout { name: "partitioned", servers: 1, copies: 0 });
+        assert_eq!(read("replicated:3"), Layout { name: "replicated", servers: 3, copies: 0 });
+        assert_eq!(read("zones"), Layout { name: "zones", servers: 2, copies: 1 });
+        assert_eq!(read("partitioned:4:2"), Layout { name: "partitioned", servers: 4, copies: 2 });
+        for wrong in ["", "none", "zones:0", "zones:17", "zones:2:4", "zones:2:1:1", "zones:x"] {
+            assert!(layout(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}
