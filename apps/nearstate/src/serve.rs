@@ -44,6 +44,9 @@ pub(crate) fn run(serve: &Serve) -> Result<()> {
     let outcome = guard::users(&settings, &layers).and_then(|users| {
         guard::addresses(&settings, &users)?;
         let tls = guard::tls(&settings)?;
+        if layers.is_plain_left_out() {
+            log::say(log::NO_PLAIN_TCP, &[]);
+        }
         serve_until_told(&settings, users, tls.as_ref(), begin)
     });
     log::flush();

@@ -33,6 +33,9 @@ events! {
          `limits.drain_max`.";
     SHUTTING_DOWN_AT_ONCE = "NS-1006" Warn "second signal, ending at once",
         "Nothing that was acknowledged is lost; clients see their connections cut.";
+    NO_PLAIN_TCP = "NS-1007" Info "no plain TCP: clients have to show certificates",
+        "`tls.client_authorities` is set and `listen` is not. Say `listen` if clients of this host \
+         may come in without a certificate.";
 
     OPEN_TO_ALL = "NS-2001" Warn "anybody who reaches this address may do everything",
         "Somebody has said `insecure`. Declare users, or keep strangers away by other means.";

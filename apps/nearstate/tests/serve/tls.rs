@@ -203,6 +203,35 @@ fn a_certificate_says_who_a_client_is_and_without_one_nobody_comes_in() {
 }
 
 #[test]
+fn where_certificates_are_asked_for_nobody_comes_in_over_plain_tcp_unless_it_is_said() {
+    let guarded = Guarded::new();
+    let clients = Authority::new();
+    let authorities = guarded.write("authorities", &clients.0.pem(), 0o644);
+    let begin = |more: &[&str]| {
+        let mut command = serve(&guarded.folder.path("r"));
+        command.args(["--cores", "1", "--max", "64MiB", "--tls-listen", "127.0.0.1:0"]);
+        command.arg("--tls-certificate").arg(guarded.folder.path("certificate"));
+        command.arg("--tls-key").arg(guarded.folder.path("key"));
+        command.arg("--tls-client-authorities").arg(&authorities);
+        start(command.args(more))
+    };
+    let mut node = begin(&[]);
+    assert!(node.log().contains("info NS-1007 no plain TCP"), "{}", node.log());
+    let [unix, tls] = node.addresses.as_slice() else { panic!("{:?}", node.addresses) };
+    assert!(unix.starts_with("unix:") && tls.starts_with("127.0.0.1:"), "{:?}", node.addresses);
+    assert_eq!(Client::unix(&guarded.folder.path("r.sock")).ask(&["PING"]), "+PONG");
+    let port = tls.rsplit(':').next().unwrap();
+    let mut plain = Client::tcp(&format!("127.0.0.1:{port}"));
+    assert!(plain.send(&[b"PING"]).and_then(|()| plain.receive()).is_err());
+    node.signal("-TERM");
+    assert!(node.wait().success());
+    let node = begin(&["--listen", "127.0.0.1:0"]);
+    assert!(!node.log().contains("NS-1007"), "{}", node.log());
+    assert_eq!(node.addresses.len(), 3, "{:?}", node.addresses);
+    assert_eq!(node.tcp().ask(&["PING"]), "+PONG", "somebody has said so");
+}
+
+#[test]
 fn what_tls_lacks_is_said_before_anything_is_created() {
     let guarded = Guarded::new();
     let local = "127.0.0.1:0";
