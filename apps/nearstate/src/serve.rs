@@ -122,9 +122,8 @@ fn attach(settings: &Settings) -> Result<Region> {
         mode: settings.region_mode.0,
         ..CreateOptions::default()
     };
-    let was_there = settings.region.exists();
     let region = Region::attach_or_create(&settings.region, &options)?;
-    guard::region(settings, was_there);
+    guard::region(settings);
     let seen = region.inspect()?;
     log::say(
         log::REGION_ATTACHED,
