@@ -219,6 +219,19 @@ impl<'m> Cell<'m> {
         child.value()
     }
 
+    /// Bytes of the heap that are taken for it and for the cells that it owns.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    pub fn taken_bytes(&self) -> Result<u64, Damage> {
+        let mut bytes = class::bytes_of(self.head()? as u8);
+        for index in 0..self.children() {
+            let child = Self::new(self.map, self.child(index)?)?;
+            bytes += class::bytes_of(child.head()? as u8);
+        }
+        Ok(bytes)
+    }
+
     /// The version of the record.
     #[inline]
     pub const fn version(&self) -> u64 {

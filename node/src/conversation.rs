@@ -99,8 +99,9 @@ pub trait Conversation {
     /// travel ([`nearstate_near::answer`]), or says why there are none, and the conversation goes
     /// on as before. A conversation that never asks needs none of it.
     fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
-    /// Bytes that the conversation keeps for its client while it waits: they count as those of half
-    /// requests do, for [`crate::Limits::core_bytes_max`].
+
+    /// Bytes that the conversation keeps for its client while it waits, whatever they are: they
+    /// count as those of half requests do, for [`crate::Limits::core_bytes_max`].
     fn kept(&self) -> usize {
         0
     }
@@ -241,8 +242,9 @@ impl fmt::Display for Refusal {
             ),
             Self::OutOfMemory { max } => write!(
                 f,
-                "half sent requests and unread answers of all clients of this core passed {max} \
-                 bytes; send smaller requests, or raise limits.core_bytes_max"
+                "half sent requests, unread answers, subscriptions, queues and walks of all \
+                 clients of this core passed {max} bytes; ask for less at once, or raise \
+                 limits.core_bytes_max"
             ),
         }
     }

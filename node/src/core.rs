@@ -163,6 +163,8 @@ counts! {
     out_of_memory,
     /// Connections closed because the client did not come to terms about TLS.
     no_tls,
+    /// Connections closed because the client wrote into its ring what no client writes.
+    ring_faults,
     /// Connections cut at the end of a shutdown.
     cut,
     /// Bytes from clients.

@@ -29,7 +29,7 @@ pub use conversation::{
     Conversation, Dismissal, ENOUGH, Face, FaceOnCore, Heard, Origin, Peer, Reason, Refusal, Then,
 };
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
-pub use limits::Limits;
+pub use limits::{Limits, RINGS_MAX};
 pub use listener::Address;
 pub use lookout::Lookout;
 pub use nearstate_near::Near;

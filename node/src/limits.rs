@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use nearstate_model::limits::VALUE_BYTES_MAX;
 
-/// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
-/// client is told so, and goes on over its socket.
-pub(crate) const RINGS_MAX: usize = 1024;
+/// Rings of the node unless an operator says otherwise: 132 MiB of memory.
+pub const RINGS_MAX: usize = 1024;
 
 /// The bounds of connections. Each has a default; an operator may set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +21,9 @@ pub struct Limits {
     /// are an answer; a conversation adds no further one while [`crate::ENOUGH`] bytes are waiting.
     /// A client with more is closed, and counted as slow.
     pub output_bytes_max: usize,
-    /// Bytes that all connections of a core keep for half requests and unread answers. The
-    /// connection that would pass it is closed: thousands of clients within their own bounds could
-    /// fill the machine's memory.
+    /// Bytes that all connections of a core keep for half requests, unread answers, and whatever
+    /// their conversations keep. The connection that would pass it is closed: thousands of clients
+    /// within their own bounds could fill the machine's memory.
     pub core_bytes_max: usize,
     /// How long a request may be half sent, before [`Limits::input_bytes_per_second_min`] counts.
     /// Clients send a request in one piece; whoever sends it byte by byte is closed.
@@ -43,6 +42,9 @@ pub struct Limits {
     /// Connections that the kernel keeps until a core accepts them; the kernel refuses the next.
     /// Shortened by `net.core.somaxconn`.
     pub backlog: i32,
+    /// Rings of the node, over all cores: 132 KiB of memory each, taken when it is made. The next
+    /// client is told so, and goes on over its socket. 0: no rings.
+    pub rings_max: usize,
 }
 
 impl Default for Limits {
@@ -58,6 +60,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(300),
             drain_max: Duration::from_secs(5),
             backlog: 4096,
+            rings_max: RINGS_MAX,
         }
     }
 }

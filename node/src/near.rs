@@ -15,9 +15,8 @@ use nearstate_near::{Near, PipeEnd, Wants, call, send};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-use crate::core::Core;
+use crate::core::{Core, CoreMetric};
 use crate::executor::{Lookout, look_out};
-use crate::limits::RINGS_MAX;
 
 /// How many rings the node has.
 #[derive(Clone, Debug, Default)]
@@ -28,14 +27,15 @@ pub(crate) struct Rings(Arc<AtomicUsize>);
 struct Counted(Rings);
 
 impl Rings {
-    fn admit(&self) -> Result<Counted> {
+    fn admit(&self, max: usize) -> Result<Counted> {
         let counted = Counted(self.clone());
-        if self.0.fetch_add(1, Ordering::Relaxed) < RINGS_MAX {
+        if self.0.fetch_add(1, Ordering::Relaxed) < max {
             return Ok(counted);
         }
         Err(Error::Full {
             detail: format!(
-                "the node has {RINGS_MAX} rings, as many as it may; go on over the socket"
+                "the node has {max} rings, as many as it may (limits.rings_max); go on over the \
+                 socket"
             ),
         })
     }
@@ -61,6 +61,7 @@ struct Ring {
     shared: Rc<Shared>,
     /// The socket has ended: what is in the ring is all.
     is_over: bool,
+    metric: Arc<CoreMetric>,
     _counted: Counted,
 }
 
@@ -117,14 +118,15 @@ impl NearLine {
                 Ok(Parcel { descriptors: vec![files.file, files.anchor], ring: None })
             }
             Near::Ring => {
-                let counted = self.rings.admit()?;
+                let counted = self.rings.admit(core.limits().rings_max)?;
                 let (end, memory) = PipeEnd::create()?;
                 let shared = Rc::new(Shared {
                     end: RefCell::new(end),
                     wants: Cell::default(),
                     is_listed: Cell::default(),
                 });
-                let ring = Ring { shared, is_over: false, _counted: counted };
+                let metric = Arc::clone(core.metric());
+                let ring = Ring { shared, is_over: false, metric, _counted: counted };
                 Ok(Parcel { descriptors: vec![memory], ring: Some(ring) })
             }
         }
@@ -158,6 +160,13 @@ impl NearLine {
 }
 
 impl Ring {
+    /// The client has written what no client writes. The connection ends with it, so it is counted
+    /// once.
+    fn broken(&self, error: &Error) -> io::Error {
+        self.metric.ring_faults.add(1);
+        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+    }
+
     /// Nothing can be done now: hears the calls, and looks out. `Ready`: look again. Not asked
     /// twice in one poll if there were calls, for a client may call for ever.
     fn wait(
@@ -196,7 +205,8 @@ impl Ring {
         loop {
             let was_over = self.is_over;
             let free = into.initialize_unfilled();
-            let moved = self.shared.end.borrow_mut().read(free).map_err(|e| broken(&e))?;
+            let read = self.shared.end.borrow_mut().read(free);
+            let moved = read.map_err(|e| self.broken(&e))?;
             if moved.must_call {
                 call(socket.as_fd());
             }
@@ -219,7 +229,8 @@ impl Ring {
             if self.is_over {
                 return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe)));
             }
-            let moved = self.shared.end.borrow_mut().write(bytes).map_err(|e| broken(&e))?;
+            let written = self.shared.end.borrow_mut().write(bytes);
+            let moved = written.map_err(|e| self.broken(&e))?;
             if moved.must_call {
                 call(socket.as_fd());
             }
@@ -230,10 +241,6 @@ impl Ring {
             ready!(self.wait(socket, cx, Wants { bytes: false, room: true }))?;
         }
     }
-}
-
-fn broken(error: &Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
 impl AsyncRead for NearLine {

@@ -74,7 +74,7 @@ pub use lookup::Values;
 pub use members::Members;
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
-    event_descriptor, now_ms_coarse, without_signals,
+    event_descriptor, now_ms_coarse, since_boot, without_signals,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;

@@ -97,6 +97,15 @@ impl<'s> View<'s> {
         self.version
     }
 
+    /// Bytes of the region's heap that this version of the record takes, its blocks included; not
+    /// its share of the indexes. Linear in the number of blocks.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn taken_bytes(&self) -> Result<u64> {
+        Ok(self.cell.taken_bytes()?)
+    }
+
     /// The bytes of a named block. Linear in the number of blocks.
     pub fn block(&self, name: &str) -> Option<&[u8]> {
         self.blocks().find(|(found, _)| *found == name).map(|(_, bytes)| bytes)

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nearstate_store::{
-    BlockChange, CreateOptions, Kind, Labels, Namespace, Region, Schema, Session, check,
+    BlockChange, Condition, CreateOptions, Kind, Labels, Namespace, Region, Schema, Session, check,
 };
 
 fn open(each: impl Fn(&Session, Namespace)) {
@@ -49,6 +49,22 @@ fn a_walk_in_parts_meets_what_stays_once_though_the_index_grows() {
         let mut stayed: Vec<Vec<u8>> = (0..300_u32).map(|n| n.to_le_bytes().to_vec()).collect();
         stayed.sort_unstable();
         assert_eq!(met, stayed);
+    });
+}
+
+#[test]
+fn a_view_says_what_its_record_takes_with_its_blocks() {
+    open(|session, ns| {
+        session.put(ns, b"small", b"v").unwrap();
+        session.put(ns, b"large", &[7; 5000]).unwrap();
+        let bytes = vec![7; 3000];
+        let blocks: Vec<BlockChange<'_>> =
+            ["a", "b", "c"].iter().map(|name| BlockChange { name, bytes: Some(&bytes) }).collect();
+        session.patch(ns, b"parts", &blocks, Condition::Always).unwrap();
+        let taken = |key: &[u8]| session.get(ns, key).unwrap().unwrap().taken_bytes().unwrap();
+        assert_eq!(taken(b"small"), 64);
+        assert!((5049..=6400).contains(&taken(b"large")), "{}", taken(b"large"));
+        assert!((9000..=12_000).contains(&taken(b"parts")), "{}", taken(b"parts"));
     });
 }
 

@@ -6,8 +6,7 @@ use nearstate_model::{Error, Result};
 use serde_json::{Map, Value as Json};
 
 use crate::draw::Draw;
-use crate::layout::is_zero;
-use crate::value::{Value, kind_of};
+use crate::value::{Value, is_zero, kind_of};
 
 /// The error of bytes that are not a context.
 #[cold]
@@ -42,6 +41,27 @@ pub(crate) fn insert(object: &mut Map<String, Json>, name: &str, value: Json) {
 #[inline]
 pub(crate) fn drawn<T: Value>(draw: u64, number: u64) -> T {
     T::drawn(Draw::new(draw, if T::SALT == 0 { number + 1 } else { T::SALT }))
+}
+
+/// What is wrong with the bytes that a block begins with.
+#[inline]
+pub(crate) fn check_head(
+    head: &[u8],
+    known: u8,
+    variables: usize,
+) -> std::result::Result<(), &'static str> {
+    let Some((format, present)) = head.split_first() else { return Err("has no head") };
+    if *format != known {
+        return Err("is of a format that this program does not know");
+    }
+    let mut left = variables;
+    for byte in present {
+        if left < 8 && byte >> left != 0 {
+            return Err("has variables that do not exist");
+        }
+        left = left.saturating_sub(8);
+    }
+    Ok(())
 }
 
 /// What is wrong with the bytes of a variable.
@@ -130,9 +150,15 @@ macro_rules! contexts {
 
             /// True if the variable is there.
             pub fn has(self, variable: Variable) -> bool {
-                let place = $crate::layout::place(ROWS, variable as usize);
-                let byte = self.bytes.get(place.present_at).copied().unwrap_or_default();
-                byte & place.present_bit != 0
+                match variable {
+                    $(Variable::$Variable => {
+                        const PLACE: $crate::layout::Place =
+                            $crate::layout::place(ROWS, Variable::$Variable as usize);
+                        $crate::layout::is_present::<
+                            CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                        >(self.bytes)
+                    })+
+                }
             }
 
             /// The bytes of a variable, if it is there.
@@ -235,11 +261,14 @@ macro_rules! contexts {
                 block: impl Fn(Block) -> Option<&'a [u8]>,
             ) -> nearstate_model::Result<Self> {
                 let mut context = Self::EMPTY;
+                let mut blocks = BlockSet::EMPTY;
                 for each in BLOCKS {
                     if let Some(bytes) = block(*each) {
-                        context.set_block(*each, bytes)?;
+                        context.place_block(*each, bytes)?;
+                        blocks = blocks.with(*each);
                     }
                 }
+                check(&context.bytes, blocks)?;
                 Ok(context)
             }
 
@@ -255,21 +284,52 @@ macro_rules! contexts {
                 &self.bytes
             }
 
+            /// Replaces the whole context, as [`Context::place_block`] replaces a block.
+            ///
+            /// # Errors
+            /// `BadArgument`: other than [`CONTEXT_BYTES`] bytes.
+            #[inline]
+            pub fn place(&mut self, bytes: &[u8]) -> nearstate_model::Result<()> {
+                let Ok(bytes) = bytes.try_into() else {
+                    return $crate::context::no_context(format_args!(
+                        "{} bytes, and a context has {CONTEXT_BYTES}", bytes.len()
+                    ));
+                };
+                self.bytes = bytes;
+                Ok(())
+            }
+
             /// Replaces a block.
             ///
             /// # Errors
             /// As [`View::new`], of this block; the context stays as it was.
             pub fn set_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
                 let mut changed = *self;
-                let slot = changed.bytes.get_mut(block.range()).unwrap_or_default();
+                changed.place_block(block, bytes)?;
+                check(&changed.bytes, BlockSet::EMPTY.with(block))?;
+                *self = changed;
+                Ok(())
+            }
+
+            /// Replaces a block by bytes that the caller knows to be one, as [`View`]'s are; only
+            /// their number is looked at. What is made of other bytes is not said, but that
+            /// nothing panics.
+            ///
+            /// # Errors
+            /// `BadArgument`: another number of bytes.
+            #[inline]
+            pub fn place_block(
+                &mut self,
+                block: Block,
+                bytes: &[u8],
+            ) -> nearstate_model::Result<()> {
+                let slot = self.bytes.get_mut(block.range()).unwrap_or_default();
                 if slot.len() != bytes.len() {
                     return $crate::context::no_context(format_args!(
                         "{} bytes for block {block}, which has {}", bytes.len(), slot.len()
                     ));
                 }
                 slot.copy_from_slice(bytes);
-                check(&changed.bytes, BlockSet::EMPTY.with(block))?;
-                *self = changed;
                 Ok(())
             }
 
@@ -378,10 +438,21 @@ macro_rules! contexts {
         }
 
         /// Checks the heads of some blocks, and the variables in them.
+        #[inline]
         fn check(bytes: &[u8; CONTEXT_BYTES], blocks: BlockSet) -> nearstate_model::Result<()> {
-            for block in blocks.iter() {
-                check_head(bytes, block)?;
-            }
+            $(
+                if blocks.contains(Block::$Block) {
+                    const HEAD: $crate::layout::Head =
+                        $crate::layout::head(ROWS, Block::$Block as usize);
+                    let head = $crate::layout::slot::<
+                        CONTEXT_BYTES, { HEAD.at }, { HEAD.bytes },
+                    >(bytes);
+                    if let Err(what) = $crate::context::check_head(head, FORMAT, HEAD.variables) {
+                        let block = Block::$Block;
+                        return $crate::context::no_context(format_args!("block {block} {what}"));
+                    }
+                }
+            )+
             $(
                 if blocks.contains(Block::$InBlock) {
                     const PLACE: $crate::layout::Place =
@@ -397,28 +468,6 @@ macro_rules! contexts {
                     }
                 }
             )+
-            Ok(())
-        }
-
-        fn check_head(bytes: &[u8; CONTEXT_BYTES], block: Block) -> nearstate_model::Result<()> {
-            let number = block as usize;
-            let head = bytes.get(block.range()).unwrap_or_default();
-            let Some((format, rest)) = head.split_first() else {
-                return $crate::context::no_context(format_args!("block {block} is empty"));
-            };
-            if *format != FORMAT {
-                return $crate::context::no_context(format_args!(
-                    "block {block} has format {format}, and this program knows {FORMAT}"
-                ));
-            }
-            let present = rest.iter().take($crate::layout::presence_bytes(ROWS, number));
-            for (at, byte) in present.enumerate() {
-                if byte & !$crate::layout::presence_mask(ROWS, number, at) != 0 {
-                    return $crate::context::no_context(format_args!(
-                        "block {block} has variables that do not exist"
-                    ));
-                }
-            }
             Ok(())
         }
     };

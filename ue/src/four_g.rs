@@ -161,7 +161,7 @@ schema! {
         /// What the subscriber has bought.
         subscriber_profile set_subscriber_profile SubscriberProfile: SubscriberProfile,
             "Subscriber profile" "subscriberProfile" QosParameters Profile,
-            168 "TS 29.272 clause 7.3.2" [- - - - - - - -];
+            164 "TS 29.272 clause 7.3.2" [- - - - - - - -];
         /// Class of the default bearer.
         qci set_qci Qci: Qci,
             "QCI" "qci" QosParameters Profile,

@@ -32,6 +32,17 @@ pub(crate) struct Place {
     pub present_bit: u8,
 }
 
+/// The bytes that a block begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// The first of them.
+    pub at: usize,
+    /// How many.
+    pub bytes: usize,
+    /// Variables of the block.
+    pub variables: usize,
+}
+
 /// What a block begins with: its format.
 const FORMAT_BYTES: usize = 1;
 
@@ -50,13 +61,6 @@ pub(crate) const fn count_in(rows: &[Row], block: usize) -> usize {
 /// Bytes that say which variables of a block are there.
 pub(crate) const fn presence_bytes(rows: &[Row], block: usize) -> usize {
     count_in(rows, block).div_ceil(8)
-}
-
-/// The bits of a presence byte that stand for a variable.
-pub(crate) const fn presence_mask(rows: &[Row], block: usize, byte: usize) -> u8 {
-    let count = count_in(rows, block);
-    let whole = byte * 8 + 8;
-    if count >= whole { u8::MAX } else { u8::MAX >> (whole - count) }
 }
 
 /// Bytes of a block's variables.
@@ -86,6 +90,15 @@ pub(crate) const fn block_at(rows: &[Row], block: usize) -> usize {
     at
 }
 
+/// The head of the block with this number.
+pub(crate) const fn head(rows: &[Row], block: usize) -> Head {
+    Head {
+        at: block_at(rows, block),
+        bytes: FORMAT_BYTES + presence_bytes(rows, block),
+        variables: count_in(rows, block),
+    }
+}
+
 /// The place of the variable with this number.
 pub(crate) const fn place(rows: &[Row], number: usize) -> Place {
     let (before, from) = rows.split_at(number);
@@ -109,40 +122,31 @@ pub(crate) const fn effect(rows: &[Row], number: usize, procedure: usize) -> Eff
     *effect
 }
 
-/// The blocks, a bit for each, of which the procedure writes a variable.
-pub(crate) const fn touched(rows: &[Row], procedure: usize) -> u16 {
-    let (mut number, mut set) = (0, 0);
-    while let (_, [row, ..]) = rows.split_at(number) {
-        if effect(rows, number, procedure).writes() {
-            set |= 1 << row.block;
-        }
-        number += 1;
-    }
-    set
+/// What follows from a column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The blocks, a bit for each, of which the procedure writes a variable.
+    pub touched: u16,
+    /// Those of which it writes every variable.
+    pub overwritten: u16,
+    /// Bytes of the variables that it writes.
+    pub written_bytes: usize,
 }
 
-/// The blocks, a bit for each, of which the procedure writes every variable.
-pub(crate) const fn overwritten(rows: &[Row], procedure: usize) -> u16 {
-    let (mut number, mut set) = (0, touched(rows, procedure));
+/// The facts of the procedure with this number, as far as it goes for some blocks.
+pub(crate) const fn facts(rows: &[Row], procedure: usize, blocks: u16) -> Facts {
+    let (mut number, mut facts) = (0, Facts { touched: 0, overwritten: blocks, written_bytes: 0 });
     while let (_, [row, ..]) = rows.split_at(number) {
-        if !effect(rows, number, procedure).writes() {
-            set &= !(1 << row.block);
+        let bit = 1 << row.block;
+        if bit & blocks != 0 && effect(rows, number, procedure).writes() {
+            facts.touched |= bit;
+            facts.written_bytes += row.bytes;
+        } else {
+            facts.overwritten &= !bit;
         }
         number += 1;
     }
-    set
-}
-
-/// Bytes of the variables that the procedure writes.
-pub(crate) const fn written_bytes(rows: &[Row], procedure: usize) -> usize {
-    let (mut number, mut bytes) = (0, 0);
-    while let (_, [row, ..]) = rows.split_at(number) {
-        if effect(rows, number, procedure).writes() {
-            bytes += row.bytes;
-        }
-        number += 1;
-    }
-    bytes
+    facts
 }
 
 /// A slot. Where it stands is known to the compiler, which drops the branch.
@@ -190,12 +194,6 @@ pub(crate) fn set_present<const ALL: usize, const AT: usize, const BIT: u8>(
     }
 }
 
-/// Are all these bytes 0? Without a branch for each, so that the compiler takes many at once.
-#[inline]
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().fold(0, |any, byte| any | byte) == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,14 +219,18 @@ mod tests {
         assert_eq!(place(0), at(11, 3, 10, 1));
         assert_eq!(place(2), at(14, 4, 10, 2));
         assert_eq!((block_at(&ROWS, 1), block_at(&ROWS, 2)), (9, 18));
-        assert_eq!(presence_mask(&ROWS, 0, 0), 0b11);
+        assert_eq!(head(&ROWS, 1), Head { at: 9, bytes: 2, variables: 2 });
     }
 
     #[test]
     fn blocks_are_touched_in_part_or_wholly() {
-        assert_eq!((touched(&ROWS, 0), overwritten(&ROWS, 0)), (0b10, 0));
-        assert_eq!((touched(&ROWS, 1), overwritten(&ROWS, 1)), (0b01, 0b01));
-        assert_eq!((written_bytes(&ROWS, 0), written_bytes(&ROWS, 1)), (3, 7));
+        let facts = |procedure, blocks| {
+            let Facts { touched, overwritten, written_bytes } = facts(&ROWS, procedure, blocks);
+            (touched, overwritten, written_bytes)
+        };
+        assert_eq!(facts(0, 0b11), (0b10, 0, 3));
+        assert_eq!(facts(1, 0b11), (0b01, 0b01, 7));
+        assert_eq!(facts(1, 0b10), (0, 0, 0));
     }
 
     #[test]
@@ -237,6 +239,6 @@ mod tests {
         assert_eq!(block_bytes(&rows, 0), 1 + 2 + 11);
         assert_eq!(place(&rows, 8).present_at, 2);
         assert_eq!(place(&rows, 8).present_bit, 1);
-        assert_eq!((presence_mask(&rows, 0, 0), presence_mask(&rows, 0, 1)), (0xff, 0b111));
+        assert_eq!(head(&rows, 0), Head { at: 0, bytes: 3, variables: 11 });
     }
 }

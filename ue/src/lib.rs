@@ -22,10 +22,24 @@
 //! assert_eq!((delta.len(), delta.bytes()), (1, 150));
 //! # Ok::<(), nearstate_model::Error>(())
 //! ```
+//!
+//! [`four_g`] is paper 2's Table I, whose words stand here; [`five_g`] is what an AMF keeps. The
+//! bytes of both are drawn in `spec/ue.md`. A network function sets variables by their setters
+//! (`context.set_tai(tai)`); [`apply`] is for workloads, which need values out of numbers.
+//!
+//! A text or a log shows two bytes of each key. [`Keys::Whole`] shows all: JSON that is to be read
+//! back needs it, and is as secret as the context.
+//!
+//! Costs, in nanoseconds on a guest with an AMD EPYC, out of the second cache (the example `cost`,
+//! shortest of 25 rounds, the machine otherwise half idle): a check of a context 53, an accessor 1,
+//! a service request 34; context read, checked, changed by a service request and written 76, of
+//! which two copies are 15.
 
 #![forbid(unsafe_code)]
 
+pub mod five_g;
 pub mod four_g;
+pub mod state;
 mod schema;
 mod context;
 pub mod tag;
@@ -37,10 +51,11 @@ mod effect;
 pub use draw::{IDENTITY_BITS, draw_for};
 pub use effect::Effect;
 pub use four_g::procedure::{Procedure, apply, blocks_touched};
-pub use four_g::state::{UeState, state_of};
+pub use four_g::state::state_of;
 pub use four_g::tags::{SCHEMA, tags};
 pub use four_g::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, FORMAT, Text, Variable, View,
 };
+pub use state::UeState;
 pub use tag::TagDeclaration;
 pub use value::Keys;

@@ -95,8 +95,12 @@ macro_rules! schema {
         impl Block {
             /// Where it stands in a context.
             pub const fn range(self) -> std::ops::Range<usize> {
-                let at = $crate::layout::block_at(ROWS, self as usize);
-                at..at + $crate::layout::block_bytes(ROWS, self as usize)
+                match self {
+                    $(Self::$Block => const {
+                        let at = $crate::layout::block_at(ROWS, Self::$Block as usize);
+                        at..at + $crate::layout::block_bytes(ROWS, Self::$Block as usize)
+                    },)+
+                }
             }
 
             /// The variables in it, in the order in which they stand there.
@@ -115,6 +119,13 @@ macro_rules! schema {
             pub const fn json_name(self) -> &'static str {
                 match self {
                     $(Self::$Variable => $json,)+
+                }
+            }
+
+            /// The type of its values.
+            pub const fn type_name(self) -> &'static str {
+                match self {
+                    $(Self::$Variable => stringify!($Kind),)+
                 }
             }
 
@@ -148,8 +159,12 @@ macro_rules! schema {
 
             /// Where its bytes stand in a context.
             pub const fn range(self) -> std::ops::Range<usize> {
-                let place = $crate::layout::place(ROWS, self as usize);
-                place.at..place.at + place.bytes
+                match self {
+                    $(Self::$Variable => const {
+                        let place = $crate::layout::place(ROWS, Self::$Variable as usize);
+                        place.at..place.at + place.bytes
+                    },)+
+                }
             }
         }
 

@@ -10,6 +10,11 @@ use serde_json::Value as Json;
 
 use crate::draw::Draw;
 
+pub mod subscription;
+pub mod session;
+pub mod slice;
+pub mod nr;
+
 pub mod subscriber;
 pub mod security;
 pub mod identity;
@@ -20,8 +25,11 @@ pub mod area;
 pub mod address;
 pub mod apn;
 pub mod key;
+pub mod name;
 pub mod plmn;
+pub(crate) mod list;
 pub(crate) mod composite;
+pub(crate) mod digits;
 pub(crate) mod number;
 
 /// How much of a key a text shows.
@@ -114,6 +122,12 @@ pub(crate) fn fill<const BYTES: usize>(slot: &mut [u8], bytes: &[u8; BYTES]) {
     if let Some(front) = slot.first_chunk_mut() {
         *front = *bytes;
     }
+}
+
+/// Are all these bytes 0? Without a branch for each, so that the compiler takes many at once.
+#[inline]
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |any, byte| any | byte) == 0
 }
 
 /// The error of a constructor.

@@ -171,7 +171,7 @@ fn what_is_wrong_is_said_by_name() {
     assert!(said(at(Variable::TaiList), 17).contains("TAI-list does not have 1 to 16 areas"));
     for block in BLOCKS {
         let start = block.range().start;
-        assert!(said(start, 2).contains(&format!("block {block} has format 2")));
+        assert!(said(start, 2).contains(&format!("block {block} is of a format")));
         assert!(said(start + 1, 0xff).contains(&format!("block {block} has variables")));
     }
     let present = good[Variable::CRnti.range().start - 1];

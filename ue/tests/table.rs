@@ -232,6 +232,11 @@ fn sizes_come_near_the_papers() {
     let slots: usize = Variable::ALL.iter().map(|variable| variable.range().len()).sum();
     assert_eq!(slots, 575);
     assert_eq!(CONTEXT_BYTES, slots + 2 * BLOCKS.len());
+    let bits: u32 = Variable::ALL.iter().map(|variable| variable.bits()).sum();
+    assert_eq!(bits, 4539);
+    for variable in Variable::ALL {
+        assert!(variable.bits() as usize <= 8 * variable.range().len(), "{variable}");
+    }
     let written: Vec<(u32, usize)> = Procedure::ALL
         .iter()
         .map(|procedure| (procedure.table_bits() / 8, procedure.written_bytes()))

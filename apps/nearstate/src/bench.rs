@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use nearstate_bench::{access, keeper, micro, node, transactions};
 use nearstate_model::Result;
-use nearstate_workloads::{client, deliver, options, peer_commands};
+use nearstate_workloads::{client, commands, deliver, options, peer_commands};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ pub(crate) enum Command {
     /// Show and install the stores that `bench run` compares with, and hold them to their promises
     #[command(subcommand)]
     Peers(peer_commands::Command),
+    Compare(commands::Compare),
+    Render(commands::Render),
     /// One client of `bench run`, which talks with it over pipes
     #[command(hide = true)]
     WorkloadClient,
@@ -59,6 +61,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
             deliver::run(&options, &command_line(), stop_flag(), &mut std::io::stdout().lock())
         }
         Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
+        Command::Compare(options) => commands::run_compare(&options, &mut std::io::stdout().lock()),
+        Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
         Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),

@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod top;
 mod serve;
+mod census;
 mod log;
 mod settings;
 mod region;
@@ -31,6 +33,8 @@ enum Command {
     Region(region::Command),
     /// Serve a region to clients of Redis and of O-RAN's SDL
     Serve(serve::Serve),
+    /// Watch a node and a region live: rates, latencies, namespaces, cores, attached processes
+    Top(top::Top),
     /// Kill processes that use a region, and verify that nothing acknowledged is lost or torn
     Torture(torture::Torture),
     #[command(name = torture::CHILD, hide = true)]
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(command),
         Command::Serve(args) => serve::run(&args),
         Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+        Command::Top(args) => top::run(&args),
         Command::Torture(args) => return torture::run(&args),
         Command::TortureChild(child) => return torture::run_child(&child),
     };

@@ -16,7 +16,7 @@ mod value;
 pub(crate) use keys::{KEYS, Settings};
 pub(crate) use layers::{Layers, read as read_text};
 pub(crate) use print::print;
-pub(crate) use value::{Form, Level};
+pub(crate) use value::{Form, Level, time};
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,6 +34,11 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
+    /// Those of a command that takes the file alone.
+    pub(crate) const fn of_file(config: Option<PathBuf>) -> Self {
+        Self { config, given: BTreeMap::new() }
+    }
+
     /// All layers together.
     pub(crate) fn layers(
         &self,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nearstate_node::{Conversation, ENOUGH, Heard, Then};
+use nearstate_node::{Conversation, Core, ENOUGH, Heard, Then};
 
 use crate::answer::{Answer, METRICS, PLAIN};
 use crate::request::{Parsed, Request, Wish, parse};
@@ -17,6 +17,7 @@ const INDEX: &str = "nearstate\n/metrics  for Prometheus\n/health   200: the pro
 /// A client's side.
 pub(crate) struct Asker {
     source: Arc<dyn Source>,
+    core: Core,
     work: Option<Writing>,
 }
 
@@ -28,15 +29,15 @@ struct Writing {
 }
 
 impl Asker {
-    pub(crate) fn new(source: Arc<dyn Source>) -> Self {
-        Self { source, work: None }
+    pub(crate) fn new(source: Arc<dyn Source>, core: Core) -> Self {
+        Self { source, core, work: None }
     }
 
     fn answer(&mut self, request: Request, output: &mut Vec<u8>) -> Then {
         let not_ready;
         let (status, body) = match request.wish {
             Wish::Metrics => {
-                let report = self.source.report();
+                let report = self.source.report(&self.core);
                 self.work = Some(Writing { report, text: String::new(), request });
                 return Then::Work;
             }
@@ -98,5 +99,9 @@ impl Conversation for Asker {
         Answer { status: "200 OK", kind: METRICS, body, is_head, is_last }.write(output);
         self.work = None;
         Poll::Ready(if is_last { Then::Close } else { Then::Listen })
+    }
+
+    fn kept(&self) -> usize {
+        self.work.as_ref().map_or(0, |writing| writing.text.capacity())
     }
 }

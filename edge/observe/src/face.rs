@@ -37,8 +37,8 @@ impl Face for ObserveFace {
         Self::NAME
     }
 
-    fn on_core(&self, _: &Core) -> Result<Rc<dyn FaceOnCore>> {
-        Ok(Rc::new(OnCore { source: Arc::clone(&self.source) }))
+    fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>> {
+        Ok(Rc::new(OnCore { source: Arc::clone(&self.source), core: core.clone() }))
     }
 
     fn refusal(&self, why: &Refusal) -> Vec<u8> {
@@ -57,10 +57,11 @@ impl Face for ObserveFace {
 
 struct OnCore {
     source: Arc<dyn Source>,
+    core: Core,
 }
 
 impl FaceOnCore for OnCore {
     fn accept(&self, _: &Peer) -> Box<dyn Conversation> {
-        Box::new(Asker::new(Arc::clone(&self.source)))
+        Box::new(Asker::new(Arc::clone(&self.source), self.core.clone()))
     }
 }

@@ -3,13 +3,14 @@
 //! [`Source`]'s business.
 //!
 //! ```
+//! use nearstate_node::Core;
 //! use nearstate_observe::{Report, Source};
 //!
 //! struct Counts;
 //! struct One;
 //!
 //! impl Source for Counts {
-//!     fn report(&self) -> Box<dyn Report> {
+//!     fn report(&self, _: &Core) -> Box<dyn Report> {
 //!         Box::new(One)
 //!     }
 //!     fn readiness(&self) -> Result<(), String> {

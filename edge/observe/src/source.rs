@@ -1,9 +1,11 @@
 //! Where the pages come from.
 
+use nearstate_node::Core;
+
 /// What is told of a node. One for the process.
 pub trait Source: Send + Sync {
-    /// Begins the page of metrics.
-    fn report(&self) -> Box<dyn Report>;
+    /// Begins the page of metrics, to be written on this core.
+    fn report(&self, core: &Core) -> Box<dyn Report>;
 
     /// Whether requests are served.
     ///

@@ -19,7 +19,7 @@ struct Counts {
 struct Steps(usize);
 
 impl Source for Counts {
-    fn report(&self) -> Box<dyn Report> {
+    fn report(&self, _: &Core) -> Box<dyn Report> {
         Box::new(Steps(3))
     }
 

@@ -8,8 +8,18 @@ use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::server::Server;
 use nearstate_model::Error;
-use nearstate_store::{Namespace, Record, Session, Txn};
+use nearstate_model::limits::TRANSACTION_TRIES;
+use nearstate_store::{Namespace, Patience, Record, Session, Txn, since_boot};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the transaction of one command is tried again when others are faster. Its core serves
+/// nobody else meanwhile; a transaction over a thousand records takes some milliseconds.
+pub(crate) const TRIED_FOR: Duration = Duration::from_millis(100);
+
+/// With [`TRIED_FOR`].
+pub(crate) const PATIENCE: Patience =
+    Patience { tries: TRANSACTION_TRIES, within: Some(TRIED_FOR) };
 
 /// Carries a command out and writes its one answer. After a refusal nothing that it has written
 /// stands: the caller rewinds the reply and writes the refusal.
@@ -59,27 +69,41 @@ pub trait Lent: std::fmt::Debug {
 
     /// Does something with the transaction itself.
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>));
+
+    /// True once its commands have had all the time that they may have.
+    fn is_late(&self) -> bool;
 }
 
-impl Lent for Txn<'_> {
+/// A transaction whose commands have to be done at a time: of [`since_boot`].
+#[derive(Debug)]
+pub(crate) struct Timed<'t, 's> {
+    pub(crate) txn: &'t Txn<'s>,
+    pub(crate) until: Duration,
+}
+
+impl Lent for Timed<'_, '_> {
     fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error> {
-        Txn::get(self, namespace, key)
+        self.txn.get(namespace, key)
     }
 
     fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        Txn::put(self, namespace, key, value)
+        self.txn.put(namespace, key, value)
     }
 
     fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool, Error> {
-        Txn::delete(self, namespace, key)
+        self.txn.delete(namespace, key)
     }
 
     fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
-        Txn::written(self, namespace)
+        self.txn.written(namespace)
     }
 
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>)) {
-        body(self);
+        body(self.txn);
+    }
+
+    fn is_late(&self) -> bool {
+        since_boot() >= self.until
     }
 }
 
@@ -105,8 +129,20 @@ impl<'c> Client<'c> {
         Ok(found)
     }
 
-    /// Runs a change in a transaction of its own, again if others were faster; or in that of
-    /// `EXEC`.
+    /// Refuses to go on once the commands of `EXEC` have had their time. Whoever walks asks it
+    /// between two slices; `EXEC` itself ends then, whatever a command makes of the refusal.
+    ///
+    /// # Errors
+    /// The time is over.
+    pub fn judge_time(&self) -> Result<(), Refusal> {
+        match self.txn {
+            Some(txn) if txn.is_late() => Err(Refusal::fixed("ERR no time is left")),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Runs a change in a transaction of its own, again if others were faster, for a while; or in
+    /// that of `EXEC`.
     ///
     /// # Errors
     /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
@@ -123,7 +159,7 @@ impl<'c> Client<'c> {
             };
         }
         let mut refusal = None;
-        let done = self.session().transact(|txn| {
+        let done = self.session().transact_within(PATIENCE, |txn| {
             change(&Change { records: self.records, txn }).map_err(|fault| match fault {
                 Fault::Store(error) => error,
                 Fault::Refused(why) => {

@@ -74,7 +74,7 @@ impl Talk {
             };
             (asked.run)(&mut client, args, &mut reply)
         });
-        if reply.is_over() {
+        if reply.is_over() && done.is_ok() {
             done = Err(too_long(max));
         }
         let is_refused = done.is_err();
@@ -92,9 +92,15 @@ impl Talk {
 
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<Then>> {
         let work = self.link.work.as_mut()?;
-        let mut reply = Reply::new(output, self.link.protocol);
+        let max = self.core.answer_bytes_max();
+        let mut reply = Reply::new(output, self.link.protocol).within(max);
         let mark = reply.mark();
-        match work.step(&self.core.records, &self.core.server, &mut reply) {
+        let mut stepped = work.step(&self.core.records, &self.core.server, &mut reply);
+        // What was found is the answer that is to come.
+        if stepped.is_ok() && (reply.is_over() || work.kept() > max) {
+            stepped = Err(too_long(max));
+        }
+        match stepped {
             Ok(Progress::More) => return Some(Poll::Ready(Then::Work)),
             Ok(Progress::Done) => {}
             Err(refusal) => {
@@ -156,9 +162,7 @@ impl Conversation for Talk {
     }
 
     fn kept(&self) -> usize {
-        let queued = self.link.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let watched: usize = self.link.watched.iter().map(|watched| watched.key.len()).sum();
-        self.parser.kept() + queued + watched
+        self.parser.kept() + self.link.kept()
     }
 
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
@@ -291,5 +295,54 @@ fn slow_request(
         args: kept,
         address: link.address.clone(),
         name: String::from_utf8_lossy(&link.name).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Users;
+    use crate::command_count::CommandCounts;
+    use crate::server::{Server, Settings};
+    use nearstate_node::clock::Clock;
+    use nearstate_node::{Core, CoreParts, Origin, Peer};
+    use nearstate_store::{CreateOptions, Region, since_boot};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_change_that_meets_conflicts_is_given_up_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let core = Core::new(CoreParts {
+            index: 0,
+            count: 1,
+            region,
+            limits: Arc::default(),
+            metric: Arc::default(),
+            clock: Clock::new_virtual(),
+        });
+        let counts = Arc::new(CommandCounts::new(std::iter::empty()));
+        let core = OnCore::new(&server, &core.unwrap(), counts);
+        let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
+        let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+        let client = Client {
+            catalogue: &TABLE,
+            server: &server,
+            records: &core.records,
+            link: &mut link,
+            txn: None,
+        };
+        let mut tries = 0;
+        let done = client.change(|_| -> Result<(), _> {
+            tries += 1;
+            // Each takes half of the time that all may take.
+            let begun = since_boot();
+            while since_boot() < begun + crate::client::TRIED_FOR / 2 {}
+            Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
+        });
+        let refusal = done.unwrap_err();
+        assert!(refusal.text().starts_with("BUSY"), "{refusal}");
+        assert!((1..=3).contains(&tries), "a thousand tries would be a minute: {tries}");
     }
 }

@@ -1,14 +1,16 @@
 //! Who hears which channel, on all cores, and who is connected.
 
-use crate::mailbox::{Letter, Mailbox, Message};
+use crate::mailbox::{Letter, Mailbox, Message, Post};
 use nearstate_store::glob;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Channels, patterns, and the mailboxes of those that hear them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Hub {
+    /// Where messages count while they wait.
+    pub post: Arc<Post>,
     state: Mutex<State>,
     /// How many wishes there are: where none is, publishing takes no lock.
     wishes: AtomicUsize,
@@ -23,6 +25,12 @@ struct State {
 }
 
 impl Hub {
+    /// In which nobody hears anything; messages wait within this bound.
+    pub fn new(messages_bytes_max: usize) -> Self {
+        let post = Arc::new(Post::new(messages_bytes_max));
+        Self { post, state: Mutex::default(), wishes: AtomicUsize::new(0) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +91,7 @@ impl Hub {
         if !self.has_hearers() {
             return 0;
         }
-        let message = Arc::new(Message { channel: channel.to_vec(), payload: payload.to_vec() });
+        let message = Arc::new(Message::new(&self.post, channel, payload));
         let state = self.lock();
         let mut sent = 0;
         for mailbox in state.channels.get(channel).into_iter().flat_map(BTreeMap::values) {
@@ -145,8 +153,9 @@ mod tests {
 
     #[test]
     fn a_message_goes_to_who_hears_the_channel_and_to_who_hears_a_pattern() {
-        let hub = Hub::default();
-        let (one, two) = (Arc::new(Mailbox::new(9999)), Arc::new(Mailbox::new(9999)));
+        let hub = Hub::new(usize::MAX);
+        let mailbox = || Arc::new(Mailbox::new(9999, &hub.post));
+        let (one, two) = (mailbox(), mailbox());
         assert_eq!(hub.publish(b"{ns},c", b"m"), 0);
         assert!(hub.hear(b"{ns},c", 1, &one));
         assert!(!hub.hear(b"{ns},c", 1, &one), "once is enough");

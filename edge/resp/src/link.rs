@@ -28,9 +28,9 @@ pub struct Link {
     /// Where messages for it go.
     pub mailbox: Arc<Mailbox>,
     /// The channels that it hears.
-    pub channels: BTreeSet<Vec<u8>>,
+    pub channels: Names,
     /// The patterns whose channels it hears.
-    pub patterns: BTreeSet<Vec<u8>>,
+    pub patterns: Names,
     /// What `MULTI` has queued.
     pub queue: Option<Queue>,
     /// What `WATCH` has seen.
@@ -44,6 +44,63 @@ pub struct Link {
     pub is_closing: bool,
     /// What the client has asked the node for, to come near to it.
     pub near: Option<nearstate_node::Near>,
+}
+
+/// Names of what a client hears, and what they cost the node.
+#[derive(Debug, Default)]
+pub struct Names {
+    names: BTreeSet<Vec<u8>>,
+    bytes: usize,
+}
+
+/// What a name costs beside its bytes, here and in the hub: places in three trees, half of them
+/// empty, and the allocator's share.
+const NAME_COST: usize = 400;
+
+impl Names {
+    /// What a name costs: it stands here and in the hub.
+    pub const fn cost(name: &[u8]) -> usize {
+        2 * name.len() + NAME_COST
+    }
+
+    /// What all of them cost, in bytes.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether this is one of them.
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Adds one. False if it was there.
+    pub fn insert(&mut self, name: &[u8]) -> bool {
+        let is_new = self.names.insert(name.to_vec());
+        self.bytes += if is_new { Self::cost(name) } else { 0 };
+        is_new
+    }
+
+    /// Takes one away.
+    pub fn remove(&mut self, name: &[u8]) {
+        if self.names.remove(name) {
+            self.bytes = self.bytes.saturating_sub(Self::cost(name));
+        }
+    }
+
+    /// All of them, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.names.iter().map(Vec::as_slice)
+    }
 }
 
 /// Requests between `MULTI` and `EXEC`.
@@ -67,6 +124,15 @@ pub struct Watched {
 }
 
 impl Link {
+    /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
+    pub fn kept(&self) -> usize {
+        let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
+        let watched: usize =
+            self.watched.iter().map(|watched| watched.key.len() + size_of::<Watched>()).sum();
+        let work = self.work.as_ref().map_or(0, |work| work.kept());
+        queued + watched + work + self.channels.bytes() + self.patterns.bytes()
+    }
+
     /// How many channels and patterns it hears.
     pub fn hears(&self) -> usize {
         self.channels.len() + self.patterns.len()

@@ -2,16 +2,71 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A message on its way to a client. One for all that hear it.
-#[derive(Debug, PartialEq, Eq)]
+/// What waits in all mailboxes of a node together: each message once, and what its letters cost. A
+/// mailbox has a bound of its own, but there are as many as there are clients.
+#[derive(Debug)]
+pub struct Post {
+    bytes: AtomicUsize,
+    bytes_max: usize,
+    overruns: AtomicU64,
+}
+
+impl Post {
+    /// For so many bytes.
+    pub const fn new(bytes_max: usize) -> Self {
+        Self { bytes: AtomicUsize::new(0), bytes_max, overruns: AtomicU64::new(0) }
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Mailboxes that were closed because more waited than may.
+    pub fn overruns(&self) -> u64 {
+        self.overruns.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes() > self.bytes_max
+    }
+}
+
+/// A message on its way to a client. One for all that hear it; it counts while it is there.
+#[derive(Debug)]
 pub struct Message {
     /// Where it was published.
     pub channel: Vec<u8>,
     /// What was.
     pub payload: Vec<u8>,
+    post: Arc<Post>,
+}
+
+impl Message {
+    /// One that counts with this post.
+    pub fn new(post: &Arc<Post>, channel: &[u8], payload: &[u8]) -> Self {
+        let (channel, payload) = (channel.to_vec(), payload.to_vec());
+        post.take(channel.len() + payload.len());
+        Self { channel, payload, post: Arc::clone(post) }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.post.give_back(self.channel.len() + self.payload.len());
+    }
 }
 
 /// A message, and why this client gets it.
@@ -33,10 +88,11 @@ impl Letter {
 const LETTER_BYTES: usize = 64;
 
 /// The mailbox of one connection. A client that does not read is closed when the letters that wait
-/// for it pass a bound.
+/// for it pass a bound, or those that wait for all clients pass theirs.
 #[derive(Debug)]
 pub struct Mailbox {
     bytes_max: usize,
+    post: Arc<Post>,
     state: Mutex<State>,
 }
 
@@ -56,9 +112,9 @@ impl fmt::Debug for State {
 }
 
 impl Mailbox {
-    /// An empty one that may hold so many bytes.
-    pub fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, state: Mutex::default() }
+    /// An empty one that may hold so many bytes, of those that the post may.
+    pub fn new(bytes_max: usize, post: &Arc<Post>) -> Self {
+        Self { bytes_max, post: Arc::clone(post), state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -68,11 +124,17 @@ impl Mailbox {
     /// Puts a letter in. A mailbox that is over its bound takes no more, and is read no more.
     pub fn put(&self, letter: Letter) {
         let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
         state.bytes += letter.bytes();
-        if state.bytes > self.bytes_max {
+        if state.bytes > self.bytes_max || self.post.is_full() {
             state.is_over = true;
+            self.post.overruns.fetch_add(1, Ordering::Relaxed);
+            self.post.give_back(state.letters.len() * LETTER_BYTES);
             state.letters = VecDeque::new();
         } else {
+            self.post.take(LETTER_BYTES);
             state.letters.push_back(letter);
         }
         let waker = state.waker.take();
@@ -102,6 +164,7 @@ impl Mailbox {
         }
         if let Some(letter) = state.letters.pop_front() {
             state.bytes = state.bytes.saturating_sub(letter.bytes());
+            self.post.give_back(LETTER_BYTES);
             return Poll::Ready(Some(letter));
         }
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -118,6 +181,7 @@ impl Mailbox {
             return Vec::new();
         }
         state.bytes = 0;
+        self.post.give_back(state.letters.len() * LETTER_BYTES);
         std::mem::take(&mut state.letters).into()
     }
 
@@ -127,18 +191,55 @@ impl Mailbox {
     }
 }
 
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.post.give_back(self.lock().letters.len() * LETTER_BYTES);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn post() -> Arc<Post> {
+        Arc::new(Post::new(usize::MAX))
+    }
+
     fn letter(bytes: usize) -> Letter {
-        let message = Arc::new(Message { channel: b"c".to_vec(), payload: vec![0; bytes] });
-        Letter { message, pattern: None }
+        letter_of(&post(), bytes)
+    }
+
+    fn letter_of(post: &Arc<Post>, bytes: usize) -> Letter {
+        Letter { message: Arc::new(Message::new(post, b"c", &vec![0; bytes])), pattern: None }
+    }
+
+    #[test]
+    fn what_waits_for_all_clients_has_a_bound_and_a_message_counts_once() {
+        let post = Arc::new(Post::new(1000));
+        let [one, two, late] = [(); 3].map(|()| Mailbox::new(10_000, &post));
+        let mut cx = Context::from_waker(Waker::noop());
+        let large = letter_of(&post, 800);
+        one.put(large.clone());
+        two.put(large);
+        assert_eq!(post.bytes(), 801 + 2 * LETTER_BYTES, "one message, two letters");
+        // Within its own bound, and beyond that of all.
+        late.put(letter_of(&post, 800));
+        assert!(late.is_over() && matches!(late.poll(&mut cx), Poll::Ready(None)));
+        assert!(!one.is_over() && !two.is_over());
+        late.put(letter_of(&post, 1));
+        assert_eq!((post.overruns(), post.bytes()), (1, 801 + 2 * LETTER_BYTES));
+        let read = one.poll(&mut cx);
+        assert_eq!(post.bytes(), 801 + LETTER_BYTES, "two has it still");
+        drop((read, two));
+        assert_eq!(post.bytes(), 0);
+        one.put(letter_of(&post, 700));
+        assert_eq!(one.take_all().len(), 1);
+        assert_eq!(post.bytes(), 0, "taken, and gone");
     }
 
     #[test]
     fn letters_come_in_order_and_a_client_that_does_not_read_is_closed() {
-        let mailbox = Mailbox::new(1000);
+        let mailbox = Mailbox::new(1000, &post());
         let mut cx = Context::from_waker(Waker::noop());
         for bytes in [1, 2] {
             mailbox.put(letter(bytes));
@@ -158,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_mailbox_that_is_closed_gives_no_more() {
-        let mailbox = Mailbox::new(1000);
+        let mailbox = Mailbox::new(1000, &post());
         mailbox.put(letter(1));
         mailbox.close();
         assert!(matches!(mailbox.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None)));

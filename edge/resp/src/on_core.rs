@@ -2,14 +2,13 @@
 
 use crate::client::Command;
 use crate::command_count::CommandCounts;
-use crate::link::Link;
+use crate::link::{Link, Names};
 use crate::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::Protocol;
 use crate::server::{Card, Server, SlowRequest, Tallies};
 use nearstate_node::{Core, Origin, Peer};
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,7 +43,7 @@ impl OnCore {
             .as_ref()
             .and_then(|name| settings.users.named(name.as_bytes()).filter(|user| user.is_on()));
         let user = proven.or_else(|| settings.users.welcome()).cloned();
-        let mailbox = Arc::new(Mailbox::new(settings.mailbox_bytes_max));
+        let mailbox = Arc::new(Mailbox::new(settings.mailbox_bytes_max, &self.server.hub.post));
         let (address, local, local_host, local_port) = match &peer.origin {
             Origin::Tcp { remote, local } => {
                 (remote.to_string(), local.to_string(), local.ip().to_string(), local.port())
@@ -78,8 +77,8 @@ impl OnCore {
             local_host,
             local_port,
             mailbox,
-            channels: BTreeSet::new(),
-            patterns: BTreeSet::new(),
+            channels: Names::default(),
+            patterns: Names::default(),
             queue: None,
             watched: Vec::new(),
             to_publish: Vec::new(),

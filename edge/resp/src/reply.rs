@@ -43,10 +43,21 @@ impl<'o> Reply<'o> {
         Self { until, ..self }
     }
 
+    /// The most bytes that there may be in all.
+    #[inline]
+    pub fn most(&self) -> usize {
+        self.until
+    }
+
     /// True if something was left out: what was written is no answer and is to be taken back.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Judges answers that are being collected elsewhere, and are to be so long.
+    pub fn judge_more(&mut self, bytes: usize) {
+        self.has_room(bytes);
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use nearstate_node::metric::Distribution;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What the node says of itself to this protocol.
 #[derive(Debug)]
@@ -26,10 +27,14 @@ pub struct Settings {
     pub region: String,
     /// Bytes of messages that may wait for one client.
     pub mailbox_bytes_max: usize,
+    /// Bytes of messages that may wait for all clients together.
+    pub messages_bytes_max: usize,
     /// The most channels and patterns of one client.
     pub subscriptions_max: usize,
     /// The most bytes of one request.
     pub request_bytes_max: usize,
+    /// How long the commands of one `EXEC` may keep their core.
+    pub exec_max: Duration,
     /// Requests that take longer are kept in the slow log.
     pub slow_micros: u64,
     /// The most entries of the slow log.
@@ -48,8 +53,17 @@ pub const REDIS_VERSION: &str = "7.0.15";
 /// The most bytes of messages that wait for one client: what Redis allows a subscriber.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
 
+/// The most bytes of messages that wait for all clients together: 32 of them may be as far behind
+/// as one may be. The client whose next message would pass it is closed.
+pub const MESSAGES_BYTES_MAX: usize = 1 << 30;
+
 /// The most bytes of one request: the largest value, and as much for what comes with it.
 pub const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// How long the commands of one `EXEC` may keep their core, conflicts and all that was run again
+/// included. Then nothing of it is changed. It is what a client waits for an answer, and others of
+/// the core wait as long.
+pub const EXEC_MAX: Duration = Duration::from_secs(1);
 
 /// Requests that take as long are kept in the slow log: what Redis keeps.
 pub const SLOW_MICROS: u64 = 10_000;
@@ -70,8 +84,10 @@ impl Settings {
             masters: Vec::new(),
             region: String::new(),
             mailbox_bytes_max: MAILBOX_BYTES_MAX,
+            messages_bytes_max: MESSAGES_BYTES_MAX,
             subscriptions_max: SUBSCRIPTIONS_MAX,
             request_bytes_max: REQUEST_BYTES_MAX,
+            exec_max: EXEC_MAX,
             slow_micros: SLOW_MICROS,
             slow_entries_max: SLOW_ENTRIES_MAX,
             keyspace_events: KeyspaceEvents::NONE,
@@ -147,8 +163,8 @@ impl Server {
     pub fn new(settings: Settings) -> Self {
         Self {
             keyspace: Keyspace::new(settings.keyspace_events),
+            hub: Hub::new(settings.messages_bytes_max),
             settings,
-            hub: Hub::default(),
             tallies: Tallies::default(),
             cards: Mutex::default(),
             slow: Mutex::default(),

@@ -24,6 +24,10 @@ pub trait Work: Debug {
         server: &Server,
         reply: &mut Reply<'_>,
     ) -> Result<Progress, Refusal>;
+
+    /// About how many bytes it keeps between two slices: what it has found and not told. They count
+    /// for what a core may keep, and work that has found more than an answer may have is over.
+    fn kept(&self) -> usize;
 }
 
 /// How far work is.

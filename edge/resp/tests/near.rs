@@ -231,6 +231,19 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
 }
 
 #[test]
+fn how_many_rings_there_may_be_is_the_operators_to_say() {
+    let folder = folder();
+    let limits = Limits { rings_max: 1, ..Limits::default() };
+    let _node = start(folder.path(), "", limits);
+    let mut one = ring(folder.path());
+    let more = socket(folder.path());
+    let Answer::Refused(text) = ask_ring(&more).unwrap() else { panic!("two rings") };
+    assert!(text.contains("1 rings") && text.contains("limits.rings_max"), "{text}");
+    one.write_all(b"PING\r\n").unwrap();
+    hear(&mut one, b"+PONG\r\n");
+}
+
+#[test]
 fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     let folder = folder();
     let node = start(folder.path(), "", Limits::default());
@@ -263,6 +276,8 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     good.write_all(b"PING\r\n").unwrap();
     hear(&mut good, b"+PONG\r\n");
     until("the others end", || node.seen().total().0.open() == 1);
+    let faults = node.seen().total().0.ring_faults;
+    assert!((1..=300).contains(&faults), "each that broke is counted once: {faults}");
 }
 
 #[test]

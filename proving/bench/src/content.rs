@@ -72,6 +72,9 @@ pub fn key(record: u64, out: &mut [u8; KEY_BYTES]) {
     *out = *b"imsi-000000000000000";
     let mut rest = record;
     for digit in out.iter_mut().skip(5).rev() {
+        if rest == 0 {
+            return;
+        }
         *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
         rest /= 10;
     }

@@ -56,7 +56,8 @@ pub struct Chart {
     pub caption: String,
     /// The picture; see [`chart`].
     pub svg: String,
-    /// What each colour stands for, where there are several.
+    /// What each colour stands for, where there are several. A first word that is no ASCII (a
+    /// marker of [`chart::lines`]) is shown in the colour itself.
     pub legend: Vec<(String, chart::Colour)>,
 }
 
@@ -156,10 +157,7 @@ impl Block {
             Self::Charts(charts) => {
                 let chart = |c: &Chart| {
                     let caption = escaped(&c.caption);
-                    let legend = joined(&c.legend, |(name, colour)| {
-                        let colour = chart::css(*colour);
-                        format!("<s style=\"background:{colour}\"></s>{} ", escaped(name))
-                    });
+                    let legend = joined(&c.legend, legend_html);
                     // A chart of several takes the room of two.
                     let class = if c.legend.is_empty() { "" } else { " class=\"wide\"" };
                     format!(
@@ -179,9 +177,23 @@ impl Block {
     }
 }
 
+/// A name with its colour; one that begins with a sign (a marker, a stroke) shows that in colour.
+fn legend_html((name, colour): &(String, chart::Colour)) -> String {
+    let colour = chart::css(*colour);
+    let sign = name.split_once(' ').filter(|(sign, _)| !sign.is_ascii());
+    let (mark, name) = match sign {
+        Some((sign, name)) => (format!("<b style=\"color:{colour}\">{}</b>", escaped(sign)), name),
+        None => (format!("<s style=\"background:{colour}\"></s>"), name.as_str()),
+    };
+    format!("<u>{mark}{}</u> ", escaped(name))
+}
+
 fn joined<T>(parts: &[T], html: impl Fn(&T) -> String) -> String {
     parts.iter().map(html).collect::<Vec<_>>().concat()
 }
+
+/// A longer cell is broken into lines: it is a sentence, and would make the table too wide.
+const SENTENCE_BYTES: usize = 60;
 
 fn table_html(table: &Table) -> String {
     let class = |i: usize| match table.columns.get(i) {
@@ -198,7 +210,9 @@ fn table_html(table: &Table) -> String {
         let begins = row.first().is_some_and(|c| !c.is_empty());
         out.push_str(if begins { "<tr class=\"group\">" } else { "<tr>" });
         for (i, cell) in row.iter().enumerate() {
-            let _ = write!(out, "<td{}>{}</td>", class(i), escaped(cell));
+            let is_sentence = cell.len() > SENTENCE_BYTES;
+            let class = if is_sentence { " class=\"sentence\"" } else { class(i) };
+            let _ = write!(out, "<td{class}>{}</td>", escaped(cell));
         }
         out.push_str("</tr>");
     }
@@ -334,6 +348,17 @@ mod tests {
         assert!(near.contains("width:50.0%") && !near.contains("logarithmic"));
         let far = Block::BarsApart(vec![group([1.0, 2000.0])]).html();
         assert!(far.contains("width:3.0%") && far.contains("b, logarithmic scale"));
+    }
+
+    #[test]
+    fn a_legend_shows_a_marker_in_its_colour_and_a_name_beside_a_patch() {
+        let red = chart::colour("redis");
+        let marked = legend_html(&("● re<dis".to_owned(), red));
+        assert!(marked.contains("<b style=\"color:#d55e00\">●</b>re&lt;dis"), "{marked}");
+        let plain = legend_html(&("redis (here)".to_owned(), red));
+        assert!(plain.contains("background:#d55e00") && plain.contains(">redis (here)<"));
+        let hostile = legend_html(&("é<b> x".to_owned(), red));
+        assert!(!hostile.contains("<b> "), "{hostile}");
     }
 
     #[test]

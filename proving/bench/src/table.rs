@@ -87,6 +87,13 @@ impl Table {
     }
 }
 
+/// Text from a file or another program as a terminal may show it: control characters, which could
+/// move the cursor and overwrite what was said before, are replaced.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
+}
+
 /// A latency in words: three significant digits and the unit that fits.
 pub fn latency_text(ns: f64) -> String {
     let (amount, unit) = match ns {
@@ -138,6 +145,11 @@ mod tests {
         let expected = "target │    mean\n───────┼────────\nregion │ 12.0 ns\n\
                         ───────┼────────\nredis  │    9 us\n";
         assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn a_terminal_is_not_steered_by_what_is_shown() {
+        assert_eq!(printable("a\u{1b}[2Jb\tc\nd"), "a\u{fffd}[2Jb\u{fffd}c\nd");
     }
 
     #[test]

@@ -258,8 +258,12 @@ pub trait Connection: Access {
     }
 }
 
-/// Does a request alone.
-pub(crate) fn one_by_one<C: Access + ?Sized>(
+/// Does a request by the single call that it stands for.
+///
+/// # Errors
+/// What the store said.
+#[inline]
+pub fn one_by_one<C: Access + ?Sized>(
     access: &mut C,
     request: &Request<'_>,
     hear: &mut Hear<'_>,

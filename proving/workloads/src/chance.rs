@@ -36,10 +36,13 @@ pub const fn whole(ns: f64) -> u64 {
 /// 2^64 divided by the golden ratio: the step of splitmix64.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// Odd, and unlike [`GOLDEN`].
+const OTHER: u64 = 0xD6E8_FEB8_6659_FD93;
+
 /// One number that depends on all bits of three: what a record's contents are drawn from.
 #[inline]
 pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
-    mix(mix(seed ^ record.wrapping_mul(GOLDEN)).wrapping_add(number))
+    mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
 }
 
 /// A fast generator that depends on nothing but its seed: splitmix64.
@@ -239,6 +242,8 @@ pub struct Ring {
     shift: u32,
     records: u32,
     dice: Dice,
+    top: u64,
+    displaced: u64,
 }
 
 impl std::fmt::Debug for Ring {
@@ -289,7 +294,8 @@ impl Ring {
             u32::try_from(record).unwrap_or(0) | if stays { STAYS } else { 0 }
         });
         let drawn = drawn.take(DRAWN).collect();
-        Ok(Self { drawn, at: 0, shift: 0, records, dice })
+        let top = scatter(0) % u64::from(records);
+        Ok(Self { drawn, at: 0, shift: 0, records, dice, top, displaced: 0 })
     }
 
     /// The next record: below the number of records.
@@ -316,10 +322,21 @@ impl Ring {
             let mut record = self.next();
             // The neighbour instead of another draw: ends even where nearly all are picked.
             while picked.contains(&record) {
+                self.displaced += u64::from(record == self.top);
                 record = (record + 1) % u64::from(self.records);
             }
             picked.push(record);
         }
+    }
+
+    /// The record that is asked for most, by [`Spread::Zipfian`].
+    pub const fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// How often it was drawn by [`Ring::pick`] once more, and another took its place.
+    pub const fn displaced(&self) -> u64 {
+        self.displaced
     }
 
     #[cold]

@@ -9,6 +9,7 @@ use crate::targets::{self, Target};
 use crate::workloads::{self, Blueprint, Tally, Workload};
 use nearstate_bench::protocol::monotonic_ns;
 use nearstate_model::{Error, Result};
+use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, Write};
@@ -72,7 +73,28 @@ struct Client {
     blueprint: Box<dyn Blueprint>,
     connection: Box<dyn Connection>,
     workload: Box<dyn Workload>,
+    clock: Clock,
     reconnects: u64,
+}
+
+/// The monotonic clock, read by the processor's counter where it has a steady one: half of what a
+/// call of the kernel's page costs, and there is one reading for each operation. Set anew for each
+/// turn, because the kernel's clock is steered.
+struct Watch {
+    clock: Clock,
+    start: u64,
+    start_ns: u64,
+}
+
+impl Watch {
+    fn new(clock: &Clock) -> Self {
+        Self { start: clock.raw(), start_ns: monotonic_ns(), clock: clock.clone() }
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.start_ns + self.clock.delta_as_nanos(self.start, self.clock.raw())
+    }
 }
 
 impl Client {
@@ -86,7 +108,8 @@ impl Client {
             None => connection,
         };
         let workload = blueprint.client(&plan.parameters, plan.client, plan.clients)?;
-        Ok(Self { plan, target, blueprint, connection, workload, reconnects: 0 })
+        let clock = Clock::new();
+        Ok(Self { plan, target, blueprint, connection, workload, clock, reconnects: 0 })
     }
 
     fn load(&mut self, output: &mut impl Write) -> Result<()> {
@@ -189,13 +212,14 @@ impl Client {
         let mut teller = Teller::new();
         let depth = turn.depth.max(1) as u64;
         let mut done = 0;
-        let mut begin_ns = monotonic_ns();
+        let watch = Watch::new(&self.clock);
+        let mut begin_ns = watch.now_ns();
         while done < turn.ops {
             let count = depth.min(turn.ops - done);
             let mut tally = Tally::default();
             self.step(usize::try_from(count).unwrap_or(1), &mut tally)?;
-            let now_ns = monotonic_ns();
-            meter.step(&tally, now_ns - begin_ns, now_ns);
+            let now_ns = watch.now_ns();
+            meter.step(&tally, now_ns.saturating_sub(begin_ns), now_ns);
             done += count;
             teller.add(count);
             begin_ns = now_ns;
@@ -204,7 +228,7 @@ impl Client {
             }
             if turn.think_us > 0 {
                 std::thread::sleep(Duration::from_micros(turn.think_us));
-                begin_ns = monotonic_ns();
+                begin_ns = watch.now_ns();
             }
         }
         Ok(())

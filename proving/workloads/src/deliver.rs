@@ -29,10 +29,9 @@ pub fn run(
 }
 
 fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Result<()> {
-    // What can be lost least comes first.
-    if let Some(path) = &options.save {
-        saved::save(run, path)?;
-    }
+    // What can be lost least comes first; but if there is no room for it, the tables are all that
+    // is left of the run.
+    let is_saved = options.save.as_deref().map_or(Ok(()), |path| saved::save(run, path));
     if options.json {
         let text = serde_json::to_string(run)
             .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
@@ -49,7 +48,7 @@ fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Result<()> {
             writeln!(out, "\nreport: {}", path.display()).map_err(|e| wrote(&e))?;
         }
     }
-    Ok(())
+    is_saved
 }
 
 /// A run that does not count ends the program with an error, whatever was printed.
@@ -116,4 +115,27 @@ fn abilities() -> Table {
 
 fn wrote(e: &std::io::Error) -> Error {
     Error::System { detail: "writing the results".to_owned(), errno: e.raw_os_error().unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_run_that_finds_no_room_on_the_disk_is_still_told() {
+        let line = ["run", "ue-signalling", "--save", "/dev/full"];
+        let options = Line::try_parse_from(line).unwrap().options;
+        let mut out = Vec::new();
+        let e = tell(&sample::run(), &options, &mut out).unwrap_err();
+        assert!(matches!(e, Error::Full { .. }), "{e}");
+        assert!(String::from_utf8(out).unwrap().contains("Operations per second"));
+    }
 }

@@ -11,6 +11,10 @@ pub const PERCENTILES: [(&str, f64); 5] =
 /// Moments of a chart over time at the most: more than there are pixels in it are not seen.
 const MOMENTS_MAX: usize = 500;
 
+/// Of a slice that a turn ends in, this share is taken for its length at the least: clients do not
+/// end at one instant, and a rate over nearly no time says nothing.
+const SLICE_SHARE_MIN: f64 = 0.05;
+
 /// The target that keeps nothing: what generator and driver cost.
 pub const NULL: &str = "null";
 
@@ -117,13 +121,17 @@ impl<'r> Figures<'r> {
 
     /// All classes together, as if they were one.
     pub fn all_classes(&self) -> Class {
-        let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(Round::latencies);
-        let each: Vec<Latencies> = each.collect();
+        // One histogram at a time: each takes a quarter of a megabyte.
+        let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(|round| {
+            let latencies = round.latencies();
+            (as_f64(latencies.percentile(50.0)), as_f64(latencies.percentile(99.0)))
+        });
+        let (p50s, p99s): (Vec<f64>, Vec<f64>) = each.unzip();
         Class {
             name: "all".to_owned(),
             rates: self.rates.clone(),
-            p50s: percentiles(&each, 50.0),
-            p99s: percentiles(&each, 99.0),
+            p50s: Spread::new(p50s),
+            p99s: Spread::new(p99s),
             latencies: self.latencies.clone(),
         }
     }
@@ -169,7 +177,7 @@ fn classes(target: &TargetResult) -> Vec<Class> {
 
 fn class(target: &TargetResult, name: &str) -> Class {
     let mut all = Latencies::new();
-    let (mut rates, mut each) = (Vec::new(), Vec::new());
+    let (mut rates, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
     for round in &target.rounds {
         let mut of_round = Latencies::new();
         for class in round.classes.iter().filter(|class| class.name == name) {
@@ -178,20 +186,17 @@ fn class(target: &TargetResult, name: &str) -> Class {
         if of_round.count() > 0 {
             all.add(&of_round);
             rates.push(as_f64(of_round.count()) * 1e9 / as_f64(round.wall_ns.max(1)));
-            each.push(of_round);
+            p50s.push(as_f64(of_round.percentile(50.0)));
+            p99s.push(as_f64(of_round.percentile(99.0)));
         }
     }
     Class {
         name: name.to_owned(),
         rates: Spread::new(rates),
-        p50s: percentiles(&each, 50.0),
-        p99s: percentiles(&each, 99.0),
+        p50s: Spread::new(p50s),
+        p99s: Spread::new(p99s),
         latencies: all,
     }
-}
-
-fn percentiles(each: &[Latencies], percent: f64) -> Spread {
-    Spread::new(each.iter().map(|latencies| as_f64(latencies.percentile(percent))))
 }
 
 /// What a target did at one time of its measured turns, put one behind the other.
@@ -225,7 +230,7 @@ pub fn timeline(target: &TargetResult) -> (Vec<Moment>, Vec<f64>) {
             if first.at_ms > end_ms {
                 moments.extend([silence(before, end_ms), silence(before, first.at_ms)]);
             }
-            moments.push(merged(before, group));
+            moments.push(merged(before, group, as_f64(round.wall_ns)));
             end_ms = group.last().map_or(end_ms, |last| last.at_ms + last.ms);
         }
         before += (as_f64(end_ms) * 1e6).max(as_f64(round.wall_ns));
@@ -240,16 +245,23 @@ fn silence(before: f64, at_ms: u64) -> Moment {
 
 /// Neighbours as one: percentiles cannot be added up, so the highest p99 stands for all (a stall
 /// must not vanish), and the median is the mean of theirs.
-fn merged(before: f64, group: &[Slice]) -> Moment {
+///
+/// The last slice of a turn ends with the turn, `wall_ns` after its begin: counted as a whole one,
+/// it would look like a stall.
+fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     let start = group.first().map_or(0, |slice| slice.at_ms);
-    let ops: u64 = group.iter().map(|slice| slice.ops).sum();
-    let ms: u64 = group.iter().map(|slice| slice.ms).sum();
+    let ops: f64 = group.iter().map(|slice| as_f64(slice.ops)).sum();
+    let ns = |slice: &Slice| {
+        let whole = as_f64(slice.ms.max(1)) * 1e6;
+        (wall_ns - as_f64(slice.at_ms) * 1e6).clamp(whole * SLICE_SHARE_MIN, whole)
+    };
+    let length: f64 = group.iter().map(ns).sum();
     let weighted: f64 = group.iter().map(|s| as_f64(s.p50_ns) * as_f64(s.ops)).sum();
     let most = |of: fn(&Slice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
     Moment {
         at_ns: before + as_f64(start) * 1e6,
-        rate: as_f64(ops) * 1e3 / as_f64(ms.max(1)),
-        p50_ns: weighted / as_f64(ops.max(1)),
+        rate: ops * 1e9 / length,
+        p50_ns: weighted / ops.max(1.0),
         p99_ns: most(|s| s.p99_ns),
         max_ns: most(|s| s.max_ns),
     }
@@ -329,6 +341,17 @@ mod tests {
         let silent: Vec<f64> =
             moments.iter().filter(|m| m.rate < 0.5).map(|m| m.at_ns - borders[0]).collect();
         assert_eq!(silent, [2e6, 6e6]);
+    }
+
+    #[test]
+    fn the_last_slice_ends_with_its_turn() {
+        let mut run = run();
+        let round = &mut run.targets[0].rounds[0];
+        // Ten slices of a millisecond; the turn ended in the middle of the last.
+        round.wall_ns = 9_500_000;
+        round.slices[9].ops /= 2;
+        let (moments, _) = timeline(&run.targets[0]);
+        assert!((moments[9].rate - moments[8].rate).abs() < 1.0, "{moments:?}");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 pub mod peer_commands;
 pub mod conformance;
 pub mod deliver;
+pub mod commands;
+pub mod compare;
 pub mod report;
 pub mod saved;
 pub mod figures;

@@ -7,8 +7,8 @@ use std::hint::black_box;
 /// Times that the work is done: with some 20 us each, half a second.
 pub const LOOPS: u64 = 25_000;
 
-/// Rounds of one multiplication each that are the work: each needs the last one's outcome, which
-/// takes four to five cycles, so some 20 us at 3 GHz.
+/// Steps of a chain that are the work: each needs the last one's outcome, which takes about five
+/// cycles, so some 20 us at 3 GHz.
 const STEPS: u32 = 12_000;
 
 /// Times that the work is done before it is measured, for caches and frequency: some 20 ms.
@@ -40,13 +40,15 @@ fn measure_loops(loops: u64, mut now_ns: impl FnMut() -> u64, loadavg: &str) -> 
     }
 }
 
-/// A chain of multiplications, nothing of which can be done before the last one is known.
+/// A chain, nothing of which can be done before the last step is known. Multiplications alone would
+/// be folded together by the compiler; between shifts they cannot.
 #[inline(never)]
 fn work(seed: u64) -> u64 {
-    (0..STEPS).fold(seed, |state, _| {
-        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
-    })
+    (0..STEPS).fold(seed | 1, |state, _| (state ^ (state >> 29)).wrapping_mul(FACTOR))
 }
+
+/// An odd factor with bits all over, of Knuth's generator: the chain ends in no short circle.
+const FACTOR: u64 = 6_364_136_223_846_793_005;
 
 /// The first number of `/proc/loadavg`; no number if it says nothing.
 fn load(loadavg: &str) -> f64 {
@@ -57,6 +59,10 @@ fn load(loadavg: &str) -> f64 {
 /// be told so.
 const P99_MAX: f64 = 1.5;
 
+/// Held up longer than this, somebody else had the processor: an interrupt takes microseconds, a
+/// turn of the scheduler milliseconds.
+const PAUSE_NS_MAX: u64 = 2_000_000;
+
 /// What a reader should be told of this noise, if anything.
 #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
 pub fn warning(noise: &Noise, processors: usize) -> Option<String> {
@@ -65,6 +71,9 @@ pub fn warning(noise: &Noise, processors: usize) -> Option<String> {
     if ratio > P99_MAX {
         words
             .push(format!("fixed work took {ratio:.1} times its median in one of a hundred times"));
+    }
+    if noise.max_ns > PAUSE_NS_MAX {
+        words.push(format!("once it was held up for {:.1} ms", noise.max_ns as f64 / 1e6));
     }
     // A benchmark that shares its processors measures the scheduler. NaN is no load that is known.
     if noise.load > processors as f64 * 0.5 {
@@ -112,13 +121,13 @@ mod tests {
 
     #[test]
     fn the_work_is_done_and_not_left_out_by_the_compiler() {
-        // The same chain, one step at a time.
+        // The same chain, each step out of the compiler's sight.
         let mut state = 7_u64;
         for _ in 0..STEPS {
-            state = state.wrapping_mul(6_364_136_223_846_793_005);
-            state = state.wrapping_add(1_442_695_040_888_963_407);
+            state = black_box(state ^ (state >> 29)).wrapping_mul(FACTOR);
         }
         assert_eq!(work(7), state);
+        assert_ne!(work(7), work(9));
     }
 
     #[test]
@@ -127,6 +136,8 @@ mod tests {
         assert_eq!(warning(&quiet, 2), None);
         let unsteady = Noise { p99_ns: 60_000, ..quiet.clone() };
         assert!(warning(&unsteady, 2).unwrap().contains("3.0 times its median"));
+        let paused = Noise { max_ns: 16_100_000, ..quiet.clone() };
+        assert!(warning(&paused, 2).unwrap().contains("held up for 16.1 ms"));
         let busy = Noise { load: 1.7, ..quiet };
         assert!(warning(&busy, 2).unwrap().contains("1.7 processes"));
         assert_eq!(warning(&busy, 8), None);

@@ -1,5 +1,5 @@
-//! A run as tables for a terminal, as a page, and as figures for a program: each made from the saved
-//! form alone, so that it can be made again at any time.
+//! A run as tables for a terminal, as a page, and as figures for a program: each made from the
+//! saved form alone, so that it can be made again at any time.
 
 mod page;
 mod terminal;

@@ -1,10 +1,11 @@
 //! A run made up for tests: five targets, each with something that a report has to tell.
 
+use crate::chance::Spread;
+use crate::parameters::{Arrivals, Parameters};
 use crate::result::{
     About, Check, ClassResult, Drive, FORMAT, Foreign, Noise, RampPoint, Round, Run, Slice,
     TargetResult, Verdict,
 };
-use crate::workloads::{Parameters, Spread};
 
 /// Rounds of each target.
 const ROUNDS: u64 = 5;
@@ -39,13 +40,13 @@ pub(crate) fn run() -> Run {
             }],
         },
         drive: Drive {
-            arrivals: crate::parameters::Arrivals::Constant,
             clients: 1,
             depth: 1,
             ops: OPS,
             warm_up: 2_000,
             rounds: 5,
             rate: None,
+            arrivals: Arrivals::default(),
             think_us: 0,
             pinning: Some((vec![0], vec![1])),
         },

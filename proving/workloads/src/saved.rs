@@ -26,6 +26,10 @@ const SLICES_MAX: usize = 100_000;
 /// as there may be still fit into 64 bits, and a floating-point number tells each of them apart.
 const AMOUNT_MAX: u64 = 1 << 50;
 
+/// Operations of a target over all rounds and classes: a histogram of all of them adds its counts
+/// up in 64 bits.
+const OPS_MAX: u64 = 1 << 62;
+
 /// Saves a run at `path`. What was there before stays until all of the new one is on the disk.
 ///
 /// # Errors
@@ -186,14 +190,19 @@ fn check(run: &Run) -> Result<(), String> {
                 return Err(format!("more wrong records than {}", of("records")));
             }
         }
+        let mut counted = 0_u64;
         for round in &target.rounds {
-            check_round(round).map_err(|what| of(&what))?;
+            counted = counted.saturating_add(check_round(round).map_err(|what| of(&what))?);
+        }
+        if counted > OPS_MAX {
+            return Err(format!("{counted} as {}", of("operations")));
         }
     }
     Ok(())
 }
 
-fn check_round(round: &Round) -> Result<(), String> {
+/// Returns how many operations its classes have.
+fn check_round(round: &Round) -> Result<u64, String> {
     at_most("classes of a round", round.classes.len(), CLASSES_MAX)?;
     at_most("slices of a round", round.slices.len(), SLICES_MAX)?;
     let Round { ops, wall_ns, client_cpu_ns, server_cpu_ns, bytes_out, bytes_in, .. } = *round;
@@ -201,8 +210,9 @@ fn check_round(round: &Round) -> Result<(), String> {
         amount_fits("a sum in a round", amount)?;
     }
     amount_fits("a sum in a round", round.unsuccessful)?;
+    let mut counted = 0;
     for class in &round.classes {
-        check_class(class)?;
+        counted += check_class(class)?;
     }
     for slice in &round.slices {
         amount_fits("a time of a slice", slice.at_ms)?;
@@ -216,10 +226,10 @@ fn check_round(round: &Round) -> Result<(), String> {
     if !round.slices.windows(2).all(rising) {
         return Err("slices in no order of time".to_owned());
     }
-    Ok(())
+    Ok(counted)
 }
 
-fn check_class(class: &ClassResult) -> Result<(), String> {
+fn check_class(class: &ClassResult) -> Result<u64, String> {
     let rising = |pair: &[(u64, u64)]| match pair {
         [a, b] => a.0 < b.0,
         _ => true,
@@ -228,7 +238,8 @@ fn check_class(class: &ClassResult) -> Result<(), String> {
         return Err(format!("latencies of class {:?} in no order", class.name));
     }
     let counted = class.latencies.iter().fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
-    amount_fits(&format!("operations of class {:?}", class.name), counted)
+    amount_fits(&format!("operations of class {:?}", class.name), counted)?;
+    Ok(counted)
 }
 
 fn at_most(what: &str, count: usize, most: usize) -> Result<(), String> {
@@ -372,6 +383,21 @@ mod tests {
         let slices = format!("\"slices\":[{}", slices.repeat(SLICES_MAX + 1).replacen(',', "", 1));
         let e = changed("\"slices\":[", &format!("{slices},"));
         assert!(e.contains("slices of a round"), "{e}");
+    }
+
+    #[test]
+    fn operations_that_no_histogram_can_add_up_are_refused() {
+        let mut run = run();
+        let target = &mut run.targets[0];
+        let mut round = target.rounds[0].clone();
+        for class in &mut round.classes {
+            class.latencies = vec![(1, AMOUNT_MAX)];
+        }
+        target.rounds = vec![round; 5000];
+        let e = check(&run).unwrap_err();
+        assert!(e.contains("operations of \"region\""), "{e}");
+        run.targets[0].rounds.truncate(2000);
+        assert_eq!(check(&run), Ok(()));
     }
 
     #[test]

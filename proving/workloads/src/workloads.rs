@@ -1,10 +1,19 @@
 //! The workloads, one file each: what they store, what they do to it, and how they know afterwards
 //! that a store has kept all of it.
 
+pub mod ue_signalling;
+pub mod tatp;
+pub mod mme;
+pub mod sgw_session;
+pub mod micro_tx;
+pub mod ycsb;
+pub mod stock;
+pub mod outbox;
+pub mod contents;
+pub mod share;
+
 pub use crate::chance::Spread;
 pub use crate::parameters::Parameters;
-
-pub mod ue_signalling;
 
 use crate::access::{Connection, Schema};
 use crate::result::{Check, Foreign, Verdict};
@@ -141,7 +150,15 @@ pub trait Workload: fmt::Debug {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Blueprint>> {
-    vec![Box::new(ue_signalling::UeSignalling)]
+    vec![
+        Box::new(ue_signalling::UeSignalling),
+        Box::new(tatp::Tatp),
+        Box::new(mme::Mme::Insert),
+        Box::new(mme::Mme::Update),
+        Box::new(sgw_session::SgwSession),
+        Box::new(micro_tx::MicroTx),
+        Box::new(ycsb::Ycsb),
+    ]
 }
 
 /// The workload of this name.

@@ -3,7 +3,7 @@
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;
 use crate::effect::Effect;
-use crate::layout;
+use crate::layout::{self, Facts};
 use crate::value::Value;
 use crate::value::apn::Apn;
 use crate::value::bearer::Qci;
@@ -88,9 +88,26 @@ impl Procedure {
         }
     }
 
+    /// What follows from its column, worked out beforehand.
+    const fn facts(self) -> Facts {
+        const fn of(procedure: Procedure) -> Facts {
+            layout::facts(ROWS, procedure as usize, BlockSet::ALL.0)
+        }
+        match self {
+            Self::InitialAttach => const { of(Self::InitialAttach) },
+            Self::Detach => const { of(Self::Detach) },
+            Self::ServiceRequest => const { of(Self::ServiceRequest) },
+            Self::S1Release => const { of(Self::S1Release) },
+            Self::TrackingAreaUpdate => const { of(Self::TrackingAreaUpdate) },
+            Self::Handover => const { of(Self::Handover) },
+            Self::CellReselection => const { of(Self::CellReselection) },
+            Self::SessionManagement => const { of(Self::SessionManagement) },
+        }
+    }
+
     /// Bytes of the variables that it writes here.
     pub const fn written_bytes(self) -> usize {
-        layout::written_bytes(ROWS, self as usize)
+        self.facts().written_bytes
     }
 
     /// What it does to a variable.
@@ -101,7 +118,7 @@ impl Procedure {
     /// The blocks that it overwrites from end to end: these it can write without having read them.
     /// The others of [`blocks_touched`] keep some of their variables.
     pub const fn blocks_overwritten(self) -> BlockSet {
-        BlockSet(layout::overwritten(ROWS, self as usize))
+        BlockSet(self.facts().overwritten)
     }
 }
 
@@ -113,7 +130,7 @@ impl std::fmt::Display for Procedure {
 
 /// The blocks of which a procedure writes something: its delta.
 pub const fn blocks_touched(procedure: Procedure) -> BlockSet {
-    BlockSet(layout::touched(ROWS, procedure as usize))
+    BlockSet(procedure.facts().touched)
 }
 
 /// Changes a context as the procedure does: what it adds or modifies gets a legal value that `draw`

@@ -2,22 +2,7 @@
 
 use super::procedure::Procedure;
 use super::{Context, View};
-
-/// Where a UE stands with its MME (TS 23.401 clause 4.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum UeState {
-    /// EMM-DEREGISTERED.
-    Deregistered,
-    /// EMM-REGISTERED and ECM-IDLE: it has a bearer, and no radio.
-    Idle,
-    /// EMM-REGISTERED and ECM-CONNECTED.
-    Connected,
-}
-
-impl UeState {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Deregistered, Self::Idle, Self::Connected];
-}
+use crate::state::UeState;
 
 impl Procedure {
     /// The state after this procedure in that one; `None`: it does not happen there.

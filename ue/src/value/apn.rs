@@ -6,7 +6,7 @@ use nearstate_model::Result;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Value, fill, front, refused, shown, string};
+use super::{Keys, Value, fill, front, is_zero, refused, shown, string};
 use crate::draw::Draw;
 
 /// The longest name that has a place, in bytes. TS 23.003 clause 9.1 allows 100 with the operator
@@ -60,20 +60,38 @@ impl Apn {
     }
 }
 
-/// Looks at every byte whatever it finds, so that the compiler can take many at once.
+/// What a byte may be in a name: by a table, because a name is checked each time that it is read.
+const CLASSES: [u8; 256] = classes();
+const ALIEN: u8 = 4;
+const DOT: u8 = 1;
+const WORD: u8 = 2;
+
+const fn classes() -> [u8; 256] {
+    let mut classes = [ALIEN; 256];
+    let (mut rest, mut byte) = (classes.as_mut_slice(), 0_u8);
+    while let [class, after @ ..] = rest {
+        match byte {
+            b'.' => *class = DOT,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => *class = WORD,
+            _ => {}
+        }
+        byte = byte.wrapping_add(1);
+        rest = after;
+    }
+    classes
+}
+
+/// A dot behind a dot, or behind nothing, or before nothing, ends a label without letters.
 #[inline]
-fn is_legal(text: &[u8; APN_BYTES_MAX], length: u8) -> bool {
-    let mut is_legal = true;
-    for (at, byte) in (0_u8..).zip(text) {
-        let is_used = matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.');
-        is_legal &= if at < length { is_used } else { *byte == 0 };
+fn is_legal(name: &[u8]) -> bool {
+    let (mut seen, mut doubled, mut last) = (0, 0, DOT);
+    for byte in name {
+        let class = CLASSES.get(usize::from(*byte)).copied().unwrap_or(ALIEN);
+        seen |= class;
+        doubled |= class & last & DOT;
+        last = class;
     }
-    // A dot behind a dot, or behind nothing, or before nothing, ends a label without letters.
-    for (one, two) in text.iter().zip(text.iter().skip(1)) {
-        is_legal &= *one != b'.' || (*two != b'.' && *two != 0);
-    }
-    let [first, .., last] = text;
-    is_legal && *first != b'.' && *last != b'.'
+    seen < ALIEN && doubled == 0 && last == WORD
 }
 
 shown!(Apn);
@@ -85,10 +103,10 @@ impl Value for Apn {
     fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
         let (length, text) = part(slot, 1);
         let [length] = front(length);
-        if length == 0 || usize::from(length) > APN_BYTES_MAX {
-            return Err("does not have 1 to 49 bytes");
-        }
-        if is_legal(&front(text), length) { Ok(()) } else { Err("is not made of dotted labels") }
+        let Some((name, unused)) = text.split_at_checked(usize::from(length)) else {
+            return Err("is longer than its place");
+        };
+        if is_legal(name) && is_zero(unused) { Ok(()) } else { Err("is not made of dotted labels") }
     }
 
     #[inline]

@@ -5,10 +5,10 @@ use std::fmt;
 use nearstate_model::Result;
 use serde_json::Value as Json;
 
-use super::composite::{composite, part};
+use super::composite::composite;
 use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown, Value, fill, front, kind_of, refused, shown};
+use super::{Keys, Shown, Value, fill, front, is_zero, kind_of, refused, shown};
 use crate::draw::Draw;
 
 number! {
@@ -55,7 +55,29 @@ fn dashed_ecgi(ecgi: Ecgi, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 pub const TAIS_MAX: usize = 16;
 /// Areas of a list that is drawn: as many as paper 2's generator gives.
 const TAIS_DRAWN: u8 = 15;
-const TAI_LIST_BYTES: usize = 1 + TAIS_MAX * Tai::BYTES;
+const TAI_LIST_BYTES: usize = 1 + AREAS_BYTES;
+const AREAS_BYTES: usize = TAIS_MAX * Tai::BYTES;
+
+/// For each byte of a list the lowest bits of the half bytes that are digits of a PLMN, so that all
+/// are checked alike, eight bytes at once.
+const DIGITS: [u8; AREAS_BYTES] = repeated([0x11, 0x11, 0x11, 0, 0]);
+/// The lowest bit of a half byte that is `f` where the MNC has no third digit.
+const OPTIONAL: [u8; AREAS_BYTES] = repeated([0, 0x10, 0, 0, 0]);
+
+const fn repeated(tai: [u8; 5]) -> [u8; AREAS_BYTES] {
+    let mut bytes = [0; AREAS_BYTES];
+    let mut rest = bytes.as_mut_slice();
+    while let Some((first, after)) = rest.split_first_chunk_mut() {
+        *first = tai;
+        rest = after;
+    }
+    bytes
+}
+
+#[inline]
+fn words(bytes: &[u8; AREAS_BYTES]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|eight| u64::from_be_bytes(*eight))
+}
 
 /// Where a UE may move without telling: 1 to 16 TAIs. A count, then each as five bytes, so that
 /// every one has its place; TS 24.301's three kinds of partial lists are for the air.
@@ -101,17 +123,22 @@ impl Value for TaiList {
 
     #[inline]
     fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
-        let (count, areas) = part(slot, 1);
-        let [count] = front(count);
-        let count = usize::from(count);
-        if count == 0 || count > TAIS_MAX {
+        let [count, areas @ ..] = front::<TAI_LIST_BYTES>(slot);
+        if count == 0 || usize::from(count) > TAIS_MAX {
             return Err("does not have 1 to 16 areas");
         }
-        let (used, unused) = part(areas, count * Tai::BYTES);
-        for tai in used.chunks_exact(Tai::BYTES) {
-            Tai::check(tai)?;
+        let Some((_, unused)) = areas.split_at_checked(usize::from(count) * Tai::BYTES) else {
+            return Err("is longer than its place");
+        };
+        let mut no_digit = 0;
+        for ((eight, digits), optional) in words(&areas).zip(words(&DIGITS)).zip(words(&OPTIONAL)) {
+            let is_more = (eight >> 3) & ((eight >> 2) | (eight >> 1)) & digits;
+            let is_filler = eight & (eight >> 1) & (eight >> 2) & (eight >> 3) & optional;
+            no_digit |= is_more & !is_filler;
         }
-        if unused.iter().fold(0, |any, byte| any | byte) == 0 {
+        if no_digit != 0 {
+            Err("has a PLMN with what is no digit")
+        } else if is_zero(unused) {
             Ok(())
         } else {
             Err("has bytes behind its last area")

@@ -28,11 +28,11 @@ number! {
 }
 number! {
     /// Class of quality (TS 23.203 table 6.1.7): 1 to 127 standardised, 128 to 254 the operator's.
-    Qci(u8), 1 bytes, 1 to 254, Decimal
+    Qci(u8), 1 bytes, 1 to 254, Decimal, drawn 1 to 9
 }
 number! {
     /// Bits per second, in thousands (TS 29.274 clause 8.7).
-    Kbps(u32), 4 bytes, 0 to 0xffff_ffff, Decimal
+    Kbps(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 64 to 10_000_000
 }
 number! {
     /// Who comes first (TS 29.212 clause 5.3.45): 1 is the highest.

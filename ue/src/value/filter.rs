@@ -7,7 +7,7 @@ use nearstate_model::Result;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Value, fill, front, refused, shown, string};
+use super::{Keys, Value, fill, front, is_zero, refused, shown, string};
 use crate::draw::Draw;
 
 /// The longest template that has a place, in bytes. TS 24.008 allows 255; one to three filters of
@@ -136,11 +136,7 @@ impl Value for Tft {
         let (used, unused) =
             body.split_at_checked(usize::from(length)).ok_or("is longer than its place")?;
         check_template(used)?;
-        if unused.iter().fold(0, |any, byte| any | byte) == 0 {
-            Ok(())
-        } else {
-            Err("has bytes behind its end")
-        }
+        if is_zero(unused) { Ok(()) } else { Err("has bytes behind its end") }
     }
 
     #[inline]

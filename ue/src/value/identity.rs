@@ -2,13 +2,11 @@
 
 use std::fmt;
 
-use nearstate_model::Result;
-use serde_json::Value as Json;
-
 use super::composite::composite;
-use super::number::{are_digits, number};
+use super::digits::digits;
+use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown, Value, fill, front, refused, shown, string};
+use super::{Keys, Shown};
 use crate::draw::{Draw, mix_identity};
 
 number! {
@@ -92,149 +90,60 @@ impl Guti {
     }
 }
 
-/// Decimal digits in half bytes, the first one low, `f` behind the last (TS 24.008 clause
-/// 10.5.1.4).
-fn check_digits(bytes: [u8; 8], least: u32, most: u32) -> std::result::Result<(), &'static str> {
-    let halves = u64::from_le_bytes(bytes); // the first digit lowest
-    let count = 16 - (!halves).leading_zeros() / 4;
-    let digits = halves & u64::MAX.checked_shr(64 - 4 * count).unwrap_or(0);
-    if !are_digits(digits) {
-        Err("has what is no digit")
-    } else if count < least || count > most {
-        Err("has too few or too many digits")
-    } else {
-        Ok(())
-    }
-}
-
-fn digits_of(text: &str) -> [u8; 8] {
-    let mut bytes = [0xff; 8];
-    let digits = text.as_bytes().chunks(2);
-    for (byte, pair) in bytes.iter_mut().zip(digits) {
-        *byte = match pair {
-            [low, high] => (high & 15) << 4 | low & 15,
-            [low] => 0xf0 | low & 15,
-            _ => 0xff,
-        };
-    }
-    bytes
-}
-
-fn write_digits(bytes: [u8; 8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for digit in bytes.into_iter().flat_map(|byte| [byte & 15, byte >> 4]) {
-        if digit == 15 {
-            break;
-        }
-        write!(f, "{digit}")?;
-    }
-    Ok(())
-}
-
-/// Digits of a number, the first of 15 first.
-fn digits_of_number(mut number: u64) -> [u8; 8] {
-    let mut digits = [0xf_u8; 16];
-    for digit in digits.iter_mut().take(15).rev() {
-        *digit = (number % 10) as u8;
-        number /= 10;
-    }
-    let mut bytes = [0; 8];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair.iter().rev().fold(0, |sum, digit| (sum << 4) | digit);
-    }
-    bytes
-}
-
-/// A string of decimal digits: name, the fewest and the most of them.
-macro_rules! digits {
-    ($(#[$doc:meta])* $name:ident, $least:literal to $most:literal, $drawn:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name([u8; 8]);
-
-        impl $name {
-            #[doc = concat!("From its ", $least, " to ", $most, " decimal digits.")]
-            ///
-            /// # Errors
-            /// `BadArgument`.
-            pub fn new(digits: &str) -> Result<Self> {
-                Self::of(digits).or_else(refused)
-            }
-
-            fn of(digits: &str) -> std::result::Result<Self, String> {
-                let is_it = digits.bytes().all(|byte| byte.is_ascii_digit());
-                if is_it && ($least..=$most).contains(&digits.len()) {
-                    return Ok(Self(digits_of(digits)));
-                }
-                Err(format!(
-                    concat!("{:?} is no ", stringify!($name), ": give ", $least, " to ", $most,
-                        " digits"),
-                    digits
-                ))
-            }
-
-            /// Its bytes: two digits in each, the first one low, `f` behind the last.
-            pub const fn as_bytes(&self) -> &[u8; 8] {
-                &self.0
-            }
-        }
-
-        shown!($name);
-
-        impl Value for $name {
-            const BYTES: usize = 8;
-
-            #[inline]
-            fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
-                check_digits(front(slot), $least, $most)
-            }
-
-            #[inline]
-            fn load(slot: &[u8]) -> Self {
-                Self(front(slot))
-            }
-
-            #[inline]
-            fn store(&self, slot: &mut [u8]) {
-                fill(slot, &self.0);
-            }
-
-            #[inline]
-            fn drawn(draw: Draw) -> Self {
-                Self(digits_of_number($drawn(draw)))
-            }
-
-            fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write_digits(self.0, f)
-            }
-
-            fn json(&self, _: Keys) -> Json {
-                Json::from(self.to_string())
-            }
-
-            fn from_json(json: &Json) -> std::result::Result<Self, String> {
-                Self::of(string(json)?)
-            }
-        }
-    };
-}
-
 /// The ten digits of a subscriber in the network of tests.
 const SUBSCRIBERS: u64 = 10_000_000_000;
 /// 00101 and ten digits.
 const TEST_IMSI: u64 = 1_010_000_000_000;
 
+/// The digits of a subscriber's number in the network of tests.
+const fn subscriber(number: u64) -> u64 {
+    TEST_IMSI + number % SUBSCRIBERS
+}
+
+/// A telephone number of no country (882 is for networks beyond countries).
+const fn telephone(draw: Draw) -> u64 {
+    882_000_000_000_000 + draw.word(0) % 1_000_000_000_000
+}
+
+/// A type allocation code of the range for tests, and what follows it.
+const fn equipment(draw: Draw) -> u64 {
+    10_100_000_000_000 + draw.word(0) % 1_000_000_000_000
+}
+
 digits! {
     /// International mobile subscriber identity (TS 23.003 clause 2.2): at most 15 digits.
-    Imsi, 6 to 15, |draw: Draw| TEST_IMSI + draw.whole() % SUBSCRIBERS
+    Imsi, "", 6 to 15, |draw: Draw| subscriber(draw.whole())
 }
 digits! {
     /// Telephone number with its country code (TS 23.003 clause 3.3).
-    Msisdn, 5 to 15, |draw: Draw| 882_000_000_000_000 + draw.word(0) % 1_000_000_000_000
+    Msisdn, "", 5 to 15, telephone
+}
+digits! {
+    /// Subscription permanent identifier that is an IMSI: `imsi-` and its digits (TS 23.003 clause
+    /// 2.2A, TS 29.571 clause 5.3.2).
+    Supi, "imsi-", 6 to 15, |draw: Draw| subscriber(draw.whole())
+}
+digits! {
+    /// Generic public subscription identifier that is a telephone number: `msisdn-` and its digits
+    /// (TS 23.003 clause 28.8).
+    Gpsi, "msisdn-", 5 to 15, telephone
+}
+digits! {
+    /// Permanent equipment identifier that is an IMEI with its software version: `imeisv-` and 16
+    /// digits (TS 23.003 clauses 6.2.2 and 6.4).
+    Pei, "imeisv-", 16 to 16, equipment
 }
 
 impl Imsi {
     /// The subscriber with this number in the network of tests: different for each below 10^10.
     pub fn of_subscriber(number: u64) -> Self {
-        Self(digits_of_number(TEST_IMSI + number % SUBSCRIBERS))
+        Self::of_number(subscriber(number))
+    }
+}
+
+impl Supi {
+    /// The subscriber with this number in the network of tests: different for each below 10^10.
+    pub fn of_subscriber(number: u64) -> Self {
+        Self::of_number(subscriber(number))
     }
 }

@@ -79,11 +79,24 @@ pub(crate) fn from_hex(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// A number type: name, integer, bytes, bounds, style.
+/// What is drawn: the last two numbers.
+macro_rules! bounds {
+    ($low:literal, $high:literal) => {
+        ($low, $high)
+    };
+    ($low:literal, $high:literal, $least:literal, $most:literal) => {
+        ($least, $most)
+    };
+}
+pub(crate) use bounds;
+
+/// A number type: name, integer, bytes, bounds, style; then, if not all that is legal is usual,
+/// what is drawn.
 macro_rules! number {
     (
         $(#[$doc:meta])*
         $name:ident($int:ty), $bytes:literal bytes, $low:literal to $high:literal, $style:ident
+        $(, drawn $least:literal to $most:literal)?
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -146,7 +159,9 @@ macro_rules! number {
 
             #[inline]
             fn drawn(draw: $crate::draw::Draw) -> Self {
-                Self(<$int>::try_from(draw.between($low, $high)).unwrap_or($high))
+                const BOUNDS: (u64, u64) =
+                    $crate::value::number::bounds!($low, $high $(, $least, $most)?);
+                Self(<$int>::try_from(draw.between(BOUNDS.0, BOUNDS.1)).unwrap_or($high))
             }
 
             fn text(

@@ -1,9 +1,15 @@
 //! Security contexts of EPS (TS 33.401 clause 7.2): the access security management entity's key,
 //! what non-access stratum and access stratum make of it.
 
-use super::composite::composite;
+use std::fmt;
+
+use serde_json::{Map, Value as Json};
+
+use super::composite::{composite, member, object};
 use super::key::{Key128, Key256};
 use super::number::number;
+use super::{Keys, Shown, Value, fill, front, shown};
+use crate::draw::Draw;
 
 number! {
     /// Which `K_ASME` is meant (TS 24.301 clause 9.9.3.21): three bits, 7 is "none".
@@ -18,13 +24,78 @@ number! {
     NextHopCount(u8), 1 bytes, 0 to 7, Decimal
 }
 number! {
-    /// An algorithm for ciphering in the first half byte, one for integrity in the second (TS
-    /// 24.301 clause 9.9.3.23): EEA0 to EEA3, EIA0 to EIA3, and the five that are reserved.
-    Algorithms(u8), 1 bytes, 0 to 0x77, Hex
+    /// One algorithm (TS 24.301 clause 9.9.3.23): 0 none, 1 SNOW 3G, 2 AES, 3 ZUC, to 7 reserved.
+    Algorithm(u8), 1 bytes, 0 to 7, Decimal, drawn 1 to 3
 }
 number! {
     /// Algorithms that a UE has (TS 24.301 clause 9.9.3.36): EEA, EIA, UEA, UIA, a bit for each.
     UeSecurityCapability(u32), 4 bytes, 0 to 0xffff_ffff, Hex
+}
+
+/// The two algorithms in use, in one byte (TS 24.301 clause 9.9.3.23, TS 24.501 clause 9.11.3.34).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Algorithms {
+    /// Against being read: EEA or NEA.
+    pub ciphering: Algorithm,
+    /// Against change: EIA or NIA.
+    pub integrity: Algorithm,
+}
+
+/// The bits of a byte that no algorithm has.
+const SPARE: u8 = 0x88;
+const CIPHERING: &str = "ciphering";
+const INTEGRITY: &str = "integrity";
+
+shown!(Algorithms);
+
+impl Value for Algorithms {
+    const BYTES: usize = 1;
+
+    #[inline]
+    fn check(slot: &[u8]) -> Result<(), &'static str> {
+        let [byte] = front(slot);
+        if byte & SPARE == 0 { Ok(()) } else { Err("has spare bits in its algorithms") }
+    }
+
+    #[inline]
+    fn load(slot: &[u8]) -> Self {
+        let [byte] = front(slot);
+        Self {
+            ciphering: Algorithm::load(&[byte >> 4 & 7]),
+            integrity: Algorithm::load(&[byte & 7]),
+        }
+    }
+
+    #[inline]
+    fn store(&self, slot: &mut [u8]) {
+        fill(slot, &[self.ciphering.get() << 4 | self.integrity.get()]);
+    }
+
+    #[inline]
+    fn drawn(draw: Draw) -> Self {
+        let (ciphering, integrity) = (draw.part(1), draw.part(2));
+        Self { ciphering: Algorithm::drawn(ciphering), integrity: Algorithm::drawn(integrity) }
+    }
+
+    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ciphering, integrity } = self;
+        write!(f, "EA{} IA{}", Shown(ciphering, keys), Shown(integrity, keys))
+    }
+
+    fn json(&self, keys: Keys) -> Json {
+        Json::Object(Map::from_iter([
+            (CIPHERING.to_owned(), self.ciphering.json(keys)),
+            (INTEGRITY.to_owned(), self.integrity.json(keys)),
+        ]))
+    }
+
+    fn from_json(json: &Json) -> Result<Self, String> {
+        let object = object(json, &[CIPHERING, INTEGRITY])?;
+        Ok(Self {
+            ciphering: member(object, CIPHERING, Algorithm::from_json)?,
+            integrity: member(object, INTEGRITY, Algorithm::from_json)?,
+        })
+    }
 }
 
 composite! {

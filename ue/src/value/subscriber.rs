@@ -15,7 +15,7 @@ number! {
     OperatorBarring(u32), 4 bytes, 0 to 0xffff_ffff, Hex
 }
 number! {
-    /// Packets and circuits, circuits only, packets only (TS 29.272 clause 7.3.21).
+    /// 0 packets and circuits, 1 reserved, 2 packets only (TS 29.272 clause 7.3.21).
     NetworkAccessMode(u8), 1 bytes, 0 to 2, Decimal
 }
 number! {
@@ -30,7 +30,7 @@ number! {
 number! {
     /// Seconds between two tracking area updates of a UE that does not move (TS 29.272 clause
     /// 7.3.134).
-    UpdateSeconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal
+    UpdateSeconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 1800 to 43_200
 }
 
 composite! {

@@ -2,22 +2,27 @@
 //! Prometheus reads. The counts stay where they are counted; here they are only read, part by part,
 //! so that the core which writes the page serves others in between.
 
+mod of_region;
+mod form;
+
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nearstate_node::executor::{Class as TaskClass, MeterSeen};
-use nearstate_node::metric::Distribution;
-use nearstate_node::{CoreSeen, Gauges, NodeSeen};
+use nearstate_node::{Core, CoreSeen, Gauges, NodeSeen};
 use nearstate_observe::{Report, Source};
 use nearstate_resp::server::Server;
-use nearstate_store::Region;
+use nearstate_store::{Region, Session};
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+
+use crate::census::Census;
+use form::{counter, counters, gauge, gauges, histograms, seconds};
 
 /// What is observed. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -30,12 +35,15 @@ struct Inner {
     /// There once the node serves.
     gauges: OnceLock<Gauges>,
     is_ending: AtomicBool,
+    /// Held for a slice of counting, and while its part of the page is written.
+    census: Mutex<Census>,
 }
 
 impl Observed {
     pub(crate) fn new(region: Region, server: Arc<Server>) -> Self {
         let (gauges, is_ending) = (OnceLock::new(), AtomicBool::new(false));
-        Self(Arc::new(Inner { region, server, gauges, is_ending }))
+        let census = Mutex::default();
+        Self(Arc::new(Inner { region, server, gauges, is_ending, census }))
     }
 
     /// The node serves from now on.
@@ -51,11 +59,16 @@ impl Observed {
     fn nodes(&self) -> NodeSeen {
         self.0.gauges.get().map(Gauges::seen).unwrap_or_default()
     }
+
+    fn census(&self) -> MutexGuard<'_, Census> {
+        self.0.census.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Source for Observed {
-    fn report(&self) -> Box<dyn Report> {
-        Box::new(Page { observed: self.clone(), parts: PARTS.iter() })
+    fn report(&self, core: &Core) -> Box<dyn Report> {
+        let (observed, session) = (self.clone(), Rc::clone(core.session()));
+        Box::new(Page { observed, session, slices_left: SLICES_MAX, parts: PARTS.iter() })
     }
 
     fn readiness(&self) -> Result<(), String> {
@@ -69,16 +82,48 @@ impl Source for Observed {
 type Part = fn(&Observed, &mut DescriptorEncoder<'_>) -> fmt::Result;
 
 /// Each is written in one step.
-const PARTS: &[Part] =
-    &[build, connections, turns, tasks, polls, region, requests, commands, latencies];
+const PARTS: &[Part] = &[
+    build,
+    connections,
+    turns,
+    tasks,
+    polls,
+    of_region::region,
+    of_region::processes,
+    of_region::namespaces,
+    requests,
+    commands,
+    latencies,
+];
+
+/// Slices of records that one page counts, two millions in some ten milliseconds. Where there are
+/// more the next page goes on, and this one tells what was counted last.
+const SLICES_MAX: usize = 2048;
 
 struct Page {
     observed: Observed,
+    /// Of the core that writes the page.
+    session: Rc<Session>,
+    slices_left: usize,
     parts: std::slice::Iter<'static, Part>,
+}
+
+impl Page {
+    /// Counts a slice of the region's records. False if that is enough for this page.
+    fn count(&mut self) -> bool {
+        let has_more = self.slices_left > 0
+            // What is damaged is told by the part about the region.
+            && self.observed.census().step(&self.session).unwrap_or(false);
+        self.slices_left = if has_more { self.slices_left - 1 } else { 0 };
+        has_more
+    }
 }
 
 impl Report for Page {
     fn step(&mut self, text: &mut String) -> bool {
+        if self.count() {
+            return true;
+        }
         let Some(part) = self.parts.next() else {
             let _ = encode_eof(text);
             return false;
@@ -109,108 +154,15 @@ impl Collector for One {
     }
 }
 
-/// A counter without labels.
-fn counter(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let mut one = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    one.encode_counter::<NoLabelSet, _, f64>(&value, None)
-}
-
-/// A gauge without labels.
-fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    to.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
-}
-
-/// A family of counters.
-fn counters<S: EncodeLabelSet>(
-    to: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (S, u64)>,
-) -> fmt::Result {
-    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (labels, value) in values {
-        family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
-    }
-    Ok(())
-}
-
-/// A family of gauges.
-fn gauges<S: EncodeLabelSet>(
-    to: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (S, u64)>,
-) -> fmt::Result {
-    let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in values {
-        family.encode_family(&labels)?.encode_gauge(&value)?;
-    }
-    Ok(())
-}
-
-/// Bounds of the histograms' buckets, in nanoseconds: 1 us to 10 s, three to a power of ten.
-const BOUNDS: [u64; 22] = [
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-    200_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_000_000_000,
-    5_000_000_000,
-    10_000_000_000,
-];
-
-#[expect(clippy::cast_precision_loss, reason = "a bound is known to an eighth anyway")]
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
-}
-
-/// How many values fall under each bound and above the one before; what is above all comes last.
-fn buckets(distribution: &Distribution) -> Vec<(f64, u64)> {
-    let mut counts: Vec<(f64, u64)> = BOUNDS.iter().map(|bound| (seconds(*bound), 0)).collect();
-    counts.push((f64::INFINITY, 0));
-    for (bound, count) in &distribution.counts {
-        let at = BOUNDS.partition_point(|known| known < bound);
-        if let Some((_, sum)) = counts.get_mut(at) {
-            *sum += count;
-        }
-    }
-    counts
-}
-
-/// A family of histograms of times.
-fn histograms<S: EncodeLabelSet>(
-    to: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (S, Distribution)>,
-) -> fmt::Result {
-    let mut family = to.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for (labels, seen) in values {
-        let (sum, total) = (seconds(seen.sum), seen.total());
-        let mut one = family.encode_family(&labels)?;
-        one.encode_histogram::<NoLabelSet>(sum, total, &buckets(&seen), None)?;
-    }
-    Ok(())
-}
-
-fn build(_: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn build(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let settings = &observed.0.server.settings;
     let labels = [("version", env!("CARGO_PKG_VERSION"))];
-    gauges(to, "build", "Always 1; what runs.", [(labels, 1)])
+    gauges(to, "build", "Always 1; what runs.", [(labels, 1_u64)])?;
+    let region = settings.region.clone();
+    let labels = [("pid", settings.pid.to_string()), ("region", region)];
+    gauges(to, "node", "Always 1; the process and its region.", [(labels, 1_u64)])?;
+    let help = "When the node began, in seconds since 1970.";
+    gauge(to, "node_start_time_seconds", help, seconds(settings.started_ms * 1_000_000))
 }
 
 fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -253,6 +205,11 @@ fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let values = numbered.map(|(n, meter)| ([("core", n.to_string())], count(meter)));
         counters(to, &format!("executor_{name}"), help, values)?;
     }
+    let busy = |meter: &MeterSeen| meter.polls.iter().map(|polls| polls.sum).sum::<u64>();
+    let numbered = meters.iter().enumerate();
+    let values = numbered.map(|(n, meter)| ([("core", n.to_string())], seconds(busy(meter))));
+    let help = "Time that a core has spent in tasks, in seconds.";
+    counters(to, "executor_busy_seconds", help, values)?;
     let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in meters.iter().flat_map(|meter| &meter.long_by_name) {
         *by_name.entry(name).or_default() += count;
@@ -268,63 +225,27 @@ fn polls(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     histograms(to, "executor_poll_seconds", "How long polls of tasks took, by class.", values)
 }
 
-/// Processes that are named. More are a fleet, whose sum is told, too.
-const PROCESSES_MAX: usize = 256;
-
-fn region(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let Ok(seen) = observed.0.region.inspect() else {
-        // A region that cannot be read any more: the rest of the page is worth more than an error.
-        return gauge(to, "region_readable", "0: the region is damaged.", 0);
-    };
-    gauge(to, "region_readable", "0: the region is damaged.", 1)?;
-    let pinned = seen.members.iter().filter_map(|member| member.pinned_epoch).min();
-    let oldest = pinned.map_or(0, |epoch| seen.epoch.saturating_sub(epoch));
-    let alive = seen.members.iter().filter(|member| member.is_alive).count() as u64;
-    let dead = seen.members.len() as u64 - alive;
-    for (name, help, value) in [
-        ("bytes_max", "The most bytes that records and index may fill.", seen.bytes_max),
-        ("bytes_taken", "Bytes of the heap that were ever taken.", seen.bytes_taken),
-        ("bytes_on_disk", "Bytes that the file has of its file system.", seen.bytes_on_disk),
-        ("epoch", "The epoch of reclamation.", seen.epoch),
-        ("oldest_pin_epochs", "How many epochs the oldest pin is behind; 0: none is.", oldest),
-        ("sessions", "Sessions of living processes, this one included.", alive),
-        ("sessions_dead", "Sessions of dead processes that nobody has met yet.", dead),
-        ("namespaces", "Namespaces, hidden ones included.", seen.namespaces.len() as u64),
-    ] {
-        gauge(to, &format!("region_{name}"), help, value)?;
-    }
-    let mut processes: BTreeMap<(u32, &str), u64> = BTreeMap::new();
-    for member in seen.members.iter().filter(|member| member.is_alive) {
-        *processes.entry((member.process.pid, &member.process.name)).or_default() += 1;
-    }
-    let values = processes.into_iter().take(PROCESSES_MAX).map(|((pid, name), sessions)| {
-        ([("pid", pid.to_string()), ("name", name.to_owned())], sessions)
-    });
-    gauges(to, "region_process_sessions", "Sessions of each living process.", values)?;
-    // Hidden ones begin with the byte 1.
-    let shown = seen.namespaces.iter().filter(|namespace| namespace.name.first() != Some(&1));
-    let values = shown.map(|namespace| {
-        let name = String::from_utf8_lossy(&namespace.name).into_owned();
-        ([("namespace", name)], namespace.buckets)
-    });
-    gauges(to, "namespace_buckets", "Buckets of seven entries of a namespace's index.", values)
-}
-
 fn requests(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let server = &observed.0.server;
     let (all, refused) = server.tallies.requests();
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let tallies = &server.tallies;
+    let [hits, misses] = tallies.found();
     for (name, help, value) in [
         ("requests", "Requests of Redis' protocol.", all),
         ("errors", "Of these, answered with an error.", refused),
         ("connections", "Connections that came.", read(&tallies.connections)),
         ("published", "Messages published.", read(&tallies.published)),
+        ("keyspace_hits", "Reads of keys that found a record.", hits),
+        ("keyspace_misses", "Reads of keys that found none.", misses),
+        ("overrun_subscribers", "Subscribers closed: too much waited.", server.hub.post.overruns()),
     ] {
         counter(to, &format!("resp_{name}"), help, value)?;
     }
     let clients = server.client_count() as u64;
     gauge(to, "resp_clients", "Clients that are connected.", clients)?;
+    let waiting = server.hub.post.bytes() as u64;
+    gauge(to, "resp_messages_bytes", "Bytes of messages that wait for subscribers.", waiting)?;
     let slow = server.slow_count() as u64;
     gauge(to, "resp_slow_entries", "Entries of the slow log.", slow)
 }

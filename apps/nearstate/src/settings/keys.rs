@@ -162,7 +162,7 @@ settings! {
     "limits.input_bytes_max" as input_bytes_max: Bytes = "129MiB", --"limits-input-bytes-max";
     /// Bytes of answers that a client has not read; with more it is closed
     "limits.output_bytes_max" as output_bytes_max: Bytes = "160MiB", --"limits-output-bytes-max";
-    /// Bytes of both that all connections of a core keep
+    /// Bytes of both that all connections of a core keep, with what they hear, queue and walk over
     "limits.core_bytes_max" as core_bytes_max: Bytes = "2GiB", --"limits-core-bytes-max";
     /// How long a request may be half sent
     "limits.half_sent_max" as half_sent_max: Time = "30s", --"limits-half-sent-max";
@@ -177,6 +177,9 @@ settings! {
     "limits.drain_max" as drain_max: Time = "5s", --"limits-drain-max";
     /// Connections that the kernel keeps until a core accepts them
     "limits.backlog" as backlog: Count = "4096", --"limits-backlog";
+    /// Rings of clients on this host that may not map the region, 132 KiB each; the next one goes
+    /// on over its socket
+    "limits.rings_max" as rings_max: Number = "1024", --"limits-rings-max";
 
     /// The host that SENTINEL answers; without it the address that the client came by
     "resp.announced_host" as announced_host: Option<String> = "", --"resp-announced-host";
@@ -186,11 +189,16 @@ settings! {
     "resp.request_bytes_max" as request_bytes_max: Bytes = "256MiB", --"resp-request-bytes-max";
     /// Bytes of messages that may wait for one subscriber; with more it is closed
     "resp.mailbox_bytes_max" as mailbox_bytes_max: Bytes = "32MiB", --"resp-mailbox-bytes-max";
+    /// Bytes of messages that may wait for all subscribers; the next one for whom one comes is
+    /// closed
+    "resp.messages_bytes_max" as messages_bytes_max: Bytes = "1GiB", --"resp-messages-bytes-max";
     /// Channels and patterns of one client
     "resp.subscriptions_max" as subscriptions_max: Count = "100000", --"resp-subscriptions-max";
     /// The events of keys that clients are told, in Redis' letters (KEA: all); empty: none
     "resp.notify_keyspace_events" as keyspace_events: KeyspaceEvents = "",
         --"resp-notify-keyspace-events";
+    /// How long the commands of one EXEC may keep their core; then nothing of it is changed
+    "resp.exec_max" as exec_max: Time = "1s", --"resp-exec-max";
     /// Requests that take as long are kept in the slow log
     "resp.slow" as slow: Time = "10ms", --"resp-slow";
     /// Entries of the slow log
@@ -228,6 +236,7 @@ impl Settings {
             keep_alive: self.keep_alive.0,
             drain_max: self.drain_max.0,
             backlog: i32::try_from(self.backlog.0).unwrap_or(i32::MAX),
+            rings_max: self.rings_max.0,
         }
     }
 
@@ -238,8 +247,10 @@ impl Settings {
         resp.region = self.region.display().to_string();
         resp.request_bytes_max = size(self.request_bytes_max);
         resp.mailbox_bytes_max = size(self.mailbox_bytes_max);
+        resp.messages_bytes_max = size(self.messages_bytes_max);
         resp.subscriptions_max = self.subscriptions_max.0 as usize;
         resp.keyspace_events = self.keyspace_events;
+        resp.exec_max = self.exec_max.0;
         resp.slow_micros = u64::try_from(self.slow.0.as_micros()).unwrap_or(u64::MAX);
         resp.slow_entries_max = self.slow_entries_max.0;
     }

@@ -76,6 +76,8 @@ fn the_settings_of_the_libraries_are_the_defaults() {
         (resp.mailbox_bytes_max, resp.subscriptions_max, resp.request_bytes_max),
         (known.mailbox_bytes_max, known.subscriptions_max, known.request_bytes_max)
     );
+    assert_eq!(resp.messages_bytes_max, known.messages_bytes_max);
+    assert_eq!(resp.exec_max, known.exec_max);
     assert_eq!(
         (resp.slow_micros, resp.slow_entries_max, resp.announced_host, resp.masters),
         (known.slow_micros, known.slow_entries_max, known.announced_host, known.masters)

@@ -202,24 +202,31 @@ const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 impl Value for Time {
     const WANTS: &'static str = "TIME";
     fn read(words: &[String]) -> Result<Self, String> {
-        let word = only(words);
-        let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let number: u64 =
-            digits.parse().map_err(|_| format!("{word:?} is no time: write 500ms, 30s or 5min"))?;
-        let micros = match word.get(digits.len()..).unwrap_or_default() {
-            "us" => 1,
-            "ms" => 1_000,
-            "s" => 1_000_000,
-            "min" => 60_000_000,
-            "h" => 3_600_000_000,
-            unit => return Err(format!("{unit:?} is no unit of time: us, ms, s, min, h")),
-        };
-        let time = number.checked_mul(micros).map(Duration::from_micros);
-        match time.filter(|time| *time <= TIME_MAX) {
-            Some(Duration::ZERO) => Err("give a time above 0".to_owned()),
-            Some(time) => Ok(Self(time)),
-            None => Err("longer than a year".to_owned()),
-        }
+        time(only(words)).map(Self)
+    }
+}
+
+/// A time as people write it.
+///
+/// # Errors
+/// What would be right.
+pub(crate) fn time(word: &str) -> Result<Duration, String> {
+    let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{word:?} is no time: write 500ms, 30s or 5min"))?;
+    let micros = match word.get(digits.len()..).unwrap_or_default() {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        unit => return Err(format!("{unit:?} is no unit of time: us, ms, s, min, h")),
+    };
+    let time = number.checked_mul(micros).map(Duration::from_micros);
+    match time.filter(|time| *time <= TIME_MAX) {
+        Some(Duration::ZERO) => Err("give a time above 0".to_owned()),
+        Some(time) => Ok(time),
+        None => Err("longer than a year".to_owned()),
     }
 }
 

@@ -11,6 +11,7 @@ mod node;
 mod restart;
 mod security;
 mod tls;
+mod top;
 
 use node::{Client, Folder, Node, http, refused, serve, start};
 use std::fs;

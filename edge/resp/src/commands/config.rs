@@ -91,4 +91,8 @@ impl Work for Following {
             }
         }
     }
+
+    fn kept(&self) -> usize {
+        self.namespaces.iter().map(|(name, _)| name.len() + size_of::<(String, Namespace)>()).sum()
+    }
 }

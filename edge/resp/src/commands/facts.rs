@@ -256,4 +256,8 @@ impl Work for Keyspace {
         reply.verbatim(&self.text);
         Ok(Progress::Done)
     }
+
+    fn kept(&self) -> usize {
+        self.text.capacity() + self.namespaces.capacity() * size_of::<Namespace>()
+    }
 }

@@ -6,7 +6,7 @@ use super::arg;
 use super::transactions::refuse_inside;
 use crate::client::{Client, Command};
 use crate::command::Flags;
-use crate::link::Link;
+use crate::link::{Link, Names};
 use crate::mailbox::Letter;
 use crate::parse::Args;
 use crate::refusal::Refusal;
@@ -15,6 +15,10 @@ use crate::server::Server;
 use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
+
+/// What the channels and patterns of one client may cost the node, in bytes: as much as `MULTI` may
+/// queue. The next one is refused before it costs memory.
+const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
 /// a message.
@@ -31,11 +35,11 @@ pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
 
 /// A client hears nothing any more.
 pub(crate) fn leave_all(server: &Server, link: &mut Link) {
-    for channel in std::mem::take(&mut link.channels) {
-        server.hub.leave(&channel, link.id);
+    for channel in std::mem::take(&mut link.channels).iter() {
+        server.hub.leave(channel, link.id);
     }
-    for pattern in std::mem::take(&mut link.patterns) {
-        server.hub.leave_matching(&pattern, link.id);
+    for pattern in std::mem::take(&mut link.patterns).iter() {
+        server.hub.leave_matching(pattern, link.id);
     }
 }
 
@@ -70,7 +74,7 @@ enum Sort {
 }
 
 impl Sort {
-    fn of(self, link: &mut Link) -> &mut BTreeSet<Vec<u8>> {
+    fn of(self, link: &mut Link) -> &mut Names {
         match self {
             Self::Channel => &mut link.channels,
             Self::Pattern => &mut link.patterns,
@@ -118,7 +122,7 @@ fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'
     let names = args.from(1);
     let (hub, link) = (&client.server.hub, &mut *client.link);
     let fresh: BTreeSet<&[u8]> =
-        names.iter().filter(|name| !sort.of(link).contains(*name)).collect();
+        names.iter().filter(|name| !sort.of(link).contains(name)).collect();
     let most = client.server.settings.subscriptions_max;
     if link.hears().saturating_add(fresh.len()) > most {
         return Err(Refusal::new(format!(
@@ -126,9 +130,16 @@ fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'
              pattern, or open another connection"
         )));
     }
+    let more: usize = fresh.iter().map(|name| Names::cost(name)).sum();
+    if link.channels.bytes() + link.patterns.bytes() + more > NAMES_BYTES_MAX {
+        return Err(Refusal::new(format!(
+            "ERR the names that a client hears may take {NAMES_BYTES_MAX} bytes of the node: \
+             unsubscribe from some, or use a pattern"
+        )));
+    }
     let [word, _] = sort.words();
     for name in names.iter() {
-        if sort.of(link).insert(name.to_vec()) {
+        if sort.of(link).insert(name) {
             match sort {
                 Sort::Channel => hub.hear(name, link.id, &link.mailbox),
                 Sort::Pattern => hub.hear_matching(name, link.id, &link.mailbox),
@@ -145,7 +156,7 @@ fn leave(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<
     let (hub, link) = (&client.server.hub, &mut *client.link);
     let given = args.from(1);
     let names: Vec<Vec<u8>> = if given.is_empty() {
-        sort.of(link).iter().cloned().collect()
+        sort.of(link).iter().map(<[u8]>::to_vec).collect()
     } else {
         given.iter().map(<[u8]>::to_vec).collect()
     };

@@ -8,7 +8,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::client::{Client, Command, Lent};
+use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
 use crate::link::{Queue, Watched};
 use crate::parse::Args;
@@ -20,17 +20,13 @@ use nearstate_model::limits::{
     KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES,
 };
 use nearstate_model::{Error, Result as Stored};
-use nearstate_store::{Patience, Txn};
+use nearstate_store::{Patience, since_boot};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 type Answer = Result<(), Refusal>;
 
 const ABORTED: Refusal =
     Refusal::fixed("EXECABORT Transaction discarded because of previous errors.");
-
-/// How long conflicts are met by trying again. This core serves nobody else meanwhile.
-const TRIED_FOR: Duration = Duration::from_secs(1);
 
 /// How many commands of one `EXEC` may fail after they have written something. Each costs another
 /// run of all; one more refuses all.
@@ -128,40 +124,50 @@ enum End {
     Whole,
     /// A command failed after it had written something.
     HalfDone(usize, Refusal),
+    /// They took too long, or answered too much: nothing of it is to be.
+    Stopped(Refusal),
 }
 
 impl Execution {
     fn carry_out(&mut self, client: &mut Client<'_>, reply: &mut Reply<'_>) -> Answer {
-        let patience = Patience { tries: TRANSACTION_TRIES, within: Some(TRIED_FOR) };
         let (session, mark) = (client.session(), reply.mark());
+        // This core serves nobody else until then, however often all are run.
+        let until = since_boot().saturating_add(client.server.settings.exec_max);
         loop {
-            let mut half_done = None;
+            let left = until.saturating_sub(since_boot());
+            let patience = Patience { tries: TRANSACTION_TRIES, within: Some(left) };
+            let mut cut = None;
             let done = session.transact_within(patience, |txn| {
                 reply.rewind(mark);
                 client.link.to_publish.clear();
-                match self.run(client, txn, reply)? {
+                match self.run(client, &Timed { txn, until }, reply)? {
                     // Behind the commit it would be too late to refuse.
-                    End::Whole => session.whole(),
-                    End::HalfDone(place, refusal) => {
-                        half_done = Some((place, refusal));
-                        // Ends the transaction; nobody reads this.
-                        Err(Error::BadArgument { detail: String::new() })
-                    }
+                    End::Whole => return session.whole(),
+                    End::HalfDone(place, refusal) => cut = Some((Some(place), refusal)),
+                    End::Stopped(refusal) => cut = Some((None, refusal)),
                 }
+                // Ends the transaction; nobody reads this.
+                Err(Error::BadArgument { detail: String::new() })
             });
-            match (done, half_done) {
+            match (done, cut) {
                 (Ok(()), _) => return Ok(()),
                 (Err(error), None) => return Err(error.into()),
-                (Err(_), Some((_, refusal))) if self.refused.len() >= HALF_DONE_MAX => {
-                    return Err(refusal);
+                (Err(_), Some((Some(place), refusal))) if self.refused.len() < HALF_DONE_MAX => {
+                    self.refused.insert(place, refusal);
                 }
-                (Err(_), Some((place, refusal))) => drop(self.refused.insert(place, refusal)),
+                (Err(_), Some((_, refusal))) => return Err(refusal),
             }
         }
     }
 
     /// Runs every command once.
-    fn run(&self, client: &mut Client<'_>, txn: &Txn<'_>, reply: &mut Reply<'_>) -> Stored<End> {
+    fn run(
+        &self,
+        client: &mut Client<'_>,
+        lent: &Timed<'_, '_>,
+        reply: &mut Reply<'_>,
+    ) -> Stored<End> {
+        let txn = lent.txn;
         let commands = client.catalogue.commands();
         let is_writing = self.queue.requests.iter().any(|(number, _)| {
             let command = commands.get(usize::from(*number));
@@ -191,8 +197,11 @@ impl Execution {
             let (mark, changes) = (reply.mark(), txn.changes());
             let done = match self.refused.get(&place) {
                 Some(refusal) => Err(refusal.clone()),
-                None => run_one(client, (command, kept.args()), txn, reply),
+                None => run_one(client, (command, kept.args()), lent, reply),
             };
+            if let Some(why) = judge(client, lent, reply) {
+                return Ok(End::Stopped(why));
+            }
             let Err(refusal) = done else { continue };
             if refusal.is_conflict() {
                 return Err(Error::Conflict { detail: "what a command had read".to_owned() });
@@ -205,6 +214,24 @@ impl Execution {
         }
         Ok(End::Whole)
     }
+}
+
+/// Why the commands are to stop here, if they are.
+fn judge(client: &Client<'_>, lent: &dyn Lent, reply: &Reply<'_>) -> Option<Refusal> {
+    if reply.is_over() {
+        return Some(Refusal::new(format!(
+            "EXECABORT the answers have more than {} bytes: ask for less at once, or raise \
+             limits.output_bytes_max; nothing was changed",
+            reply.most()
+        )));
+    }
+    lent.is_late().then(|| {
+        Refusal::new(format!(
+            "EXECABORT the commands took longer than {:?}, and nobody else was served: send \
+             fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed",
+            client.server.settings.exec_max
+        ))
+    })
 }
 
 fn run_one(
@@ -234,7 +261,13 @@ fn run_one(
             "ERR {name} walks over all keys and cannot be a part of a transaction: send it alone"
         )));
     }
-    while work.step(client.records, client.server, reply)? == Progress::More {}
+    while work.step(client.records, client.server, reply)? == Progress::More {
+        // What it has found is the answer that is to come.
+        reply.judge_more(work.kept());
+        if reply.is_over() || txn.is_late() {
+            break;
+        }
+    }
     Ok(())
 }
 

@@ -40,6 +40,11 @@ impl KeyWalk {
         Ok(Self { pattern: pattern.to_vec(), namespaces, from: 0, said: Vec::new() })
     }
 
+    /// What it keeps beside what its user has found, in bytes.
+    pub(crate) fn kept(&self) -> usize {
+        self.pattern.len() + self.said.capacity()
+    }
+
     /// Walks a slice, and gives each record that matches with its key. False at the end.
     pub(crate) fn step(
         &mut self,

@@ -15,6 +15,7 @@ use crate::reply::Reply;
 use crate::work::{Progress, Work};
 use nearstate_store::{Namespace, glob};
 use slices::{Counting, Deleting, Listing, Picking, Scanning};
+use std::ops::ControlFlow;
 
 type Answer = Result<(), Refusal>;
 
@@ -75,6 +76,7 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
                 reply.bulk(said);
                 count += 1;
             }
+            if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         reply.close_array(begun, count);
         return Ok(());
@@ -88,11 +90,14 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     let options = Options::read(args.from(2), true)?;
     let areas = areas(client.records, options.pattern)?;
     if client.txn.is_some() {
-        let mut found = Vec::new();
+        let (mut found, mut bytes) = (Vec::new(), 0);
         inside::each_key(client, &areas, |said, _| {
             if options.takes(said) {
                 found.push(said.to_vec());
+                bytes += said.len() + size_of::<Vec<u8>>();
+                reply.judge_more(bytes);
             }
+            if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         if let Some(form) = options.form {
             found = inside::of_form(client, found, form)?;
@@ -124,7 +129,10 @@ pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
         let mut count = 0;
-        inside::each_key(client, &areas, |_, _| count += 1)?;
+        inside::each_key(client, &areas, |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
         reply.count(count);
         return Ok(());
     }

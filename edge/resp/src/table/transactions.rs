@@ -22,8 +22,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "That of what was queued",
         differs: "The region is changed by all of them or by none, also for embedded processes; a \
                   command that fails in it leaves the others' changes, as in Redis. If the commit \
-                  is refused (no room, more than 4096 records, a tag that is taken) or meets \
-                  conflicts for a second, EXEC answers one error, and nothing has changed. \
+                  is refused (no room, more than 4096 records, a tag that is taken), or all of it \
+                  takes longer than `resp.exec_max` (a second), or its answers are longer than \
+                  `limits.output_bytes_max`, EXEC answers one error, and nothing has changed. \
                   Commands that walk over keys see what was there before; those that change keys \
                   on such a walk, those that subscribe, and HELLO answer an error. Messages are \
                   sent behind the commit.",

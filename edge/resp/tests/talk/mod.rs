@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use nearstate_node::clock::Clock;
-use nearstate_node::{Conversation, Core, CoreParts, Face, FaceOnCore, Origin, Peer, Then};
+use nearstate_node::{Conversation, Core, CoreParts, Face, FaceOnCore, Limits, Origin, Peer, Then};
 use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{Server, Settings};
@@ -36,6 +36,10 @@ pub(crate) fn place() -> Place {
 }
 
 pub(crate) fn place_with(settings: Settings) -> Place {
+    place_within(settings, Limits::default())
+}
+
+pub(crate) fn place_within(settings: Settings, limits: Limits) -> Place {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
     let server = Arc::new(Server::new(settings));
@@ -43,7 +47,7 @@ pub(crate) fn place_with(settings: Settings) -> Place {
         index: 0,
         count: 1,
         region: region.clone(),
-        limits: Arc::default(),
+        limits: Arc::new(limits),
         metric: Arc::default(),
         clock: Clock::new_virtual(),
     })
@@ -90,6 +94,25 @@ impl Talker {
                 return all;
             }
         }
+    }
+
+    /// Sends a request and lets nothing happen yet; what has come of it so far.
+    pub(crate) fn begin(&mut self, words: &[&[u8]]) -> (Vec<u8>, Then) {
+        let mut output = Vec::new();
+        let heard = self.talk.hear(&request(words), &mut output);
+        (output, heard.then)
+    }
+
+    /// One step of what happens by itself.
+    pub(crate) fn step(&mut self) -> (Vec<u8>, Poll<Then>) {
+        let mut output = Vec::new();
+        let then = self.talk.happen(&mut Context::from_waker(Waker::noop()), &mut output);
+        (output, then)
+    }
+
+    /// Bytes of the node that the client keeps while it waits.
+    pub(crate) fn kept(&self) -> usize {
+        self.talk.kept()
     }
 
     /// What comes by itself.

@@ -27,8 +27,8 @@ const SIZE: (u32, u32) = (300, 220);
 const SIZE_WIDE: (u32, u32) = (560, 220);
 const BINS: usize = 24;
 
-/// The colour of a target, the same in all charts: those most often compared are from the palette of
-/// Okabe and Ito, which stays apart for eyes that see few colours.
+/// The colour of a target, the same in all charts: those most often compared are from the palette
+/// of Okabe and Ito, which stays apart for eyes that see few colours.
 pub fn colour(target: &str) -> Colour {
     match target {
         "region" => RGBColor(0x00, 0x9E, 0x73),

@@ -1,7 +1,7 @@
 //! The whole run as one page that opens without a network.
 
 use super::{tables, words};
-use crate::figures::{self, Figures, as_f64, quantiles, tail, timeline};
+use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
 use crate::result::Run;
 use nearstate_bench::report::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
 use nearstate_bench::report::chart::{self, Colour, colour, ecdf, histogram};
@@ -13,6 +13,10 @@ const QUANTILES: u32 = 400;
 
 /// Samples of a histogram: some hundred for each of its columns.
 const HISTOGRAM_SAMPLES: u32 = 2000;
+
+/// Those of them that are shown: on a plain axis, a long tail would squeeze all others into one
+/// column; the other charts have it.
+const HISTOGRAM_SHOWN: usize = 1900;
 
 /// The page of a run.
 pub fn page(run: &Run) -> Page {
@@ -66,7 +70,9 @@ fn glance(all: &[Figures<'_>]) -> Vec<Block> {
                 is_foreign: !figures.counts(),
             })
         };
-        let bars = drawn(all).filter_map(|(_, figures)| bar(figures)).collect();
+        // The null target would stretch every scale and is no store.
+        let stores = drawn(all).filter(|(_, figures)| figures.target.name != NULL);
+        let bars = stores.filter_map(|(_, figures)| bar(figures)).collect();
         BarGroup { title: title.to_owned(), bars }
     };
     let rate = |f: &Figures<'_>| Some((f.rates.median(), rate_text(f.rates.median())));
@@ -88,11 +94,16 @@ fn glance(all: &[Figures<'_>]) -> Vec<Block> {
         let bytes = f.cost.map(|cost| cost.bytes_out + cost.bytes_in)?;
         Some((bytes, format!("{bytes:.0} B")))
     };
+    let sustained = |f: &Figures<'_>| {
+        let rate = figures::sustained(f.target)?;
+        Some((rate, rate_text(rate)))
+    };
     let groups = [
         bars("Operations per second (long is good)", &rate),
+        bars("Highest rate that kept the bound of the ramp (long is good)", &sustained),
         bars("Median latency (short is good)", &percentile(50.0)),
         bars("99th percentile of latency (short is good)", &percentile(99.0)),
-        bars("Processor time of an operation, client and server (short is good)", &cpu),
+        bars("Processor time of an operation, both sides (short is good)", &cpu),
         bars("Memory of a record (short is good)", &memory),
         bars("Bytes moved by an operation, both ways (short is good)", &bytes),
     ];
@@ -126,10 +137,14 @@ fn latency(all: &[Figures<'_>]) -> Vec<Block> {
         rules: Vec::new(),
         y_range: None,
     };
-    let histograms = drawn(all).map(|(_, figures)| Chart {
-        caption: format!("{}: how often, in percent", tables::name(figures)),
-        svg: histogram(&samples(figures, HISTOGRAM_SAMPLES)),
-        legend: Vec::new(),
+    let histograms = drawn(all).map(|(_, figures)| {
+        let (name, colour, mut fast) = samples(figures, HISTOGRAM_SAMPLES);
+        fast.truncate(HISTOGRAM_SHOWN);
+        Chart {
+            caption: format!("{}: the fastest 95 of 100", tables::name(figures)),
+            svg: histogram(&(name, colour, fast)),
+            legend: Vec::new(),
+        }
     });
     let classes = drawn(all).map(|(_, figures)| {
         let table = Block::Table(tables::classes_of(figures));
@@ -198,18 +213,18 @@ fn over_time(all: &[Figures<'_>]) -> Vec<Block> {
         ];
         [
             Chart {
-                caption: format!("{name}: latency; a pale line below each other's round"),
+                caption: format!("{name}: latency"),
                 svg: lines(&chart(axis("latency", Unit::Nanoseconds, true), latency)),
                 legend: vec![
-                    ("median ─".to_owned(), base),
-                    ("99th percentile ╌".to_owned(), base),
-                    ("longest".to_owned(), GREY),
+                    ("━ median".to_owned(), base),
+                    ("┅ 99th percentile".to_owned(), base),
+                    ("─ longest".to_owned(), GREY),
                 ],
             },
             Chart {
                 caption: format!("{name}: operations per second"),
                 svg: lines(&chart(axis("op/s", Unit::Number, false), vec![plain])),
-                legend: vec![("operations per second".to_owned(), base)],
+                legend: vec![("━ operations per second".to_owned(), base)],
             },
         ]
     });
@@ -267,7 +282,7 @@ fn ramp(all: &[Figures<'_>]) -> Vec<Block> {
                 .to_owned(),
         ),
         Block::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
-        Block::Table(tables::ramp(all)),
+        Block::Details("All points".to_owned(), vec![Block::Table(tables::ramp(all))]),
     ]
 }
 
@@ -379,7 +394,7 @@ mod tests {
         // Two distributions; a histogram and two courses for each of four targets; two curves.
         assert_eq!(html.matches("<svg").count(), 2 + 4 * 3 + 2);
         assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
-        assert!(html.contains("◆ null") && html.contains("▲ geode (INVALID)"));
+        assert!(html.contains("◆</b>null") && html.contains("▲</b>geode (INVALID)"));
     }
 
     #[test]
@@ -425,6 +440,8 @@ mod tests {
         round.slices = vec![slice; 3];
         let html = page(&run).html();
         assert!(html.contains("&lt;script&gt;") && !html.contains("<script>"));
-        assert!(super::super::text(&run).contains("OFF"));
+        run.targets[1].name = "\u{1b}[2Jredis".to_owned();
+        let text = super::super::text(&run);
+        assert!(text.contains("OFF") && !text.contains('\u{1b}'));
     }
 }

@@ -59,10 +59,19 @@ pub(super) fn rates(all: &[Figures<'_>]) -> Table {
             some(rate_text(rates.most())),
             interval_text(rates),
             rates.count().to_string(),
-            some(ratio.map_or_else(|| NONE.to_owned(), ratio_text)),
+            some(ratio.map_or_else(|| NONE.to_owned(), share_text)),
         ]);
     }
     table
+}
+
+/// A ratio; a small one as a fraction, which is easier to read than zeros.
+pub(crate) fn share_text(ratio: f64) -> String {
+    if ratio > 0.0 && ratio < 0.095 {
+        format!("1/{}", ratio_text(1.0 / ratio))
+    } else {
+        ratio_text(ratio)
+    }
 }
 
 fn interval_text(rates: &Spread) -> String {
@@ -199,13 +208,23 @@ fn unsuccessful_text(figures: &Figures<'_>) -> String {
 fn outcome(figures: &Figures<'_>) -> String {
     let target = figures.target;
     if let Some(why) = &target.declined {
-        return format!("declined: {why}");
+        return format!("declined: {}", shortened(why));
     }
     match figures.troubles().first() {
-        Some(why) => format!("INVALID: {why}"),
+        Some(why) => format!("INVALID: {}", shortened(why)),
         None if figures.ops == 0 => "not measured".to_owned(),
         None if target.verdict.is_none() => "not verified".to_owned(),
         None => "counts".to_owned(),
+    }
+}
+
+/// Characters of a reason in a cell: the whole of it stands among the alarms.
+const REASON_CHARS: usize = 72;
+
+fn shortened(reason: &str) -> String {
+    match reason.char_indices().nth(REASON_CHARS) {
+        Some((end, _)) => format!("{} ..", reason.get(..end).unwrap_or_default()),
+        None => reason.to_owned(),
     }
 }
 
@@ -298,9 +317,13 @@ pub(super) fn ramp(all: &[Figures<'_>]) -> Table {
 /// What papers measured.
 pub(super) fn foreign(run: &Run) -> Table {
     let mut table =
-        Table::new(&[("source", Align::Left), ("what", Align::Left), ("figure", Align::Right)]);
+        Table::new(&[("source", Align::Left), ("what", Align::Left), ("figure", Align::Left)]);
+    let mut before = "";
     for figure in &run.workload.foreign {
-        table.row(vec![figure.source.clone(), figure.what.clone(), figure.figure.clone()]);
+        let is_new = figure.source != before;
+        before = &figure.source;
+        let source = if is_new { figure.source.clone() } else { String::new() };
+        table.row(vec![source, figure.what.clone(), figure.figure.clone()]);
     }
     table
 }

@@ -3,7 +3,7 @@
 use super::{tables, words};
 use crate::figures::{self, Figures};
 use crate::result::Run;
-use nearstate_bench::table::Table;
+use nearstate_bench::table::{Table, printable};
 use std::fmt::Write as _;
 
 /// The whole run for a terminal.
@@ -27,7 +27,7 @@ pub fn text(run: &Run) -> String {
     out.push_str(&notes(run, &all));
     // Who only sees the end must see it as well.
     out.push_str(&alarm(run, &all));
-    out
+    printable(&out)
 }
 
 /// The latencies of each class of operations, for a terminal.
@@ -37,7 +37,7 @@ pub fn classes(run: &Run) -> String {
         let title = format!("{} by class of operations", figures.target.name);
         section(&mut out, &title, &tables::classes_of(figures));
     }
-    out
+    printable(&out)
 }
 
 fn section(out: &mut String, title: &str, table: &Table) {
@@ -106,7 +106,7 @@ mod tests {
             assert!(region.contains(cell), "{cell} is not in {region}");
         }
         let redis = row(&text, "Operations per second", "redis");
-        assert!(redis.contains("16.3 k") && redis.contains("0.0083 x"), "{redis}");
+        assert!(redis.contains("16.3 k") && redis.contains("1/120 x"), "{redis}");
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //! mind.
 
 use super::tables::NONE;
+use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
+use crate::parameters::Arrivals;
 use crate::result::{About, Noise, Run};
-use crate::workloads::Spread;
 use nearstate_bench::table::{latency_text, rate_text};
 use std::fmt::Write as _;
 
@@ -53,7 +54,13 @@ pub(super) fn drive(run: &Run) -> String {
     // Writing to a string cannot fail.
     let _ = match (drive.rate, drive.think_us) {
         (Some(rate), _) => {
-            write!(out, "; open loop at {} op/s, latency from the intended start", rate_text(rate))
+            let rate = rate_text(rate);
+            let arrivals = match drive.arrivals {
+                Arrivals::Constant => "at equal distances",
+                Arrivals::Poisson => "at random (Poisson)",
+                Arrivals::Bursts => "in bursts",
+            };
+            write!(out, "; open loop at {rate} op/s {arrivals}, latency from the intended start")
         }
         (None, 0) => write!(out, "; closed loop"),
         (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),

@@ -92,12 +92,18 @@ impl Access for Bent<'_> {
         wanted: Parts,
         hear: &mut Hear<'_>,
     ) -> Result<bool> {
-        if self.fault == Fault::WrongAnswer && is_now(self.left) {
-            return self.inner.read(table, key, wanted, &mut |part, bytes| {
-                hear(part, &garbled(bytes));
-            });
+        if self.fault != Fault::WrongAnswer || *self.left != 1 {
+            if self.fault == Fault::WrongAnswer {
+                *self.left = self.left.saturating_sub(1);
+            }
+            return self.inner.read(table, key, wanted, hear);
         }
-        self.inner.read(table, key, wanted, hear)
+        // A read that finds nothing has nothing to get wrong: then the next one.
+        let left = &mut *self.left;
+        self.inner.read(table, key, wanted, &mut |part, bytes| {
+            *left = 0;
+            hear(part, &garbled(bytes));
+        })
     }
 
     fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {

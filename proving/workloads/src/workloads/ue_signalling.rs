@@ -9,7 +9,7 @@ mod travel;
 mod machine;
 mod model;
 
-use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, share};
 use crate::access::{
     Change, Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
@@ -28,6 +28,9 @@ const UES: u64 = 100_000;
 
 /// What a region or a server keeps for one context at the most, tags included.
 const CONTEXT_ROOM: u64 = 1024;
+
+/// UEs that are drawn at once: the cache misses of their models overlap.
+const AHEAD: usize = 32;
 
 /// Records that travel together while loading and verifying.
 const BATCH: usize = 64;
@@ -175,6 +178,8 @@ impl Blueprint for UeSignalling {
         client: usize,
         clients: usize,
     ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        share::Share::of(parameters, client, clients)?;
         Ok(Box::new(Client::new(parameters, client, clients)?))
     }
 }
@@ -183,7 +188,7 @@ impl Blueprint for UeSignalling {
 #[derive(Debug)]
 enum Source {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, dice: Dice },
+    Shares { ring: Ring, dice: Dice, ahead: Vec<Ue> },
     /// The state machine.
     Machine(Box<Machine>),
 }
@@ -204,6 +209,8 @@ struct Client {
     source: Source,
     flights: Vec<Flight>,
     picked: Vec<u64>,
+    /// Of the procedure that is on its way alone.
+    context: Context,
     contexts: Vec<Context>,
     keys: Vec<[u8; KEY_BYTES]>,
     counts: [u64; 8],
@@ -230,7 +237,7 @@ impl Client {
             Source::Machine(Box::new(Machine::new(own, seed)?))
         } else {
             let ring = Ring::new(parameters.spread, own, seed)?;
-            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed) }
+            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead: Vec::new() }
         };
         Ok(Self {
             model,
@@ -238,6 +245,7 @@ impl Client {
             source,
             flights: Vec::new(),
             picked: Vec::new(),
+            context: Context::EMPTY,
             contexts: Vec::new(),
             keys: Vec::new(),
             counts: [0; 8],
@@ -250,9 +258,13 @@ impl Client {
     fn depart(&mut self, count: usize) {
         self.flights.clear();
         match &mut self.source {
-            Source::Shares { ring, dice } => {
+            Source::Shares { ring, dice, ahead } => {
                 if count == 1 {
-                    let ue = Ue::of(ring.next());
+                    if ahead.is_empty() {
+                        ahead.extend((0..AHEAD).map(|_| Ue::of(ring.next())));
+                        self.model.warm(ahead);
+                    }
+                    let Some(ue) = ahead.pop() else { return };
                     let procedure = by_shares(dice);
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });
@@ -299,24 +311,25 @@ impl Client {
     fn fly(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
         let Some(flight) = self.flights.first().copied() else { return Ok(()) };
         let key = key_of(self.model.global(flight.ue));
-        let mut context = Context::EMPTY;
         let wanted = self.wanted(flight.procedure);
         if !wanted.is_empty() {
             let mut landing = Landing::new(self.travel);
+            let context = &mut self.context;
             let is_there = store.read(CONTEXTS, &key, wanted, &mut |part, bytes| {
-                landing.take(&mut context, part, bytes);
+                landing.take(context, part, bytes);
             })?;
             tally.bytes_out += KEY_BYTES as u64;
             tally.bytes_in += landing.bytes;
             landing.judge(is_there, flight)?;
-            self.compare(flight, wanted, &context)?;
+            self.compare(flight, wanted, &self.context)?;
         }
         if flight.procedure != Procedure::CellReselection {
-            let before = context;
-            apply(flight.procedure, &mut context, flight.draw);
-            self.write(store, flight, (&before, &context), tally)?;
+            let before = (self.travel == Travel::Tagged).then_some(self.context);
+            apply(flight.procedure, &mut self.context, flight.draw);
+            self.write(store, flight, (before.as_ref(), &self.context), tally)?;
         }
-        self.land(&[context], tally);
+        self.flights.clear();
+        self.land(flight, None, tally);
         Ok(())
     }
 
@@ -325,7 +338,7 @@ impl Client {
         &self,
         store: &mut dyn Connection,
         flight: Flight,
-        (before, after): (&Context, &Context),
+        (before, after): (Option<&Context>, &Context),
         tally: &mut Tally,
     ) -> Result<()> {
         let key = key_of(self.model.global(flight.ue));
@@ -335,7 +348,7 @@ impl Client {
         tally.bytes_out += key.len() as u64 + bytes_of(parts);
         let (mut old, mut new) = (Tagging::default(), Tagging::default());
         let mut change = Change { key, parts, tags: None };
-        if self.travel == Travel::Tagged {
+        if let Some(before) = before {
             old.fill(before);
             new.fill(after);
             if old.tags() != new.tags() {
@@ -347,22 +360,22 @@ impl Client {
 
     /// The model takes up what has been done.
     #[inline]
-    fn land(&mut self, after: &[Context], tally: &mut Tally) {
-        for (flight, context) in self.flights.iter().zip(after) {
-            let class = flight.procedure as usize;
-            tally.count(class);
-            if let Some(count) = self.counts.get_mut(class) {
-                *count += 1;
-            }
-            self.model.took(flight.ue, flight.procedure, context);
+    fn land(&mut self, flight: Flight, after: Option<&Context>, tally: &mut Tally) {
+        let class = flight.procedure as usize;
+        tally.count(class);
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += 1;
         }
-        self.flights.clear();
+        self.model.took(flight.ue, flight.procedure, after.unwrap_or(&self.context));
     }
 
     /// Each answer is held against the marks that the last procedures left.
     #[inline]
     fn compare(&self, flight: Flight, read: Parts, context: &Context) -> Result<()> {
-        let is_right = self.model.agrees(flight.ue, context, |block| read.has(block as usize));
+        let touched = blocks_touched(flight.procedure);
+        let is_right = self.model.agrees(flight.ue, context, touched, |block| {
+            self.travel == Travel::Full || read.has(block as usize)
+        });
         if is_right || self.is_unkept { Ok(()) } else { Err(stale(flight)) }
     }
 }
@@ -463,6 +476,9 @@ impl Workload for Client {
 
     fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
         let mut verdict = Verdict::default();
+        if self.is_unkept {
+            return Ok(verdict);
+        }
         for first in (0..self.model.len()).step_by(BATCH) {
             let locals: Vec<u64> = (first..self.model.len().min(first + BATCH as u64)).collect();
             let keys: Vec<_> =

@@ -1,6 +1,10 @@
 //! The page, as a scraper reads it.
 
+use super::form::{BOUNDS, buckets};
 use super::*;
+use nearstate_node::CoreParts;
+use nearstate_node::clock::Clock;
+use nearstate_node::metric::Distribution;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
@@ -9,7 +13,15 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 fn page(observed: &Observed) -> String {
-    let mut report = observed.report();
+    let core = Core::new(CoreParts {
+        index: 0,
+        count: 1,
+        region: observed.0.region.clone(),
+        limits: Arc::default(),
+        metric: Arc::default(),
+        clock: Clock::new_virtual(),
+    });
+    let mut report = observed.report(&core.unwrap());
     let mut text = String::new();
     while report.step(&mut text) {}
     text
@@ -58,9 +70,10 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
         }
     }
     assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1);
-    let escaped = "nearstate_namespace_buckets{namespace=\"a\\\"b\\\\c\\nd}{=\"}";
+    let escaped = "nearstate_namespace_records{namespace=\"a\\\"b\\\\c\\nd}{=\"} 1\n";
     assert!(page.contains(escaped), "{page}");
-    assert!(page.contains("nearstate_region_sessions 1\n"), "{page}");
+    assert!(page.contains("nearstate_region_sessions 2\n"), "{page}");
+    assert!(page.contains("nearstate_region_records 1\n"), "{page}");
     assert!(families.contains("nearstate_resp_request_seconds histogram"), "{families:?}");
     observed.end();
     assert_eq!(observed.readiness(), Err("shutting down".to_owned()));
@@ -97,4 +110,25 @@ fn a_value_counts_below_the_first_bound_that_it_does_not_pass() {
     let filled: Vec<_> = buckets(&seen).into_iter().filter(|(_, count)| *count > 0).collect();
     assert_eq!(filled, [(1e-6, 1), (2e-6, 2), (1e-5, 3), (10.0, 4), (f64::INFINITY, 5)]);
     assert!(BOUNDS.is_sorted());
+}
+
+#[test]
+fn of_many_namespaces_those_with_the_most_records_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    for number in 0..300_u32 {
+        let namespace = session.namespace(&format!("ns{number}"), &Schema::default()).unwrap();
+        for record in 0..number / 100 {
+            session.put(namespace, &record.to_le_bytes(), b"v").unwrap();
+        }
+    }
+    let observed = Observed::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let page = page(&observed);
+    let named = |what: &str| page.matches(&format!("\nnearstate_namespace_{what}{{")).count();
+    assert_eq!([named("records"), named("bytes"), named("tags"), named("buckets")], [256; 4]);
+    assert!(page.contains("nearstate_region_namespaces_unnamed 44\n"), "{page}");
+    assert!(page.contains("nearstate_region_records 300\n"), "{page}");
+    assert!(page.contains("nearstate_namespace_records{namespace=\"ns299\"} 2\n"), "{page}");
+    assert!(!page.contains("\"ns99\""), "it has no records, and is younger than others");
 }

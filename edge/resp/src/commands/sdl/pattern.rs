@@ -4,7 +4,7 @@
 //! instant is then done by one transaction, at once.
 
 use super::Answer;
-use crate::client::Client;
+use crate::client::{Client, PATIENCE};
 use crate::commands::arg;
 use crate::commands::walk::KeyWalk;
 use crate::number::integer;
@@ -15,10 +15,9 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::work::{Progress, Work};
 use nearstate_model::Result as Stored;
-use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
-use nearstate_store::{Form, Patience, Txn};
+use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
+use nearstate_store::{Form, Txn};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 const TOO_MANY: Refusal = Refusal::fixed(
     "ERR more than 4096 keys match, more than one transaction takes: use a narrower pattern, \
@@ -33,10 +32,6 @@ const TOO_LARGE: Refusal = Refusal::fixed(
     "ERR the keys and values that match have more than 256 MiB: use a narrower pattern, or SCAN",
 );
 const _: () = assert!(ANSWER_BYTES_MAX == 256 << 20, "the text above says it");
-
-/// A transaction over thousands of keys takes milliseconds, in which this core serves nobody else:
-/// it is not begun anew for longer than this.
-const TRIED_FOR: Duration = Duration::from_millis(100);
 
 /// `NGET.ATOMIC pattern [COUNT n]`
 pub(crate) fn nget_atomic(
@@ -89,12 +84,14 @@ fn check_count(args: Args<'_>, name: &str) -> Answer {
 
 fn begin(client: &mut Client<'_>, pattern: &[u8], aim: Aim, reply: &mut Reply<'_>) -> Answer {
     let walk = KeyWalk::new(client.records, pattern)?;
-    let mut gather = Gather { walk, keys: BTreeSet::new(), aim };
+    let mut gather = Gather { walk, keys: BTreeSet::new(), bytes: 0, aim };
     let Some(lent) = client.txn else {
         client.link.work = Some(Box::new(gather));
         return Ok(());
     };
-    while gather.step_walk(client.records)? {}
+    while gather.step_walk(client.records)? {
+        client.judge_time()?;
+    }
     let mut done: Stored<Outcome> = Ok(Outcome::default());
     lent.with(&mut |txn| done = gather.carry_out(client.records, txn));
     done?.answer(aim, reply)
@@ -145,23 +142,33 @@ impl Work for Collect {
         }
         Ok(Progress::Done)
     }
+
+    fn kept(&self) -> usize {
+        self.walk.kept() + self.bytes + self.found.len() * FOUND_BYTES
+    }
 }
+
+/// What a key, or a key and its value, cost beside their bytes.
+const FOUND_BYTES: usize = 96;
 
 /// The names first, then one transaction.
 #[derive(Debug)]
 struct Gather {
     walk: KeyWalk,
     keys: BTreeSet<Vec<u8>>,
+    /// What the keys cost.
+    bytes: usize,
     aim: Aim,
 }
 
 impl Gather {
     /// Walks a slice. False at the end.
     fn step_walk(&mut self, records: &Records) -> Result<bool, Refusal> {
-        let Self { walk, keys, aim } = self;
+        let Self { walk, keys, bytes, aim } = self;
         walk.step(records, |key, view| {
-            if *aim == Aim::Delete || view.form() == Form::Value {
-                keys.insert(key.to_vec());
+            let is_asked = *aim == Aim::Delete || view.form() == Form::Value;
+            if is_asked && keys.insert(key.to_vec()) {
+                *bytes += key.len() + FOUND_BYTES;
             }
             if keys.len() > TRANSACTION_RECORDS_MAX { Err(TOO_MANY) } else { Ok(()) }
         })
@@ -201,12 +208,15 @@ impl Work for Gather {
         if self.step_walk(records)? {
             return Ok(Progress::More);
         }
-        let patience = Patience { tries: TRANSACTION_TRIES, within: Some(TRIED_FOR) };
         let session = records.session();
-        let outcome = session.transact_within(patience, |txn| self.carry_out(records, txn))?;
+        let outcome = session.transact_within(PATIENCE, |txn| self.carry_out(records, txn))?;
         session.whole()?;
         outcome.answer(self.aim, reply)?;
         Ok(Progress::Done)
+    }
+
+    fn kept(&self) -> usize {
+        self.walk.kept() + self.bytes
     }
 }
 

@@ -8,11 +8,16 @@ use crate::commands::keys::{form_of, word};
 use crate::refusal::Refusal;
 use crate::work::SLICE_BUCKETS;
 use nearstate_store::Namespace;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 /// The most keys that `FLUSHALL` deletes in a transaction: all of them or none is a promise that
 /// needs memory and locks for each.
 const DELETED_MAX: usize = 1000;
+
+/// Keys between two looks at the time.
+const KEYS_PER_LOOK: usize = 64;
 
 /// A record of an area, as a transaction has it.
 pub(super) struct Place<'k> {
@@ -20,11 +25,12 @@ pub(super) struct Place<'k> {
     pub(super) key: &'k [u8],
 }
 
-/// Calls `each` with every key, as clients say it and as it stands in its namespace.
+/// Calls `each` with every key, as clients say it and as it stands in its namespace, until it
+/// answers that this is enough, or the time is over.
 pub(super) fn each_key(
     client: &Client<'_>,
     areas: &[Area],
-    mut each: impl FnMut(&[u8], Place<'_>),
+    mut each: impl FnMut(&[u8], Place<'_>) -> ControlFlow<()>,
 ) -> Result<(), Refusal> {
     let session = client.session();
     let mut said = Vec::new();
@@ -32,14 +38,16 @@ pub(super) fn each_key(
         for area in areas {
             let namespace = area.namespace;
             let own: BTreeMap<Vec<u8>, bool> = change.txn.written(namespace).into_iter().collect();
+            let is_enough = Cell::new(false);
             let mut tell = |key: &[u8]| {
-                if area.say(key, &mut said) {
-                    each(&said, Place { namespace, key });
+                if !is_enough.get() && area.say(key, &mut said) {
+                    is_enough.set(each(&said, Place { namespace, key }).is_break());
                 }
             };
             let mut buckets = session.buckets(namespace)?;
             let mut has_more = true;
-            while has_more {
+            while has_more && !is_enough.get() {
+                client.judge_time()?;
                 has_more =
                     session.walk_buckets(namespace, &mut buckets, SLICE_BUCKETS, |view| {
                         if !own.contains_key(view.key()) {
@@ -49,6 +57,9 @@ pub(super) fn each_key(
                     })?;
             }
             own.iter().filter(|(_, is_there)| **is_there).for_each(|(key, _)| tell(key));
+            if is_enough.get() {
+                break;
+            }
         }
         Ok(())
     })
@@ -61,7 +72,10 @@ pub(super) fn of_form(
     form: &[u8],
 ) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut kept = Vec::new();
-    for key in keys {
+    for (number, key) in keys.into_iter().enumerate() {
+        if number.is_multiple_of(KEYS_PER_LOOK) {
+            client.judge_time()?;
+        }
         let found = form_of(client, &key)?;
         if found.is_some_and(|found| word(found).as_bytes().eq_ignore_ascii_case(form)) {
             kept.push(key);
@@ -79,6 +93,7 @@ pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<
         if chance::below(count) == 0 {
             picked = Some(said.to_vec());
         }
+        ControlFlow::Continue(())
     })?;
     Ok(picked)
 }
@@ -92,6 +107,7 @@ pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refu
         if count <= DELETED_MAX {
             keys.push((namespace, key.to_vec()));
         }
+        ControlFlow::Continue(())
     })?;
     if count > DELETED_MAX {
         return Err(Refusal::new(format!(

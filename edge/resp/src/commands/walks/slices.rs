@@ -31,11 +31,24 @@ const CURSOR_BITS: u32 = 40;
 struct Path {
     areas: VecDeque<Area>,
     buckets: Option<Buckets>,
+    /// What it took at first: more than it takes now.
+    bytes: usize,
+}
+
+/// What the list of namespaces takes.
+fn bytes_of(areas: &[Area]) -> usize {
+    areas.iter().map(|area| size_of::<Area>() + area.prefix.len()).sum()
 }
 
 impl Path {
     fn new(areas: Vec<Area>) -> Self {
-        Self { areas: areas.into(), buckets: None }
+        let bytes = bytes_of(&areas);
+        Self { areas: areas.into(), buckets: None, bytes }
+    }
+
+    /// What it takes.
+    const fn kept(&self) -> usize {
+        self.bytes
     }
 
     /// The present namespace and what is left to look at there; `None` at the end.
@@ -78,6 +91,8 @@ impl Path {
 struct Elements {
     parts: VecDeque<Vec<u8>>,
     count: usize,
+    /// Of all parts.
+    bytes: usize,
 }
 
 impl Elements {
@@ -91,8 +106,10 @@ impl Elements {
             }
         }
         if let Some(part) = self.parts.back_mut() {
+            let before = part.len();
             // A bulk is the same in both protocols.
             Reply::new(part, Protocol::Resp2).bulk(bytes);
+            self.bytes += part.len() - before;
         }
         self.count += 1;
     }
@@ -100,6 +117,7 @@ impl Elements {
     /// Hands a part on. `Done` with the last one.
     fn hand_on(&mut self, reply: &mut Reply<'_>) -> Progress {
         if let Some(part) = self.parts.pop_front() {
+            self.bytes -= part.len();
             reply.made(&part);
         }
         if self.parts.is_empty() { Progress::Done } else { Progress::More }
@@ -147,12 +165,18 @@ impl Work for Listing {
         reply.array(self.found.count);
         Ok(self.found.hand_on(reply))
     }
+
+    fn kept(&self) -> usize {
+        self.path.kept() + self.found.bytes + self.pattern.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// `SCAN`
 #[derive(Debug)]
 pub(super) struct Scanning {
     areas: Vec<Area>,
+    /// What those take.
+    bytes: usize,
     /// The number of the namespace that is looked at, and the next bucket there.
     area: usize,
     bucket: u64,
@@ -169,6 +193,7 @@ pub(super) struct Scanning {
 impl Scanning {
     pub(super) fn new(areas: Vec<Area>, cursor: u64, options: Options<'_>) -> Self {
         Self {
+            bytes: bytes_of(&areas),
             areas,
             area: usize::try_from(cursor >> CURSOR_BITS).unwrap_or(usize::MAX),
             bucket: cursor & ((1 << CURSOR_BITS) - 1),
@@ -241,12 +266,19 @@ impl Work for Scanning {
         reply.array(self.found.count);
         Ok(self.found.hand_on(reply))
     }
+
+    fn kept(&self) -> usize {
+        let asked = [&self.pattern, &self.form].into_iter().flatten().map(Vec::len).sum::<usize>();
+        self.bytes + self.found.bytes + asked
+    }
 }
 
 /// `RANDOMKEY`: from a bucket by chance on to the first record.
 #[derive(Debug)]
 pub(super) struct Picking {
     areas: Vec<Area>,
+    /// What those take.
+    bytes: usize,
     area: usize,
     bucket: u64,
     /// Buckets and namespaces that were not looked at yet: after all of them there is no key.
@@ -271,7 +303,7 @@ impl Picking {
         }
         // The first namespace is looked at from its beginning as well, at the end.
         let left = all + 2 * (areas.len() as u64 + 1);
-        Ok(Self { areas, area, bucket, left })
+        Ok(Self { bytes: bytes_of(&areas), areas, area, bucket, left })
     }
 
     fn look(&mut self, session: &Session) -> Result<Option<Vec<u8>>, Refusal> {
@@ -316,6 +348,10 @@ impl Work for Picking {
         }
         Ok(Progress::More)
     }
+
+    fn kept(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// `DBSIZE`
@@ -355,6 +391,10 @@ impl Work for Counting {
         reply.count(usize::try_from(self.count).unwrap_or(usize::MAX));
         Ok(Progress::Done)
     }
+
+    fn kept(&self) -> usize {
+        self.path.kept()
+    }
 }
 
 /// `FLUSHALL`
@@ -389,5 +429,9 @@ impl Work for Deleting {
         }
         reply.ok();
         Ok(Progress::Done)
+    }
+
+    fn kept(&self) -> usize {
+        self.path.kept()
     }
 }

@@ -214,6 +214,7 @@ impl Axis {
     fn tick(&self, at: f64) -> String {
         let amount = if self.is_log { 10_f64.powf(at) } else { at };
         match self.unit {
+            Unit::Nanoseconds if amount.abs() < 1e-6 => "0".to_owned(),
             Unit::Nanoseconds => short(amount),
             Unit::Number => count(amount),
             Unit::OneIn => percentile_text(amount),

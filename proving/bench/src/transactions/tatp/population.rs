@@ -1,9 +1,11 @@
 //! The database before the first transaction.
 
 use super::rows::{
-    Dice, STARTS, access_row, facility_row, forwarding_key, forwarding_row, number, subscriber_key,
+    ACCESS_BYTES, Dice, FACILITY_BYTES, FORWARDING_BYTES, STARTS, SUBSCRIBER_BYTES, TYPES,
+    access_row, facility_row, forwarding_key, forwarding_row, number, subscriber_key,
     subscriber_row, typed_key,
 };
+use crate::content::mix;
 use nearstate_model::Result;
 
 /// A table, or the lookup of a subscriber by its number.
@@ -43,6 +45,118 @@ impl TableName {
     }
 }
 
+/// What belongs to a subscriber of the fresh database, and its rows: each follows from the seed and
+/// its key alone, so that one row can be had without all that come before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fresh {
+    seed: u64,
+    /// The subscriber.
+    pub s_id: u32,
+    access: u8,
+    facilities: u8,
+    forwardings: [u8; 4],
+}
+
+/// The bit of a type of access row or facility: 1 to 4.
+#[inline]
+const fn bit_of(row_type: u8) -> u8 {
+    1_u8.wrapping_shl(row_type.wrapping_sub(1) as u32)
+}
+
+/// The bit of an hour of [`STARTS`].
+#[inline]
+const fn bit_of_start(start: u8) -> u8 {
+    1_u8.wrapping_shl((start / 8) as u32)
+}
+
+#[inline]
+fn dice(seed: u64, s_id: u32, what: u64) -> Dice {
+    Dice::new(mix(seed) ^ (u64::from(s_id) << 8 | what))
+}
+
+/// The access row of a type, if there is one.
+#[inline]
+pub fn fresh_access(seed: u64, s_id: u32, ai_type: u8) -> [u8; ACCESS_BYTES] {
+    access_row(&mut dice(seed, s_id, 16 + u64::from(ai_type)))
+}
+
+/// The row of a forwarding, if there is one.
+#[inline]
+pub fn fresh_forwarding(seed: u64, s_id: u32, sf_type: u8, start: u8) -> [u8; FORWARDING_BYTES] {
+    let mut dice = dice(seed, s_id, 64 + 32 * u64::from(sf_type) + u64::from(start));
+    forwarding_row(start + dice.byte(1, 8), &dice.number())
+}
+
+impl Fresh {
+    /// What belongs to this subscriber.
+    pub fn of(seed: u64, s_id: u32) -> Self {
+        let mut fresh = Self { seed, s_id, access: 0, facilities: 0, forwardings: [0; 4] };
+        let mut dice = fresh.dice(0);
+        let count = dice.byte(1, 4);
+        for ai_type in dice.choose([1, 2, 3, 4], count) {
+            fresh.access |= bit_of(ai_type);
+        }
+        let count = dice.byte(1, 4);
+        for sf_type in dice.choose([1, 2, 3, 4], count) {
+            fresh.facilities |= bit_of(sf_type);
+        }
+        for (sf_type, forwardings) in (1..).zip(&mut fresh.forwardings) {
+            let count = dice.byte(0, 3);
+            for start in dice.choose(STARTS, count) {
+                if fresh.facilities & bit_of(sf_type) != 0 {
+                    *forwardings |= bit_of_start(start);
+                }
+            }
+        }
+        fresh
+    }
+
+    fn dice(&self, what: u64) -> Dice {
+        dice(self.seed, self.s_id, what)
+    }
+
+    /// Whether it has an access row of this type.
+    #[inline]
+    pub const fn has_access(&self, ai_type: u8) -> bool {
+        self.access & bit_of(ai_type) != 0
+    }
+
+    /// Whether it has this facility.
+    #[inline]
+    pub const fn has_facility(&self, sf_type: u8) -> bool {
+        self.facilities & bit_of(sf_type) != 0
+    }
+
+    /// Whether a facility of it has a forwarding that begins then.
+    #[inline]
+    pub fn has_forwarding(&self, sf_type: u8, start: u8) -> bool {
+        let forwardings = self.forwardings.get(usize::from(sf_type.wrapping_sub(1)));
+        forwardings.is_some_and(|forwardings| forwardings & bit_of_start(start) != 0)
+    }
+
+    /// Its row.
+    pub fn row(&self) -> [u8; SUBSCRIBER_BYTES] {
+        subscriber_row(self.s_id, &mut self.dice(1))
+    }
+
+    /// The access row of a type, if there is one.
+    pub fn access(&self, ai_type: u8) -> Option<[u8; ACCESS_BYTES]> {
+        self.has_access(ai_type).then(|| fresh_access(self.seed, self.s_id, ai_type))
+    }
+
+    /// A facility's row, if there is one.
+    pub fn facility(&self, sf_type: u8) -> Option<[u8; FACILITY_BYTES]> {
+        let row = || facility_row(&mut self.dice(32 + u64::from(sf_type)));
+        self.has_facility(sf_type).then(row)
+    }
+
+    /// A forwarding's row, if there is one.
+    pub fn forwarding(&self, sf_type: u8, start: u8) -> Option<[u8; FORWARDING_BYTES]> {
+        let row = || fresh_forwarding(self.seed, self.s_id, sf_type, start);
+        self.has_forwarding(sf_type, start).then(row)
+    }
+}
+
 /// Hands every row of the fresh database to `put`: the table, the key, the row.
 ///
 /// # Errors
@@ -52,22 +166,23 @@ pub fn populate(
     subscribers: u32,
     mut put: impl FnMut(TableName, &[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut dice = Dice::new(seed);
     for s_id in 1..=subscribers {
-        let row = subscriber_row(s_id, &mut dice);
-        put(TableName::Subscriber, &subscriber_key(s_id), &row)?;
+        let fresh = Fresh::of(seed, s_id);
+        put(TableName::Subscriber, &subscriber_key(s_id), &fresh.row())?;
         put(TableName::SubscriberByNumber, &number(u64::from(s_id)), &s_id.to_be_bytes())?;
-        let count = dice.byte(1, 4);
-        for ai_type in dice.choose([1, 2, 3, 4], count) {
-            put(TableName::AccessInfo, &typed_key(s_id, ai_type), &access_row(&mut dice))?;
-        }
-        let count = dice.byte(1, 4);
-        for sf_type in dice.choose([1, 2, 3, 4], count) {
-            put(TableName::SpecialFacility, &typed_key(s_id, sf_type), &facility_row(&mut dice))?;
-            let count = dice.byte(0, 3);
-            for start in dice.choose(STARTS, count) {
-                let row = forwarding_row(start + dice.byte(1, 8), &dice.number());
-                put(TableName::CallForwarding, &forwarding_key(s_id, sf_type, start), &row)?;
+        for row_type in TYPES {
+            let key = typed_key(s_id, row_type);
+            if let Some(row) = fresh.access(row_type) {
+                put(TableName::AccessInfo, &key, &row)?;
+            }
+            if let Some(row) = fresh.facility(row_type) {
+                put(TableName::SpecialFacility, &key, &row)?;
+            }
+            for start in STARTS {
+                if let Some(row) = fresh.forwarding(row_type, start) {
+                    let key = forwarding_key(s_id, row_type, start);
+                    put(TableName::CallForwarding, &key, &row)?;
+                }
             }
         }
     }

@@ -167,7 +167,7 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
             let before = context;
             apply(procedure, &mut context, flight.draw);
             let tally = &mut Tally::default();
-            client.write(&mut store, flight, (&before, &context), tally).unwrap();
+            client.write(&mut store, flight, (Some(&before), &context), tally).unwrap();
         }
         client.flights.push(flight);
     }

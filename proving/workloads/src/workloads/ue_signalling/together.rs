@@ -26,7 +26,9 @@ impl Client {
         }
         self.write_together(store, &before, tally)?;
         let after = std::mem::take(&mut self.contexts);
-        self.land(&after, tally);
+        for (flight, context) in std::mem::take(&mut self.flights).into_iter().zip(&after) {
+            self.land(flight, Some(context), tally);
+        }
         self.contexts = after;
         Ok(())
     }

@@ -73,7 +73,8 @@ pub(super) fn whole<'p, 'c>(
     parts
 }
 
-/// What a store answered with, on its way into a context.
+/// What a store answered with, on its way into a context. It is not checked to be one: it is held
+/// against the model's marks, which no other bytes meet.
 pub(super) struct Landing {
     travel: Travel,
     pub(super) bytes: u64,
@@ -89,10 +90,10 @@ impl Landing {
     pub(super) fn take(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         let taken = if self.travel == Travel::Full {
-            Context::from_bytes(bytes).map(|read| *context = read)
+            context.place(bytes)
         } else {
             match BLOCKS.get(part) {
-                Some(block) => context.set_block(*block, bytes),
+                Some(block) => context.place_block(*block, bytes),
                 None => Ok(()),
             }
         };

@@ -1,0 +1,206 @@
+//! `nearstate top`: a node and a region, live.
+//!
+//! What is seen of either is a snapshot; two of them, an interval apart, make a picture, and that
+//! is drawn, printed or told as JSON. All but the looking and the terminal is pure.
+
+mod live;
+mod screen;
+mod told;
+mod tables;
+mod source;
+mod attached;
+mod fetch;
+mod page;
+#[cfg(test)]
+mod sample;
+mod picture;
+mod snapshot;
+mod figures;
+
+use std::io::{ErrorKind, IsTerminal as _, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use nearstate_model::{Error, Result};
+
+use crate::settings::{Flags, Settings, time};
+use picture::{Order, Picture};
+use source::{Look, Sources};
+
+/// What `--help` says behind the options.
+const MORE: &str = "\
+Without --node and --region the settings of `nearstate serve` say where to look (--config, else
+$NEARSTATE_CONFIG; NEARSTATE_OBSERVE_LISTEN, NEARSTATE_REGION_PATH): the first address of
+observe.listen, and the region's file if there is one. Either is enough: a node shows rates,
+latencies, cores and what it knows of its region; a region shows its namespaces, who is attached,
+its fill, and how its records change.
+
+In a terminal: q ends, p pauses, s orders the namespaces, ? helps. Elsewhere it prints plain text.
+
+  nearstate serve --observe-listen 127.0.0.1:9121 &
+  nearstate top                                  # what the settings say
+  nearstate top --node 127.0.0.1:9121            # a node, by its page of metrics
+  nearstate top --region /dev/shm/amf            # a region, with a node or without
+  nearstate top --once --json | jq .node.requests_per_second";
+
+/// Where to look, and how to tell.
+#[derive(Debug, Args)]
+#[command(after_help = MORE)]
+pub(crate) struct Top {
+    /// A node's address for observers (observe.listen)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    node: Option<SocketAddr>,
+    /// A region's file; this process may have to be its owner
+    #[arg(long, value_name = "PATH")]
+    region: Option<PathBuf>,
+    /// The node's settings, where neither is given (TOML) [else: `$NEARSTATE_CONFIG`]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How long an interval is: 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// One picture, after one interval; fails if anything that was asked for cannot be seen
+    #[arg(long)]
+    once: bool,
+    /// A JSON object for each interval, in a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+/// The shortest interval: a page costs the node some hundred microseconds.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// The longest one: who waits for longer has mistyped.
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let time = time(text)?;
+    if (INTERVAL_MIN..=INTERVAL_MAX).contains(&time) {
+        Ok(time)
+    } else {
+        Err("give 100ms to 1h".to_owned())
+    }
+}
+
+/// Shows it.
+pub(crate) fn run(top: &Top) -> Result<()> {
+    let sources = top.sources()?;
+    let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if top.once {
+        return top.tell_once(sources);
+    }
+    if top.json || !is_terminal {
+        return top.tell_on(sources);
+    }
+    live::run(sources, top.interval)
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl Top {
+    fn sources(&self) -> Result<Sources> {
+        if self.node.is_some() || self.region.is_some() {
+            return Ok(Sources::new(self.node, self.region.as_deref()));
+        }
+        let layers = Flags::of_file(self.config.clone()).layers(std::env::vars_os())?;
+        let settings = Settings::read(&layers)?;
+        let node = settings.observe.first().copied();
+        let region = Some(settings.region).filter(|path| path.exists());
+        if node.is_none() && region.is_none() {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "nothing to look at: observe.listen is empty ({}) and there is no region at \
+                     the path of region.path ({}); say --node ADDRESS:PORT of a node that was \
+                     begun with --observe-listen, or --region PATH",
+                    layers.source("observe.listen"),
+                    layers.source("region.path"),
+                ),
+            });
+        }
+        Ok(Sources::new(node, region.as_deref()))
+    }
+
+    fn tell_once(&self, mut sources: Sources) -> Result<()> {
+        let first = seen(sources.look())?;
+        std::thread::sleep(self.interval);
+        let last = seen(sources.look())?;
+        let picture = Picture::between(Some(&first.snapshot), &last.snapshot);
+        self.tell(picture, &last.faults, &sources).map(drop)
+    }
+
+    /// Tells of each interval until nobody listens any more.
+    fn tell_on(&self, mut sources: Sources) -> Result<()> {
+        let mut begun = Instant::now();
+        let mut before = sources.look();
+        loop {
+            std::thread::sleep(self.interval.saturating_sub(begun.elapsed()));
+            begun = Instant::now();
+            let look = sources.look();
+            let picture = Picture::between(Some(&before.snapshot), &look.snapshot);
+            if !self.tell(picture, &look.faults, &sources)? {
+                return Ok(());
+            }
+            before = look;
+        }
+    }
+
+    /// Writes a picture. False: nobody reads it.
+    fn tell(&self, mut picture: Picture, faults: &[String], sources: &Sources) -> Result<bool> {
+        picture.order(Order::default());
+        let mut text = if self.json {
+            told::object(&picture, faults, sources.node(), now()).to_string()
+        } else {
+            told::text(&picture, faults, sources.node(), now())
+        };
+        text.push_str(if self.json || self.once { "\n" } else { "\n\n" });
+        let mut out = std::io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Error::System {
+                detail: "cannot write what was seen".to_owned(),
+                errno: error.raw_os_error().unwrap_or_default(),
+            }),
+        }
+    }
+}
+
+/// A look that has seen everything, or why it has not.
+fn seen(look: Look) -> Result<Look> {
+    match look.faults.first() {
+        None => Ok(look),
+        Some(why) => Err(Error::BadArgument { detail: why.clone() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        top: Top,
+    }
+
+    fn read(words: &[&str]) -> std::result::Result<Top, String> {
+        let words = ["top"].iter().chain(words);
+        Line::try_parse_from(words).map(|line| line.top).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_interval_is_a_time_that_somebody_waits_for() {
+        assert_eq!(read(&[]).unwrap().interval, Duration::from_secs(1));
+        assert_eq!(read(&["--interval", "250ms"]).unwrap().interval, Duration::from_millis(250));
+        for wrong in ["0s", "99ms", "2h", "soon", ""] {
+            assert!(read(&["--interval", wrong]).is_err(), "{wrong}");
+        }
+        assert!(read(&["--node", "localhost"]).unwrap_err().contains("localhost"));
+    }
+}

@@ -1,0 +1,75 @@
+//! A picture for tests of those who show it.
+
+use std::time::Duration;
+
+use super::picture::Picture;
+use super::snapshot::{
+    ClassSeen, CoreSeen, NamespaceSeen, NodeSeen, ProcessSeen, RegionSeen, Snapshot,
+};
+
+fn snapshot(turn: u64) -> Snapshot {
+    let core = |number: u64, each: u64, long_polls: u64| CoreSeen {
+        number,
+        connections: 2 - number,
+        requests: turn * each * 2,
+        busy_seconds: Duration::from_millis(turn * each * 3).as_secs_f64(),
+        long_polls,
+    };
+    let class = |name: &str, requests: u64| ClassSeen {
+        name: name.to_owned(),
+        within: vec![(1e-5, requests / 2), (2e-5, requests), (f64::INFINITY, requests)],
+    };
+    let namespace = |name: &str, records: u64, bytes: u64, tags: u64| NamespaceSeen {
+        name: name.to_owned(),
+        records,
+        bytes,
+        tags,
+    };
+    let process = |pid: u64, name: &str, sessions: u64, oldest_pin: u64| ProcessSeen {
+        pid,
+        name: name.to_owned(),
+        sessions,
+        oldest_pin,
+    };
+    let mut namespaces = vec![namespace("ue-context", 1016 - turn * 8, 256_000, 2)];
+    let newer = namespace("sessions", 5, 1280, 0);
+    namespaces.extend((turn > 1).then_some(newer));
+    Snapshot {
+        at: Duration::from_secs(turn * 2),
+        node: Some(NodeSeen {
+            version: "0.1.0".to_owned(),
+            pid: 77,
+            started: 1_700_000_000.0,
+            clients: 3,
+            requests: turn * 1200,
+            errors: 0,
+            hits: turn * 600,
+            misses: turn * 200,
+            bytes_read: turn * 4096,
+            bytes_written: turn * 8192,
+            cores: vec![core(0, 400, 0), core(1, 200, 4)],
+            classes: vec![class("read", turn * 1200), class("write", 0)],
+        }),
+        region: Some(RegionSeen {
+            path: "/dev/shm/amf".to_owned(),
+            bytes_max: 1 << 30,
+            bytes_taken: 256 << 20,
+            epoch: 42,
+            oldest_pin: 2,
+            records: 1021 - turn * 8,
+            sessions: 3,
+            sessions_dead: 1,
+            namespaces,
+            namespaces_unnamed: 7,
+            processes: vec![process(77, "nearstate", 1, 0), process(90, "amf", 2, 2)],
+            processes_unnamed: 0,
+        }),
+    }
+}
+
+/// A node and its region, two seconds after they were seen first.
+pub(super) fn picture() -> Picture {
+    let mut picture = Picture::between(Some(&snapshot(1)), &snapshot(2));
+    picture.order(super::picture::Order::Bytes);
+    picture
+}

@@ -1,0 +1,302 @@
+//! The lines and tables that are shown, as text: the same in a terminal and without one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ratatui::text::Span;
+
+use super::figures::{UNKNOWN, bytes, change, count, latency, name, or_unknown, rate, share, span};
+use super::picture::{NodePicture, Picture, RegionPicture, SHARES};
+
+/// A table. Its first column is text, all others are figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Table {
+    heads: Vec<String>,
+    rows: Vec<Vec<String>>,
+    /// Rows that there are beside those.
+    unnamed: u64,
+}
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// A first column is made no narrower than this: the columns at the right go first.
+const NAME_WIDTH_MIN: usize = 12;
+
+impl Table {
+    fn new(heads: &[&str]) -> Self {
+        let heads = heads.iter().map(|head| (*head).to_owned()).collect();
+        Self { heads, ..Self::default() }
+    }
+
+    /// How many rows there are to show, a last one for those that have no names included.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len() + usize::from(self.unnamed > 0)
+    }
+
+    /// Head and rows as lines of at most so many columns and rows; the last of them says how many
+    /// rows have no line.
+    pub(super) fn lines(&self, width: usize, rows: usize) -> Vec<String> {
+        let is_cut = self.rows() > rows;
+        let shown = if is_cut { rows.saturating_sub(1) } else { self.rows.len() };
+        let shown = self.rows.get(..shown).unwrap_or(&self.rows);
+        let widths = self.widths(shown, width);
+        let mut lines = vec![line(&self.heads, &widths)];
+        lines.extend(shown.iter().map(|row| line(row, &widths)));
+        let others = (self.rows.len() - shown.len()) as u64 + self.unnamed;
+        if others > 0 && rows > 0 {
+            lines.push(cut(&format!("and {} more", count(others)), width));
+        }
+        lines
+    }
+
+    /// How wide each column is, of those that fit.
+    fn widths(&self, rows: &[Vec<String>], most: usize) -> Vec<usize> {
+        let column = |at: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(at));
+            let heads = self.heads.get(at);
+            cells.chain(heads).map(|cell| width_of(cell)).max().unwrap_or_default()
+        };
+        let mut widths: Vec<usize> = (0..self.heads.len()).map(column).collect();
+        let needed = |widths: &[usize], first: usize| {
+            first + widths.iter().skip(1).map(|width| width + GAP).sum::<usize>()
+        };
+        let name = widths.first().copied().unwrap_or_default();
+        while widths.len() > 1 && needed(&widths, name.min(NAME_WIDTH_MIN)) > most {
+            widths.pop();
+        }
+        let figures = needed(&widths, 0);
+        if let Some(first) = widths.first_mut() {
+            *first = name.min(most.saturating_sub(figures));
+        }
+        widths
+    }
+}
+
+fn width_of(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// The begin of a text that fits.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if width_of(text) <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    for letter in text.chars() {
+        short.push(letter);
+        if width_of(&short) >= width {
+            short.pop();
+            break;
+        }
+    }
+    if width > 0 {
+        short.push('~');
+    }
+    short
+}
+
+fn line(cells: &[String], widths: &[usize]) -> String {
+    let mut line = String::new();
+    for (place, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let cell = cut(cell, *width);
+        let blanks = " ".repeat(width.saturating_sub(width_of(&cell)));
+        match place {
+            0 => line.extend([cell, blanks]),
+            _ => line.extend([" ".repeat(GAP), blanks, cell]),
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+/// Who the node is, and what it does as a whole.
+pub(super) fn node_lines(node: &NodePicture, address: Option<SocketAddr>, now: f64) -> [String; 2] {
+    let up = Duration::try_from_secs_f64(now - node.started).unwrap_or_default();
+    let address = address.map_or_else(String::new, |address| format!("  {address}"));
+    let each = |figure: Option<f64>| or_unknown(figure, rate);
+    let flow = |figure: Option<f64>| or_unknown(figure, |f| format!("{}/s", bytes(whole(f))));
+    [
+        format!("node{address}  {}  pid {}  up {}", name(&node.version), node.pid, span(up)),
+        format!(
+            "{} requests/s  {} errors/s  {} hits  {} clients  {} in  {} out",
+            each(node.requests),
+            each(node.errors),
+            or_unknown(node.hit_share, share),
+            count(node.clients),
+            flow(node.bytes_read),
+            flow(node.bytes_written),
+        ),
+    ]
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates, and three digits are shown"
+)]
+const fn whole(figure: f64) -> u64 {
+    figure as u64
+}
+
+/// How full the region is.
+pub(super) fn fill_text(region: &RegionPicture) -> String {
+    let seen = &region.seen;
+    format!("{} of {}, {}", bytes(seen.bytes_taken), bytes(seen.bytes_max), share(region.fill))
+}
+
+/// What the region is, and what it has.
+pub(super) fn region_lines(region: &RegionPicture) -> [String; 2] {
+    let seen = &region.seen;
+    let dead = match seen.sessions_dead {
+        0 => String::new(),
+        some => format!(" and {} of the dead", count(some)),
+    };
+    let growth = region.growth.map_or_else(String::new, |each| format!(" ({}/s)", change(each)));
+    [
+        format!("region  {}  {}", name(&seen.path), fill_text(region)),
+        format!(
+            "{} records{growth}  {} sessions{dead}  epoch {}  oldest pin {}",
+            count(seen.records),
+            count(seen.sessions),
+            seen.epoch,
+            pin(seen.oldest_pin),
+        ),
+    ]
+}
+
+/// How far a pin is behind.
+fn pin(epochs: u64) -> String {
+    if epochs == 0 { UNKNOWN.to_owned() } else { format!("{} behind", count(epochs)) }
+}
+
+/// The classes of commands.
+pub(super) fn classes(node: &NodePicture) -> Table {
+    let shares = SHARES.map(|share| format!("p{}", share * 100.0));
+    let [one, two, three] = &shares;
+    let mut table = Table::new(&["commands", "per second", one, two, three]);
+    for class in &node.classes {
+        let mut row = vec![name(&class.name), or_unknown(class.requests, rate)];
+        row.extend(class.latencies.map(|each| or_unknown(each, latency)));
+        table.rows.push(row);
+    }
+    table
+}
+
+/// The cores.
+pub(super) fn cores(node: &NodePicture) -> Table {
+    let mut table = Table::new(&["core", "per second", "busy", "connections", "long polls"]);
+    for core in &node.cores {
+        table.rows.push(vec![
+            core.number.to_string(),
+            or_unknown(core.requests, rate),
+            or_unknown(core.busy, share),
+            count(core.connections),
+            count(core.long_polls),
+        ]);
+    }
+    table
+}
+
+/// The namespaces, in the order in which they are.
+pub(super) fn namespaces(region: &RegionPicture) -> Table {
+    let mut table = Table::new(&["namespace", "records", "bytes", "growth/s", "tags"]);
+    for namespace in &region.namespaces {
+        table.rows.push(vec![
+            name(&namespace.name),
+            count(namespace.records),
+            bytes(namespace.bytes),
+            or_unknown(namespace.growth, change),
+            count(namespace.tags),
+        ]);
+    }
+    table.unnamed = region.seen.namespaces_unnamed;
+    table
+}
+
+/// The processes that have the region attached.
+pub(super) fn processes(region: &RegionPicture) -> Table {
+    let mut table = Table::new(&["process", "pid", "sessions", "oldest pin"]);
+    for process in &region.seen.processes {
+        table.rows.push(vec![
+            name(&process.name),
+            process.pid.to_string(),
+            count(process.sessions),
+            pin(process.oldest_pin),
+        ]);
+    }
+    table.unnamed = region.seen.processes_unnamed;
+    table
+}
+
+/// All tables of a picture, the most wanted first.
+pub(super) fn all(picture: &Picture) -> Vec<Table> {
+    let mut tables = Vec::new();
+    if let Some(node) = &picture.node {
+        tables.extend([classes(node), cores(node)]);
+    }
+    if let Some(region) = &picture.region {
+        tables.extend([namespaces(region), processes(region)]);
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["namespace", "records", "bytes"]);
+        for (name, records) in [("ue-context", "1,234"), ("a-very-long-name-of-a-namespace", "5")] {
+            table.rows.push(vec![name.to_owned(), records.to_owned(), "9 B".to_owned()]);
+        }
+        table
+    }
+
+    #[test]
+    fn a_table_fits_where_it_has_to() {
+        assert_eq!(
+            table().lines(80, 9),
+            [
+                "namespace                        records  bytes",
+                "ue-context                         1,234    9 B",
+                "a-very-long-name-of-a-namespace        5    9 B",
+            ]
+        );
+        assert_eq!(
+            table().lines(30, 9),
+            [
+                "namespace       records  bytes",
+                "ue-context        1,234    9 B",
+                "a-very-long-n~        5    9 B",
+            ]
+        );
+        let narrow = table().lines(22, 9);
+        let wanted = ["namespace      records", "ue-context       1,234", "a-very-long-~        5"];
+        assert_eq!(narrow, wanted);
+        for width in 0..60 {
+            for rows in 0..4 {
+                let lines = table().lines(width, rows);
+                assert!(lines.len() <= rows + 1, "{width} {rows}: {lines:?}");
+                assert!(lines.iter().all(|line| width_of(line) <= width), "{width}: {lines:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_a_line_are_counted() {
+        let mut table = table();
+        assert_eq!(table.lines(40, 1).last().unwrap(), "and 2 more");
+        table.unnamed = 10;
+        assert_eq!(table.lines(40, 9).last().unwrap(), "and 10 more");
+        assert_eq!(table.lines(40, 2).last().unwrap(), "and 11 more");
+    }
+
+    #[test]
+    fn a_text_is_cut_by_what_it_takes_on_a_screen() {
+        assert_eq!([cut("abc", 3), cut("abc", 2), cut("abc", 1)], ["abc", "a~", "~"]);
+        assert_eq!(cut("名前名前", 5), "名前~");
+        assert_eq!(cut("名前名前", 4), "名~");
+        assert_eq!(cut("abc", 0), "");
+    }
+}

@@ -1,0 +1,234 @@
+//! What one client may take of the node's memory and time: it counts while it is kept, and there is
+//! a bound to it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod talk;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::task::Poll;
+
+use nearstate_node::{Address, Config, Endpoint, Limits, Node, Then};
+use nearstate_resp::RespFace;
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::table::TABLE;
+use nearstate_store::{CreateOptions, Region, Schema};
+use talk::{Place, Talker, place, place_with, place_within, request};
+
+/// What the parser remembers of requests that were.
+const LITTLE: usize = 4096;
+
+fn settings() -> Settings {
+    Settings::new(Users::open(&TABLE))
+}
+
+/// A request of a name and many other words.
+fn many(name: &str, count: usize, bytes: usize) -> Vec<Vec<u8>> {
+    let word = |number: usize| format!("{number:0bytes$}").into_bytes();
+    std::iter::once(name.as_bytes().to_vec()).chain((0..count).map(word)).collect()
+}
+
+fn ask(talker: &mut Talker, words: &[Vec<u8>]) -> String {
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    talker.ask_bytes(&words)
+}
+
+fn fill(place: &Place, records: u32) {
+    let session = place.region.session().unwrap();
+    let namespace = session.namespace("ue", &Schema::default()).unwrap();
+    for number in 0..records {
+        session.put(namespace, format!("{number:0100}").as_bytes(), b"v").unwrap();
+    }
+}
+
+#[test]
+fn what_a_client_hears_counts_as_long_as_it_hears_it() {
+    let place = place();
+    let mut talker = place.talker();
+    let nothing = talker.kept();
+    for (begin, end) in [("SUBSCRIBE", "UNSUBSCRIBE"), ("PSUBSCRIBE", "PUNSUBSCRIBE")] {
+        ask(&mut talker, &many(begin, 50, 1000));
+        let kept = talker.kept() - nothing;
+        assert!((100_000..200_000).contains(&kept), "names stand in two places: {kept}");
+        ask(&mut talker, &many(begin, 50, 1000));
+        assert_eq!(talker.kept() - nothing, kept, "once is enough");
+        ask(&mut talker, &many(end, 20, 1000));
+        assert!(talker.kept() - nothing < kept * 2 / 3);
+        talker.ask(end);
+        assert!(talker.kept() - nothing < LITTLE);
+    }
+    ask(&mut talker, &many("SUBSCRIBE", 50, 1000));
+    talker.ask("RESET");
+    assert!(talker.kept() - nothing < LITTLE);
+}
+
+#[test]
+fn names_that_would_take_too_much_are_refused_before_they_do() {
+    let place = place();
+    let mut talker = place.talker();
+    let said = ask(&mut talker, &many("SUBSCRIBE", 10_000, 4000));
+    assert!(said.starts_with("-ERR the names that a client hears may take 67108864"), "{said}");
+    assert!(talker.kept() < 1 << 20 && place.server.hub.channel_count() == 0);
+    assert!(ask(&mut talker, &many("SUBSCRIBE", 100, 4000)).starts_with("*3"));
+}
+
+#[test]
+fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_may_have() {
+    let place = place();
+    fill(&place, 3000);
+    let mut talker = place.talker();
+    let nothing = talker.kept();
+    for words in [&[&b"KEYS"[..], b"*"][..], &[b"SCAN", b"0", b"COUNT", b"9999"]] {
+        let (_, mut then) = talker.begin(words);
+        let (mut most, mut said) = (0, 0);
+        while then == Then::Work {
+            let (output, next) = talker.step();
+            said += output.len();
+            most = most.max(talker.kept() - nothing);
+            let Poll::Ready(next) = next else { panic!("a walk that waits") };
+            then = next;
+        }
+        assert!(said > 300_000, "the keys were told: {said}");
+        assert!((300_000..400_000).contains(&most), "and kept before: {most}");
+        assert!(talker.kept() - nothing < LITTLE);
+    }
+    let limits = Limits { output_bytes_max: 100_000, ..Limits::default() };
+    let place = place_within(settings(), limits);
+    fill(&place, 3000);
+    let mut talker = place.talker();
+    for request in ["KEYS *", "SCAN 0 COUNT 9999", "NGET.NOATOMIC {ue},*", "NGET.ATOMIC {ue},*"] {
+        let said = talker.ask(request);
+        assert!(
+            said.starts_with("-ERR the answer has more than 100000 bytes"),
+            "{request}: {said}"
+        );
+        assert_eq!(talker.ask("PING"), "+PONG|", "the connection goes on");
+        assert!(talker.kept() - nothing < LITTLE);
+    }
+}
+
+#[test]
+fn messages_that_nobody_reads_have_a_bound_over_all_clients() {
+    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let (mut one, mut other, mut sender) = (place.talker(), place.talker(), place.talker());
+    one.ask("SUBSCRIBE a");
+    other.ask("SUBSCRIBE b");
+    let message = "x".repeat(30_000);
+    for _ in 0..3 {
+        assert_eq!(sender.ask(&format!("PUBLISH a {message}")), ":1|");
+    }
+    assert!((90_000..100_000).contains(&place.server.hub.post.bytes()));
+    // Each is far below its own bound.
+    sender.ask(&format!("PUBLISH b {message}"));
+    other.happen();
+    assert!(other.is_closed, "the one for whom one more came");
+    assert_eq!(place.server.hub.post.overruns(), 1);
+    assert!(one.happen().len() > 90_000 && !one.is_closed, "the others have theirs");
+    assert_eq!(place.server.hub.post.bytes(), 0);
+    one.ask("PING");
+    sender.ask("PUBLISH a x");
+    drop(one);
+    assert_eq!(place.server.hub.post.bytes(), 0);
+}
+
+#[test]
+fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let path = folder.path().join("s");
+    let address = Address::Unix { path: path.clone(), mode: 0o600 };
+    let config = Config {
+        cores: 1,
+        is_pinned: false,
+        endpoints: vec![Endpoint { face: "resp".to_owned(), address, tls: None }],
+        limits: Limits { core_bytes_max: 4 << 20, ..Limits::default() },
+        ..Config::default()
+    };
+    let face = RespFace::new(Arc::new(Server::new(settings())));
+    let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
+    let connect = || UnixStream::connect(&path).unwrap();
+    let subscribe = |stream: &mut UnixStream, count: usize| {
+        let words = many("SUBSCRIBE", count, 4000);
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        // The node may close before all of it is written.
+        let _ = stream.write_all(&request(&words));
+    };
+    let hears = |stream: &mut UnixStream, wanted: &str| {
+        let mut said = Vec::new();
+        let mut part = [0; 4096];
+        while !String::from_utf8_lossy(&said).contains(wanted) {
+            let bytes = stream.read(&mut part).unwrap();
+            assert!(bytes > 0, "{wanted} is not in what was said");
+            said.extend_from_slice(&part[..bytes]);
+        }
+    };
+    let mut first = connect();
+    subscribe(&mut first, 200);
+    hears(&mut first, ":200\r\n");
+    // These take 1.7 MB, 300 more would be above 4 MiB.
+    let mut second = connect();
+    subscribe(&mut second, 300);
+    // Closed: its answers are a part of what is too much.
+    let _ = second.read_to_end(&mut Vec::new());
+    assert_eq!(node.seen().total().0.out_of_memory, 1);
+    drop(first);
+    while node.seen().total().0.open() > 0 {
+        std::thread::yield_now();
+    }
+    let mut third = connect();
+    subscribe(&mut third, 200);
+    hears(&mut third, ":200\r\n");
+}
+
+fn multi(talker: &mut Talker, requests: &[&str]) -> String {
+    assert_eq!(talker.ask("MULTI"), "+OK|");
+    for request in requests {
+        assert_eq!(talker.ask(request), "+QUEUED|", "{request}");
+    }
+    talker.ask("EXEC")
+}
+
+#[test]
+fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
+    let limits = Limits { output_bytes_max: 250_000, ..Limits::default() };
+    let place = place_within(settings(), limits);
+    fill(&place, 1000);
+    let mut talker = place.talker();
+    ask(&mut talker, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 100)].concat());
+    for request in ["KEYS *", "SCAN 0 COUNT 9999", "SMEMBERS s", "NGET.ATOMIC {ue},*"] {
+        assert!(!talker.ask(request).starts_with('-'), "one is not too long: {request}");
+        let said = multi(&mut talker, &["SET done 1", request, request, request, request]);
+        let wanted = "-EXECABORT the answers have more than 250000 bytes";
+        assert!(said.starts_with(wanted), "{request}: {said}");
+        assert_eq!(talker.ask("EXISTS done"), ":0|");
+    }
+    assert!(multi(&mut talker, &["SET done 1", "KEYS *"]).starts_with("*2|+OK|*"));
+}
+
+#[test]
+fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
+    let brief = std::time::Duration::from_millis(1);
+    let place = place_with(Settings { exec_max: brief, ..settings() });
+    fill(&place, 200_000);
+    let mut talker = place.talker();
+    let wanted = "-EXECABORT the commands took longer than 1ms";
+    // One walk alone takes many times as long, and so do many commands that are short.
+    for request in ["KEYS none", "SCAN 0 MATCH none", "DBSIZE", "RANDOMKEY", "NGET.ATOMIC {ue},n"] {
+        let said = multi(&mut talker, &["SET done 1", request, "SET done 2"]);
+        assert!(said.starts_with(wanted), "{request}: {said}");
+    }
+    ask(&mut talker, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 500, 100)].concat());
+    talker.ask("MULTI");
+    talker.ask("SET done 1");
+    for _ in 0..2000 {
+        talker.ask("SMEMBERS s");
+    }
+    let said = talker.ask("EXEC");
+    assert!(said.starts_with(wanted), "{}", said.get(..100).unwrap_or(&said));
+    assert_eq!(talker.ask("EXISTS done"), ":0|");
+    assert_eq!(multi(&mut talker, &["SET done 1"]), "*1|+OK|");
+    assert_eq!(talker.ask("DBSIZE"), ":200002|", "alone it gives way, and has no bound");
+}

@@ -1,0 +1,168 @@
+//! `nearstate bench compare` and `nearstate bench render`: what is made of saved runs.
+
+use crate::result::Run;
+use crate::{compare, report, saved};
+use clap::Args;
+use nearstate_bench::keeper::system;
+use nearstate_model::Result;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Compare two saved runs, figure by figure, with a verdict that the rounds allow
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Both runs must have the same workload, parameters, drive and machine; else it says in what they
+differ, and gives no verdict. Give each run four rounds or more: fewer decide little.
+
+Example:
+  nearstate bench run ue-signalling --targets region --rounds 6 --save before.json
+  nearstate bench run ue-signalling --targets region --rounds 6 --save after.json
+  nearstate bench compare before.json after.json")]
+pub struct Compare {
+    /// The run that is compared with
+    #[arg(value_name = "A.json")]
+    pub first: PathBuf,
+
+    /// The run that is compared
+    #[arg(value_name = "B.json")]
+    pub second: PathBuf,
+
+    /// Write a page that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Show a saved run again: as tables, as a page, or as figures for a program
+#[derive(Args, Clone, Debug)]
+pub struct Render {
+    /// The run
+    #[arg(value_name = "A.json")]
+    pub run: PathBuf,
+
+    /// Write a page that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Print the figures of the tables as JSON instead
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the latencies of each class of operations too
+    #[arg(long, conflicts_with = "json")]
+    pub classes: bool,
+}
+
+/// Compares two saved runs.
+///
+/// # Errors
+/// A file that is no run, or one that cannot be written.
+pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
+    let (first, second) = (saved::load(&options.first)?, saved::load(&options.second)?);
+    let comparison = compare::compare(&first, &second);
+    print(out, &compare::text(&comparison))?;
+    match &options.html {
+        Some(path) => write_page(out, path, &compare::page(&comparison).html()),
+        None => Ok(()),
+    }
+}
+
+/// Shows a saved run again.
+///
+/// # Errors
+/// A file that is no run, or one that cannot be written.
+pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
+    let run = saved::load(&options.run)?;
+    if options.json {
+        print(out, &format!("{:#}\n", report::summary(&run)))?;
+        return options.html.as_deref().map_or(Ok(()), |path| save_page(&run, path));
+    }
+    show(&run, options.classes, options.html.as_deref(), out)
+}
+
+/// Prints a run's tables, and writes its page where one is wanted.
+///
+/// # Errors
+/// What cannot be written.
+pub fn show(run: &Run, classes: bool, html: Option<&Path>, out: &mut impl Write) -> Result<()> {
+    print(out, &report::text(run))?;
+    if classes {
+        print(out, &report::classes(run))?;
+    }
+    html.map_or(Ok(()), |path| write_page(out, path, &report::page(run).html()))
+}
+
+/// Writes a run's page.
+///
+/// # Errors
+/// What cannot be written; then nothing of it is left.
+pub fn save_page(run: &Run, path: &Path) -> Result<()> {
+    saved::write_file(path, report::page(run).html().as_bytes())
+}
+
+fn write_page(out: &mut impl Write, path: &Path, html: &str) -> Result<()> {
+    saved::write_file(path, html.as_bytes())?;
+    print(out, &format!("\npage: {}\n", path.display()))
+}
+
+fn print(out: &mut impl Write, text: &str) -> Result<()> {
+    let wrote = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    wrote.map_err(|e| system("writing the results", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use nearstate_model::Error;
+    use std::fs::OpenOptions;
+
+    fn render(run: PathBuf) -> Render {
+        Render { run, html: None, json: false, classes: false }
+    }
+
+    #[test]
+    fn a_saved_run_is_rendered_as_tables_page_and_figures() {
+        let folder = tempfile::tempdir().unwrap();
+        let (run, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
+        saved::save(&sample::run(), &run).unwrap();
+        let mut out = Vec::new();
+        let options = Render { html: Some(page.clone()), classes: true, ..render(run.clone()) };
+        run_render(&options, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("region by class of operations") && text.contains("a.html"));
+        assert!(std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+        let mut out = Vec::new();
+        run_render(&Render { json: true, ..render(run) }, &mut out).unwrap();
+        let figures: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(figures["targets"][0]["name"], "region");
+    }
+
+    #[test]
+    fn two_saved_runs_are_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = folder.path().join("a.json");
+        saved::save(&sample::run(), &first).unwrap();
+        let page = folder.path().join("c.html");
+        let html = Some(page.clone());
+        let options = Compare { second: first.clone(), first, html };
+        let mut out = Vec::new();
+        run_compare(&options, &mut out).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains("0 faster, 0 slower, 27 the same"));
+        assert!(page.is_file());
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_written_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = folder.path().join("none.json");
+        let e = run_render(&render(none.clone()), &mut Vec::new()).unwrap_err().to_string();
+        assert!(e.contains("none.json"), "{e}");
+        saved::save(&sample::run(), &none).unwrap();
+        let html = Some(PathBuf::from("/dev/full"));
+        let e = run_render(&Render { html, ..render(none.clone()) }, &mut Vec::new()).unwrap_err();
+        assert!(matches!(e, Error::Full { .. }), "{e}");
+        let mut full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let e = run_render(&render(none), &mut full).unwrap_err();
+        assert!(matches!(e, Error::System { .. }), "{e}");
+    }
+}

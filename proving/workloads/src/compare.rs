@@ -1,0 +1,482 @@
+//! Two runs side by side, with a verdict for each figure that claims no more than the rounds allow.
+//!
+//! A figure has one value for each round of each run. Whether the two groups differ is decided
+//!
+//! | rounds of each run | by |
+//! |---|---|
+//! | four and more | Mann and Whitney's U test, two-sided, at 5 % |
+//! | two or three | their means' 95 % confidence intervals (Student's t), which must not overlap |
+//! | one | nothing: it stays undecided |
+//!
+//! and a difference below [`RATIO_MIN`] is none, whatever the test says. If the runs differ in
+//! anything that a figure depends on, no verdict is given at all.
+
+mod output;
+
+pub use output::{page, text};
+
+use crate::figures::{self, Class, Figures};
+use crate::result::Run;
+use crate::spread::{RANKS_MIN, Spread, mann_whitney};
+use std::collections::BTreeSet;
+
+/// Differences below this factor are called none: machine code that is laid out otherwise, or other
+/// pages of memory, make two per cent without anybody having changed anything.
+pub const RATIO_MIN: f64 = 1.02;
+
+/// A difference is one if chance alone would make it in fewer than this share of cases.
+const SIGNIFICANCE: f64 = 0.05;
+
+/// The machine's fixed work may take longer in one run by this factor before it is told.
+const NOISE_RATIO_MAX: f64 = 1.05;
+
+/// Two runs side by side.
+#[derive(Clone, Debug)]
+pub struct Comparison<'r> {
+    /// The first run, with which the other is compared.
+    pub a: &'r Run,
+    /// The other.
+    pub b: &'r Run,
+    /// Why no figure of them can be compared; empty if they can.
+    pub obstacles: Vec<String>,
+    /// What else differs, or has to be kept in mind.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub rows: Vec<Row>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Operations per second.
+    Rate,
+    /// Median latency.
+    P50,
+    /// 99th percentile of the latency.
+    P99,
+}
+
+/// One figure of one class of one target.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The target.
+    pub target: String,
+    /// The class of operations; `all` for all of them.
+    pub class: String,
+    /// What is compared.
+    pub figure: Figure,
+    /// Of each round of the first run.
+    pub a: Spread,
+    /// Of each round of the other.
+    pub b: Spread,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// What came of the comparison of one figure.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// No difference was found. How it was looked for.
+    Same(Ground),
+    /// The other run is faster.
+    Faster(Ground),
+    /// The other run is slower.
+    Slower(Ground),
+    /// There are too few rounds to say.
+    Undecided,
+    /// They must not be compared. Why.
+    NotComparable(String),
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ground {
+    /// Mann and Whitney's U: how likely such an order is by chance.
+    Ranks(f64),
+    /// Confidence intervals, which overlap or do not.
+    Intervals,
+    /// The medians differ by less than [`RATIO_MIN`].
+    TooSmall,
+}
+
+/// Compares two runs.
+pub fn compare<'r>(a: &'r Run, b: &'r Run) -> Comparison<'r> {
+    let obstacles = obstacles(a, b);
+    let (of_a, of_b) = (figures::of(a), figures::of(b));
+    let mut rows = Vec::new();
+    for one in &of_a {
+        let other = of_b.iter().find(|other| other.target.name == one.target.name);
+        if let Some(other) = other {
+            rows.extend(compare_target(one, other, &obstacles));
+        }
+    }
+    let mut notes = notes(a, b);
+    notes.extend(missing(&of_a, &of_b, "the second"));
+    notes.extend(missing(&of_b, &of_a, "the first"));
+    notes.extend(chance(&rows));
+    Comparison { a, b, obstacles, notes, rows }
+}
+
+/// What both runs must have in common, as name and text of each.
+fn conditions(run: &Run) -> Vec<(String, String)> {
+    let (workload, drive) = (&run.workload, &run.drive);
+    let parameters = &workload.parameters;
+    let rate = drive.rate.map_or("as fast as it goes".to_owned(), |rate| {
+        format!("{rate} op/s, {}", format!("{:?}", drive.arrivals).to_lowercase())
+    });
+    let pinning = drive.pinning.as_ref().map_or("nothing".to_owned(), |(clients, servers)| {
+        format!("clients on {clients:?}, servers on {servers:?}")
+    });
+    let mut out: Vec<(String, String)> = [
+        ("form of the file", run.format.to_string()),
+        ("workload", workload.name.clone()),
+        ("variant", parameters.variant.clone()),
+        ("records", parameters.records.to_string()),
+        ("spread", format!("{:?}", parameters.spread).to_lowercase()),
+        ("client processes", drive.clients.to_string()),
+        ("operations travelling together", drive.depth.to_string()),
+        ("offered rate", rate),
+        ("microseconds between operations", drive.think_us.to_string()),
+        ("bound to processors", pinning),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect();
+    let machine =
+        run.machine.iter().map(|(name, value)| (format!("machine, {name}"), value.clone()));
+    out.extend(machine);
+    out
+}
+
+fn obstacles(a: &Run, b: &Run) -> Vec<String> {
+    let (of_a, of_b) = (conditions(a), conditions(b));
+    let mut names: Vec<&String> = Vec::new();
+    for (name, _) in of_a.iter().chain(&of_b) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let value = |of: &[(String, String)], name: &str| {
+        let found = of.iter().find(|(other, _)| other == name);
+        found.map_or("not told".to_owned(), |(_, value)| value.clone())
+    };
+    let differs = |name: &String| {
+        let (of_a, of_b) = (value(&of_a, name), value(&of_b, name));
+        (of_a != of_b).then(|| format!("{name}: {of_a} in the first, {of_b} in the second"))
+    };
+    names.into_iter().filter_map(differs).collect()
+}
+
+/// What does not forbid a comparison but may explain a difference.
+fn notes(a: &Run, b: &Run) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut differs = |name: &str, of_a: String, of_b: String| {
+        if of_a != of_b {
+            out.push(format!("{name}: {of_a} in the first, {of_b} in the second"));
+        }
+    };
+    let (of_a, of_b) = (&a.drive, &b.drive);
+    differs("operations of a client and round", of_a.ops.to_string(), of_b.ops.to_string());
+    differs("warm-up", of_a.warm_up.to_string(), of_b.warm_up.to_string());
+    differs("rounds", of_a.rounds.to_string(), of_b.rounds.to_string());
+    let seed = |run: &Run| run.workload.parameters.seed.to_string();
+    differs("seed", seed(a), seed(b));
+    for one in &a.targets {
+        if let Some(other) = b.targets.iter().find(|other| other.name == one.name) {
+            differs(
+                &format!("version of {}", one.name),
+                one.version.clone(),
+                other.version.clone(),
+            );
+            differs(&format!("{} does it", one.name), ways(&one.ways), ways(&other.ways));
+        }
+    }
+    for (place, run) in [("first", a), ("second", b)] {
+        if run.is_partial {
+            out.push(format!("the {place} run was stopped before its end"));
+        }
+    }
+    for (place, run) in [("first", a), ("second", b)] {
+        out.extend(figures::of(run).iter().flat_map(|figures| reasons(figures, place)));
+    }
+    out.extend(noise(a, b));
+    out
+}
+
+/// Why a target's figures are not compared.
+fn reasons(figures: &Figures<'_>, place: &str) -> Vec<String> {
+    let name = &figures.target.name;
+    let declined = figures.target.declined.iter();
+    let declined = declined.map(|why| format!("{name} declined in the {place} run: {why}"));
+    let troubles = figures.troubles();
+    let invalid = troubles.iter().map(|why| format!("{name} is invalid in the {place} run: {why}"));
+    declined.chain(invalid).collect()
+}
+
+fn ways(ways: &[(String, String)]) -> String {
+    let each: Vec<String> = ways.iter().map(|(ability, way)| format!("{ability} {way}")).collect();
+    each.join("; ")
+}
+
+/// Fixed work that took longer: then the machine was another, whatever its name is.
+fn noise(a: &Run, b: &Run) -> Option<String> {
+    let (of_a, of_b) = (figures::as_f64(a.noise.p50_ns), figures::as_f64(b.noise.p50_ns));
+    let ratio = of_b / of_a;
+    let is_known = a.noise.loops > 0 && b.noise.loops > 0 && ratio.is_finite();
+    let is_off = !(1.0 / NOISE_RATIO_MAX..=NOISE_RATIO_MAX).contains(&ratio);
+    (is_known && is_off).then(|| {
+        format!(
+            "the machine itself was {} in the second run: fixed work took {ratio:.2} times as \
+             long; differences of that size say nothing about a target",
+            if ratio > 1.0 { "slower" } else { "faster" }
+        )
+    })
+}
+
+fn missing(of: &[Figures<'_>], other: &[Figures<'_>], place: &str) -> Vec<String> {
+    let there: BTreeSet<&str> = other.iter().map(|figures| figures.target.name.as_str()).collect();
+    let names = of.iter().map(|figures| &figures.target.name);
+    let lacking = names.filter(|name| !there.contains(name.as_str()));
+    lacking.map(|name| format!("{name} is not in {place} run")).collect()
+}
+
+/// Who asks often enough is answered wrongly once.
+fn chance(rows: &[Row]) -> Option<String> {
+    let tests = rows.iter().filter(|row| {
+        matches!(
+            row.verdict,
+            Verdict::Same(Ground::Ranks(_) | Ground::Intervals)
+                | Verdict::Faster(_)
+                | Verdict::Slower(_)
+        )
+    });
+    let tests = u32::try_from(tests.count()).unwrap_or(u32::MAX);
+    let wrong = f64::from(tests) * SIGNIFICANCE;
+    (wrong >= 1.0).then(|| {
+        format!(
+            "{tests} figures were tested at 5 %: about {wrong:.0} of them differ by chance alone; \
+             believe what several of them say"
+        )
+    })
+}
+
+fn compare_target(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Vec<Row> {
+    let not = not_comparable(a, b, obstacles);
+    let mut out = Vec::new();
+    let mut push = |one: &Class, other: &Class| {
+        for figure in [Figure::Rate, Figure::P50, Figure::P99] {
+            let (of_a, of_b) = (figure.of(one).clone(), figure.of(other).clone());
+            let verdict = match &not {
+                Some(why) => Verdict::NotComparable(why.clone()),
+                None => verdict(figure, &of_a, &of_b),
+            };
+            out.push(Row {
+                target: a.target.name.clone(),
+                class: one.name.clone(),
+                figure,
+                a: of_a,
+                b: of_b,
+                verdict,
+            });
+        }
+    };
+    push(&a.all_classes(), &b.all_classes());
+    // What is not compared as a whole would not be in parts.
+    for one in a.classes.iter().filter(|_| not.is_none()) {
+        if let Some(other) = b.classes.iter().find(|other| other.name == one.name) {
+            push(one, other);
+        }
+    }
+    out
+}
+
+fn not_comparable(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Option<String> {
+    if !obstacles.is_empty() {
+        return Some("the runs differ".to_owned());
+    }
+    for (place, figures) in [("first", a), ("second", b)] {
+        if figures.target.declined.is_some() {
+            return Some(format!("declined in the {place} run"));
+        }
+        if !figures.counts() {
+            return Some(format!("invalid in the {place} run"));
+        }
+        if figures.rates.count() == 0 {
+            return Some(format!("not measured in the {place} run"));
+        }
+    }
+    None
+}
+
+impl Figure {
+    fn of(self, class: &Class) -> &Spread {
+        match self {
+            Self::Rate => &class.rates,
+            Self::P50 => &class.p50s,
+            Self::P99 => &class.p99s,
+        }
+    }
+}
+
+fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
+    let fewest = a.count().min(b.count());
+    if fewest < 2 {
+        return Verdict::Undecided;
+    }
+    let (differs, ground) = if fewest >= RANKS_MIN {
+        let chance = mann_whitney(a, b);
+        (chance < SIGNIFICANCE, Ground::Ranks(chance))
+    } else {
+        let apart = a.interval_95().zip(b.interval_95());
+        let apart = apart.is_some_and(|(a, b)| a.1 < b.0 || b.1 < a.0);
+        (apart, Ground::Intervals)
+    };
+    let ratio = b.median() / a.median();
+    if !differs {
+        return Verdict::Same(ground);
+    }
+    if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {
+        return Verdict::Same(Ground::TooSmall);
+    }
+    match (figure, ratio > 1.0) {
+        (Figure::Rate, true) | (Figure::P50 | Figure::P99, false) => Verdict::Faster(ground),
+        (Figure::Rate, false) | (Figure::P50 | Figure::P99, true) => Verdict::Slower(ground),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Round;
+    use crate::sample::run;
+
+    /// The sample with its targets this many times slower.
+    fn slower(percent: u64) -> Run {
+        let mut run = run();
+        for target in &mut run.targets {
+            for round in &mut target.rounds {
+                slow_down(round, percent);
+            }
+        }
+        run
+    }
+
+    fn slow_down(round: &mut Round, percent: u64) {
+        round.wall_ns = round.wall_ns * percent / 100;
+        for class in &mut round.classes {
+            class.latencies.iter_mut().for_each(|(ns, _)| *ns = *ns * percent / 100);
+            class.latencies.dedup_by_key(|(ns, _)| *ns);
+        }
+    }
+
+    fn of<'c>(comparison: &'c Comparison<'_>, target: &str, figure: Figure) -> &'c Verdict {
+        let is_it = |row: &&Row| {
+            (row.target.as_str(), row.class.as_str(), row.figure) == (target, "all", figure)
+        };
+        &comparison.rows.iter().find(is_it).unwrap().verdict
+    }
+
+    #[test]
+    fn a_run_is_the_same_as_itself() {
+        let run = run();
+        let comparison = compare(&run, &run);
+        assert!(comparison.obstacles.is_empty());
+        let is_same = |row: &Row| matches!(row.verdict, Verdict::Same(_));
+        let counting = |row: &&Row| !["geode", "memcached"].contains(&row.target.as_str());
+        assert_eq!(comparison.rows.iter().filter(counting).filter(|r| is_same(r)).count(), 27);
+    }
+
+    #[test]
+    fn ten_per_cent_beyond_the_spread_are_slower_one_way_and_faster_the_other() {
+        let (fast, slow) = (run(), slower(110));
+        let forth = compare(&fast, &slow);
+        let back = compare(&slow, &fast);
+        for figure in [Figure::Rate, Figure::P50, Figure::P99] {
+            let Verdict::Slower(Ground::Ranks(p)) = of(&forth, "region", figure) else {
+                panic!("{:?}", of(&forth, "region", figure))
+            };
+            assert!((p - 2.0 / 252.0).abs() < 1e-9, "five rounds beside five, in perfect order");
+            assert!(matches!(of(&back, "region", figure), Verdict::Faster(Ground::Ranks(_))));
+        }
+    }
+
+    #[test]
+    fn what_lies_within_the_spread_is_the_same() {
+        // Rounds lie four percent apart.
+        let (a, b) = (run(), slower(101));
+        assert!(matches!(of(&compare(&a, &b), "redis", Figure::Rate), Verdict::Same(_)));
+    }
+
+    #[test]
+    fn a_certain_but_tiny_difference_is_none() {
+        let steady = |from: f64| Spread::new((0..6).map(|i| from + f64::from(i) * 1e-3));
+        let verdict = verdict(Figure::Rate, &steady(1000.0), &steady(1010.0));
+        assert_eq!(verdict, Verdict::Same(Ground::TooSmall));
+    }
+
+    #[test]
+    fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
+        let of = |values: &[f64]| Spread::new(values.iter().copied());
+        let near = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[106.0, 104.0, 109.0]));
+        assert_eq!(near, Verdict::Same(Ground::Intervals));
+        let far = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[206.0, 204.0, 209.0]));
+        assert_eq!(far, Verdict::Slower(Ground::Intervals));
+        let one = verdict(Figure::P99, &of(&[100.0]), &of(&[900.0, 901.0, 902.0, 903.0]));
+        assert_eq!(one, Verdict::Undecided);
+    }
+
+    #[test]
+    fn other_parameters_machines_or_forms_are_not_compared() {
+        type Change = fn(&mut Run);
+        let a = run();
+        let changes: [(&str, Change); 6] = [
+            ("records", |run| run.workload.parameters.records += 1),
+            ("variant", |run| run.workload.parameters.variant = "full".to_owned()),
+            ("client processes", |run| run.drive.clients = 4),
+            ("offered rate", |run| run.drive.rate = Some(1e3)),
+            ("machine, processor", |run| run.machine[0].1 = "Other 1".to_owned()),
+            ("form of the file", |run| run.format += 1),
+        ];
+        for (what, change) in changes {
+            let mut b = run();
+            change(&mut b);
+            let comparison = compare(&a, &b);
+            assert!(comparison.obstacles[0].starts_with(what), "{:?}", comparison.obstacles);
+            let is_not = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
+            assert!(comparison.rows.iter().all(is_not), "{what}");
+        }
+    }
+
+    #[test]
+    fn invalid_and_declined_targets_are_not_compared() {
+        let run = run();
+        let comparison = compare(&run, &run);
+        let geode = of(&comparison, "geode", Figure::Rate);
+        let Verdict::NotComparable(why) = geode else { panic!("{geode:?}") };
+        assert!(why.contains("invalid in the first run"), "{why}");
+        let why = "geode is invalid in the first run: its process ended in round 3";
+        assert!(comparison.notes.iter().any(|note| note == why), "{:?}", comparison.notes);
+        let memcached = of(&comparison, "memcached", Figure::Rate);
+        let Verdict::NotComparable(why) = memcached else { panic!("{memcached:?}") };
+        assert!(why.contains("declined"), "{why}");
+    }
+
+    #[test]
+    fn what_may_explain_a_difference_is_noted() {
+        let (a, mut b) = (run(), run());
+        b.workload.parameters.seed = 8;
+        b.targets[1].version = "redis 2".to_owned();
+        b.targets.pop();
+        b.noise.p50_ns = 20_000;
+        let notes = compare(&a, &b).notes.join("\n");
+        for note in [
+            "seed: 7 in the first, 8 in the second",
+            "version of redis: redis 1.2 in the first, redis 2 in the second",
+            "null is not in the second run",
+            "the machine itself was slower in the second run: fixed work took 1.11 times as long",
+        ] {
+            assert!(notes.contains(note), "{note:?} is not in {notes}");
+        }
+        assert!(compare(&a, &a).notes.iter().any(|note| note.contains("27 figures were tested")));
+    }
+}

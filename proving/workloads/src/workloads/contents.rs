@@ -1,0 +1,109 @@
+//! Bytes of any length that follow from a number, made and compared at the speed of a copy.
+//!
+//! The number itself comes first, so that no two are alike for long; the rest is a piece of a pool
+//! of random bytes, and which piece follows from the number. A store that mixes two values up, or
+//! parts of them, does not get by.
+
+use crate::chance::Dice;
+
+/// Places at which a piece can begin: the pool stays in the second-level cache.
+const PLACES: usize = 1 << 16;
+
+/// The longest that is made, in bytes.
+pub const BYTES_MAX: usize = 4096;
+
+/// Bytes of the number.
+const HEAD: usize = 8;
+
+/// The pool.
+pub struct Contents {
+    pool: Vec<u8>,
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contents").finish_non_exhaustive()
+    }
+}
+
+impl Contents {
+    /// A pool that follows from a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let mut pool = Vec::with_capacity(PLACES + BYTES_MAX + HEAD);
+        while pool.len() < PLACES + BYTES_MAX {
+            pool.extend_from_slice(&dice.word().to_le_bytes());
+        }
+        Self { pool }
+    }
+
+    /// The piece of a number, `bytes` long: at most [`BYTES_MAX`].
+    #[inline]
+    fn piece(&self, number: u64, bytes: usize) -> &[u8] {
+        let at = usize::try_from(number & (PLACES as u64 - 1)).unwrap_or(0);
+        self.pool.get(at..at + bytes).unwrap_or_default()
+    }
+
+    /// Appends what belongs to a number.
+    #[inline]
+    pub fn append(&self, number: u64, bytes: usize, out: &mut Vec<u8>) {
+        let head = number.to_le_bytes();
+        let length = bytes.min(HEAD);
+        out.extend_from_slice(head.get(..length).unwrap_or_default());
+        out.extend_from_slice(self.piece(number, bytes - length));
+    }
+
+    /// Whether these are the bytes of that number, all of them.
+    #[inline]
+    pub fn are(&self, number: u64, bytes: usize, found: &[u8]) -> bool {
+        let (head, length) = (number.to_le_bytes(), bytes.min(HEAD));
+        match found.split_at_checked(length) {
+            Some((first, rest)) => {
+                head.get(..length) == Some(first) && rest == self.piece(number, bytes - length)
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_known_again_and_nothing_else() {
+        let contents = Contents::new(1);
+        for bytes in [0, 1, 7, 8, 9, 100, BYTES_MAX] {
+            let mut made = b"x".to_vec();
+            contents.append(42, bytes, &mut made);
+            let made = made.split_off(1);
+            assert_eq!(made.len(), bytes);
+            assert!(contents.are(42, bytes, &made));
+            assert!(!contents.are(42, bytes + 1, &made));
+            if bytes > 0 {
+                assert!(!contents.are(43, bytes, &made));
+                let mut other = made.clone();
+                other[bytes - 1] ^= 1;
+                assert!(!contents.are(42, bytes, &other));
+            }
+        }
+    }
+
+    #[test]
+    fn two_values_are_alike_neither_at_their_begin_nor_at_their_end() {
+        let contents = Contents::new(2);
+        let of = |number: u64| {
+            let mut out = Vec::new();
+            contents.append(crate::chance::draw(1, 2, number), 100, &mut out);
+            out
+        };
+        let all: Vec<Vec<u8>> = (0..200).map(of).collect();
+        let mut same_ends = 0;
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|other| one[..8] != other[..8]));
+            same_ends += all[..at].iter().filter(|other| one[92..] == other[92..]).count();
+        }
+        // Of 19,900 pairs; two pieces begin at the same one of 65,536 places now and then.
+        assert!(same_ends < 5, "{same_ends}");
+    }
+}

@@ -1,0 +1,205 @@
+//! Paper 4's transactions ("rVNF", section 6.3, Figure 11): each writes a number of objects of 150
+//! bytes, "comparable to the size of a typical small state", up to 3 KB together.
+//!
+//! The variant is the number of objects: 1, 5, 10 or 20.
+
+use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use crate::access::{Connection, Parts, Schema, TableSchema};
+use crate::chance::{Ring, Spread, draw, top_share};
+use crate::result::{Check, Foreign, Verdict};
+use nearstate_model::{Error, Result};
+
+/// Bytes of an object.
+const OBJECT_BYTES: usize = 150;
+
+/// Objects of a transaction, by variant.
+const OBJECTS: [usize; 4] = [1, 5, 10, 20];
+
+const TABLE: TableSchema =
+    TableSchema { name: "object", parts: &["value"], tags: &[], is_scanned: false };
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct MicroTx;
+
+impl Blueprint for MicroTx {
+    fn name(&self) -> &'static str {
+        "micro-tx"
+    }
+
+    fn title(&self) -> &'static str {
+        "transactions that write some objects of 150 bytes"
+    }
+
+    fn source(&self) -> &'static str {
+        "paper 4, section 6.3: rVNF, reliable cellular VNFs"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("1", "one object of 150 bytes in each transaction"),
+            ("5", "five objects: 750 bytes"),
+            ("10", "ten objects: 1.5 KB"),
+            ("20", "twenty objects: 3 KB"),
+        ]
+    }
+
+    fn records(&self) -> u64 {
+        100_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &["transaction"]
+    }
+
+    fn schema(&self, _: &Parameters) -> Schema {
+        Schema { tables: &[TABLE] }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        (parameters.records, OBJECT_BYTES as u64)
+    }
+
+    fn wishes(&self, _: &Parameters) -> Wishes {
+        Wishes { transaction: true, ..Wishes::default() }
+    }
+
+    fn foreign(&self) -> Vec<Foreign> {
+        let figure = |what: &str, figure: &str| Foreign {
+            source: "paper 4, section 6.3 (Figure 11)".to_owned(),
+            what: what.to_owned(),
+            figure: figure.to_owned(),
+        };
+        vec![
+            figure(
+                "transactions of one object (150 bytes), all of 2 or 3 nodes together, Xeon 8168, \
+                 replicated to all",
+                "a little less than 1 M/s",
+            ),
+            figure("transactions of 20 objects (3 KB), the same", "0.4 M/s"),
+        ]
+    }
+
+    fn caveats(&self, _: &Parameters) -> Vec<String> {
+        vec![
+            "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
+             is one copy. Operations that travel together are one transaction after the other"
+                .to_owned(),
+        ]
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        let variant = share::variant(self, parameters)?;
+        let objects = OBJECTS.get(variant).copied().unwrap_or(1);
+        let share = Share::of(parameters, client, clients)?;
+        if share.count < objects as u64 {
+            return Err(Error::BadArgument {
+                detail: format!("a transaction of {objects} objects, and {} records", share.count),
+            });
+        }
+        let seed = draw(parameters.seed, share.first, 1);
+        let top = (parameters.spread == Spread::Zipfian).then_some(0);
+        Ok(Box::new(Client {
+            stock: Stock::new(Object, &TABLE, parameters, share)?,
+            ring: Ring::new(parameters.spread, share.count, seed)?,
+            objects,
+            picked: Vec::new(),
+            deeds: Vec::new(),
+            counts: (0, 0),
+            top,
+        }))
+    }
+}
+
+/// What an object looks like.
+#[derive(Clone, Copy, Debug)]
+struct Object;
+
+impl Form for Object {
+    #[inline]
+    fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&record.to_be_bytes());
+    }
+
+    #[inline]
+    fn part_bytes(&self, _: u64, _: usize) -> usize {
+        OBJECT_BYTES
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    stock: Stock<Object, 1>,
+    ring: Ring,
+    objects: usize,
+    picked: Vec<u64>,
+    deeds: Vec<(u64, Deed)>,
+    /// Transactions and objects.
+    counts: (u64, u64),
+    /// How often the most frequent object was picked, by Zipf's law.
+    top: Option<u64>,
+}
+
+impl Client {
+    #[inline]
+    fn one(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+        self.ring.pick(self.objects, &mut self.picked);
+        self.deeds.clear();
+        let write = Deed::Update(Parts::one(0));
+        self.deeds.extend(self.picked.iter().map(|slot| (*slot, write)));
+        if let Some(count) = &mut self.top {
+            *count += u64::from(self.picked.contains(&self.ring.top()));
+        }
+        self.counts = (self.counts.0 + 1, self.counts.1 + self.deeds.len() as u64);
+        self.stock.transact(store, &self.deeds, tally)?;
+        tally.count(0);
+        Ok(())
+    }
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.stock.load(store, |_| true, done)
+    }
+
+    #[inline]
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        for _ in 0..count {
+            self.one(store, tally)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.stock.settle(store)
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.stock.verify(store, done)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
+    fn checks(&self) -> Vec<Check> {
+        let (transactions, objects) = self.counts;
+        let mut checks = vec![Check {
+            name: "objects of a transaction".to_owned(),
+            expected: self.objects as f64,
+            found: objects as f64 / (transactions as f64).max(1.0),
+            tolerance: 1e-9,
+            weight: transactions as f64,
+        }];
+        if let Some(count) = self.top {
+            let expected = 100.0 * top_share();
+            let name = "most frequent object, % of draws";
+            checks.push(share::percent(name, expected, count + self.ring.displaced(), objects));
+        }
+        checks
+    }
+}

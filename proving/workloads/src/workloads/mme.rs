@@ -1,0 +1,412 @@
+//! Paper 3's database of an MME (Gasiunas and others, "Fiber-based Architecture for NFV Cloud
+//! Databases", PVLDB 10, 2017, section 4): one session object for each subscriber.
+//!
+//! What the paper tells: an object is a tree of 1 to 4 KB; it has a primary key and three indexed
+//! fields, two of them unique over the whole database; the application caches what it reads, so
+//! there are next to no reads. `mme-insert` attaches subscribers and detaches them, each of which
+//! modifies the object and all three indexes. `mme-update` modifies sections of the tree that are
+//! not indexed.
+//!
+//! What is ours, since it does not: the sections and their sizes, which fields are indexed (MSISDN
+//! and GUTI are unique, the tracking area is not), that sizes are even from 1 to 4 KB, that an
+//! update changes one of five sections, and that half of the subscribers are attached.
+//!
+//! ```text
+//! key  IMSI, 15 digits          tags  MSISDN 12 digits, GUTI 10 bytes (new on each attach), TAI 5
+//! part                 share of the object (64ths)
+//! subscription         20   holds the MSISDN
+//! mobility              6   holds the GUTI
+//! location              4   holds the TAI
+//! security, pdn, bearers, timers, status    6, 10, 10, 2, 6: what an update changes
+//! ```
+
+use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
+use crate::chance::{Dice, Ring, draw};
+use crate::result::{Check, Foreign, Verdict};
+use nearstate_model::Result;
+
+/// The smallest object, in bytes.
+const OBJECT_BYTES_MIN: usize = 1024;
+
+/// The largest.
+const OBJECT_BYTES_MAX: usize = 4096;
+
+/// Tracking areas of the network: a thousand cells each serve some hundred subscribers.
+const AREAS: u64 = 1000;
+
+/// Sections of the tree.
+const SECTIONS: usize = 8;
+
+/// Share of each in an object, in 64ths.
+const SHARES: [usize; SECTIONS] = [20, 6, 4, 6, 10, 10, 2, 6];
+
+/// The first section that no index depends on; all after it neither.
+const UNINDEXED: u64 = 3;
+
+const SESSIONS: TableSchema = TableSchema {
+    name: "session",
+    parts: &[
+        "subscription",
+        "mobility",
+        "location",
+        "security",
+        "pdn",
+        "bearers",
+        "timers",
+        "status",
+    ],
+    tags: &[
+        TagRule { name: "msisdn", is_unique: true },
+        TagRule { name: "guti", is_unique: true },
+        TagRule { name: "tai", is_unique: false },
+    ],
+    is_scanned: false,
+};
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mme {
+    /// `mme-insert`.
+    Insert,
+    /// `mme-update`.
+    Update,
+}
+
+impl Blueprint for Mme {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Insert => "mme-insert",
+            Self::Update => "mme-update",
+        }
+    }
+
+    fn title(&self) -> &'static str {
+        match self {
+            Self::Insert => "an MME attaches and detaches subscribers: 1 to 4 KB, three indexes",
+            Self::Update => "an MME changes a section of a session of 1 to 4 KB, no index",
+        }
+    }
+
+    fn source(&self) -> &'static str {
+        "paper 3, section 4: Gasiunas et al., Fiber-based Architecture for NFV Cloud Databases, \
+         PVLDB 10(12), 2017"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")]
+    }
+
+    fn records(&self) -> u64 {
+        50_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        match self {
+            Self::Insert => &["attach", "detach"],
+            Self::Update => &["update"],
+        }
+    }
+
+    fn schema(&self, _: &Parameters) -> Schema {
+        Schema { tables: &[SESSIONS] }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        (parameters.records, OBJECT_BYTES_MAX as u64)
+    }
+
+    fn wishes(&self, _: &Parameters) -> Wishes {
+        let delta = *self == Self::Update;
+        Wishes { delta, unique_tag: true, ..Wishes::default() }
+    }
+
+    fn foreign(&self) -> Vec<Foreign> {
+        match self {
+            Self::Insert => insert_figures(),
+            Self::Update => update_figures(),
+        }
+    }
+
+    fn caveats(&self, _: &Parameters) -> Vec<String> {
+        vec![
+            "paper 3 keeps a hot replica of each object and index on other machines; here is one \
+             copy"
+                .to_owned(),
+        ]
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        let share = Share::of(parameters, client, clients)?;
+        let seed = draw(parameters.seed, share.first, 1);
+        let form = Session { seed: parameters.seed, records: share.all };
+        Ok(Box::new(Client {
+            stock: Stock::new(form, &SESSIONS, parameters, share)?,
+            ring: Ring::new(parameters.spread, share.count, seed)?,
+            dice: Dice::new(seed ^ 1),
+            does: *self,
+            share,
+            picked: Vec::new(),
+            deeds: Vec::new(),
+            counts: [0; 2],
+            sections: [0; SECTIONS],
+            bytes: (0, 0),
+        }))
+    }
+}
+
+const SCALE_UP: &str = "paper 3, section 4.1 (Figures 3 to 5)";
+const SCALE_OUT: &str = "paper 3, section 4.2 (Figures 6 to 8)";
+
+fn figure(source: &str, what: &str, figure: &str) -> Foreign {
+    Foreign { source: source.to_owned(), what: what.to_owned(), figure: figure.to_owned() }
+}
+
+/// What both workloads share in the paper.
+fn common_figures() -> Vec<Foreign> {
+    vec![
+        figure(
+            SCALE_UP,
+            "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
+            "almost linear, 95 to 100 %",
+        ),
+        figure(
+            SCALE_OUT,
+            "fibers on 5 to 85 virtual machines of one core, Xeon E5-2620: total throughput",
+            "linear",
+        ),
+        figure(
+            SCALE_OUT,
+            "mean latency of the two workloads at half load, over 10-Gbit Ethernet",
+            "300 and 500 µs",
+        ),
+        figure(SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most"),
+    ]
+}
+
+fn insert_figures() -> Vec<Foreign> {
+    let mut figures = vec![
+        figure(SCALE_UP, "structures that an insert modifies, with replicas", "8"),
+        figure(SCALE_UP, "cores up to which the multi-threaded form scales", "2"),
+        figure(SCALE_OUT, "processor time of an insert, object, indexes, replicas", "< 80 µs"),
+        figure(SCALE_OUT, "round trips of an insert, each 80 to 120 µs when idle", "4"),
+    ];
+    figures.extend(common_figures());
+    figures
+}
+
+fn update_figures() -> Vec<Foreign> {
+    let mut figures = vec![
+        figure(SCALE_UP, "structures that an update modifies, with replicas", "2"),
+        figure(SCALE_UP, "cores up to which the multi-threaded form scales", "5"),
+        figure(SCALE_OUT, "round trips of an update, each 80 to 120 µs when idle", "2"),
+    ];
+    figures.extend(common_figures());
+    figures
+}
+
+/// What a session looks like.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    seed: u64,
+    records: u64,
+}
+
+/// Draws that follow from the record alone, apart from those of contents.
+const SIZE: u64 = u64::MAX;
+const AREA: u64 = u64::MAX - 1;
+
+impl Session {
+    /// Bytes of a subscriber's object: even from 1 to 4 KB.
+    #[inline]
+    fn object_bytes(&self, record: u64) -> usize {
+        let choices = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN + 1) as u64;
+        let drawn = Dice::new(draw(self.seed, record, SIZE)).below(choices);
+        OBJECT_BYTES_MIN + usize::try_from(drawn).unwrap_or(0)
+    }
+}
+
+impl Form for Session {
+    #[inline]
+    fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"001010");
+        share::digits::<9>(record, out);
+    }
+
+    /// The last section has what rounding leaves.
+    #[inline]
+    fn part_bytes(&self, record: u64, part: usize) -> usize {
+        let bytes = self.object_bytes(record);
+        let of = |share: &usize| bytes * share / 64;
+        if part + 1 == SECTIONS {
+            let before: usize = SHARES.iter().take(part).map(of).sum();
+            return bytes - before;
+        }
+        SHARES.get(part).map_or(0, of)
+    }
+
+    #[inline]
+    fn tag(&self, tag: usize, record: u64, generation: u32, out: &mut Vec<u8>) {
+        match tag {
+            0 => {
+                out.extend_from_slice(b"888");
+                share::digits::<9>(record, out);
+            }
+            1 => {
+                // The group of the MME, and the identity that it gives anew.
+                out.extend_from_slice(&[0x00, 0xF1, 0x10, 0x80, 0x01, 0x01]);
+                let identity = share::unique_32(record, generation, self.records);
+                out.extend_from_slice(&identity.to_be_bytes());
+            }
+            _ => {
+                let mut dice = Dice::new(draw(self.seed, record, AREA - u64::from(generation)));
+                let area = dice.below(AREAS).to_be_bytes();
+                out.extend_from_slice(&[0x00, 0xF1, 0x10]);
+                out.extend_from_slice(area.last_chunk::<2>().unwrap_or(&[0, 0]));
+            }
+        }
+    }
+}
+
+/// A client of either.
+#[derive(Debug)]
+struct Client {
+    stock: Stock<Session, SECTIONS>,
+    ring: Ring,
+    dice: Dice,
+    does: Mme,
+    share: Share,
+    picked: Vec<u64>,
+    deeds: Vec<(u64, Deed)>,
+    counts: [u64; 2],
+    sections: [u64; SECTIONS],
+    /// Bytes of objects that were put, and how many.
+    bytes: (u64, u64),
+}
+
+impl Client {
+    /// What is done to a subscriber, and its class.
+    #[inline]
+    fn deed(&mut self, slot: u64) -> (Deed, usize) {
+        match self.does {
+            Mme::Update => {
+                let choices = SECTIONS as u64 - UNINDEXED;
+                let section = usize::try_from(UNINDEXED + self.dice.below(choices)).unwrap_or(0);
+                if let Some(count) = self.sections.get_mut(section) {
+                    *count += 1;
+                }
+                (Deed::Update(Parts::one(section)), 0)
+            }
+            Mme::Insert if self.stock.state(slot).is_there() => (Deed::Remove, 1),
+            Mme::Insert => {
+                let bytes = self.stock.form().object_bytes(self.share.first + slot);
+                self.bytes = (self.bytes.0 + bytes as u64, self.bytes.1 + 1);
+                (Deed::Create, 0)
+            }
+        }
+    }
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        let is_update = self.does == Mme::Update;
+        self.stock.load(store, |slot| is_update || slot % 2 == 0, done)
+    }
+
+    #[inline]
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        let mut picked = std::mem::take(&mut self.picked);
+        self.ring.pick(count, &mut picked);
+        self.deeds.clear();
+        for slot in &picked {
+            let (deed, class) = self.deed(*slot);
+            self.deeds.push((*slot, deed));
+            tally.count(class);
+            if let Some(count) = self.counts.get_mut(class) {
+                *count += 1;
+            }
+        }
+        self.picked = picked;
+        self.stock.write(store, &self.deeds, tally)
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.stock.settle(store)
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.stock.verify(store, done)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
+    fn checks(&self) -> Vec<Check> {
+        let [first, second] = self.counts;
+        match self.does {
+            Mme::Update => {
+                let sections = SESSIONS.parts.iter().zip(self.sections);
+                let expected = 100.0 / (SECTIONS as f64 - UNINDEXED as f64);
+                sections
+                    .skip(usize::try_from(UNINDEXED).unwrap_or(0))
+                    .map(|(name, count)| {
+                        share::percent(format!("{name}, % of updates"), expected, count, first)
+                    })
+                    .collect()
+            }
+            Mme::Insert => {
+                let (bytes, objects) = (self.bytes.0 as f64, self.bytes.1 as f64);
+                let span = (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN) as f64;
+                // Sizes belong to subscribers: no more draws than there are of them.
+                let draws = objects.min(self.share.count as f64 / 4.0).max(1.0);
+                vec![
+                    share::percent("attach, % of operations", 50.0, first, first + second),
+                    Check {
+                        name: "object, mean bytes".to_owned(),
+                        expected: f64::midpoint(OBJECT_BYTES_MIN as f64, OBJECT_BYTES_MAX as f64),
+                        found: bytes / objects.max(1.0),
+                        tolerance: 5.0 * span / 12_f64.sqrt() / draws.sqrt(),
+                        weight: objects,
+                    },
+                ]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_make_up_an_object_of_one_to_four_kilobytes() {
+        assert_eq!(SHARES.iter().sum::<usize>(), 64);
+        let session = Session { seed: 3, records: 1000 };
+        let sizes: Vec<usize> = (0..1000)
+            .map(|record| (0..SECTIONS).map(|part| session.part_bytes(record, part)).sum())
+            .collect();
+        assert!(sizes.iter().all(|size| (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(size)));
+        let mean = sizes.iter().sum::<usize>() / sizes.len();
+        assert!(mean.abs_diff(2560) < 150, "{mean}");
+        assert!(sizes.iter().enumerate().all(|(r, size)| *size == session.object_bytes(r as u64)));
+    }
+
+    #[test]
+    fn an_attach_gives_another_guti_and_keeps_the_number() {
+        let session = Session { seed: 3, records: 1000 };
+        let tag = |tag, generation| {
+            let mut out = Vec::new();
+            session.tag(tag, 7, generation, &mut out);
+            out
+        };
+        assert_eq!(tag(0, 1), tag(0, 2));
+        assert_ne!(tag(1, 1), tag(1, 2));
+        assert_eq!((tag(0, 1).len(), tag(1, 1).len(), tag(2, 1).len()), (12, 10, 5));
+    }
+}

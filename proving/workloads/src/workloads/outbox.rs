@@ -1,0 +1,221 @@
+//! Requests that are written down first and then sent, alone or together. Its memory is used again
+//! by the next ones, so that writing costs no allocation.
+
+use crate::access::{Change, Connection, Entry, Part, Parts, Reply, Request, Table, one_by_one};
+use nearstate_model::Result;
+use std::ops::Range;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Reads some parts.
+    Read(Parts),
+    /// Puts a whole record where there is none.
+    Put,
+    /// Changes some parts.
+    Change,
+    /// Deletes.
+    Delete,
+}
+
+/// A request as ranges of what is written down.
+#[derive(Clone, Debug)]
+struct Noted {
+    verb: Verb,
+    table: Table,
+    key: Range<usize>,
+    parts: Range<usize>,
+    tags: Range<usize>,
+}
+
+/// Requests written down.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    spans: Vec<(usize, Range<usize>)>,
+    noted: Vec<Noted>,
+    /// Empty: kept for their room.
+    pieces: Vec<Part<'static>>,
+    requests: Vec<Request<'static>>,
+    sent: u64,
+}
+
+impl Outbox {
+    /// Forgets what was written.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.spans.clear();
+        self.noted.clear();
+    }
+
+    /// Begins a request: `key` writes the record's key.
+    #[inline]
+    pub fn begin(&mut self, verb: Verb, table: Table, key: impl FnOnce(&mut Vec<u8>)) {
+        let begin = self.bytes.len();
+        key(&mut self.bytes);
+        let (end, spans) = (self.bytes.len(), self.spans.len());
+        self.sent += (end - begin) as u64;
+        let (parts, tags) = (spans..spans, spans..spans);
+        self.noted.push(Noted { verb, table, key: begin..end, parts, tags });
+    }
+
+    /// Adds a part to the request that was begun last, before any of its tags.
+    #[inline]
+    pub fn part(&mut self, part: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        let begin = self.bytes.len();
+        write(&mut self.bytes);
+        self.sent += (self.bytes.len() - begin) as u64;
+        self.spans.push((part, begin..self.bytes.len()));
+        if let Some(noted) = self.noted.last_mut() {
+            noted.parts.end = self.spans.len();
+            noted.tags = self.spans.len()..self.spans.len();
+        }
+    }
+
+    /// Adds a tag to the request that was begun last.
+    #[inline]
+    pub fn tag(&mut self, tag: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        let begin = self.bytes.len();
+        write(&mut self.bytes);
+        self.spans.push((tag, begin..self.bytes.len()));
+        if let Some(noted) = self.noted.last_mut() {
+            noted.tags.end = self.spans.len();
+        }
+    }
+
+    /// Requests that are written down.
+    pub fn count(&self) -> usize {
+        self.noted.len()
+    }
+
+    /// Bytes of keys and parts that were written since this was asked last.
+    #[inline]
+    pub const fn take_sent(&mut self) -> u64 {
+        std::mem::replace(&mut self.sent, 0)
+    }
+
+    /// Hands the requests to `send`.
+    #[inline]
+    fn with<T>(&mut self, send: impl FnOnce(&[Request<'_>]) -> Result<T>) -> Result<T> {
+        let bytes = &self.bytes;
+        let at = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
+        let mut pieces = emptied_parts(std::mem::take(&mut self.pieces));
+        pieces.extend(self.spans.iter().map(|(number, range)| (*number, at(range))));
+        let some = |range: &Range<usize>| pieces.get(range.clone()).unwrap_or_default();
+        let mut requests = emptied_requests(std::mem::take(&mut self.requests));
+        requests.extend(self.noted.iter().map(|noted| {
+            let (table, key) = (noted.table, at(&noted.key));
+            let (parts, tags) = (some(&noted.parts), some(&noted.tags));
+            match noted.verb {
+                Verb::Read(wanted) => Request::Read { table, key, wanted },
+                Verb::Put => {
+                    Request::Put { table, entry: Entry { key, parts, tags, tags_before: &[] } }
+                }
+                Verb::Change => {
+                    Request::Change { table, change: Change { key, parts, tags: None } }
+                }
+                Verb::Delete => Request::Delete { table, key, tags },
+            }
+        }));
+        let answer = send(&requests);
+        self.requests = emptied_requests(requests);
+        self.pieces = emptied_parts(pieces);
+        answer
+    }
+
+    /// Sends all of them together; a single one by the call that it stands for.
+    ///
+    /// # Errors
+    /// What the store said.
+    #[inline]
+    pub fn send(
+        &mut self,
+        store: &mut dyn Connection,
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        self.with(|requests| match requests {
+            [] => Ok(()),
+            [request] => {
+                let is_done = one_by_one(store, request, &mut |part, bytes| {
+                    hear(0, Reply::Part(part, bytes));
+                })?;
+                hear(0, Reply::Done(is_done));
+                Ok(())
+            }
+            requests => store.pipeline(requests, hear),
+        })
+    }
+
+    /// Sends all of them as one transaction; the answer tells whether each of them met a record.
+    ///
+    /// # Errors
+    /// What the store said.
+    #[inline]
+    pub fn transact(&mut self, store: &mut dyn Connection) -> Result<bool> {
+        self.with(|requests| {
+            let mut all_met = true;
+            store.transact(&mut |access| {
+                all_met = true;
+                for request in requests {
+                    all_met &= one_by_one(access, request, &mut |_, _| {})?;
+                }
+                Ok(())
+            })?;
+            Ok(all_met)
+        })
+    }
+}
+
+/// An empty vector with the room of another, for items of another lifetime: collecting in place
+/// keeps the allocation.
+#[inline]
+fn emptied_parts<'b>(mut used: Vec<Part<'_>>) -> Vec<Part<'b>> {
+    used.clear();
+    used.into_iter().map_while(|_| None).collect()
+}
+
+#[inline]
+fn emptied_requests<'b>(mut used: Vec<Request<'_>>) -> Vec<Request<'b>> {
+    used.clear();
+    used.into_iter().map_while(|_| None).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emptied_vectors_keep_their_room() {
+        let bytes = [1_u8; 4];
+        let mut parts: Vec<Part<'_>> = Vec::with_capacity(40);
+        parts.push((1, &bytes));
+        let place = parts.as_ptr() as usize;
+        let again: Vec<Part<'static>> = emptied_parts(parts);
+        assert!(again.is_empty() && again.capacity() >= 40);
+        assert_eq!(again.as_ptr() as usize, place);
+    }
+
+    #[test]
+    fn requests_are_what_was_written_down() {
+        let mut outbox = Outbox::default();
+        for round in 0..2 {
+            outbox.clear();
+            outbox.begin(Verb::Put, Table(1), |out| out.extend_from_slice(b"key"));
+            outbox.part(0, |out| out.extend_from_slice(b"first"));
+            outbox.part(2, |out| out.push(round));
+            outbox.tag(1, |out| out.extend_from_slice(b"tag"));
+            outbox.begin(Verb::Delete, Table(0), |out| out.extend_from_slice(b"gone"));
+            outbox.tag(0, |out| out.extend_from_slice(b"old"));
+            let seen = outbox.with(|requests| Ok(format!("{requests:?}"))).unwrap();
+            let parts: [Part<'_>; 2] = [(0, b"first"), (2, &[round])];
+            let entry =
+                Entry { key: b"key", parts: &parts, tags: &[(1, b"tag")], tags_before: &[] };
+            let expected = [
+                Request::Put { table: Table(1), entry },
+                Request::Delete { table: Table(0), key: b"gone", tags: &[(0, b"old")] },
+            ];
+            assert_eq!(seen, format!("{expected:?}"));
+            assert_eq!((outbox.count(), outbox.take_sent()), (2, 3 + 5 + 1 + 4));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Paper 4's serving gateway ("rVNF: Reliable, scalable and performant cellular VNFs in the cloud",
+//! section 6.1): Create Session and Delete Session requests, so many that it is always loaded.
+//!
+//! The paper's point (section 2.1): a session is asked for by a key that only exists once it has
+//! been created. Create Session names the subscriber; the gateway answers with a tunnel's end
+//! (TEID), new each time, by which Delete Session then finds the session.
+//!
+//! | variant | Create Session | Delete Session |
+//! |---|---|---|
+//! | `indexed` | put below the IMSI, TEID as a unique tag | find by the TEID, delete |
+//! | `keyed` | put below the TEID | read by the TEID, delete |
+//!
+//! `keyed` is for stores without indexes. What is ours, since the paper does not tell it: the parts
+//! of a session and their sizes (448 bytes together), and that half of the sessions exist.
+
+use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use crate::access::{Connection, Parts, Schema, TableSchema, TagRule};
+use crate::chance::{Ring, draw};
+use crate::result::{Check, Foreign, Verdict};
+use nearstate_model::Result;
+
+/// Parts of a session.
+const PARTS: usize = 3;
+
+/// The connection to the packet network, the tunnels of the control plane, and two bearers with
+/// their quality of service.
+const PART_NAMES: [&str; PARTS] = ["pdn", "control", "bearers"];
+
+/// Their bytes.
+const PART_BYTES: [usize; PARTS] = [160, 48, 240];
+
+const INDEXED: TableSchema = TableSchema {
+    name: "session",
+    parts: &PART_NAMES,
+    tags: &[TagRule { name: "teid", is_unique: true }],
+    is_scanned: false,
+};
+
+const KEYED: TableSchema =
+    TableSchema { name: "session", parts: &PART_NAMES, tags: &[], is_scanned: false };
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct SgwSession;
+
+/// Whether sessions are found by an index.
+fn is_indexed(parameters: &Parameters) -> bool {
+    share::variant(&SgwSession, parameters).unwrap_or(0) == 0
+}
+
+const CREATE: usize = 0;
+const DELETE: usize = 1;
+
+impl Blueprint for SgwSession {
+    fn name(&self) -> &'static str {
+        "sgw-session"
+    }
+
+    fn title(&self) -> &'static str {
+        "a serving gateway creates sessions, and deletes them by a key that creating them gave"
+    }
+
+    fn source(&self) -> &'static str {
+        "paper 4, sections 2.1 and 6.1: rVNF, reliable cellular VNFs"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("indexed", "key is the IMSI, the TEID is a unique tag by which sessions are found"),
+            ("keyed", "key is the TEID: for stores without indexes"),
+        ]
+    }
+
+    fn records(&self) -> u64 {
+        100_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &["create-session", "delete-session"]
+    }
+
+    fn schema(&self, parameters: &Parameters) -> Schema {
+        if is_indexed(parameters) {
+            Schema { tables: &[INDEXED] }
+        } else {
+            Schema { tables: &[KEYED] }
+        }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        (parameters.records, PART_BYTES.iter().sum::<usize>() as u64)
+    }
+
+    fn wishes(&self, parameters: &Parameters) -> Wishes {
+        Wishes { unique_tag: is_indexed(parameters), ..Wishes::default() }
+    }
+
+    fn foreign(&self) -> Vec<Foreign> {
+        let figure = |what: &str, figure: &str| Foreign {
+            source: "paper 4, section 6.1 (Figure 8a)".to_owned(),
+            what: what.to_owned(),
+            figure: figure.to_owned(),
+        };
+        vec![
+            figure(
+                "requests of a gateway that keeps its state to itself, one core of a Xeon 8168 \
+                 (1750 creates, 1750 deletes)",
+                "3450 requests/s",
+            ),
+            figure("the same with rVNF, replicated to two other servers", "20 % less"),
+            figure("the same with Redis on another server, not replicated", "590 requests/s"),
+            figure("rVNF against Redis", "4.8 times; on Azure 14.7 times"),
+            figure("an MME without replication", "5600 requests/s"),
+            figure("an MME with rVNF", "35 % less, 6.7 times Redis"),
+            Foreign {
+                source: "paper 4, section 6.3".to_owned(),
+                what: "requests that are routed without the key of the session created".to_owned(),
+                figure: "30 % less, 37 % more changes of the owner".to_owned(),
+            },
+        ]
+    }
+
+    fn caveats(&self, _: &Parameters) -> Vec<String> {
+        vec![
+            "paper 4 counts requests of a whole gateway with its protocol; here is its state alone"
+                .to_owned(),
+        ]
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        let share = Share::of(parameters, client, clients)?;
+        let is_indexed = is_indexed(parameters);
+        let schema: &'static TableSchema = if is_indexed { &INDEXED } else { &KEYED };
+        let seed = draw(parameters.seed, share.first, 1);
+        Ok(Box::new(Client {
+            stock: Stock::new(
+                Session { is_indexed, records: share.all },
+                schema,
+                parameters,
+                share,
+            )?,
+            ring: Ring::new(parameters.spread, share.count, seed)?,
+            is_indexed,
+            picked: Vec::new(),
+            found: Vec::new(),
+            deeds: Vec::new(),
+            counts: [0; 2],
+        }))
+    }
+}
+
+/// What a session looks like.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    is_indexed: bool,
+    records: u64,
+}
+
+impl Session {
+    #[inline]
+    fn teid(&self, record: u64, generation: u32) -> [u8; 4] {
+        share::unique_32(record, generation, self.records).to_be_bytes()
+    }
+}
+
+impl Form for Session {
+    #[inline]
+    fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
+        if self.is_indexed {
+            out.extend_from_slice(b"001010");
+            share::digits::<9>(record, out);
+        } else {
+            out.extend_from_slice(&self.teid(record, generation));
+        }
+    }
+
+    #[inline]
+    fn part_bytes(&self, _: u64, part: usize) -> usize {
+        PART_BYTES.get(part).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn tag(&self, _: usize, record: u64, generation: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.teid(record, generation));
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    stock: Stock<Session, PARTS>,
+    ring: Ring,
+    is_indexed: bool,
+    picked: Vec<u64>,
+    /// Sessions that are looked up before they are deleted.
+    found: Vec<u64>,
+    deeds: Vec<(u64, Deed)>,
+    counts: [u64; 2],
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.stock.load(store, |slot| slot % 2 == 0, done)
+    }
+
+    #[inline]
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        self.ring.pick(count, &mut self.picked);
+        self.deeds.clear();
+        self.found.clear();
+        for slot in &self.picked {
+            let is_there = self.stock.state(*slot).is_there();
+            let (deed, class) =
+                if is_there { (Deed::Remove, DELETE) } else { (Deed::Create, CREATE) };
+            self.deeds.push((*slot, deed));
+            if is_there {
+                self.found.push(*slot);
+            }
+            tally.count(class);
+            if let Some(count) = self.counts.get_mut(class) {
+                *count += 1;
+            }
+        }
+        if self.is_indexed {
+            for slot in &self.found {
+                self.stock.find(store, *slot, 0, tally)?;
+            }
+        } else if !self.found.is_empty() {
+            self.stock.read(store, &self.found, Parts::ALL, tally)?;
+        }
+        self.stock.write(store, &self.deeds, tally)
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.stock.settle(store)
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.stock.verify(store, done)
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let [created, deleted] = self.counts;
+        vec![share::percent(
+            "create-session, % of operations (paper: 1750 of 3500)",
+            50.0,
+            created,
+            created + deleted,
+        )]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_teid_is_new_with_each_session() {
+        let session = Session { is_indexed: false, records: 1000 };
+        let key = |generation| {
+            let mut out = Vec::new();
+            session.key(7, generation, &mut out);
+            out
+        };
+        assert_eq!(key(1).len(), 4);
+        assert_ne!(key(1), key(2));
+        let session = Session { is_indexed: true, records: 1000 };
+        let mut imsi = Vec::new();
+        session.key(7, 1, &mut imsi);
+        assert_eq!(imsi, b"001010000000007");
+    }
+}

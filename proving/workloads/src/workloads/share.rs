@@ -1,0 +1,195 @@
+//! What of a workload is one client's own, and small things that all workloads say alike.
+
+use super::{Blueprint, Parameters};
+use crate::result::{Check, Verdict};
+use nearstate_model::{Error, Result};
+
+/// The records of one client: `count` of them from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// How many all clients have together.
+    pub all: u64,
+}
+
+impl Share {
+    /// The share of client number `client` of `clients`.
+    ///
+    /// # Errors
+    /// `BadArgument`: no such client, or fewer records than clients.
+    pub fn of(parameters: &Parameters, client: usize, clients: usize) -> Result<Self> {
+        let (all, client, clients) = (parameters.records, client as u64, clients as u64);
+        if client >= clients || all < clients || all > RECORDS_MAX {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "client {client} of {clients} with {all} records: give at least one record for \
+                     each client, and at most {RECORDS_MAX}"
+                ),
+            });
+        }
+        let begin = |client: u64| client * (all / clients) + client.min(all % clients);
+        Ok(Self { first: begin(client), count: begin(client + 1) - begin(client), all })
+    }
+}
+
+/// Records of all clients at the most: keys and identities made of 32 bits tell them apart, with
+/// bits left over for their generations.
+pub const RECORDS_MAX: u64 = 1 << 28;
+
+/// The place of the variant that was asked for in [`Blueprint::variants`].
+///
+/// # Errors
+/// `BadArgument` with the variants that there are.
+pub fn variant(blueprint: &dyn Blueprint, parameters: &Parameters) -> Result<usize> {
+    let variants = blueprint.variants();
+    let found = variants.iter().position(|(name, _)| *name == parameters.variant);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
+        Error::BadArgument {
+            detail: format!(
+                "{} has no variant {:?}: give one of {}",
+                blueprint.name(),
+                parameters.variant,
+                names.join(", ")
+            ),
+        }
+    })
+}
+
+/// Answers met in a run that are not what the model says. They are told with the verdict, not at
+/// once: the null target answers as it likes, and what generating costs is measured with it.
+#[derive(Clone, Debug, Default)]
+pub struct Astray {
+    found: Verdict,
+}
+
+impl Astray {
+    /// Counts one.
+    #[cold]
+    pub fn add(&mut self, example: impl FnOnce() -> String) {
+        self.found.wrong(example);
+    }
+
+    /// What to say of them, as the begin of a verdict.
+    pub fn verdict(&self) -> Verdict {
+        self.found.clone()
+    }
+}
+
+/// A share in percent that was found, beside what it must be: within five deviations of so many
+/// independent draws.
+pub fn percent(name: impl Into<String>, expected: f64, hits: u64, draws: u64) -> Check {
+    check_of(name, expected, hits, draws, f64::INFINITY)
+}
+
+/// The same where draws depend on which of so many records they meet.
+#[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
+pub fn check_of(
+    name: impl Into<String>,
+    expected: f64,
+    hits: u64,
+    draws: u64,
+    records: f64,
+) -> Check {
+    let (share, weight) = (expected / 100.0, draws as f64);
+    let variance = share * (1.0 - share) * (1.0 / weight.max(1.0) + 1.0 / records.max(1.0));
+    Check {
+        name: name.into(),
+        expected,
+        found: 100.0 * hits as f64 / weight.max(1.0),
+        tolerance: 100.0 * DEVIATIONS * variance.sqrt() + ROUNDING,
+        weight,
+    }
+}
+
+/// How many standard deviations a figure may be off: once in two million checks by chance.
+const DEVIATIONS: f64 = 5.0;
+
+/// What a share of none or all may be off, in percent.
+const ROUNDING: f64 = 1e-9;
+
+/// A number of 32 bits that no other live record has: which one it is follows from the record and
+/// from how often it was created, and looks random.
+#[inline]
+pub fn unique_32(record: u64, generation: u32, records: u64) -> u32 {
+    /// Odd, so that multiplying by it is a bijection.
+    const ODD: u32 = 0x9E37_79B1;
+    let bits = 64 - records.saturating_sub(1).leading_zeros();
+    let record = u32::try_from(record & u64::from(u32::MAX)).unwrap_or(0);
+    let high = generation.checked_shl(bits).unwrap_or(0);
+    (high | record).wrapping_mul(ODD)
+}
+
+/// Appends a number in so many decimal digits.
+#[inline]
+pub fn digits<const N: usize>(number: u64, out: &mut Vec<u8>) {
+    let mut text = [b'0'; N];
+    let mut rest = number;
+    for digit in text.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+    }
+    out.extend_from_slice(&text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chance::Spread;
+    use std::collections::BTreeSet;
+
+    fn parameters(records: u64) -> Parameters {
+        let variant = String::new();
+        Parameters { records, variant, spread: Spread::Uniform, seed: 1 }
+    }
+
+    #[test]
+    fn shares_cover_all_records_once() {
+        for (records, clients) in [(10, 3), (7, 7), (1_000_003, 4)] {
+            let shares: Vec<Share> = (0..clients)
+                .map(|c| Share::of(&parameters(records), c, clients).unwrap())
+                .collect();
+            let mut next = 0;
+            for share in shares {
+                assert_eq!(share.first, next);
+                assert!(share.count >= records / clients as u64);
+                next += share.count;
+            }
+            assert_eq!(next, records);
+        }
+        for (records, client, clients) in [(3, 0, 4), (3, 1, 1), (RECORDS_MAX + 1, 0, 1), (1, 0, 0)]
+        {
+            assert!(Share::of(&parameters(records), client, clients).is_err());
+        }
+    }
+
+    #[test]
+    fn no_two_live_records_have_the_same_number() {
+        let mut seen = BTreeSet::new();
+        for record in 0..1000 {
+            // Generations in any mixture, as they are in a run.
+            assert!(seen.insert(unique_32(record, u32::try_from(record * 7 % 13).unwrap(), 1000)));
+        }
+        assert_ne!(unique_32(1, 1, 1000), unique_32(1, 2, 1000));
+        assert_ne!(unique_32(1, 1, RECORDS_MAX), unique_32(1, 2, RECORDS_MAX));
+    }
+
+    #[test]
+    fn a_share_that_is_off_by_more_than_chance_does_not_hold() {
+        assert!(percent("", 50.0, 50_600, 100_000).holds());
+        assert!(!percent("", 50.0, 51_000, 100_000).holds());
+        assert!(percent("", 100.0, 10, 10).holds());
+        assert!(!percent("", 100.0, 99_999, 100_000).holds());
+        assert!(check_of("", 50.0, 51_000, 100_000, 10_000.0).holds());
+    }
+
+    #[test]
+    fn digits_are_filled_up_with_zeros() {
+        let mut out = Vec::new();
+        digits::<6>(1234, &mut out);
+        assert_eq!(out, b"001234");
+    }
+}

@@ -1,0 +1,149 @@
+//! Strings of decimal digits: identities of subscribers and equipment.
+//!
+//! In half bytes, the first one low, `f` behind the last (TS 24.008 clause 10.5.1.4).
+
+use std::fmt;
+
+use super::number::are_digits;
+
+/// What is wrong with bytes that are to be so many digits.
+#[inline]
+pub(crate) fn check_digits(bytes: [u8; 8], least: u32, most: u32) -> Result<(), &'static str> {
+    let halves = u64::from_le_bytes(bytes); // the first digit lowest
+    let count = 16 - (!halves).leading_zeros() / 4;
+    let digits = halves & u64::MAX.checked_shr(64 - 4 * count).unwrap_or(0);
+    if !are_digits(digits) {
+        Err("has what is no digit")
+    } else if count < least || count > most {
+        Err("has too few or too many digits")
+    } else {
+        Ok(())
+    }
+}
+
+/// The bytes of digits.
+pub(crate) fn digits_of(text: &str) -> [u8; 8] {
+    let mut bytes = [0xff; 8];
+    let digits = text.as_bytes().chunks(2);
+    for (byte, pair) in bytes.iter_mut().zip(digits) {
+        *byte = match pair {
+            [low, high] => (high & 15) << 4 | low & 15,
+            [low] => 0xf0 | low & 15,
+            _ => 0xff,
+        };
+    }
+    bytes
+}
+
+/// Writes digits.
+pub(crate) fn write_digits(bytes: [u8; 8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for digit in bytes.into_iter().flat_map(|byte| [byte & 15, byte >> 4]) {
+        if digit == 15 {
+            break;
+        }
+        write!(f, "{digit}")?;
+    }
+    Ok(())
+}
+
+/// The bytes of a number's `count` last digits.
+#[inline]
+pub(crate) fn digits_of_number(mut number: u64, count: u32) -> [u8; 8] {
+    let mut halves = u64::MAX.checked_shl(4 * count).unwrap_or(0);
+    for place in (0..count).rev() {
+        halves |= (number % 10) << (4 * place);
+        number /= 10;
+    }
+    halves.to_le_bytes()
+}
+
+/// A string of decimal digits: name, what stands before them in a text, the fewest and the most of
+/// them, and which number a draw gives (it is written with the most).
+macro_rules! digits {
+    (
+        $(#[$doc:meta])*
+        $name:ident, $prefix:literal, $least:literal to $most:literal, $drawn:expr
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name([u8; 8]);
+
+        impl $name {
+            #[doc = concat!("From its text: `", $prefix, "`, ", $least, " to ", $most, " digits.")]
+            ///
+            /// # Errors
+            /// `BadArgument`.
+            pub fn new(text: &str) -> nearstate_model::Result<Self> {
+                Self::of(text).or_else($crate::value::refused)
+            }
+
+            fn of(text: &str) -> std::result::Result<Self, String> {
+                if let Some(digits) = text.strip_prefix($prefix)
+                    && digits.bytes().all(|byte| byte.is_ascii_digit())
+                    && ($least..=$most).contains(&digits.len())
+                {
+                    return Ok(Self($crate::value::digits::digits_of(digits)));
+                }
+                Err(format!(
+                    concat!("{:?} is no ", stringify!($name), ": give ", $prefix, " and ", $least,
+                        " to ", $most, " digits"),
+                    text
+                ))
+            }
+
+            #[inline]
+            fn of_number(number: u64) -> Self {
+                Self($crate::value::digits::digits_of_number(number, $most))
+            }
+
+            /// Its bytes: two digits in each, the first one low, `f` behind the last.
+            pub const fn as_bytes(&self) -> &[u8; 8] {
+                &self.0
+            }
+        }
+
+        $crate::value::shown!($name);
+
+        impl $crate::value::Value for $name {
+            const BYTES: usize = 8;
+
+            #[inline]
+            fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
+                $crate::value::digits::check_digits($crate::value::front(slot), $least, $most)
+            }
+
+            #[inline]
+            fn load(slot: &[u8]) -> Self {
+                Self($crate::value::front(slot))
+            }
+
+            #[inline]
+            fn store(&self, slot: &mut [u8]) {
+                $crate::value::fill(slot, &self.0);
+            }
+
+            #[inline]
+            fn drawn(draw: $crate::draw::Draw) -> Self {
+                Self::of_number($drawn(draw))
+            }
+
+            fn text(
+                &self,
+                _: $crate::value::Keys,
+                f: &mut std::fmt::Formatter<'_>,
+            ) -> std::fmt::Result {
+                f.write_str($prefix)?;
+                $crate::value::digits::write_digits(self.0, f)
+            }
+
+            fn json(&self, _: $crate::value::Keys) -> serde_json::Value {
+                serde_json::Value::from(self.to_string())
+            }
+
+            fn from_json(json: &serde_json::Value) -> std::result::Result<Self, String> {
+                Self::of($crate::value::string(json)?)
+            }
+        }
+    };
+}
+pub(crate) use digits;
