@@ -20,11 +20,11 @@ pub(crate) enum Command {
     /// Measure transactions beside plain operations, TATP, and writers that conflict
     Transactions(Box<transactions::options::Options>),
     Run(Box<options::Options>),
+    Compare(commands::Compare),
+    Render(commands::Render),
     /// Show and install the stores that `bench run` compares with, and hold them to their promises
     #[command(subcommand)]
     Peers(peer_commands::Command),
-    Compare(commands::Compare),
-    Render(commands::Render),
     /// One client of `bench run`, which talks with it over pipes
     #[command(hide = true)]
     WorkloadClient,
@@ -60,9 +60,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Run(options) => {
             deliver::run(&options, &command_line(), stop_flag(), &mut std::io::stdout().lock())
         }
-        Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
         Command::Compare(options) => commands::run_compare(&options, &mut std::io::stdout().lock()),
         Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
+        Command::Peers(command) => peer_commands::run(&command, &mut std::io::stdout().lock()),
         Command::WorkloadClient => client::serve(std::io::stdin().lock(), std::io::stdout().lock()),
         Command::MicroRole(options) => micro::role::serve(&options),
         Command::AccessNode => node::serve(std::io::stdin().lock(), std::io::stdout().lock()),

@@ -95,6 +95,11 @@ pub struct Options {
     #[arg(long, default_value_t = 0)]
     pub reconnects: u64,
 
+    /// Kill this target's server half way through the middle round (SIGKILL) and start it again;
+    /// clients reconnect and go on
+    #[arg(long, value_name = "TARGET")]
+    pub kill: Option<String>,
+
     /// Let clients and servers run on any processor
     #[arg(long)]
     pub unpinned: bool,

@@ -33,6 +33,13 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, blueprint.as_ref())?;
     let chosen = choose(options)?;
+    if let Some(name) = &options.kill
+        && !chosen.iter().any(|one| one.target.name() == name)
+    {
+        return Err(Error::BadArgument {
+            detail: format!("--kill {name}: it is not among the targets of this run"),
+        });
+    }
     let machine = Machine::look();
     let pinning = pinning(options);
     let drive = drive(options, pinning.clone());
@@ -151,6 +158,12 @@ impl Desk<'_> {
         }
         if !machine.governor.starts_with("performance") {
             out.push(format!("frequency governor: {}", machine.governor));
+        }
+        if let Some(name) = &self.options.kill {
+            out.push(format!(
+                "the server of {name} was killed (SIGKILL) half way through the middle round, and \
+                 started again: its longest latencies are that"
+            ));
         }
         if let Some(fault) = self.options.fault {
             out.push(format!("a fault was planted on purpose: {fault:?}"));

@@ -3,6 +3,7 @@
 
 pub mod fault;
 pub mod null;
+pub mod sdl;
 pub mod region;
 pub mod ring;
 pub mod redis;
@@ -112,6 +113,18 @@ pub trait Database: fmt::Debug {
     /// Memory that it takes now, in bytes, as far as it can be told.
     fn memory_bytes(&mut self) -> Option<u64>;
 
+    /// Kills the server (SIGKILL) and starts it again on what it left, at the same address.
+    ///
+    /// # Errors
+    /// `BadArgument` if nothing of it would be left, or there is no server; why it does not start.
+    fn crash(&mut self) -> Result<()> {
+        Err(Error::BadArgument {
+            detail: "this target has no server that comes back with its records: --kill is for \
+                     node, node-unix"
+                .to_owned(),
+        })
+    }
+
     /// Whether it still runs.
     ///
     /// # Errors
@@ -124,7 +137,7 @@ pub trait Database: fmt::Debug {
 /// Every target, in the order of a report: ours first.
 pub fn all() -> Vec<Box<dyn Target>> {
     let mut all: Vec<Box<dyn Target>> =
-        vec![Box::new(region::RegionTarget), Box::new(ring::RingTarget)];
+        vec![Box::new(region::RegionTarget), Box::new(sdl::SdlTarget), Box::new(ring::RingTarget)];
     all.extend(redis::ALL.map(|target| Box::new(target) as Box<dyn Target>));
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));

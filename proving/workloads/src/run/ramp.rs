@@ -16,10 +16,12 @@ const HALVINGS: usize = 5;
 /// A rate counts as reached if so much of it was done.
 const REACHED: f64 = 0.97;
 
-/// Operations of a point: so many seconds of its rate, within these bounds. A p99 needs some
-/// thousands.
+/// Operations of a point: so many seconds of its rate, within these bounds. A p99 needs a thousand;
+/// a rate at which those would take longer than [`POINT_S_MAX`] is not worth finding.
 const POINT_S: f64 = 1.0;
-const POINT_OPS: (u64, u64) = (4_000, 1_000_000);
+const POINT_OPS: (u64, u64) = (1_000, 1_000_000);
+const POINT_S_MAX: f64 = 10.0;
+const OPS_LEAST: f64 = 1_000.0;
 
 /// The next point to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +63,9 @@ impl Climb {
             let lost = above.fold(f64::INFINITY, f64::min);
             if lost.is_finite() { f64::midpoint(kept, lost) } else { kept * 1.3 }
         };
+        if self.offered * POINT_S_MAX < OPS_LEAST && tried > 0 {
+            return None;
+        }
         let ops = whole(self.offered * POINT_S).clamp(POINT_OPS.0, POINT_OPS.1);
         Some(Step { offered: self.offered, ops })
     }
@@ -116,6 +121,16 @@ mod tests {
             let best = best.fold(0.0, f64::max);
             assert!((best - capacity).abs() < capacity * 0.05, "{best} of {capacity}");
         }
+    }
+
+    #[test]
+    fn a_store_that_keeps_no_rate_is_given_up() {
+        let mut climb = Climb::new(2_000.0, 1_000);
+        while let Some(step) = climb.next() {
+            assert!(step.offered >= 100.0, "{step:?}");
+            climb.met(&round(step.offered, 1.0));
+        }
+        assert!(climb.points().len() < POINTS_MAX);
     }
 
     #[test]

@@ -76,12 +76,16 @@ impl<'a> Stand<'a> {
             client: 0,
             clients: need.clients,
             cpu: None,
-            reconnects: desk.options.reconnects,
+            reconnects: desk.options.reconnects.max(u64::from(self.is_to_be_killed())),
             fault: desk.options.fault,
         };
         let cpus = desk.pinning.as_ref().map(|(clients, _)| clients.as_slice());
         let herd = Herd::start(&plan, cpus.unwrap_or_default(), desk.stop)?;
         Ok(Running { herd, database })
+    }
+
+    fn is_to_be_killed(&self) -> bool {
+        self.desk.options.kill.as_deref() == Some(self.target.name())
     }
 
     /// Does something with the running target; what goes wrong ends its part.
@@ -134,7 +138,9 @@ impl<'a> Stand<'a> {
                 think_us: drive.think_us,
                 at_ns: 0,
             };
-            let done = measured(running, &turn, &mut bar)?;
+            let is_middle = round == drive.rounds / 2;
+            let left = (is_middle && stand.is_to_be_killed()).then_some(ops * clients / 2);
+            let done = measured(running, &turn, left, &mut bar)?;
             stand.result.reconnects += done.1;
             let latencies = done.0.latencies();
             bar.0.finish_run(&format!(
@@ -177,7 +183,7 @@ impl<'a> Stand<'a> {
                     think_us: 0,
                     at_ns: 0,
                 };
-                let (round, reconnects) = measured(running, &turn, &mut Quiet)?;
+                let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
                 stand.result.reconnects += reconnects;
                 climb.met(&round);
                 bar.done(1);
@@ -227,17 +233,57 @@ impl<'a> Stand<'a> {
     }
 }
 
-/// One turn, with the time that the target's processes took; and the reconnects.
+/// One turn, with the time that the target's processes took; and the reconnects. After `kill_after`
+/// operations the target's server is killed and started again.
 fn measured(
     running: &mut Running,
     turn: &Turn,
+    kill_after: Option<u64>,
     listener: &mut impl Listener,
 ) -> Result<(Round, u64)> {
-    let before = processes::cpu_ns(&running.database.processes());
-    let ran = running.herd.run(turn, listener)?;
-    let after = processes::cpu_ns(&running.database.processes());
+    let Running { herd, database } = running;
+    let begin_ns = processes::cpu_ns(&database.processes());
+    let mut watcher =
+        Watcher { listener, database: database.as_mut(), kill_after, begin_ns, ns: 0 };
+    let ran = herd.run(turn, &mut watcher)?;
+    let server_cpu_ns = watcher.server_ns();
     let reconnects = ran.iter().map(|ran| ran.reconnects).sum();
-    Ok((together(ran, after.saturating_sub(before)), reconnects))
+    Ok((together(ran, server_cpu_ns), reconnects))
+}
+
+/// Passes progress on, and kills the target's server when it is time.
+struct Watcher<'w, L> {
+    listener: &'w mut L,
+    database: &'w mut dyn Database,
+    kill_after: Option<u64>,
+    /// What the server's processes had taken when the turn, or their life, began.
+    begin_ns: u64,
+    /// What those that were killed have taken in this turn.
+    ns: u64,
+}
+
+impl<L: Listener> Watcher<'_, L> {
+    fn server_ns(&self) -> u64 {
+        let now_ns = processes::cpu_ns(&self.database.processes());
+        self.ns + now_ns.saturating_sub(self.begin_ns)
+    }
+}
+
+impl<L: Listener> Listener for Watcher<'_, L> {
+    fn progress(&mut self, more: u64, p99_ns: u64) {
+        self.listener.progress(more, p99_ns);
+        self.kill_after = self.kill_after.map(|left| left.saturating_sub(more));
+    }
+
+    fn look(&mut self) -> Result<()> {
+        if self.kill_after == Some(0) {
+            self.kill_after = None;
+            self.ns = self.server_ns();
+            self.begin_ns = 0;
+            self.database.crash()?;
+        }
+        self.listener.look()
+    }
 }
 
 /// What all clients did, as one.

@@ -139,6 +139,9 @@ pub(crate) struct Server {
     program: Program,
     started: Started,
     port: u16,
+    need: Need,
+    /// The first one's keeper, which owns the folder, after the server was killed.
+    before: Option<Started>,
 }
 
 impl Server {
@@ -163,7 +166,7 @@ impl Server {
             Program::Redis | Program::Valkey => redis_words(folder, port),
             Program::Node => node_words(folder, port, need),
         })?;
-        let mut server = Self { program, started, port };
+        let mut server = Self { program, started, port, need: need.clone(), before: None };
         let addresses = [server.unix(), server.tcp()];
         server
             .started
@@ -174,7 +177,26 @@ impl Server {
 
     /// The address of its Unix socket.
     pub(crate) fn unix(&self) -> String {
-        format!("unix:{}", self.started.folder().join("socket").display())
+        format!("unix:{}", self.folder().join("socket").display())
+    }
+
+    /// Where its socket and its region are.
+    fn folder(&self) -> &Path {
+        self.before.as_ref().unwrap_or(&self.started).folder()
+    }
+
+    /// Kills the node and starts another on its region, at the same addresses.
+    fn crash(&mut self) -> Result<()> {
+        self.started.kill()?;
+        let (folder, file) = (self.folder().to_owned(), self.program.file()?);
+        let again = Started::new(self.program.name(), &self.need, &file, |_| {
+            node_words(&folder, self.port, &self.need)
+        })?;
+        let killed = std::mem::replace(&mut self.started, again);
+        // The one that owns the folder stays; of later ones nothing is needed.
+        self.before.get_or_insert(killed);
+        let addresses = [self.unix(), self.tcp()];
+        self.started.wait(|| addresses.iter().all(|address| answers(address).is_ok()))
     }
 
     fn tcp(&self) -> String {
@@ -208,8 +230,21 @@ impl Database for Running {
         if self.server.program != Program::Node {
             return Some(self.server.started.memory_bytes());
         }
-        let region = std::fs::metadata(self.server.started.folder().join("region")).ok()?;
+        let region = std::fs::metadata(self.server.folder().join("region")).ok()?;
         Some(self.server.started.own_memory_bytes() + region.blocks() * 512)
+    }
+
+    fn crash(&mut self) -> Result<()> {
+        if self.server.program == Program::Node {
+            return self.server.crash();
+        }
+        Err(Error::BadArgument {
+            detail: format!(
+                "{} keeps its records in its own memory: killing it loses all of them; --kill is \
+                 for node, node-unix",
+                self.server.program.name()
+            ),
+        })
     }
 
     fn alive(&mut self) -> Result<()> {

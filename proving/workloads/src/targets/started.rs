@@ -4,6 +4,7 @@
 use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
 use nearstate_bench::keeper::{Keeper, system};
 use nearstate_model::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ffi::OsString;
 use std::fs;
@@ -87,6 +88,25 @@ impl Started {
     /// Memory of all its processes without what they have mapped from a region.
     pub(crate) fn own_memory_bytes(&self) -> u64 {
         own_memory_bytes(&self.processes())
+    }
+
+    /// Kills it (SIGKILL) and waits until it is dead.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
+        let killed =
+            pid.map_or(Err(rustix::io::Errno::SRCH), |pid| kill_process(pid, Signal::KILL));
+        killed.map_err(|e| {
+            let detail = format!("killing {} (process {})", self.name, self.process);
+            system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
+        })?;
+        for _ in 0..START_PAUSES {
+            if self.alive().is_err() {
+                return Ok(());
+            }
+            std::thread::sleep(START_PAUSE);
+        }
+        let detail = format!("{} (process {}) does not die", self.name, self.process);
+        Err(Error::Backend { detail })
     }
 
     /// Whether it still runs: a keeper does not take up a child that has ended.
