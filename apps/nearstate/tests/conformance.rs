@@ -88,5 +88,7 @@ fn memcached_keeps_the_promises() {
 
 #[test]
 fn geode_keeps_the_promises() {
-    if_installed("geode", None);
+    for layout in ["partitioned", "partitioned:2:1", "replicated", "zones"] {
+        if_installed("geode", Some(layout));
+    }
 }

@@ -38,7 +38,7 @@ import org.apache.geode.cache.Cache;
 import org.apache.geode.cache.CacheFactory;
 import org.apache.geode.cache.CacheTransactionManager;
 import org.apache.geode.cache.CommitConflictException;
-import org.apache.geode.cache.DataPolicy;
+import org.apache.geode.cache.EntryNotFoundException;
 import org.apache.geode.cache.PartitionAttributesFactory;
 import org.apache.geode.cache.Region;
 import org.apache.geode.cache.RegionFactory;
@@ -253,7 +253,11 @@ public final class NearstateGeode {
     }
   }
 
-  /** The regions of a table, as the layout says. */
+  /**
+   * The regions of a table, as the layout says. All of them clone a record before they apply a
+   * delta to it: else a reader could meet it half changed, and a transaction that is given up would
+   * have changed it.
+   */
   private void open(Table table, String layout, int copies) {
     switch (layout) {
       case "partitioned" -> table.records.add(partitioned(table.name, copies));
@@ -265,7 +269,8 @@ public final class NearstateGeode {
           RegionFactory<String, Entry> factory = zone == number
               ? cache.createRegionFactory(RegionShortcut.REPLICATE)
               : cache.createRegionFactory(RegionShortcut.REPLICATE_PROXY);
-          table.records.add(factory.setScope(Scope.DISTRIBUTED_ACK).create(name));
+          factory.setScope(Scope.DISTRIBUTED_ACK).setCloningEnabled(true);
+          table.records.add(factory.create(name));
         }
         table.global = partitioned(table.name + "-global", copies);
       }
@@ -282,12 +287,14 @@ public final class NearstateGeode {
     PartitionAttributesFactory<String, V> attributes = new PartitionAttributesFactory<>();
     attributes.setRedundantCopies(copies);
     RegionFactory<String, V> factory = cache.createRegionFactory(RegionShortcut.PARTITION);
-    return factory.setPartitionAttributes(attributes.create()).create(name);
+    factory.setPartitionAttributes(attributes.create()).setCloningEnabled(true);
+    return factory.create(name);
   }
 
   private <V> Region<String, V> replicated(String name) {
     RegionFactory<String, V> factory = cache.createRegionFactory(RegionShortcut.REPLICATE);
-    return factory.setDataPolicy(DataPolicy.REPLICATE).setScope(Scope.DISTRIBUTED_ACK).create(name);
+    factory.setScope(Scope.DISTRIBUTED_ACK).setCloningEnabled(true);
+    return factory.create(name);
   }
 
   /**
@@ -475,7 +482,10 @@ public final class NearstateGeode {
   }
 
   private static int delete(Table table, String key, List<Tag> before) {
-    if (table.of(key).remove(key) == null) {
+    try {
+      // What `remove` returns says nothing where another server holds the record.
+      table.of(key).destroy(key);
+    } catch (EntryNotFoundException none) {
       return NO;
     }
     if (table.global != null) {

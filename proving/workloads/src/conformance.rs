@@ -196,7 +196,7 @@ pub fn check(
 ) -> Result<Vec<(&'static str, Outcome)>> {
     let target = targets::named(name)?;
     target.version()?;
-    let abilities = target.abilities();
+    let abilities = target.abilities_in(layout);
     let schema = Schema { tables: tables_for(&abilities) };
     let mut needed = need(schema, folder);
     needed.layout = layout.map(str::to_owned);

@@ -112,7 +112,9 @@ impl Desk<'_> {
 
     fn set_up<'s>(&'s self, chosen: &'s Chosen) -> Stand<'s> {
         let mut stand = Stand::new(self, &chosen.target, &chosen.version);
-        if let Some(why) = self.declined(&chosen.target.abilities()) {
+        if let Some(why) =
+            self.declined(&chosen.target.abilities_in(self.options.layout.as_deref()))
+        {
             stand.result.declined = Some(why);
         } else {
             stand.start(&self.need());

@@ -81,6 +81,11 @@ pub trait Target: fmt::Debug {
     /// What it does natively, and what it stands in for.
     fn abilities(&self) -> Abilities;
 
+    /// The same for one of its layouts.
+    fn abilities_in(&self, _layout: Option<&str>) -> Abilities {
+        self.abilities()
+    }
+
     /// Starts an empty database. Whatever was started is stopped when the answer is dropped.
     ///
     /// # Errors

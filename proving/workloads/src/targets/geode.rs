@@ -5,7 +5,9 @@
 //! `zones[:SERVERS[:COPIES]]` (two, one copy): each server holds its zone's records in a replicated
 //! region of its own, and what is put goes to a partitioned region of all of them as well.
 
-use super::started::{Started, free_port};
+mod cluster;
+
+use self::cluster::{Cluster, layout};
 use super::wire::{Socket, Wire};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
@@ -14,34 +16,9 @@ use crate::access::{
 use crate::peers::{Geode, installed};
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
-use std::ffi::OsString;
-use std::net::TcpStream;
-use std::path::Path;
-
-/// Heap of a server in MiB at the least, and of all that it may hold.
-const HEAP_MIB_MIN: u64 = 1024;
-
-/// Heap of the locator, which holds nothing.
-const LOCATOR_HEAP: &str = "-Xmx256m";
-
-/// What a record takes beside its bytes on Java's heap, and so does each of its tags.
-const RECORD_ROOM: u64 = 1024;
-
-/// Servers of a layout at the most.
-const SERVERS_MAX: usize = 16;
 
 /// Requests of one message.
 const TOGETHER: usize = 256;
-
-/// What Geode 1.15 has to be let into on Java 17, as its manual says.
-const OPENINGS: [&str; 6] = [
-    "--add-exports=java.management/com.sun.jmx.remote.security=ALL-UNNAMED",
-    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-opens=java.base/java.lang=ALL-UNNAMED",
-    "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-opens=java.base/java.util=ALL-UNNAMED",
-    "--add-opens=java.base/java.net=ALL-UNNAMED",
-];
 
 const NO_ORDER: &str = "Geode's regions have no order of keys";
 
@@ -73,6 +50,19 @@ impl Target for GeodeTarget {
         }
     }
 
+    /// A transaction's records have to lie with one server, and those of a partitioned region lie
+    /// wherever their keys say.
+    fn abilities_in(&self, text: Option<&str>) -> Abilities {
+        let is_apart =
+            layout(text).is_ok_and(|layout| layout.name != "replicated" && layout.servers > 1);
+        let mut abilities = self.abilities();
+        if is_apart {
+            abilities.transaction =
+                Way::Declined("records of several servers: Geode refuses them in a transaction");
+        }
+        abilities
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         Ok(Box::new(Cluster::start(need)?))
     }
@@ -85,133 +75,10 @@ impl Target for GeodeTarget {
     }
 }
 
-/// A layout, as it was asked for.
-#[derive(Debug, PartialEq, Eq)]
-struct Layout {
-    name: &'static str,
-    servers: usize,
-    copies: usize,
-}
-
-fn layout(text: Option<&str>) -> Result<Layout> {
-    let text = text.unwrap_or("partitioned");
-    let wrong = || Error::BadArgument {
-        detail: format!(
-            "{text:?} is no layout of geode: give partitioned[:SERVERS[:COPIES]], \
-             replicated[:SERVERS] or zones[:SERVERS[:COPIES]], with {SERVERS_MAX} servers and 3 \
-             copies at the most"
-        ),
-    };
-    let mut words = text.split(':');
-    let (name, servers, copies) = match words.next() {
-        Some("partitioned") => ("partitioned", 1, 0),
-        Some("replicated") => ("replicated", 2, 0),
-        Some("zones") => ("zones", 2, 1),
-        _ => return Err(wrong()),
-    };
-    let mut number = |default: usize| match words.next() {
-        None => Ok(default),
-        Some(word) => word.parse().map_err(|_| wrong()),
-    };
-    let found = Layout { name, servers: number(servers)?, copies: number(copies)? };
-    let is_right = (1..=SERVERS_MAX).contains(&found.servers) && found.copies <= 3;
-    if is_right && words.next().is_none() { Ok(found) } else { Err(wrong()) }
-}
-
-/// The processes of a database.
-#[derive(Debug)]
-struct Cluster {
-    address: String,
-    all: Vec<Started>,
-}
-
-impl Cluster {
-    fn start(need: &Need) -> Result<Self> {
-        let layout = layout(need.layout.as_deref())?;
-        let (java, geode) = (installed("java", "geode")?, Geode::here()?);
-        let locator = free_port()?;
-        let port = locator.to_string();
-        let mut first = Started::new("geode's locator", need, &java, |folder| {
-            let role = ["locator", &port, &folder.to_string_lossy()].map(str::to_owned);
-            words(&geode, &[LOCATOR_HEAP.to_owned()], &role)
-        })?;
-        first.wait(|| TcpStream::connect(("127.0.0.1", locator)).is_ok())?;
-        let mut all = vec![first];
-        let mut doors = Vec::new();
-        for number in 0..layout.servers {
-            let door = free_port()?;
-            let server = |folder: &Path| {
-                server_words(&geode, need, &layout, (number, door, locator), folder)
-            };
-            all.push(Started::new("geode's server", need, &java, server)?);
-            doors.push(format!("127.0.0.1:{door}"));
-        }
-        // Each server knows its locator and all other servers. The first one is asked last: then all
-        // regions are there, and it gives their buckets homes.
-        for (started, door) in all.iter_mut().skip(1).zip(&doors).rev() {
-            let wanted = (i64::from(started.process()), layout.servers);
-            started.wait(|| who_answers(door).is_ok_and(|there| there == wanted))?;
-        }
-        let address = doors.into_iter().next().unwrap_or_default();
-        Ok(Self { address, all })
-    }
-}
-
-fn words(geode: &Geode, machine: &[String], role: &[String]) -> Vec<OsString> {
-    let mut words: Vec<OsString> = OPENINGS.map(OsString::from).to_vec();
-    words.extend(machine.iter().map(OsString::from));
-    words.extend(["-cp", &geode.class_path, "NearstateGeode"].map(OsString::from));
-    words.extend(role.iter().map(OsString::from));
-    words
-}
-
-fn server_words(
-    geode: &Geode,
-    need: &Need,
-    layout: &Layout,
-    (number, door, locator): (usize, u16, u16),
-    folder: &Path,
-) -> Vec<OsString> {
-    let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
-    let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
-    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
-    // Half of a heap is left to the collector.
-    let heap = (bytes >> 20).saturating_mul(2).max(HEAP_MIB_MIN);
-    // Without it a transaction would not notice that what it has read was changed.
-    let machine = [format!("-Xmx{heap}m"), "-Dgemfire.detectReadConflicts=true".to_owned()];
-    let mut role: Vec<String> = vec!["server".to_owned(), number.to_string(), door.to_string()];
-    role.extend([locator.to_string(), folder.to_string_lossy().into_owned()]);
-    role.extend([layout.name.to_owned(), layout.servers.to_string(), layout.copies.to_string()]);
-    for table in need.schema.tables {
-        let rules = table.tags.iter().map(|rule| if rule.is_unique { 'u' } else { 'n' });
-        let rules = rules.collect::<String>();
-        role.push(format!("{}:{}:{rules}", table.name, table.parts.len()));
-    }
-    words(geode, &machine, &role)
-}
-
 /// The process behind a front door, and how many members it knows.
 fn who_answers(address: &str) -> Result<(i64, usize)> {
     let wire = Wire::new(Socket::at(address)?);
     GeodeConnection { wire, schema: Schema { tables: &[] }, owed: 0 }.ping()
-}
-
-impl Database for Cluster {
-    fn address(&self) -> String {
-        self.address.clone()
-    }
-
-    fn processes(&self) -> Vec<u32> {
-        self.all.iter().flat_map(Started::processes).collect()
-    }
-
-    fn memory_bytes(&mut self) -> Option<u64> {
-        Some(self.all.iter().map(Started::memory_bytes).sum())
-    }
-
-    fn alive(&mut self) -> Result<()> {
-        self.all.iter_mut().try_for_each(Started::alive)
-    }
 }
 
 /// Operations of the front door.
@@ -588,22 +455,5 @@ impl Connection for GeodeConnection {
             refused.map_or(Ok(()), Err)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_layout_is_read_and_nonsense_is_refused() {
-        let read = |text: &str| layout(Some(text)).unwrap();
-        assert_eq!(layout(None).unwrap(), Layout { name: "partitioned", servers: 1, copies: 0 });
-        assert_eq!(read("replicated:3"), Layout { name: "replicated", servers: 3, copies: 0 });
-        assert_eq!(read("zones"), Layout { name: "zones", servers: 2, copies: 1 });
-        assert_eq!(read("partitioned:4:2"), Layout { name: "partitioned", servers: 4, copies: 2 });
-        for wrong in ["", "none", "zones:0", "zones:17", "zones:2:4", "zones:2:1:1", "zones:x"] {
-            assert!(layout(Some(wrong)).is_err(), "{wrong}");
-        }
     }
 }
