@@ -1,4 +1,4 @@
-//! `nearstate bench run` from the outside: real targets, each a process, killed, stopped and lied to.
+//! `nearstate bench run` from the outside: real targets, killed, stopped, and made to lie.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
