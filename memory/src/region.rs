@@ -2,10 +2,10 @@
 //! section 1.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -85,7 +85,7 @@ pub struct CreateOptions {
     pub numa: NumaPolicy,
     /// Pins.
     pub pin: PinMode,
-    /// File mode, as for `chmod`.
+    /// File mode, as for `chmod`, whatever the process's umask is.
     pub mode: u32,
 }
 
@@ -243,6 +243,7 @@ impl Region {
     fn initialise(file: File, path: &Path, options: &CreateOptions) -> Result<Self> {
         let page = options.page.bytes();
         let length = HEAP + heap_bytes(options)?;
+        set_mode(&file, path, options.mode)?;
         let block = file.metadata().map_err(|e| open_failure(path, &e))?.blksize();
         if page > 4096 && block != page {
             return Err(Error::BadArgument {
@@ -383,6 +384,22 @@ fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result
         first.copy_from_slice(&MAGIC.to_le_bytes());
     }
     set(SUPER_CHECK, xxh3_64(&page))
+}
+
+/// Gives a new region's file the mode that it is to have: of that with which it was created the
+/// process's umask has taken some away. An empty file that somebody else has put there has the mode
+/// that he has given it.
+fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
+    let found = file.metadata().map_err(|e| open_failure(path, &e))?.permissions().mode();
+    if found & 0o777 == mode & 0o777 {
+        return Ok(());
+    }
+    match file.set_permissions(Permissions::from_mode(mode & 0o777)) {
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+            Err(open_failure(path, &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// True for what a creator leaves that is killed before its commit point, and for nothing else: a

@@ -1,5 +1,5 @@
-//! TLS at an endpoint: certificate and key are read once, before the node serves; clients may have
-//! to show a certificate, and the name in it says who they are.
+//! TLS at an endpoint: certificate and key are read before the node serves, and again when somebody
+//! asks for it; clients may have to show a certificate, and the name in it says who they are.
 //!
 //! There is no resumption: who talks to a store stays connected, and a session that is resumed
 //! would outlive the judgement of its certificate.
@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 
 use nearstate_model::{Error, Result};
@@ -26,10 +26,11 @@ use tokio_rustls::{Accept, TlsAcceptor};
 use crate::executor::sleep;
 use crate::reception::Reception;
 
-/// How an endpoint proves itself, and what it asks of clients. Cheap to clone.
+/// How an endpoint proves itself, and what it asks of clients. Cheap to clone; clones are one.
 #[derive(Clone)]
 pub struct Tls {
-    config: Arc<ServerConfig>,
+    /// Read once for each client that comes.
+    config: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
 impl fmt::Debug for Tls {
@@ -93,7 +94,17 @@ impl Tls {
         })?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))) })
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes on with what another one has read. Clients that are there stay.
+    pub fn renew(&self, other: &Self) {
+        let config = other.config();
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// Comes to terms with a client. `None`: it did not, in time or at all. Nobody waits for it
@@ -102,7 +113,7 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut accept: Accept<S> = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream);
+        let mut accept: Accept<S> = TlsAcceptor::from(self.config()).accept(stream);
         let mut alarm = sleep(reception.core().limits().half_sent_max);
         let stream = poll_fn(|cx| {
             if let Poll::Ready(done) = Pin::new(&mut accept).poll(cx) {

@@ -1,15 +1,21 @@
 //! The operations near a node of this host: on its region, if the node gives it, else through a
 //! ring in shared memory (`spec/near.md`). Records are the same either way.
+//!
+//! A region needs no node once it is mapped. But the connection by which it came is kept: when it
+//! ends, the next node is asked for its region, and if that is another one, it is used from then
+//! on. Who did not ask would go on with a file that nobody else has.
 
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearstate_near::{Answer, NearRing, ask_region, ask_ring};
-use nearstate_store::Region;
+use nearstate_near::{Answer, NearRing, RegionFiles, ask_region, ask_ring};
+use nearstate_store::{Region, since_boot};
 
 use crate::admit;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +26,16 @@ use crate::wire::{Reply, Wire};
 
 /// Between two attempts of a wait for the node.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
+
+/// How often the connection is looked at by which a region came: a look is a system call, and the
+/// clock of those between is five nanoseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long the next node may take to give its region: meanwhile the one that is mapped waits.
+const RENEWED_WITHIN: Duration = Duration::from_millis(200);
+
+/// After an attempt that failed, so many times as long nothing is tried.
+const REST: u32 = 20;
 
 /// How records are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +65,68 @@ pub struct NearStorage {
 enum Open {
     /// Not yet, or no longer.
     Away,
-    Region(Box<RegionStorage>),
+    Region(Box<Mapped>),
     Ring(Box<Wire<NearRing>>),
+}
+
+/// A region that a node has given.
+struct Mapped {
+    storage: RegionStorage,
+    /// Device and inode: while it is mapped no other file has them.
+    file: (u64, u64),
+    /// The connection to the node that has given it; `None` once that has ended.
+    node: Option<UnixStream>,
+    /// When the connection is looked at again, of [`since_boot`].
+    look_at: Duration,
+}
+
+impl Mapped {
+    fn new(files: RegionFiles, name: &Path, node: UnixStream) -> Result<Self> {
+        let file = file_of(&files)
+            .and_then(|found| node.set_nonblocking(true).map(|()| found))
+            .map_err(|error| {
+                let detail = format!("{}: {error}", name.display());
+                Error::backend(ErrorKind::BackendFailure, detail)
+            })?;
+        let storage = RegionStorage::on(Region::attach_files(files, name)?)?;
+        Ok(Self { storage, file, node: Some(node), look_at: since_boot() + LOOK_EVERY })
+    }
+
+    /// True if the node has ended, and it is time to do something about it.
+    #[inline]
+    fn is_left(&mut self) -> bool {
+        since_boot() >= self.look_at && self.looks_left()
+    }
+
+    #[cold]
+    fn looks_left(&mut self) -> bool {
+        self.look_at = since_boot() + LOOK_EVERY;
+        let Some(node) = &mut self.node else { return true };
+        // Nothing was asked, so nothing comes but the end.
+        let is_there = match node.read(&mut [0; 64]) {
+            Ok(bytes) => bytes > 0,
+            Err(error) => {
+                matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+            }
+        };
+        if !is_there {
+            self.node = None;
+        }
+        !is_there
+    }
+
+    /// True if the region's file has no name any more: what is written there is for nobody.
+    fn is_removed(&self) -> bool {
+        let files = self.storage.region().files().ok();
+        let found = files.and_then(|files| File::from(files.file).metadata().ok());
+        found.is_some_and(|found| found.nlink() == 0)
+    }
+}
+
+/// Device and inode of a region's file.
+fn file_of(files: &RegionFiles) -> io::Result<(u64, u64)> {
+    let found = File::from(files.file.try_clone()?).metadata()?;
+    Ok((found.dev(), found.ino()))
 }
 
 impl fmt::Debug for NearStorage {
@@ -123,16 +199,50 @@ impl NearStorage {
 
     fn connected(&mut self) -> Result<&mut Open> {
         if matches!(self.open, Open::Away) {
-            self.open = self.connect()?;
+            self.open = self.connect(self.timeout)?;
         }
         Ok(&mut self.open)
     }
 
-    fn connect(&self) -> Result<Open> {
+    /// Asks for the region anew if the node that has given it has ended. While there is no node
+    /// the region stays, unless its file was removed.
+    fn renew(&mut self) -> Result<()> {
+        let Open::Region(mapped) = &mut self.open else { return Ok(()) };
+        if !mapped.is_left() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let next = self.connect(self.timeout.min(RENEWED_WITHIN));
+        let Open::Region(mapped) = &mut self.open else { return Ok(()) };
+        match next {
+            // The same one: it is mapped already.
+            Ok(Open::Region(new)) if new.file == mapped.file => mapped.node = new.node,
+            Ok(open) => self.open = open,
+            Err(error) if is_away(error.kind) => {
+                if mapped.is_removed() {
+                    self.open = Open::Away;
+                    let detail = format!(
+                        "{}: the region that the node gave was removed, and no node gives another \
+                         ({error}); start one",
+                        self.path.display()
+                    );
+                    return Err(Error::backend(ErrorKind::NotConnected, detail));
+                }
+                mapped.look_at = since_boot() + LOOK_EVERY.max(begun.elapsed() * REST);
+            }
+            Err(error) => {
+                self.open = Open::Away;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&self, timeout: Duration) -> Result<Open> {
         let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
         let socket = UnixStream::connect(&self.path).map_err(away)?;
-        socket.set_read_timeout(Some(self.timeout)).map_err(away)?;
-        socket.set_write_timeout(Some(self.timeout)).map_err(away)?;
+        socket.set_read_timeout(Some(timeout)).map_err(away)?;
+        socket.set_write_timeout(Some(timeout)).map_err(away)?;
         let socket = self.greet(socket)?;
         let mut told = String::new();
         if self.wanted != Some(Way::Ring) {
@@ -140,11 +250,14 @@ impl NearStorage {
                 Answer::Refused(text) => told = text,
                 Answer::Given(files) => {
                     let name = PathBuf::from(format!("near:{}", self.path.display()));
-                    match Self::attach(files, &name) {
-                        Ok(region) => return Ok(Open::Region(Box::new(region))),
+                    let kept = socket.try_clone().map_err(away)?;
+                    match Mapped::new(files, &name, kept) {
+                        Ok(mapped) => return Ok(Open::Region(Box::new(mapped))),
                         // It may be that only this process cannot map it.
                         Err(error) => told = error.to_string(),
                     }
+                    // What was said of the clone holds for the socket.
+                    socket.set_nonblocking(false).map_err(away)?;
                 }
             }
         }
@@ -158,10 +271,6 @@ impl NearStorage {
                 Ok(Open::Ring(Box::new(Wire::new(ring))))
             }
         }
-    }
-
-    fn attach(files: nearstate_near::RegionFiles, name: &Path) -> Result<RegionStorage> {
-        RegionStorage::on(Region::attach_files(files, name)?)
     }
 
     /// Says who we are.
@@ -221,8 +330,9 @@ impl NearStorage {
 
     /// The region, if that is the way.
     fn region(&mut self) -> Result<Option<&mut RegionStorage>> {
+        self.renew()?;
         match self.connected()? {
-            Open::Region(region) => Ok(Some(region)),
+            Open::Region(mapped) => Ok(Some(&mut mapped.storage)),
             Open::Away | Open::Ring(_) => Ok(None),
         }
     }

@@ -21,9 +21,11 @@ use crate::storage::SyncStorage;
 ///   `mode=0660` (octal, default `0600`).
 /// - `near:/path[?option=value&..]`: the Unix socket of a node on this host. The node is asked for
 ///   its region, which is then read and written without it, also while it is restarted; who may not
-///   have that gets a ring in shared memory, and connects again by itself. Options: `timeout=3s`,
-///   `user=name` and `password=word` (without `&`), `way=region` or `way=ring` (that and nothing
-///   else). [`crate::NearStorage::way`] says which it became.
+///   have that gets a ring in shared memory, and connects again by itself. A node that is started
+///   on another region gives that one; until it is there, and if the old one's file was removed,
+///   operations answer `NotConnected`. Options: `timeout=3s`, `user=name` and `password=word`
+///   (without `&`), `way=region` or `way=ring` (that and nothing else).
+///   [`crate::NearStorage::way`] says which it became.
 /// - `redis://[user:password@]host[:port][/database][?timeout=3s]`
 /// - `redis+unix:///path[?db=1&timeout=3s]`
 ///

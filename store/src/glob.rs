@@ -1,91 +1,275 @@
 //! Globs as Redis' KEYS has them (contracts of the SDL clients, `listKeys`): `*` any run, `?` any
 //! byte, `[abc]`, `[a-z]`, `[^a]`, `\x` the byte x. Bytes, not characters.
+//!
+//! The stars cut a pattern into runs, each of which takes as many bytes as it has items. The first
+//! stands at the begin of the text, the last at its end; one between is where it is found first,
+//! because whatever follows it has the more room. So nothing is ever tried twice but within the
+//! search for one run, and that reads the text once.
+
+use memchr::memmem;
+
+/// The most items of a run that is searched for in one pass over the text: the bits of a word.
+pub const RUN_ITEMS_MAX: usize = 64;
+
+/// A run is searched for place by place if that takes at most so many steps: to prepare anything
+/// would take longer.
+const SIMPLE_STEPS_MAX: usize = 1024;
 
 /// True if the whole of `text` matches `pattern`.
 ///
-/// Complexity: at most pattern x text steps, however many stars (a backtrack goes back to the last
-/// star only).
+/// Complexity: linear in the text and in the pattern, if [`is_linear`]; else at most pattern x
+/// text.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut rest, mut left) = (pattern, text);
-    let mut star: Option<(&[u8], &[u8])> = None;
+    let (first, rest) = cut(pattern);
+    let Some(mut left) = consume(first, text) else { return false };
+    let Some(mut rest) = rest else { return left.is_empty() };
     loop {
-        let stepped = match rest.split_first() {
-            Some((b'*', after)) => {
-                star = Some((after, left));
-                rest = after;
-                continue;
-            }
-            Some(_) => step(rest, left),
-            None if left.is_empty() => return true,
-            None => None,
+        let (run, after) = cut(rest);
+        let Some(after) = after else { return ends_with(run, left) };
+        let Some(found) = search(run, left) else { return false };
+        (left, rest) = (found, after);
+    }
+}
+
+/// Whether texts are compared with this pattern in a time that is linear in both: false if between
+/// two stars there is a run with `?` or `[` that has more than [`RUN_ITEMS_MAX`] items. For whoever
+/// lets strangers say what keys are compared with.
+pub fn is_linear(pattern: &[u8]) -> bool {
+    let (_, mut rest) = cut(pattern);
+    while let Some(left) = rest {
+        let (run, after) = cut(left);
+        if after.is_some() && is_wild(run) && items(run).count() > RUN_ITEMS_MAX {
+            return false;
+        }
+        rest = after;
+    }
+    true
+}
+
+/// What takes one byte.
+#[derive(Clone, Copy, Debug)]
+enum Item<'p> {
+    Any,
+    Byte(u8),
+    /// What stands between the brackets.
+    Class(&'p [u8]),
+}
+
+impl Item<'_> {
+    fn takes(self, byte: u8) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Byte(own) => own == byte,
+            Self::Class(body) => Class::of(body).has(byte),
+        }
+    }
+}
+
+/// The first item of a pattern that does not begin with a star, and what follows it.
+fn first_item(pattern: &[u8]) -> Option<(Item<'_>, &[u8])> {
+    let (byte, rest) = pattern.split_first()?;
+    Some(match (byte, rest.split_first()) {
+        (b'?', _) => (Item::Any, rest),
+        (b'[', _) => {
+            let (body, rest) = cut_class(rest);
+            (Item::Class(body), rest)
+        }
+        (b'\\', Some((literal, rest))) => (Item::Byte(*literal), rest),
+        (byte, _) => (Item::Byte(*byte), rest),
+    })
+}
+
+/// The items of a run.
+fn items(run: &[u8]) -> impl Iterator<Item = Item<'_>> {
+    let mut rest = run;
+    std::iter::from_fn(move || {
+        let (item, after) = first_item(rest)?;
+        rest = after;
+        Some(item)
+    })
+}
+
+/// The run before the first star, and what follows that star; `None` if there is none.
+fn cut(pattern: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut rest = pattern;
+    while let Some((byte, after)) = rest.split_first() {
+        if *byte == b'*' {
+            let run = pattern.get(..pattern.len() - rest.len()).unwrap_or(pattern);
+            return (run, Some(after));
+        }
+        let Some((_, after)) = first_item(rest) else { break };
+        rest = after;
+    }
+    (pattern, None)
+}
+
+/// What stands between the brackets, and what follows them. A class that is not closed ends with
+/// the pattern, as in Redis.
+fn cut_class(pattern: &[u8]) -> (&[u8], &[u8]) {
+    let mut rest = pattern.strip_prefix(b"^").unwrap_or(pattern);
+    loop {
+        let body = || pattern.get(..pattern.len() - rest.len()).unwrap_or(pattern);
+        rest = match rest {
+            [b']', after @ ..] => return (body(), after),
+            // The first that fits: an escape, a range, a byte.
+            [b'\\', _, after @ ..] | [_, b'-', _, after @ ..] | [_, after @ ..] => after,
+            [] => return (pattern, &[]),
         };
-        if let Some(next) = stepped {
-            (rest, left) = next;
-            continue;
-        }
-        // The last star takes one byte more.
-        match star {
-            Some((after, from)) if !from.is_empty() => {
-                let (_, shorter) = from.split_at(1);
-                star = Some((after, shorter));
-                (rest, left) = (after, shorter);
-            }
-            _ => return false,
-        }
     }
 }
 
-/// Matches one item of the pattern with one byte.
-fn step<'a>(pattern: &'a [u8], text: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let (&byte, left) = text.split_first()?;
-    let (&item, rest) = pattern.split_first()?;
-    match item {
-        b'?' => Some((rest, left)),
-        b'[' => {
-            let (is_in, rest) = class(rest, byte);
-            is_in.then_some((rest, left))
+/// The bytes that a class takes, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    words: [u64; 4],
+}
+
+impl Class {
+    fn of(body: &[u8]) -> Self {
+        let (is_negated, mut rest) = match body.strip_prefix(b"^") {
+            Some(rest) => (true, rest),
+            None => (false, body),
+        };
+        let mut class = Self::default();
+        loop {
+            rest = match rest {
+                [b'\\', literal, after @ ..] => {
+                    class.add(*literal, *literal);
+                    after
+                }
+                [low, b'-', high, after @ ..] => {
+                    class.add(*low.min(high), *low.max(high));
+                    after
+                }
+                [one, after @ ..] => {
+                    class.add(*one, *one);
+                    after
+                }
+                [] => break,
+            };
         }
-        b'\\' if !rest.is_empty() => {
-            let (&literal, rest) = rest.split_first()?;
-            (literal == byte).then_some((rest, left))
+        if is_negated {
+            class.words = class.words.map(|word| !word);
         }
-        _ => (item == byte).then_some((rest, left)),
+        class
+    }
+
+    fn add(&mut self, low: u8, high: u8) {
+        for (number, word) in (0_u32..).zip(&mut self.words) {
+            let (begin, end) = (number * 64, number * 64 + 63);
+            let (from, to) = (u32::from(low).max(begin), u32::from(high).min(end));
+            if from <= to {
+                *word |= (u64::MAX >> (63 - (to - from))) << (from - begin);
+            }
+        }
+    }
+
+    fn has(self, byte: u8) -> bool {
+        let word = self.words.get(usize::from(byte / 64)).copied().unwrap_or_default();
+        word >> (byte % 64) & 1 == 1
     }
 }
 
-/// A class after its bracket: whether the byte is in it, and the pattern after it. A class that is
-/// not closed ends with the pattern, as in Redis.
-fn class(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
-    let (is_negated, mut rest) = match pattern.split_first() {
-        Some((b'^', rest)) => (true, rest),
-        _ => (false, pattern),
-    };
-    let mut is_in = false;
-    loop {
-        match rest {
-            [b'\\', literal, after @ ..] => {
-                is_in |= *literal == byte;
-                rest = after;
+/// Takes a run off the begin of a text; what is left of it.
+fn consume<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
+    let mut left = text;
+    for item in items(run) {
+        let (byte, after) = left.split_first()?;
+        if !item.takes(*byte) {
+            return None;
+        }
+        left = after;
+    }
+    Some(left)
+}
+
+/// True if a text ends with a run.
+fn ends_with(run: &[u8], text: &[u8]) -> bool {
+    let end = text.len().checked_sub(items(run).count()).and_then(|at| text.get(at..));
+    end.is_some_and(|end| consume(run, end).is_some())
+}
+
+/// True if a run has items that are not one byte each.
+fn is_wild(run: &[u8]) -> bool {
+    items(run).any(|item| !matches!(item, Item::Byte(_)))
+}
+
+/// Finds the first place of a run in a text; what follows it there.
+fn search<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
+    if run.is_empty() {
+        return Some(text);
+    }
+    if run.len().saturating_mul(text.len()) <= SIMPLE_STEPS_MAX {
+        return (0..text.len()).find_map(|at| consume(run, text.get(at..)?));
+    }
+    if is_wild(run) {
+        return search_wild(run, text);
+    }
+    let literal: Vec<u8> = items(run)
+        .filter_map(|item| match item {
+            Item::Byte(byte) => Some(byte),
+            Item::Any | Item::Class(_) => None,
+        })
+        .collect();
+    let at = memmem::find(text, &literal)?;
+    text.get(at + literal.len()..)
+}
+
+/// Reads the text once: a bit of a word says for each item whether the bytes until now end with the
+/// run up to it. Of a longer run the rest is compared wherever its begin is found.
+fn search_wild<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
+    // For each byte the items that take it.
+    let mut takers = [0_u64; 256];
+    let mut rest = run;
+    let mut last = 0;
+    for place in 0..RUN_ITEMS_MAX {
+        let Some((item, after)) = first_item(rest) else { break };
+        (rest, last) = (after, 1_u64 << place);
+        match item {
+            Item::Any => takers.iter_mut().for_each(|taker| *taker |= last),
+            Item::Byte(byte) => {
+                if let Some(taker) = takers.get_mut(usize::from(byte)) {
+                    *taker |= last;
+                }
             }
-            [b']', after @ ..] => return (is_in != is_negated, after),
-            [low, b'-', high, after @ ..] => {
-                is_in |= (*low.min(high)..=*low.max(high)).contains(&byte);
-                rest = after;
+            Item::Class(body) => {
+                let class = Class::of(body);
+                let taking = (0..=u8::MAX).zip(&mut takers).filter(|(byte, _)| class.has(*byte));
+                taking.for_each(|(_, taker)| *taker |= last);
             }
-            [one, after @ ..] => {
-                is_in |= *one == byte;
-                rest = after;
-            }
-            [] => return (is_in != is_negated, &[]),
         }
     }
+    let mut found = 0;
+    for (at, byte) in text.iter().enumerate() {
+        found = (found << 1 | 1) & takers.get(usize::from(*byte)).copied().unwrap_or_default();
+        if found & last != 0
+            && let Some(left) = consume(rest, text.get(at + 1..)?)
+        {
+            return Some(left);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::matches;
+    use super::*;
+
+    /// The same in the plainest way: each star tried at each place. For short texts only.
+    fn plainly(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|at| plainly(rest, &text[at..])),
+            Some(_) => match (first_item(pattern), text.split_first()) {
+                (Some((item, rest)), Some((byte, left))) => {
+                    item.takes(*byte) && plainly(rest, left)
+                }
+                _ => false,
+            },
+        }
+    }
 
     #[test]
     fn globs_match_as_redis_has_them() {
@@ -103,7 +287,17 @@ mod tests {
             ("\\*x", "*x", true),
             ("\\*x", "ax", false),
             ("[abc", "a", true),
+            ("[", "a", false),
+            ("[^", "a", true),
+            ("[]a", "a", false),
+            ("[\\]]", "]", true),
+            ("[a-]", "-", false),
+            ("[*]x", "*x", true),
+            ("*[*]", "a*", true),
+            ("x\\", "x\\", true),
             ("*a*b*", "xxaxxbxx", true),
+            ("*ab*b", "ab", false),
+            ("a*a", "a", false),
             ("", "", true),
             ("", "a", false),
             ("a", "", false),
@@ -113,9 +307,36 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_take_no_exponential_time() {
-        let pattern = "a*".repeat(200);
-        assert!(!matches(format!("{pattern}b").as_bytes(), "a".repeat(5000).as_bytes()));
+    fn patterns_that_were_made_to_be_slow_are_not() {
+        let text = vec![b'a'; 4 << 20];
+        let run = "a".repeat(4000);
+        let wild = "?[ab]a[^b]".repeat(16);
+        for pattern in [
+            format!("{}b", "a*".repeat(2000)),
+            format!("*{run}b*"),
+            format!("*{wild}b*").replacen('?', "", 1),
+            format!("*{}*", "[^b]*".repeat(500)) + "b",
+            format!("*{}", "?a*".repeat(500)) + "b",
+        ] {
+            assert!(is_linear(pattern.as_bytes()), "{pattern}");
+            // Pattern x text would be hours.
+            assert!(!matches(pattern.as_bytes(), &text), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_run_with_more_items_than_a_word_has_bits_is_found_and_known() {
+        let long = "a?".repeat(40);
+        let pattern = format!("*{long}*x");
+        assert!(!is_linear(pattern.as_bytes()));
+        let text = "b".repeat(3000) + &"ab".repeat(40);
+        assert!(matches(pattern.as_bytes(), format!("{text}yx").as_bytes()));
+        assert!(!matches(pattern.as_bytes(), format!("{text}y").as_bytes()));
+        let without = "b".repeat(3000) + &"ab".repeat(39);
+        assert!(!matches(pattern.as_bytes(), format!("{without}yx").as_bytes()));
+        for linear in [format!("{long}*{long}"), format!("*{}*", "a".repeat(100)), long] {
+            assert!(is_linear(linear.as_bytes()), "{linear}");
+        }
     }
 
     proptest! {
@@ -123,6 +344,46 @@ mod tests {
         fn any_pattern_ends(pattern in prop::collection::vec(any::<u8>(), 0..40),
                             text in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = matches(&pattern, &text);
+        }
+
+        #[test]
+        fn the_answer_is_the_one_of_trying_everything(
+            pattern in "[ab*?\\[\\]\\^\\\\-]{0,12}", text in "[ab\\^*-]{0,10}",
+        ) {
+            let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+            prop_assert_eq!(matches(pattern, text), plainly(pattern, text));
+        }
+
+        #[test]
+        fn a_run_is_found_at_the_same_place_however_it_is_searched_for(
+            run in "[ab?]{1,20}", text in "[ab]{0,100}",
+        ) {
+            let (run, text) = (run.as_bytes(), text.as_bytes());
+            let plain = (0..text.len()).find_map(|at| consume(run, &text[at..]));
+            prop_assert_eq!(search_wild(run, text), plain);
+            prop_assert_eq!(search(run, text), plain);
+        }
+
+        #[test]
+        fn a_class_takes_what_its_bytes_say(body in "[\\^a-d\\\\-]{0,8}", byte in 0x5a..0x66_u8) {
+            let listed = |body: &[u8]| {
+                let mut rest = body;
+                let mut is_in = false;
+                while let Some((first, after)) = rest.split_first() {
+                    (is_in, rest) = match (first, after) {
+                        (b'\\', [one, after @ ..]) => (is_in || *one == byte, after),
+                        (low, [b'-', high, after @ ..]) => {
+                            let range = *low.min(high)..=*low.max(high);
+                            (is_in || range.contains(&byte), after)
+                        }
+                        (one, _) => (is_in || *one == byte, after),
+                    };
+                }
+                is_in
+            };
+            let body = body.as_bytes();
+            let wanted = body.strip_prefix(b"^").map_or_else(|| listed(body), |body| !listed(body));
+            prop_assert_eq!(Class::of(body).has(byte), wanted);
         }
 
         #[test]

@@ -8,8 +8,8 @@ pub(crate) fn print() {
         "\
 The house's own tasks. New here? Run `cargo xtask demo`, then `cargo xtask test`.
 
-  cargo xtask demo [--scale S]     the thesis's six experiments on this machine, beside Redis and
-                                   WhiteDB; writes report/demo.html; two minutes after the build
+  cargo xtask demo [--ues N]       signalling of 100,000 UEs: our region, our node (killed on the way)
+                                   and a Redis; writes report/demo.html; two minutes after the build
   cargo xtask test [SUITE ..]      installs what the tests lack, runs all suites or only these;
                                    closes with `N passed, N failed`
   cargo xtask gate                 every check below, and a table with their times

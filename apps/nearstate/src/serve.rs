@@ -15,7 +15,7 @@ use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Server;
 use nearstate_store::{CreateOptions, Region};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
@@ -32,7 +32,7 @@ pub(crate) struct Serve {
     print_config: bool,
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT; SIGHUP has certificates read again.
 pub(crate) fn run(serve: &Serve) -> Result<()> {
     let begin = Instant::now();
     let layers = serve.flags.layers(std::env::vars_os())?;
@@ -44,6 +44,9 @@ pub(crate) fn run(serve: &Serve) -> Result<()> {
     let outcome = guard::users(&settings, &layers).and_then(|users| {
         guard::addresses(&settings, &users)?;
         let tls = guard::tls(&settings)?;
+        if layers.is_plain_left_out() {
+            log::say(log::NO_PLAIN_TCP, &[]);
+        }
         serve_until_told(&settings, users, tls.as_ref(), begin)
     });
     log::flush();
@@ -73,7 +76,7 @@ fn serve_until_told(
     let faces: [Arc<dyn Face>; 2] =
         [Arc::new(RespFace::new(server)), Arc::new(ObserveFace::new(Arc::new(observed.clone())))];
     // Before the node, so that no signal is missed once clients can come.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::System {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
@@ -89,12 +92,12 @@ fn serve_until_told(
     let ms = begin.elapsed().as_millis();
     log::say(log::READY, &[("cores", &node.seen().cores.len()), ("ms", &ms)]);
     let over = signals.handle();
-    let told = signals.forever().next().unwrap_or_default();
+    let told = told(&mut signals, settings, tls);
     log::say(log::SHUTTING_DOWN, &[("signal", &told)]);
     observed.end();
     node.shutdown();
     let impatient = std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
+        if signals.forever().any(|signal| signal != SIGHUP) {
             log::say(log::SHUTTING_DOWN_AT_ONCE, &[]);
             log::flush();
             // Safe at any moment: a region survives SIGKILL.
@@ -112,6 +115,25 @@ fn serve_until_told(
     outcome
 }
 
+/// Waits for the signal that ends the node. SIGHUP, before it, has certificates read again.
+fn told(signals: &mut Signals, settings: &Settings, tls: Option<&Tls>) -> i32 {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            return signal;
+        }
+        let Some(tls) = tls else { continue };
+        match guard::tls(settings) {
+            Ok(Some(read)) => {
+                tls.renew(&read);
+                log::say(log::CERTIFICATES_RENEWED, &[]);
+            }
+            Ok(None) => {}
+            Err(error) => log::say(log::CERTIFICATES_KEPT, &[("reason", &error)]),
+        }
+    }
+    SIGTERM
+}
+
 fn attach(settings: &Settings) -> Result<Region> {
     let begin = Instant::now();
     let options = CreateOptions {
@@ -119,9 +141,8 @@ fn attach(settings: &Settings) -> Result<Region> {
         mode: settings.region_mode.0,
         ..CreateOptions::default()
     };
-    let was_there = settings.region.exists();
     let region = Region::attach_or_create(&settings.region, &options)?;
-    guard::region(settings, was_there);
+    guard::region(settings);
     let seen = region.inspect()?;
     log::say(
         log::REGION_ATTACHED,

@@ -19,7 +19,8 @@ pub(crate) mod transactions;
 pub(crate) mod users;
 pub(crate) mod walks;
 pub(crate) mod keys;
-mod walk;
+mod path;
+mod elements;
 mod scanning;
 mod chance;
 

@@ -3,6 +3,7 @@
 use crate::mailbox::{Letter, Mailbox, Message, Post};
 use nearstate_store::glob;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -127,13 +128,13 @@ impl Hub {
         self.lock().channels.len()
     }
 
-    /// The channels that somebody hears and that match, in the order of their names.
-    pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
+    /// The channels that somebody hears, in the order of their names: so many at the most, those
+    /// behind `last`.
+    pub fn channels(&self, last: Option<&[u8]>, most: usize) -> Vec<Vec<u8>> {
         let state = self.lock();
-        let all = state.channels.keys();
-        all.filter(|name| pattern.is_none_or(|pattern| glob::matches(pattern, name)))
-            .cloned()
-            .collect()
+        let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = state.channels.range::<[u8], _>((behind, Bound::Unbounded));
+        names.take(most).map(|(name, _)| name.clone()).collect()
     }
 
     /// How many hear a channel itself.
@@ -166,11 +167,12 @@ mod tests {
         assert_eq!(hub.publish(b"other", b"m"), 0);
         assert_eq!(hub.channel_count(), 2);
         assert_eq!((hub.hearers(b"{ns},c"), hub.patterns()), (1, 1));
-        assert_eq!(hub.channels(None), [b"".to_vec(), b"{ns},c".to_vec()]);
-        assert_eq!(hub.channels(Some(b"{*")), [b"{ns},c".to_vec()]);
+        assert_eq!(hub.channels(None, 9), [b"".to_vec(), b"{ns},c".to_vec()]);
+        assert_eq!(hub.channels(Some(b""), 9), [b"{ns},c".to_vec()]);
+        assert_eq!(hub.channels(None, 1), [b"".to_vec()]);
         assert!(hub.leave(b"{ns},c", 1) && !hub.leave(b"{ns},c", 1));
         assert!(hub.leave_matching(b"{ns},*", 2) && hub.leave(b"", 2));
         assert!(!hub.has_hearers());
-        assert!(hub.channels(None).is_empty());
+        assert!(hub.channels(None, 9).is_empty());
     }
 }

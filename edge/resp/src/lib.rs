@@ -32,6 +32,7 @@ pub mod long_double;
 pub mod key_name;
 pub mod ends;
 pub mod number;
+pub mod pattern;
 pub mod refusal;
 pub mod reply;
 pub mod parse;

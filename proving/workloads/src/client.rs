@@ -103,10 +103,6 @@ impl Client {
         let blueprint = workloads::named(&plan.workload)?;
         let schema = blueprint.schema(&plan.parameters);
         let connection = target.connect(&plan.address, &schema)?;
-        let connection = match plan.fault {
-            Some(fault) => Box::new(Faulty::new(connection, fault)),
-            None => connection,
-        };
         let workload = blueprint.client(&plan.parameters, plan.client, plan.clients)?;
         let clock = Clock::new();
         Ok(Self { plan, target, blueprint, connection, workload, clock, reconnects: 0 })
@@ -181,6 +177,12 @@ impl Client {
     }
 
     fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
+        if let Some(fault) = self.plan.fault.take() {
+            // Not while loading: what is lost there may be written over by all that follows.
+            let schema = self.blueprint.schema(&self.plan.parameters);
+            let connection = self.target.connect(&self.plan.address, &schema)?;
+            self.connection = Box::new(Faulty::often(connection, fault));
+        }
         wait_until(turn.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());

@@ -5,8 +5,8 @@ pub fn cpu_ns(processes: &[u32]) -> u64 {
     processes.iter().filter_map(|process| cpu_ns_of(*process)).sum()
 }
 
-/// What its threads that live say, in nanoseconds, or what `/proc/PID/stat` says, in hundredths of a
-/// second but with the threads that have ended: whichever is more.
+/// What its threads that live say, in nanoseconds, or what `/proc/PID/stat` says, in hundredths of
+/// a second but with the threads that have ended: whichever is more.
 fn cpu_ns_of(process: u32) -> Option<u64> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let ran = |path: std::path::PathBuf| -> Option<u64> {

@@ -33,6 +33,11 @@ events! {
          `limits.drain_max`.";
     SHUTTING_DOWN_AT_ONCE = "NS-1006" Warn "second signal, ending at once",
         "Nothing that was acknowledged is lost; clients see their connections cut.";
+    NO_PLAIN_TCP = "NS-1007" Info "no plain TCP: clients have to show certificates",
+        "`tls.client_authorities` is set and `listen` is not. Say `listen` if clients of this host \
+         may come in without a certificate.";
+    CERTIFICATES_RENEWED = "NS-1008" Info "certificates were read again",
+        "After SIGHUP: who comes from now on is shown the new certificate. Who is there stays.";
 
     OPEN_TO_ALL = "NS-2001" Warn "anybody who reaches this address may do everything",
         "Somebody has said `insecure`. Declare users, or keep strangers away by other means.";
@@ -45,6 +50,8 @@ events! {
          `region.mode` to what is meant.";
     NO_UNIX_SOCKET = "NS-2005" Warn "no Unix socket beside the region: its path is too long",
         "Set `unix` to a shorter path, or to an empty list if nobody needs one.";
+    CERTIFICATES_KEPT = "NS-2006" Warn "certificates could not be read again, the old ones stay",
+        "After SIGHUP: `reason` says which file is wrong. Mend it, and send SIGHUP again.";
 
     LONG_POLL = "NS-3001" Warn "a task has kept its core for long",
         "Other clients of the core have waited. Once in a while it is a busy machine (or a \

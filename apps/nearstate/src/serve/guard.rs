@@ -151,17 +151,10 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     Ok(())
 }
 
-/// Gives a new region's file the mode that is set, of which the process's umask has taken some
-/// away. Says so where one that was there lets more people in.
-pub(crate) fn region(settings: &Settings, was_there: bool) {
+/// Says so where a region that was there lets more people in than is set.
+pub(crate) fn region(settings: &Settings) {
     let Ok(found) = std::fs::metadata(&settings.region) else { return };
     let mode = found.permissions().mode() & 0o777;
-    if !was_there && mode & !settings.region_mode.0 == 0 {
-        // Refused, it is somebody else's file, who has made it a moment ago.
-        let wanted = std::fs::Permissions::from_mode(settings.region_mode.0);
-        let _ = std::fs::set_permissions(&settings.region, wanted);
-        return;
-    }
     if mode & !settings.region_mode.0 != 0 {
         let path = settings.region.display();
         let (mode, wanted) = (format!("{mode:o}"), format!("{:o}", settings.region_mode.0));

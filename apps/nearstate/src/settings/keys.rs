@@ -110,7 +110,8 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Where clients come in over TCP; port 0: one that is free
+    /// Where clients come in over TCP; port 0: one that is free; by default nowhere if clients have
+    /// to show certificates
     "listen" as listen: Vec<SocketAddr> = "127.0.0.1:6379", --"listen";
     /// Where clients come in over Unix sockets; `beside`: the region's path and `.sock`
     "unix" as unix: UnixPaths = "beside", --"unix";

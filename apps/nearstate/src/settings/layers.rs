@@ -31,6 +31,12 @@ const NO_SETTINGS: &[&str] = &[
     "NEARSTATE_SERVICE_",
 ];
 
+/// The setting of addresses of plain TCP.
+const PLAIN: &str = "listen";
+
+/// The setting that makes clients show certificates.
+const CERTIFICATES: &str = "tls.client_authorities";
+
 /// The largest file of settings. Some settings are lists of users.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -193,12 +199,29 @@ impl Layers {
         Ok(())
     }
 
-    /// What is said of a setting; of none that is not in the table.
+    /// What is said of a setting, or holds if nobody says anything.
     pub(crate) fn said(&self, key: &Key) -> Said {
-        self.said
-            .get(key.name)
-            .cloned()
-            .unwrap_or_else(|| Said { words: key.words(key.default), source: Source::Default })
+        self.said.get(key.name).cloned().unwrap_or_else(|| {
+            let words = if key.name == PLAIN && self.demands_certificates() {
+                Vec::new()
+            } else {
+                key.words(key.default)
+            };
+            Said { words, source: Source::Default }
+        })
+    }
+
+    /// Whether clients have to show certificates. Then nobody comes in over plain TCP unless
+    /// somebody has said where: every user of the host would reach the default address and be asked
+    /// for nothing.
+    pub(crate) fn demands_certificates(&self) -> bool {
+        let said = self.said.get(CERTIFICATES);
+        said.is_some_and(|said| said.words.iter().any(|word| !word.is_empty()))
+    }
+
+    /// True if an address of plain TCP is left out for that reason.
+    pub(crate) fn is_plain_left_out(&self) -> bool {
+        self.demands_certificates() && !self.said.contains_key(PLAIN)
     }
 
     /// Who says a setting.

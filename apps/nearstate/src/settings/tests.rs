@@ -65,6 +65,24 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
 }
 
 #[test]
+fn where_certificates_are_asked_for_plain_tcp_is_open_only_if_somebody_says_so() {
+    let listen = |line: &[&str], environment: &[(&str, &str)]| {
+        let layers = layers(line, environment).unwrap();
+        (Settings::read(&layers).unwrap().listen.len(), layers.is_plain_left_out())
+    };
+    let authorities = ["--tls-client-authorities", "/a.pem"];
+    assert_eq!(listen(&[], &[]), (1, false));
+    assert_eq!(listen(&authorities, &[]), (0, true));
+    assert_eq!(listen(&[], &[("NEARSTATE_TLS_CLIENT_AUTHORITIES", "/a.pem")]), (0, true));
+    assert_eq!(listen(&[], &[("NEARSTATE_TLS_CLIENT_AUTHORITIES", "")]), (1, false));
+    let said = [&authorities[..], &["--listen", "127.0.0.1:6379"]].concat();
+    assert_eq!(listen(&said, &[]), (1, false), "the default, but said");
+    assert_eq!(listen(&authorities, &[("NEARSTATE_LISTEN", "")]), (0, false), "said, and none");
+    let shown = print(&layers(&authorities, &[]).unwrap());
+    assert!(shown.contains("listen = []") && shown.contains("# default"), "{shown}");
+}
+
+#[test]
 fn the_settings_of_the_libraries_are_the_defaults() {
     let settings = Settings::read(&Layers::default()).unwrap();
     assert_eq!(settings.limits(), nearstate_node::Limits::default());

@@ -1,9 +1,10 @@
 //! Who may come in, seen from outside: addresses, users, file modes, and passwords that nobody is
 //! shown.
 
-use crate::node::{Client, Folder, refused, serve, start};
+use crate::node::{Client, Folder, NEARSTATE, refused, serve, start};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 #[test]
 fn every_way_to_write_a_wide_address_is_refused_and_all_of_the_loopback_is_not() {
@@ -83,6 +84,19 @@ fn a_password_is_shown_to_nobody() {
 
 fn piped() -> std::process::Stdio {
     std::process::Stdio::piped()
+}
+
+#[test]
+fn a_region_gets_the_mode_that_is_asked_for_whatever_the_umask_is() {
+    let folder = Folder::new();
+    for (umask, mode) in [("077", "660"), ("000", "600"), ("027", "666"), ("022", "640")] {
+        let path = folder.path(&format!("r{mode}"));
+        let line = format!("umask {umask}; exec {NEARSTATE} region create --mode {mode} \"$0\"");
+        let made = Command::new("sh").arg("-c").arg(line).arg(&path).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let found = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(format!("{found:o}"), mode, "umask {umask}");
+    }
 }
 
 #[test]

@@ -203,6 +203,64 @@ fn a_certificate_says_who_a_client_is_and_without_one_nobody_comes_in() {
 }
 
 #[test]
+fn a_hangup_has_the_certificate_read_again_and_what_is_of_no_use_changes_nothing() {
+    let guarded = Guarded::new();
+    let mut node = start(&mut guarded.at("127.0.0.1:0"));
+    let mut old = Client::over(guarded.connect(&node, None));
+    assert_eq!(old.ask(&["PING"]), "+PONG");
+    let hang_up = |wanted: &str| {
+        node.signal("-HUP");
+        while !node.log().contains(wanted) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let others = Authority::new();
+    let proof = others.sign("localhost");
+    guarded.write("certificate", &proof.pem, 0o644);
+    hang_up("warn NS-2006");
+    assert!(node.log().contains("does not go together"), "{}", node.log());
+    assert_eq!(Client::over(guarded.connect(&node, None)).ask(&["PING"]), "+PONG");
+    guarded.write("key", &proof.key.serialize_pem(), 0o600);
+    hang_up("info NS-1008");
+    assert!(is_refused(guarded.connect(&node, None)), "the new one is of another authority");
+    let mut roots = RootCertStore::empty();
+    roots.add(others.0.der().clone()).unwrap();
+    assert_eq!(Client::over(connect(&node, roots, None)).ask(&["PING"]), "+PONG");
+    assert_eq!(old.ask(&["PING"]), "+PONG", "who is there stays");
+    node.signal("-TERM");
+    assert!(node.wait().success());
+}
+
+#[test]
+fn where_certificates_are_asked_for_nobody_comes_in_over_plain_tcp_unless_it_is_said() {
+    let guarded = Guarded::new();
+    let clients = Authority::new();
+    let authorities = guarded.write("authorities", &clients.0.pem(), 0o644);
+    let begin = |more: &[&str]| {
+        let mut command = serve(&guarded.folder.path("r"));
+        command.args(["--cores", "1", "--max", "64MiB", "--tls-listen", "127.0.0.1:0"]);
+        command.arg("--tls-certificate").arg(guarded.folder.path("certificate"));
+        command.arg("--tls-key").arg(guarded.folder.path("key"));
+        command.arg("--tls-client-authorities").arg(&authorities);
+        start(command.args(more))
+    };
+    let mut node = begin(&[]);
+    assert!(node.log().contains("info NS-1007 no plain TCP"), "{}", node.log());
+    let [unix, tls] = node.addresses.as_slice() else { panic!("{:?}", node.addresses) };
+    assert!(unix.starts_with("unix:") && tls.starts_with("127.0.0.1:"), "{:?}", node.addresses);
+    assert_eq!(Client::unix(&guarded.folder.path("r.sock")).ask(&["PING"]), "+PONG");
+    let port = tls.rsplit(':').next().unwrap();
+    let mut plain = Client::tcp(&format!("127.0.0.1:{port}"));
+    assert!(plain.send(&[b"PING"]).and_then(|()| plain.receive()).is_err());
+    node.signal("-TERM");
+    assert!(node.wait().success());
+    let node = begin(&["--listen", "127.0.0.1:0"]);
+    assert!(!node.log().contains("NS-1007"), "{}", node.log());
+    assert_eq!(node.addresses.len(), 3, "{:?}", node.addresses);
+    assert_eq!(node.tcp().ask(&["PING"]), "+PONG", "somebody has said so");
+}
+
+#[test]
 fn what_tls_lacks_is_said_before_anything_is_created() {
     let guarded = Guarded::new();
     let local = "127.0.0.1:0";

@@ -6,6 +6,7 @@ use crate::catalogue::Catalogue;
 use crate::client::{Client, Command, Run};
 use crate::command::{Categories, Flags};
 use crate::parse::Args;
+use crate::pattern;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use nearstate_store::glob;
@@ -198,7 +199,10 @@ fn filter(args: Args<'_>) -> Result<Filter<'_>, Refusal> {
     match what.to_ascii_lowercase().as_slice() {
         b"module" => Ok(Filter::Module(value == MODULE)),
         b"aclcat" => Ok(Filter::Category(Categories::named(value))),
-        b"pattern" => Ok(Filter::Pattern(value)),
+        b"pattern" => {
+            pattern::judge(value)?;
+            Ok(Filter::Pattern(value))
+        }
         _ => Err(Refusal::SYNTAX),
     }
 }

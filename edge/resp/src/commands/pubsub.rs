@@ -3,18 +3,36 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
+use super::elements::Elements;
 use super::transactions::refuse_inside;
 use crate::client::{Client, Command};
 use crate::command::Flags;
+use crate::hub::Hub;
 use crate::link::{Link, Names};
 use crate::mailbox::Letter;
 use crate::parse::Args;
+use crate::pattern;
+use crate::records::Records;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::server::Server;
+use crate::work::{Progress, Work};
+use nearstate_store::glob;
 use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
+
+/// The most patterns of one client. Every message of the node is compared with all patterns of all
+/// clients, while nobody else can send one.
+const PATTERNS_MAX: usize = 1024;
+
+/// The most different patterns of all clients. A comparison takes some ten nanoseconds where the
+/// begin of the channel differs, and some microseconds if both were made to be slow: then a message
+/// takes 50 ms.
+const PATTERNS_OF_ALL_MAX: usize = 16_384;
+
+/// Channels that a slice of `PUBSUB CHANNELS` looks at, while nobody can send a message.
+const CHANNELS_IN_SLICE: usize = 64;
 
 /// What the channels and patterns of one client may cost the node, in bytes: as much as `MULTI` may
 /// queue. The next one is refused before it costs memory.
@@ -137,6 +155,9 @@ fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'
              unsubscribe from some, or use a pattern"
         )));
     }
+    if sort == Sort::Pattern {
+        judge_patterns(hub, link, &fresh)?;
+    }
     let [word, _] = sort.words();
     for name in names.iter() {
         if sort.of(link).insert(name) {
@@ -148,6 +169,25 @@ fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'
         confirm(word, Some(name), link, reply);
     }
     tell(client);
+    Ok(())
+}
+
+/// Refuses patterns with which a message would take too long.
+fn judge_patterns(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
+    fresh.iter().try_for_each(|name| pattern::judge(name))?;
+    if link.patterns.len() + fresh.len() > PATTERNS_MAX {
+        return Err(Refusal::new(format!(
+            "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
+             channels"
+        )));
+    }
+    // Two cores that add the last ones at once pass it by those of a client.
+    if hub.patterns() + fresh.len() > PATTERNS_OF_ALL_MAX {
+        return Err(Refusal::new(format!(
+            "ERR the node compares each message with at most {PATTERNS_OF_ALL_MAX} patterns, and \
+             its clients hear as many: subscribe to channels"
+        )));
+    }
     Ok(())
 }
 
@@ -200,18 +240,57 @@ pub(crate) fn publish(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `PUBSUB CHANNELS [pattern]`
-pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, _: &mut Reply<'_>) -> Answer {
     if args.len() > 3 {
         return Err(Refusal::fixed(
             "ERR unknown subcommand or wrong number of arguments for 'channels'. Try PUBSUB HELP.",
         ));
     }
-    let channels = client.server.hub.channels(args.get(2));
-    reply.array(channels.len());
-    for channel in &channels {
-        reply.bulk(channel);
+    if let Some(pattern) = args.get(2) {
+        pattern::judge(pattern)?;
     }
+    let pattern = args.get(2).map(<[u8]>::to_vec);
+    client.link.work = Some(Box::new(Channels { pattern, ..Channels::default() }));
     Ok(())
+}
+
+/// `PUBSUB CHANNELS`, a slice at a time.
+#[derive(Debug, Default)]
+struct Channels {
+    pattern: Option<Vec<u8>>,
+    /// The channel that was looked at last.
+    last: Option<Vec<u8>>,
+    found: Elements,
+    is_walked: bool,
+}
+
+impl Work for Channels {
+    fn step(
+        &mut self,
+        _: &Records,
+        server: &Server,
+        reply: &mut Reply<'_>,
+    ) -> Result<Progress, Refusal> {
+        if self.is_walked {
+            return Ok(self.found.hand_on(reply));
+        }
+        let looked = server.hub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
+        let takes =
+            |name: &[u8]| self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, name));
+        looked.iter().filter(|name| takes(name)).for_each(|name| self.found.push(name));
+        self.is_walked = looked.len() < CHANNELS_IN_SLICE;
+        if !self.is_walked {
+            self.last = looked.into_iter().next_back();
+            return Ok(Progress::More);
+        }
+        reply.array(self.found.count());
+        Ok(self.found.hand_on(reply))
+    }
+
+    fn kept(&self) -> usize {
+        let names = [&self.pattern, &self.last];
+        self.found.bytes() + names.into_iter().flatten().map(Vec::len).sum::<usize>()
+    }
 }
 
 /// `PUBSUB NUMSUB [channel ..]`

@@ -2,6 +2,7 @@
 
 use crate::number::{cursor, integer_or_refuse};
 use crate::parse::Args;
+use crate::pattern;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use nearstate_store::glob;
@@ -37,7 +38,10 @@ impl<'a> Options<'a> {
                     let count = u64::try_from(count).map_err(|_| Refusal::SYNTAX)?;
                     options.count = if count == 0 { return Err(Refusal::SYNTAX) } else { count };
                 }
-                b"match" => options.pattern = (value != b"*").then_some(value),
+                b"match" => {
+                    pattern::judge(value)?;
+                    options.pattern = (value != b"*").then_some(value);
+                }
                 b"type" if has_type => options.form = Some(value),
                 _ => return Err(Refusal::SYNTAX),
             }

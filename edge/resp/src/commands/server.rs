@@ -6,6 +6,7 @@ use super::arg;
 use crate::client::Client;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
+use crate::pattern;
 use crate::records::Found;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
@@ -18,12 +19,20 @@ type Answer = Result<(), Refusal>;
 /// Entries that `SLOWLOG GET` gives if nobody says how many.
 const SLOW_ENTRIES: usize = 10;
 
+/// The most patterns of one `CONFIG GET`: each is compared with some thirty names at once.
+const PATTERNS_MAX: usize = 128;
+
 /// The one setting that `CONFIG SET` sets.
 pub(super) const NOTIFY: &str = "notify-keyspace-events";
 
 /// `CONFIG GET pattern ..`
 pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let patterns: Vec<Vec<u8>> = args.from(2).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let asked = args.from(2);
+    if asked.len() > PATTERNS_MAX {
+        return Err(Refusal::new(format!("ERR CONFIG GET takes at most {PATTERNS_MAX} patterns")));
+    }
+    asked.iter().try_for_each(pattern::judge)?;
+    let patterns: Vec<Vec<u8>> = asked.iter().map(<[u8]>::to_ascii_lowercase).collect();
     let mut settings = settings(client)?;
     settings
         .retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));

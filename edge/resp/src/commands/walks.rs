@@ -5,56 +5,18 @@ mod inside;
 mod slices;
 
 use super::arg;
+use super::path::{areas, takes};
 use super::scanning::{self, Options};
 use crate::client::Client;
-use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace, prefix_of};
 use crate::parse::Args;
-use crate::records::Records;
+use crate::pattern;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::work::{Progress, Work};
-use nearstate_store::{Namespace, glob};
 use slices::{Counting, Deleting, Listing, Picking, Scanning};
 use std::ops::ControlFlow;
 
 type Answer = Result<(), Refusal>;
-
-/// A namespace, and what stands before its keys where clients say them.
-#[derive(Clone, Debug)]
-struct Area {
-    prefix: Vec<u8>,
-    namespace: Namespace,
-}
-
-impl Area {
-    /// A key of this namespace as clients say it, in `said`. False if they cannot say it: an
-    /// embedded process has put a key there that names another namespace.
-    fn say(&self, key: &[u8], said: &mut Vec<u8>) -> bool {
-        said.clear();
-        said.extend_from_slice(&self.prefix);
-        said.extend_from_slice(key);
-        !self.prefix.is_empty() || KeyName::of(key).namespace == PLAIN_NAMESPACE
-    }
-}
-
-/// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
-/// order: new ones come behind.
-fn areas(records: &Records, pattern: Option<&[u8]>) -> Result<Vec<Area>, Refusal> {
-    if let Some(KeyName { namespace, .. }) = pattern.and_then(pattern_namespace) {
-        let known = records.namespace(namespace)?;
-        let area = |namespace_known| {
-            Some(Area { prefix: prefix_of(namespace)?, namespace: namespace_known })
-        };
-        return Ok(known.and_then(area).into_iter().collect());
-    }
-    let all = records.namespaces()?.into_iter();
-    Ok(all.map(|(prefix, namespace)| Area { prefix, namespace }).collect())
-}
-
-/// Whether a key, as clients say it, is asked for.
-fn takes(pattern: Option<&[u8]>, said: &[u8]) -> bool {
-    pattern.is_none_or(|pattern| glob::matches(pattern, said))
-}
 
 /// Begins work; what ends within a slice is answered at once.
 fn begin(client: &mut Client<'_>, mut work: impl Work + 'static, reply: &mut Reply<'_>) -> Answer {
@@ -66,6 +28,7 @@ fn begin(client: &mut Client<'_>, mut work: impl Work + 'static, reply: &mut Rep
 
 /// `KEYS pattern`
 pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    pattern::judge(arg(args, 1))?;
     let pattern = Some(arg(args, 1)).filter(|pattern| *pattern != b"*");
     let areas = areas(client.records, pattern)?;
     if client.txn.is_some() {

@@ -37,7 +37,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::ALL,
         summary: "Listens to the channels that match patterns.",
         complexity: "O(N), N patterns given",
-        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes.",
+        differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes, a client at most \
+                  1024 patterns, all clients 16384 different ones.",
         run: pubsub::psubscribe,
         ..ROW
     },

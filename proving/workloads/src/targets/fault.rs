@@ -20,12 +20,20 @@ pub struct Faulty<C> {
     inner: C,
     fault: Fault,
     left: u64,
+    again: u64,
 }
 
 impl<C: Connection> Faulty<C> {
-    /// Plants a fault.
+    /// Plants a fault that happens once.
     pub const fn new(inner: C, fault: Fault) -> Self {
-        Self { inner, fault, left: AFTER }
+        Self { inner, fault, left: AFTER, again: 0 }
+    }
+
+    /// Plants a fault that happens again and again, but for a stall: in a long run a single lost
+    /// update may be written over before anybody could see that it was lost.
+    pub const fn often(inner: C, fault: Fault) -> Self {
+        let again = if matches!(fault, Fault::Stall) { 0 } else { AFTER };
+        Self { inner, fault, left: AFTER, again }
     }
 }
 
@@ -41,11 +49,12 @@ fn garbled(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| byte ^ 0x55).collect()
 }
 
-/// A store whose operations go wrong once.
+/// A store whose operations go wrong when their time has come.
 struct Bent<'a> {
     inner: &'a mut dyn Access,
     fault: Fault,
     left: &'a mut u64,
+    again: u64,
 }
 
 impl Bent<'_> {
@@ -55,7 +64,9 @@ impl Bent<'_> {
         Ok(match self.fault {
             Fault::LostUpdate if *self.left == 1 => {
                 let loses = changes(self.inner)?;
-                *self.left -= u64::from(loses);
+                if loses {
+                    *self.left = self.again;
+                }
                 loses
             }
             Fault::LostUpdate => is_now(self.left),
@@ -99,9 +110,9 @@ impl Access for Bent<'_> {
             return self.inner.read(table, key, wanted, hear);
         }
         // A read that finds nothing has nothing to get wrong: then the next one.
-        let left = &mut *self.left;
+        let (left, again) = (&mut *self.left, self.again);
         self.inner.read(table, key, wanted, &mut |part, bytes| {
-            *left = 0;
+            *left = again;
             hear(part, &garbled(bytes));
         })
     }
@@ -151,7 +162,8 @@ impl Access for Bent<'_> {
 
 impl<C: Connection> Faulty<C> {
     fn bent(&mut self) -> Bent<'_> {
-        Bent { inner: &mut self.inner, fault: self.fault, left: &mut self.left }
+        let Self { inner, fault, left, again } = self;
+        Bent { inner, fault: *fault, left, again: *again }
     }
 }
 
@@ -206,12 +218,12 @@ impl<C: Connection> Connection for Faulty<C> {
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
-        let Self { inner, fault, left } = self;
+        let Self { inner, fault, left, again } = self;
         let before = *left;
         inner.transact(&mut |access| {
             // A body that is run again meets the same fault.
             *left = before;
-            body(&mut Bent { inner: access, fault: *fault, left })
+            body(&mut Bent { inner: access, fault: *fault, left, again: *again })
         })
     }
 

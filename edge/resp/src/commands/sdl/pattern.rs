@@ -6,17 +6,18 @@
 use super::Answer;
 use crate::client::{Client, PATIENCE};
 use crate::commands::arg;
-use crate::commands::walk::KeyWalk;
+use crate::commands::path::{Path, areas};
 use crate::number::integer;
 use crate::parse::Args;
+use crate::pattern;
 use crate::records::{Records, Spot};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::server::Server;
-use crate::work::{Progress, Work};
+use crate::work::{Progress, SLICE_BUCKETS, Work};
 use nearstate_model::Result as Stored;
 use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
-use nearstate_store::{Form, Txn};
+use nearstate_store::{Form, Kind, Txn};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TOO_MANY: Refusal = Refusal::fixed(
@@ -53,8 +54,8 @@ pub(crate) fn nget_noatomic(
     if client.txn.is_some() {
         return begin(client, arg(args, 1), Aim::Get, reply);
     }
-    let walk = KeyWalk::new(client.records, arg(args, 1))?;
-    client.link.work = Some(Box::new(Collect { walk, found: BTreeMap::new(), bytes: 0 }));
+    let path = path(client, arg(args, 1))?;
+    client.link.work = Some(Box::new(Collect { path, found: BTreeMap::new(), bytes: 0 }));
     Ok(())
 }
 
@@ -83,8 +84,8 @@ fn check_count(args: Args<'_>, name: &str) -> Answer {
 }
 
 fn begin(client: &mut Client<'_>, pattern: &[u8], aim: Aim, reply: &mut Reply<'_>) -> Answer {
-    let walk = KeyWalk::new(client.records, pattern)?;
-    let mut gather = Gather { walk, keys: BTreeSet::new(), bytes: 0, aim };
+    let path = path(client, pattern)?;
+    let mut gather = Gather { path, keys: BTreeSet::new(), bytes: 0, aim };
     let Some(lent) = client.txn else {
         client.link.work = Some(Box::new(gather));
         return Ok(());
@@ -97,6 +98,15 @@ fn begin(client: &mut Client<'_>, pattern: &[u8], aim: Aim, reply: &mut Reply<'_
     done?.answer(aim, reply)
 }
 
+/// Over the one namespace that the pattern names, or over all.
+fn path(client: &Client<'_>, pattern: &[u8]) -> Result<Path, Refusal> {
+    pattern::judge(pattern)?;
+    let mut areas = areas(client.records, Some(pattern))?;
+    // Counters are no records to these commands.
+    areas.retain(|area| area.namespace.kind() != Kind::Counters);
+    Ok(Path::new(areas, Some(pattern)))
+}
+
 /// What is done with the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aim {
@@ -107,7 +117,7 @@ enum Aim {
 /// The values as the walk meets them.
 #[derive(Debug)]
 struct Collect {
-    walk: KeyWalk,
+    path: Path,
     /// A key that is met twice stands here once.
     found: BTreeMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
@@ -120,8 +130,8 @@ impl Work for Collect {
         _: &Server,
         reply: &mut Reply<'_>,
     ) -> Result<Progress, Refusal> {
-        let Self { walk, found, bytes } = self;
-        let has_more = walk.step(records, |key, view| {
+        let Self { path, found, bytes } = self;
+        let has_more = path.find(records.session(), SLICE_BUCKETS, |key, view| {
             if view.form() == Form::Value {
                 *bytes += key.len() + view.bytes().len();
                 if *bytes > ANSWER_BYTES_MAX {
@@ -144,7 +154,7 @@ impl Work for Collect {
     }
 
     fn kept(&self) -> usize {
-        self.walk.kept() + self.bytes + self.found.len() * FOUND_BYTES
+        self.path.kept() + self.bytes + self.found.len() * FOUND_BYTES
     }
 }
 
@@ -154,7 +164,7 @@ const FOUND_BYTES: usize = 96;
 /// The names first, then one transaction.
 #[derive(Debug)]
 struct Gather {
-    walk: KeyWalk,
+    path: Path,
     keys: BTreeSet<Vec<u8>>,
     /// What the keys cost.
     bytes: usize,
@@ -164,8 +174,8 @@ struct Gather {
 impl Gather {
     /// Walks a slice. False at the end.
     fn step_walk(&mut self, records: &Records) -> Result<bool, Refusal> {
-        let Self { walk, keys, bytes, aim } = self;
-        walk.step(records, |key, view| {
+        let Self { path, keys, bytes, aim } = self;
+        path.find(records.session(), SLICE_BUCKETS, |key, view| {
             let is_asked = *aim == Aim::Delete || view.form() == Form::Value;
             if is_asked && keys.insert(key.to_vec()) {
                 *bytes += key.len() + FOUND_BYTES;
@@ -216,7 +226,7 @@ impl Work for Gather {
     }
 
     fn kept(&self) -> usize {
-        self.walk.kept() + self.bytes
+        self.path.kept() + self.bytes
     }
 }
 

@@ -1,10 +1,10 @@
 //! Walks between `MULTI` and `EXEC`: over what is in the region, and what the transaction has
 //! written over it.
 
-use super::Area;
 use crate::client::Client;
 use crate::commands::chance;
 use crate::commands::keys::{form_of, word};
+use crate::commands::path::Area;
 use crate::refusal::Refusal;
 use crate::work::SLICE_BUCKETS;
 use nearstate_store::Namespace;

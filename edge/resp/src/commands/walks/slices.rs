@@ -1,19 +1,17 @@
 //! Walks as work in slices.
 
-use super::{Area, takes};
 use crate::commands::chance;
+use crate::commands::elements::Elements;
 use crate::commands::keys::word;
+use crate::commands::path::{Area, Path, bytes_of, takes};
 use crate::commands::scanning::Options;
 use crate::records::Records;
 use crate::refusal::Refusal;
-use crate::reply::{Protocol, Reply};
+use crate::reply::Reply;
 use crate::server::Server;
 use crate::work::{Progress, SLICE_BUCKETS, Work};
-use nearstate_store::{Buckets, Session, View};
-use std::collections::VecDeque;
-
-/// What a part of an answer has at least, but for the last one: what a connection sends at once.
-const PART_BYTES: usize = 64 << 10;
+use nearstate_node::executor::is_due;
+use nearstate_store::Session;
 
 /// Buckets whose records one slice deletes: some fifty.
 const DELETE_BUCKETS: u64 = 16;
@@ -22,123 +20,24 @@ const DELETE_BUCKETS: u64 = 16;
 /// has lost most of its records keeps its buckets.
 const BUCKETS_FOR_EACH: u64 = 10;
 
+/// Buckets between two looks at the clock.
+const BUCKETS_PER_LOOK: u64 = 8;
+
 /// Where the bucket ends in a cursor and the namespace begins: 2^40 buckets are more than a region
 /// has lines.
 const CURSOR_BITS: u32 = 40;
-
-/// Namespaces that are walked through one after the other.
-#[derive(Debug)]
-struct Path {
-    areas: VecDeque<Area>,
-    buckets: Option<Buckets>,
-    /// What it took at first: more than it takes now.
-    bytes: usize,
-}
-
-/// What the list of namespaces takes.
-fn bytes_of(areas: &[Area]) -> usize {
-    areas.iter().map(|area| size_of::<Area>() + area.prefix.len()).sum()
-}
-
-impl Path {
-    fn new(areas: Vec<Area>) -> Self {
-        let bytes = bytes_of(&areas);
-        Self { areas: areas.into(), buckets: None, bytes }
-    }
-
-    /// What it takes.
-    const fn kept(&self) -> usize {
-        self.bytes
-    }
-
-    /// The present namespace and what is left to look at there; `None` at the end.
-    fn here(&mut self, session: &Session) -> Result<Option<(&Area, &mut Buckets)>, Refusal> {
-        let Some(area) = self.areas.front() else { return Ok(None) };
-        if self.buckets.is_none() {
-            self.buckets = Some(session.buckets(area.namespace)?);
-        }
-        Ok(self.buckets.as_mut().map(|buckets| (area, buckets)))
-    }
-
-    /// On to the next namespace.
-    fn leave(&mut self) {
-        self.areas.pop_front();
-        self.buckets = None;
-    }
-
-    /// A slice. False at the end.
-    fn step(
-        &mut self,
-        session: &Session,
-        most: u64,
-        mut each: impl FnMut(&Area, View<'_>),
-    ) -> Result<bool, Refusal> {
-        let Some((area, buckets)) = self.here(session)? else { return Ok(false) };
-        let has_more = session.walk_buckets(area.namespace, buckets, most, |view| {
-            each(area, view);
-            Ok(())
-        })?;
-        if !has_more {
-            self.leave();
-        }
-        Ok(!self.areas.is_empty())
-    }
-}
-
-/// Elements of an answer whose number is known only at its end: in parts, so that each is given
-/// back as it goes out.
-#[derive(Debug, Default)]
-struct Elements {
-    parts: VecDeque<Vec<u8>>,
-    count: usize,
-    /// Of all parts.
-    bytes: usize,
-}
-
-impl Elements {
-    fn push(&mut self, bytes: &[u8]) {
-        match self.parts.back_mut() {
-            Some(part) if part.len() < PART_BYTES => {}
-            full => {
-                // A long answer takes its bytes and no more.
-                full.into_iter().for_each(Vec::shrink_to_fit);
-                self.parts.push_back(Vec::new());
-            }
-        }
-        if let Some(part) = self.parts.back_mut() {
-            let before = part.len();
-            // A bulk is the same in both protocols.
-            Reply::new(part, Protocol::Resp2).bulk(bytes);
-            self.bytes += part.len() - before;
-        }
-        self.count += 1;
-    }
-
-    /// Hands a part on. `Done` with the last one.
-    fn hand_on(&mut self, reply: &mut Reply<'_>) -> Progress {
-        if let Some(part) = self.parts.pop_front() {
-            self.bytes -= part.len();
-            reply.made(&part);
-        }
-        if self.parts.is_empty() { Progress::Done } else { Progress::More }
-    }
-}
 
 /// `KEYS`
 #[derive(Debug)]
 pub(super) struct Listing {
     path: Path,
-    pattern: Option<Vec<u8>>,
     found: Elements,
-    said: Vec<u8>,
     is_walked: bool,
 }
 
 impl Listing {
     pub(super) fn new(areas: Vec<Area>, pattern: Option<&[u8]>) -> Self {
-        let pattern = pattern.map(<[u8]>::to_vec);
-        let (found, said) = (Elements::default(), Vec::new());
-        Self { path: Path::new(areas), pattern, found, said, is_walked: false }
+        Self { path: Path::new(areas, pattern), found: Elements::default(), is_walked: false }
     }
 }
 
@@ -152,22 +51,21 @@ impl Work for Listing {
         if self.is_walked {
             return Ok(self.found.hand_on(reply));
         }
-        let Self { path, pattern, found, said, .. } = self;
-        let has_more = path.step(records.session(), SLICE_BUCKETS, |area, view| {
-            if area.say(view.key(), said) && takes(pattern.as_deref(), said) {
-                found.push(said);
-            }
+        let Self { path, found, .. } = self;
+        let has_more = path.find(records.session(), SLICE_BUCKETS, |said, _| {
+            found.push(said);
+            Ok(())
         })?;
         if has_more {
             return Ok(Progress::More);
         }
         self.is_walked = true;
-        reply.array(self.found.count);
+        reply.array(self.found.count());
         Ok(self.found.hand_on(reply))
     }
 
     fn kept(&self) -> usize {
-        self.path.kept() + self.found.bytes + self.pattern.as_ref().map_or(0, Vec::len)
+        self.path.kept() + self.found.bytes()
     }
 }
 
@@ -213,7 +111,7 @@ impl Scanning {
         let Self { pattern, form, found, said, .. } = self;
         let Some(area) = self.areas.get(self.area) else { return Ok(None) };
         // Three to four records stand in a bucket.
-        let most = (self.records_left / 4).clamp(1, SLICE_BUCKETS);
+        let most = (self.records_left / 4).clamp(1, BUCKETS_PER_LOOK);
         let mut looked = 0;
         let next = session.walk_part(area.namespace, self.bucket, most, |view| {
             looked += 1;
@@ -256,20 +154,20 @@ impl Work for Scanning {
         let mut left = SLICE_BUCKETS;
         while let Some(looked) = self.look(records.session())? {
             left = left.saturating_sub(looked);
-            if left == 0 {
+            if left == 0 || is_due() {
                 return Ok(Progress::More);
             }
         }
         self.is_walked = true;
         reply.array(2);
         reply.bulk(self.cursor().to_string().as_bytes());
-        reply.array(self.found.count);
+        reply.array(self.found.count());
         Ok(self.found.hand_on(reply))
     }
 
     fn kept(&self) -> usize {
         let asked = [&self.pattern, &self.form].into_iter().flatten().map(Vec::len).sum::<usize>();
-        self.bytes + self.found.bytes + asked
+        self.bytes + self.found.bytes() + asked
     }
 }
 
@@ -363,7 +261,7 @@ pub(super) struct Counting {
 
 impl Counting {
     pub(super) fn new(areas: Vec<Area>) -> Self {
-        Self { path: Path::new(areas), count: 0 }
+        Self { path: Path::new(areas, None), count: 0 }
     }
 }
 
@@ -405,7 +303,7 @@ pub(super) struct Deleting {
 
 impl Deleting {
     pub(super) fn new(areas: Vec<Area>) -> Self {
-        Self { path: Path::new(areas) }
+        Self { path: Path::new(areas, None) }
     }
 }
 
@@ -418,7 +316,7 @@ impl Work for Deleting {
     ) -> Result<Progress, Refusal> {
         let session = records.session();
         let mut keys = Vec::new();
-        let has_more = self.path.step(session, DELETE_BUCKETS, |area, view| {
+        let has_more = self.path.walk(session, DELETE_BUCKETS, |area, view| {
             keys.push((area.namespace, view.key().to_vec()));
         })?;
         for (namespace, key) in keys {

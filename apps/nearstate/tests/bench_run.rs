@@ -1,0 +1,189 @@
+//! `nearstate bench run` from the outside: real targets, killed, stopped, and made to lie.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
+
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("a folder for the test");
+    folder
+}
+
+/// A short run of `ue-signalling` with these words more, its files in a folder of its own.
+fn command(name: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(NEARSTATE);
+    command.args(["bench", "run", "ue-signalling", "--warm-up", "50"]);
+    for [option, value] in [["--records", "400"], ["--ops", "800"], ["--rounds", "2"]] {
+        if !words.contains(&option) {
+            command.args([option, value]);
+        }
+    }
+    if !words.contains(&"--dir") {
+        command.arg("--dir").arg(folder(name));
+    }
+    command.args(words);
+    command
+}
+
+fn run(name: &str, words: &[&str]) -> (Output, String, String) {
+    let output = command(name, words).output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, text, errors)
+}
+
+/// Nothing that the run made is left.
+fn is_clean(name: &str) {
+    let left: Vec<_> = std::fs::read_dir(folder(name))
+        .expect("the folder was made")
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("nearstate-bench-"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn parsed(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[test]
+fn every_target_keeps_what_was_written_and_is_told_side_by_side() {
+    let report = folder("sides").join("report.html");
+    let targets = ["--targets", "region,sdl,node,node-unix,redis", "--variant", "full"];
+    let save = folder("sides").join("run.json");
+    let words: Vec<&str> = targets
+        .into_iter()
+        .chain(["--clients", "2", "--depth", "4", "--report", report.to_str().unwrap()])
+        .chain(["--save", save.to_str().unwrap(), "--classes"])
+        .collect();
+    let (output, text, errors) = run("sides", &words);
+    assert!(output.status.success(), "{errors}{text}");
+    let saved = parsed(&std::fs::read_to_string(&save).unwrap());
+    for target in saved["targets"].as_array().unwrap() {
+        assert_eq!(target["verdict"]["records"], 400, "{target}");
+        assert_eq!(target["verdict"]["wrong"], 0, "{target}");
+        assert_eq!(target["rounds"].as_array().unwrap().len(), 2);
+        let round = &target["rounds"][0];
+        assert_eq!(round["ops"], 1600, "two clients with 800 each");
+        let has_server = !["region", "sdl"].contains(&target["name"].as_str().unwrap());
+        assert_eq!(round["server_cpu_ns"].as_u64().unwrap() > 0, has_server, "{target}");
+    }
+    assert!(std::fs::read_to_string(&report).unwrap().contains("</html>"));
+    assert!(text.contains("service request"), "{text}");
+    is_clean("sides");
+}
+
+#[test]
+fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
+    let words =
+        ["--targets", "node", "--kill", "node", "--ops", "20000", "--rounds", "1", "--json"];
+    let (output, text, errors) = run("killed", &words);
+    assert!(output.status.success(), "{errors}{text}");
+    let target = &parsed(&text)["targets"][0];
+    assert_eq!(target["reconnects"], 1, "{errors}");
+    assert_eq!(target["verdict"]["wrong"], 0);
+    is_clean("killed");
+}
+
+#[test]
+fn a_redis_that_is_killed_makes_the_run_invalid() {
+    let (output, text, errors) = run("lost", &["--targets", "redis", "--kill", "redis", "--json"]);
+    assert!(!output.status.success());
+    assert!(errors.contains("does not count"), "{errors}");
+    let run = parsed(&text);
+    assert!(run["invalid"][0].as_str().unwrap().contains("loses all of them"), "{text}");
+    is_clean("lost");
+}
+
+#[test]
+fn planted_faults_are_caught_on_every_target() {
+    for target in ["region", "sdl", "node", "redis", "lmdb", "memcached"] {
+        for fault in ["lost-update", "wrong-answer"] {
+            let words = ["--targets", target, "--fault", fault, "--json"];
+            let (output, text, errors) = run("planted", &words);
+            assert!(!output.status.success(), "{target}, {fault}: {text}");
+            assert!(!parsed(&text)["invalid"].as_array().unwrap().is_empty(), "{errors}");
+        }
+    }
+    // A stall is no lie: it is seen in the latencies.
+    let (output, text, errors) =
+        run("planted", &["--targets", "region", "--fault", "stall", "--json"]);
+    assert!(output.status.success(), "{errors}");
+    let rounds = parsed(&text)["targets"][0]["rounds"].clone();
+    let slices = rounds
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|round| round["slices"].as_array().cloned().unwrap_or_default());
+    let longest = slices.filter_map(|slice| slice["max_ns"].as_u64()).max().unwrap();
+    assert!(longest >= 400_000_000, "{longest} ns");
+    is_clean("planted");
+}
+
+#[test]
+fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
+    let words = ["--targets", "region,redis", "--json", "--ops", "100000000", "--rounds", "1"];
+    let mut command = command("stopped", &words);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Both targets are loaded: it is in its first turn, or about to be.
+    let errors = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = errors.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("redis, loading")));
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signalled.success());
+    let last: Vec<String> = lines.collect();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert!(last.iter().any(|line| line.contains("stopped before its end")), "{last:?}");
+    assert_eq!(parsed(&text)["is_partial"], true);
+    is_clean("stopped");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_would_help() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["--targets", "regoin"], "give one of region"),
+        (&["--variant", "blind"], "blind-delta"),
+        (&["--targets", "region", "--kill", "node"], "not among the targets"),
+        (&["--records", "3", "--clients", "4"], "give more --records"),
+        (&["--rate", "0"], "0.1 to 1000000000"),
+        (&["--targets", "region", "--ramp", "5"], "200us"),
+        (&["--targets", "region", "--dir", "/nowhere/at/all"], "--dir"),
+    ];
+    for (words, help) in cases {
+        let (output, _, errors) = run("refused", words);
+        assert!(!output.status.success(), "{words:?}");
+        assert!(errors.contains(help), "{words:?}: {errors}");
+    }
+    let (_, _, errors) = {
+        let output =
+            Command::new(NEARSTATE).args(["bench", "run", "ue-signaling"]).output().unwrap();
+        (0, 0, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(errors.contains("ue-signalling"), "{errors}");
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_tables_are_not_lost() {
+    let words = ["--targets", "region", "--save", "/dev/full", "--report", "/dev/full"];
+    let (output, text, errors) = run("full", &words);
+    assert!(!output.status.success());
+    assert!(text.contains("records verified"), "{text}");
+    assert!(errors.contains("/dev/full"), "{errors}");
+    is_clean("full");
+}
+
+#[test]
+fn the_list_names_workloads_and_targets() {
+    let output = Command::new(NEARSTATE).args(["bench", "run", "--list"]).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    for name in ["ue-signalling", "tatp", "mme-insert", "sgw-session", "ycsb", "lmdb", "node-ring"]
+    {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+}
