@@ -19,6 +19,7 @@ import java.io.DataOutputStream;
 import java.io.EOFException;
 import java.io.File;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -199,17 +200,37 @@ public final class NearstateGeode {
    * `locator PORT FOLDER`, or `server NUMBER FRONT-PORT LOCATOR-PORT FOLDER LAYOUT SERVERS COPIES
    * TABLE...`.
    */
-  public static void main(String[] words) throws Exception {
-    if (words.length == 3 && words[0].equals("locator")) {
-      File log = new File(words[2], "locator.log");
-      InetAddress loopback = InetAddress.getByName("127.0.0.1");
-      Locator.startLocatorAndDS(Integer.parseInt(words[1]), log, loopback, properties(words[2]));
-      new CountDownLatch(1).await();
-    } else if (words.length >= 8 && words[0].equals("server")) {
-      serve(words);
-    } else {
-      throw new IllegalArgumentException("locator or server, as the comment says");
+  public static void main(String[] words) {
+    PrintStream terminal = System.err;
+    try {
+      if (words.length == 3 && words[0].equals("locator")) {
+        quiet(words[2], "locator.err");
+        locate(words);
+      } else if (words.length >= 8 && words[0].equals("server")) {
+        quiet(words[4], "server.err");
+        serve(words);
+      } else {
+        throw new IllegalArgumentException("locator or server, as the comment says");
+      }
+    } catch (Exception failure) {
+      terminal.println("geode's " + String.join(" ", words) + ": " + failure);
+      for (Throwable why = failure.getCause(); why != null; why = why.getCause()) {
+        terminal.println("  because of " + why);
+      }
+      System.exit(1);
     }
+  }
+
+  /** What libraries say of their loggers is not for the terminal of a benchmark. */
+  private static void quiet(String folder, String file) throws IOException {
+    System.setErr(new PrintStream(new File(folder, file), StandardCharsets.UTF_8));
+  }
+
+  private static void locate(String[] words) throws Exception {
+    File log = new File(words[2], "locator.log");
+    InetAddress loopback = InetAddress.getByName("127.0.0.1");
+    Locator.startLocatorAndDS(Integer.parseInt(words[1]), log, loopback, properties(words[2]));
+    new CountDownLatch(1).await();
   }
 
   private static Properties properties(String folder) {

@@ -276,3 +276,23 @@ pub(crate) fn found(
     })?;
     Ok(is_there.then_some((key, heard)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If a store that keeps nothing passed, so would any.
+    #[test]
+    fn a_store_that_keeps_nothing_breaks_nearly_every_promise() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = check("null", None, folder.path(), &mut |_, _| {}).unwrap();
+        // It answers together what it answers one by one.
+        let is_same = "requests together are as one by one";
+        let holding: Vec<_> = all
+            .iter()
+            .filter(|(what, outcome)| *outcome == Outcome::Holds && *what != is_same)
+            .collect();
+        assert!(holding.is_empty(), "{holding:?}");
+        assert_eq!(all.len(), PROMISES.len());
+    }
+}

@@ -7,8 +7,9 @@ use crate::access::Parts;
 
 pub(super) fn put_and_read(stand: &Stand<'_>) -> Held {
     let mut one = stand.connect()?;
-    must(value(&mut one, b"r1")?.is_none(), || "a record before it was put".to_owned())?;
+    must(read(&mut one, PLAIN, b"r1")?.is_none(), || "a record before it was put".to_owned())?;
     put_value(&mut one, b"r1", b"first")?;
+    put_value(&mut one, b"r2", b"another")?;
     must(value(&mut one, b"r1")?.as_deref() == Some(b"first"), || "not what was put".to_owned())?;
     put_value(&mut one, b"r1", b"2nd")?;
     must(value(&mut one, b"r1")?.as_deref() == Some(b"2nd"), || "not replaced".to_owned())?;

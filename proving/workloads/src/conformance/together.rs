@@ -118,7 +118,12 @@ pub(super) fn many(stand: &Stand<'_>) -> Held {
     }
     let deletes: Vec<_> =
         keys.iter().map(|key| Request::Delete { table: PLAIN, key, tags: &[] }).collect();
-    must(together(one.as_mut(), &deletes)?.len() == deletes.len(), || "deletes".to_owned())
+    must(together(one.as_mut(), &deletes)?.len() == deletes.len(), || "deletes".to_owned())?;
+    let answers = together(one.as_mut(), &reads)?;
+    let was_deleted = |(at, answer): (usize, &(usize, Kept))| *answer == (at, Kept::Done(false));
+    must(answers.len() == reads.len() && answers.iter().enumerate().all(was_deleted), || {
+        "records are there after they were deleted together".to_owned()
+    })
 }
 
 pub(super) fn tagged(stand: &Stand<'_>) -> Held {

@@ -75,8 +75,8 @@ pub(super) fn counted(stand: &Stand<'_>) -> Held {
             one.transact(&mut |access| {
                 let plain = number(value(access, b"count")?.as_deref());
                 let part = read(access, BLOCKS, b"count")?.and_then(|mut parts| parts.remove(&0));
-                put_value(access, b"count", &(plain + 1).to_be_bytes())?;
-                let more = (number(part.as_deref()) + 1).to_be_bytes();
+                put_value(access, b"count", &plain.wrapping_add(1).to_be_bytes())?;
+                let more = number(part.as_deref()).wrapping_add(1).to_be_bytes();
                 access.change(BLOCKS, &change(b"count", &[(0, &more)])).map(drop)
             })?;
         }
@@ -110,10 +110,10 @@ pub(super) fn instant(stand: &Stand<'_>) -> Held {
             let mut sum = 0;
             one.transact(&mut |access| {
                 let (left, right) = sums(access)?;
-                sum = left + right;
+                sum = left.wrapping_add(right);
                 if is_mover {
-                    put_value(access, b"i1", &(left - 1).to_be_bytes())?;
-                    put_value(access, b"i2", &(right + 1).to_be_bytes())?;
+                    put_value(access, b"i1", &left.wrapping_sub(1).to_be_bytes())?;
+                    put_value(access, b"i2", &right.wrapping_add(1).to_be_bytes())?;
                 }
                 Ok(())
             })?;

@@ -73,6 +73,21 @@ pub const ALL: [RespTarget; 6] = [
     RespTarget { name: "valkey-unix", program: Program::Valkey, is_unix: true },
 ];
 
+impl RespTarget {
+    /// Starts an empty database on this port.
+    ///
+    /// # Errors
+    /// It could not be started, because somebody else has the port for example.
+    pub fn start_at(&self, need: &Need, port: u16) -> Result<Box<dyn Database>> {
+        Ok(self.running(Server::start_at(self.program, need, port)?))
+    }
+
+    fn running(&self, server: Server) -> Box<dyn Database> {
+        let address = if self.is_unix { server.unix() } else { server.tcp() };
+        Box::new(Running { server, address })
+    }
+}
+
 impl Target for RespTarget {
     fn name(&self) -> &'static str {
         self.name
@@ -87,9 +102,7 @@ impl Target for RespTarget {
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let server = Server::start(self.program, need)?;
-        let address = if self.is_unix { server.unix() } else { server.tcp() };
-        Ok(Box::new(Running { server, address }))
+        Ok(self.running(Server::start(self.program, need)?))
     }
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {

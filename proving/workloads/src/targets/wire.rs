@@ -309,6 +309,20 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_stalls_is_reported_and_not_waited_for() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut wire = Wire::new(Socket::Unix(ours));
+        let error = wire.line().unwrap_err();
+        assert!(matches!(&error, Error::Backend { detail } if detail.contains("no sign of it")));
+        drop(theirs);
+        assert!(matches!(wire.send(), Err(Error::Backend { .. })));
+        for away in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
+            assert!(Socket::at(away).is_err(), "{away}");
+        }
+    }
+
+    #[test]
     fn numbers_are_written_and_read() {
         for value in [0, 7, 10, 99, 12_345_678_901_usize, usize::MAX] {
             let mut text = Vec::new();
