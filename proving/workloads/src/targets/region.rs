@@ -3,7 +3,7 @@
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Reply, Request, Schema,
-    TAGS_MAX, Table, TableSchema, Tag,
+    TAGS_MAX, Table, TableSchema, Tag, one_by_one,
 };
 use nearstate_bench::keeper::Keeper;
 use nearstate_model::limits::REGION_BYTES_MIN;
@@ -359,7 +359,7 @@ impl Connection for RegionConnection {
             self.session.prefetch(keys.get(..some.len()).unwrap_or_default());
             for (at, request) in some.iter().enumerate() {
                 let number = round * AHEAD + at;
-                let done = self.one(request, &mut |part, bytes| {
+                let done = one_by_one(self, request, &mut |part, bytes| {
                     hear(number, Reply::Part(part, bytes));
                 })?;
                 hear(number, Reply::Done(done));
@@ -378,17 +378,6 @@ fn where_of<'a>(request: &Request<'a>) -> (Table, &'a [u8]) {
         Request::Read { table, key, .. } | Request::Delete { table, key, .. } => (*table, key),
         Request::Put { table, entry } => (*table, entry.key),
         Request::Change { table, change } => (*table, change.key),
-    }
-}
-
-impl RegionConnection {
-    fn one(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
-        match request {
-            Request::Read { table, key, wanted } => self.read(*table, key, *wanted, hear),
-            Request::Put { table, entry } => self.put(*table, entry).map(|()| true),
-            Request::Change { table, change } => self.change(*table, change),
-            Request::Delete { table, key, tags } => self.delete(*table, key, tags),
-        }
     }
 }
 
