@@ -96,8 +96,7 @@ impl Talk {
         let mut reply = Reply::new(output, self.link.protocol).within(max);
         let mark = reply.mark();
         let mut stepped = work.step(&self.core.records, &self.core.server, &mut reply);
-        // What was found is the answer that is to come.
-        if stepped.is_ok() && (reply.is_over() || work.kept() > max) {
+        if stepped.is_ok() && (reply.is_over() || work.collected() > max) {
             stepped = Err(too_long(max));
         }
         match stepped {

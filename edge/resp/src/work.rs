@@ -25,9 +25,14 @@ pub trait Work: Debug {
         reply: &mut Reply<'_>,
     ) -> Result<Progress, Refusal>;
 
-    /// About how many bytes it keeps between two slices: what it has found and not told. They count
-    /// for what a core may keep, and work that has found more than an answer may have is over.
+    /// About how many bytes it keeps between two slices. They count for what a core may keep.
     fn kept(&self) -> usize;
+
+    /// How many bytes of its answer it has collected and not told. Work that has collected more
+    /// than an answer may have is over.
+    fn collected(&self) -> usize {
+        0
+    }
 }
 
 /// How far work is.

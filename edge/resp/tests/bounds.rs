@@ -108,6 +108,7 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
         assert_eq!(talker.ask("PING"), "+PONG|", "the connection goes on");
         assert!(talker.kept() - nothing < LITTLE);
     }
+    assert_eq!(talker.ask("NDEL.ATOMIC {ue},*"), ":3000|", "its answer is short");
 }
 
 #[test]

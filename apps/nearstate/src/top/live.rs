@@ -30,7 +30,11 @@ struct Screen(DefaultTerminal);
 impl Screen {
     /// Takes the terminal. A panic gives it back before it says anything.
     fn take() -> Result<Self> {
-        ratatui::try_init().map(Self).map_err(|e| failed("cannot draw in this terminal", &e))
+        ratatui::try_init().map(Self).map_err(|e| {
+            // It may have been half taken.
+            let _ = ratatui::try_restore();
+            failed("cannot draw in this terminal", &e)
+        })
     }
 }
 

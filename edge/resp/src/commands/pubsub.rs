@@ -291,6 +291,10 @@ impl Work for Channels {
         let names = [&self.pattern, &self.last];
         self.found.bytes() + names.into_iter().flatten().map(Vec::len).sum::<usize>()
     }
+
+    fn collected(&self) -> usize {
+        self.found.bytes()
+    }
 }
 
 /// `PUBSUB NUMSUB [channel ..]`

@@ -262,8 +262,7 @@ fn run_one(
         )));
     }
     while work.step(client.records, client.server, reply)? == Progress::More {
-        // What it has found is the answer that is to come.
-        reply.judge_more(work.kept());
+        reply.judge_more(work.collected());
         if reply.is_over() || txn.is_late() {
             break;
         }

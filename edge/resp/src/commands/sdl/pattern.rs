@@ -156,6 +156,10 @@ impl Work for Collect {
     fn kept(&self) -> usize {
         self.path.kept() + self.bytes + self.found.len() * FOUND_BYTES
     }
+
+    fn collected(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// What a key, or a key and its value, cost beside their bytes.

@@ -67,6 +67,10 @@ impl Work for Listing {
     fn kept(&self) -> usize {
         self.path.kept() + self.found.bytes()
     }
+
+    fn collected(&self) -> usize {
+        self.found.bytes()
+    }
 }
 
 /// `SCAN`
@@ -168,6 +172,10 @@ impl Work for Scanning {
     fn kept(&self) -> usize {
         let asked = [&self.pattern, &self.form].into_iter().flatten().map(Vec::len).sum::<usize>();
         self.bytes + self.found.bytes() + asked
+    }
+
+    fn collected(&self) -> usize {
+        self.found.bytes()
     }
 }
 
