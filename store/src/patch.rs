@@ -83,7 +83,8 @@ impl Session {
             None => (&[][..], &[][..]),
         };
         let mut old_blocks = Table::new(value)?;
-        let mut blocks = Vec::new();
+        // Most records have some blocks, and a patch changes few: one allocation then.
+        let mut blocks = Vec::with_capacity(changes.len() + 8);
         let mut children = Vec::new();
         while let Some(block) = old_blocks.next()? {
             // One that changes keeps its place: blocks stand in the order in which they came.

@@ -193,7 +193,12 @@ impl<'a> Table<'a> {
 
 /// Writes a block table.
 pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(4 + blocks.len() * 24);
+    let inline = |block: &Block<'_>| match block.place {
+        Place::Inline(bytes) => bytes.len(),
+        Place::Child(_) => 0,
+    };
+    let bytes: usize = blocks.iter().map(|block| 8 + block.name.len() + inline(block)).sum();
+    let mut out = Vec::with_capacity(4 + bytes);
     out.extend_from_slice(&u32::try_from(blocks.len()).unwrap_or(u32::MAX).to_le_bytes());
     for block in blocks {
         let (place, child) = match block.place {
