@@ -178,6 +178,19 @@ fn a_full_disk_is_told_and_the_tables_are_not_lost() {
 }
 
 #[test]
+fn what_the_generator_costs_is_measured_and_not_held_against_anybody() {
+    let (output, text, errors) = run("null", &["--targets", "region,null"]);
+    assert!(output.status.success(), "{errors}");
+    assert!(text.contains("generator and driver alone"), "{text}");
+    let words = ["bench", "run", "tatp", "--targets", "null", "--records", "300", "--ops", "2000"];
+    let mut command = Command::new(NEARSTATE);
+    command.args(words).args(["--rounds", "1", "--dir"]).arg(folder("null"));
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    is_clean("null");
+}
+
+#[test]
 fn the_list_names_workloads_and_targets() {
     let output = Command::new(NEARSTATE).args(["bench", "run", "--list"]).output().unwrap();
     assert!(output.status.success());

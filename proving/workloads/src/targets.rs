@@ -86,6 +86,11 @@ pub trait Target: fmt::Debug {
         self.abilities()
     }
 
+    /// Whether it keeps what is written, so that it can be verified.
+    fn keeps(&self) -> bool {
+        true
+    }
+
     /// Starts an empty database. Whatever was started is stopped when the answer is dropped.
     ///
     /// # Errors

@@ -201,6 +201,9 @@ impl<'a> Stand<'a> {
     }
 
     pub(super) fn verify(&mut self) {
+        if !self.target.keeps() {
+            return;
+        }
         self.attempt("verifying", |stand, running| {
             let title = format!("{}, verifying", stand.target.name());
             let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);

@@ -22,6 +22,10 @@ impl Target for NullTarget {
         Ok("keeps nothing".to_owned())
     }
 
+    fn keeps(&self) -> bool {
+        false
+    }
+
     fn abilities(&self) -> Abilities {
         Abilities {
             delta: Way::Native,
