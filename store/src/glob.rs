@@ -15,6 +15,10 @@ pub const RUN_ITEMS_MAX: usize = 64;
 /// would take longer.
 const SIMPLE_STEPS_MAX: usize = 1024;
 
+/// Up to so many bytes of a run it is compared at every place, however long the text is: a table
+/// for each of a thousand short runs would cost more than all the text.
+const SIMPLE_RUN_MAX: usize = 16;
+
 /// True if the whole of `text` matches `pattern`.
 ///
 /// Complexity: linear in the text and in the pattern, if [`is_linear`]; else at most pattern x
@@ -199,7 +203,8 @@ fn search<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     if run.is_empty() {
         return Some(text);
     }
-    if run.len().saturating_mul(text.len()) <= SIMPLE_STEPS_MAX {
+    let is_short = run.len() <= SIMPLE_RUN_MAX;
+    if is_short || run.len().saturating_mul(text.len()) <= SIMPLE_STEPS_MAX {
         return (0..text.len()).find_map(|at| consume(run, text.get(at..)?));
     }
     if is_wild(run) {

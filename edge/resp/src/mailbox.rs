@@ -87,6 +87,9 @@ impl Letter {
 /// What a letter costs beside its bytes.
 const LETTER_BYTES: usize = 64;
 
+/// Letters that an empty mailbox keeps room for: some kilobytes.
+const LETTERS_KEPT_MAX: usize = 256;
+
 /// The mailbox of one connection. A client that does not read is closed when the letters that wait
 /// for it pass a bound, or those that wait for all clients pass theirs.
 #[derive(Debug)]
@@ -165,6 +168,10 @@ impl Mailbox {
         if let Some(letter) = state.letters.pop_front() {
             state.bytes = state.bytes.saturating_sub(letter.bytes());
             self.post.give_back(LETTER_BYTES);
+            // Room that nobody counts is not kept for a burst that is over.
+            if state.letters.is_empty() && state.letters.capacity() > LETTERS_KEPT_MAX {
+                state.letters = VecDeque::new();
+            }
             return Poll::Ready(Some(letter));
         }
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {

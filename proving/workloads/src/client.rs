@@ -124,12 +124,14 @@ impl Client {
     }
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
-        let mut left = ops;
+        let (mut left, mut teller) = (ops, Teller::new());
         while left > 0 {
             let count = usize::try_from(left).unwrap_or(depth).min(depth).max(1);
             let mut tally = Tally::default();
             self.step(count, &mut tally)?;
             left = left.saturating_sub(count as u64);
+            // What is done now is not measured, but whoever waits must know that it goes on.
+            teller.tell(output, || 0)?;
         }
         say(output, &Said::Ready)
     }
@@ -160,11 +162,11 @@ impl Client {
             });
             match settled {
                 Ok(()) => {
-                    // Counted once, however far the step had come.
-                    if tally.classes.iter().all(|count| *count == 0) {
-                        for _ in 0..count {
-                            tally.count(0);
-                        }
+                    // Every operation of the step counts once, with the time that it took to come
+                    // back; of which class those were that had no answer is not known.
+                    let told: u32 = tally.classes.iter().sum();
+                    for _ in usize::try_from(told).unwrap_or(count)..count {
+                        tally.count(0);
                     }
                     return Ok(());
                 }

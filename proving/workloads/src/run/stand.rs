@@ -158,7 +158,12 @@ impl<'a> Stand<'a> {
     /// the rate of the warm-up.
     fn ops(&self, drive: &Drive, warm_up_s: f64) -> u64 {
         let Some(round_s) = self.desk.options.round_time else { return drive.ops };
-        let fits = to_f64(drive.warm_up) / warm_up_s.max(1e-9) * round_s;
+        if drive.warm_up == 0 {
+            return drive.ops;
+        }
+        let took_s = warm_up_s.max(1e-9) / to_f64(drive.warm_up) + to_f64(drive.think_us) / 1e6;
+        let offered = drive.rate.map_or(f64::INFINITY, |rate| rate / to_f64(drive.clients as u64));
+        let fits = (1.0 / took_s).min(offered) * round_s;
         crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
     }
 

@@ -106,7 +106,10 @@ impl Blueprint for UeSignalling {
             ("full", "the whole context is read, changed and written, as one value"),
             ("delta", "the blocks that a procedure touches are read and written"),
             ("blind-delta", "blocks that a procedure overwrites are written without being read"),
-            ("tagged", "delta, and contexts are found by IMSI, GUTI, address and tunnels"),
+            (
+                "tagged",
+                "delta, with the tags IMSI, GUTI, address and tunnels kept (none is looked up)",
+            ),
             ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
             ("machine-full", "the same with whole contexts"),
         ]

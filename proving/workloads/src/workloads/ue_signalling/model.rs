@@ -39,7 +39,10 @@ struct Past {
 #[inline]
 fn fold(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<8>();
-    let folded = words.iter().fold(0, |all, word| all ^ u64::from_le_bytes(*word));
+    // Each word turns what came before, so that equal changes of two words do not cancel.
+    let folded = words.iter().fold(0_u64, |all, word| {
+        (all ^ u64::from_le_bytes(*word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
+    });
     let rest = rest.iter().fold(0, |all, byte| (all << 8) | u64::from(*byte));
     let both = folded ^ rest.rotate_left(17);
     #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
