@@ -115,6 +115,15 @@ pub trait Database: fmt::Debug {
         Vec::new()
     }
 
+    /// Does what its makers advise after a bulk load, before anything is measured; what that was,
+    /// for the report, if anything.
+    ///
+    /// # Errors
+    /// Why it could not be done.
+    fn settle(&mut self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Memory that it takes now, in bytes, as far as it can be told.
     fn memory_bytes(&mut self) -> Option<u64>;
 
