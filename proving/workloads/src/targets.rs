@@ -4,9 +4,9 @@
 pub mod fault;
 pub mod null;
 pub mod sdl;
-pub mod region;
 pub mod ring;
 pub mod redis;
+pub mod region;
 pub mod lmdb;
 pub mod memcached;
 pub mod geode;

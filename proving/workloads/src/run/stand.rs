@@ -113,7 +113,7 @@ impl<'a> Stand<'a> {
             let mut bar = Bar(stand.desk.display.begin(title, records));
             stand.result.loaded = running.herd.load(&mut bar)?;
             if let Some(note) = running.database.settle()? {
-                stand.result.version.push_str(&format!("; {note}"));
+                stand.result.version = format!("{}; {note}", stand.result.version);
             }
             let (records, ns) = stand.result.loaded;
             let rate = rate_text(per_second(records, ns));
