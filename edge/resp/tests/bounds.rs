@@ -235,6 +235,42 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 }
 
 #[test]
+fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
+    // Commands and all below take a small part of it, so that the messages alone are too many.
+    let most = std::time::Duration::from_secs(3);
+    let place = place_with(Settings { exec_max: most, ..settings() });
+    let mut hearers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
+    for (number, hearer) in hearers.iter_mut().enumerate() {
+        hearer.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });
+    }
+    let mut talker = place.talker();
+    let mut publish = |request: &str, count: usize| {
+        assert_eq!(talker.ask("MULTI"), "+OK|");
+        talker.ask("SET done 1");
+        (0..count).for_each(|_| drop(talker.ask(request)));
+        let said = talker.ask("EXEC");
+        (said, talker.ask("EXISTS done"))
+    };
+    let many = "MSETMPUB 1 4 k v c m c m c m c m";
+    for (request, count) in [("PUBLISH c m", 8000), (many, 2000)] {
+        let (said, is_there) = publish(request, count);
+        assert!(said.starts_with("-EXECABORT with "), "{request}: {said}");
+        assert!(said.contains("it would take longer than 3s"), "{said}");
+        assert_eq!(is_there, ":0|", "{request}: nothing was changed");
+        assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "and nothing sent");
+    }
+    let (said, is_there) = publish("PUBLISH c m", 8);
+    assert_eq!(
+        (said.as_str(), is_there.as_str()),
+        (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
+    );
+    for hearer in &mut hearers {
+        let heard = String::from_utf8(hearer.happen()).unwrap();
+        assert_eq!(heard.matches("message").count(), 8);
+    }
+}
+
+#[test]
 fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
     let place = place();
     let session = place.region.session().unwrap();
