@@ -54,8 +54,8 @@ pub struct Names {
 }
 
 /// What a name costs beside its bytes, here and in the hub: places in three trees, half of them
-/// empty, and the allocator's share.
-const NAME_COST: usize = 400;
+/// empty; of a pattern what it is found by; and the allocator's share.
+const NAME_COST: usize = 512;
 
 impl Names {
     /// What a name costs: it stands here and in the hub.
