@@ -109,6 +109,23 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
         assert!(talker.kept() - nothing < LITTLE);
     }
     assert_eq!(talker.ask("NDEL.ATOMIC {ue},*"), ":3000|", "its answer is short");
+    let add = [vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 200)].concat();
+    assert_eq!(ask(&mut talker, &add), ":901|");
+    let told = "ask for less at once, or raise limits.output_bytes_max";
+    let changed = "; what the request was to change is changed";
+    for (request, ending) in
+        [("SMEMBERS s", ""), ("SPOP s 901", changed), ("SMEMBERS s", "*0|"), ("KEYS *", "*0|")]
+    {
+        let said = talker.ask(request);
+        let is_right = said == ending || said.ends_with(&format!("{told}{ending}|"));
+        assert!(is_right, "{request}: {}", said.get(..200).unwrap_or(&said));
+    }
+    fill(&place, 3000);
+    let said = talker.ask("KEYS *");
+    assert!(said.ends_with(&format!("{told}|")), "{said}");
+    let said = ask(&mut talker, &many("SUBSCRIBE", 1000, 100));
+    assert!(said.ends_with(&format!("{told}{changed}|")) && said.starts_with("-ERR "), "{said}");
+    assert_eq!(place.server.hub.channel_count(), 1000, "it hears them");
 }
 
 #[test]
