@@ -190,8 +190,8 @@ settings! {
     "resp.request_bytes_max" as request_bytes_max: Bytes = "256MiB", --"resp-request-bytes-max";
     /// Bytes of messages that may wait for one subscriber; with more it is closed
     "resp.mailbox_bytes_max" as mailbox_bytes_max: Bytes = "32MiB", --"resp-mailbox-bytes-max";
-    /// Bytes of messages that may wait for all subscribers; the next one for whom one comes is
-    /// closed
+    /// Bytes of messages that may wait for all subscribers; with more the one is closed for whom
+    /// most waits
     "resp.messages_bytes_max" as messages_bytes_max: Bytes = "1GiB", --"resp-messages-bytes-max";
     /// Channels and patterns of one client
     "resp.subscriptions_max" as subscriptions_max: Count = "100000", --"resp-subscriptions-max";
