@@ -96,7 +96,7 @@ mod tests {
             let found = SOURCES.iter().find(|(name, _)| *name == wanted);
             found.map(|(_, text)| *text).unwrap_or_default()
         };
-        assert!(of("go.mod").contains("require github.com/FerretDB/FerretDB v1.24.0\n"));
+        assert!(of("go.mod").contains("github.com/FerretDB/FerretDB v1.24.0\n"));
         assert!(of("go.sum").contains("github.com/FerretDB/FerretDB v1.24.0 h1:"));
         assert!(of("main.go").contains("github.com/FerretDB/FerretDB/ferretdb"));
     }

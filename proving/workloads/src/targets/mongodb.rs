@@ -16,10 +16,12 @@ use super::wire::Socket;
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{Connection, Schema};
 use crate::peers::{FerretDb, installed};
+use nearstate_bench::keeper::system;
 use nearstate_model::{Error, Result};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Ports that are tried: another program may take one between our look and the server's start.
 const PORT_TRIES: usize = 3;
@@ -83,6 +85,9 @@ impl MongoTarget {
             .wait(|| open(&nothing).and_then(|mut one| one.process()) == Ok(process))
             .map_err(|e| Error::Backend { detail: format!("{e} (port {port})") })?;
         open(&need.schema)?.create()?;
+        if self.is_ferretdb() {
+            index(&file, started.folder())?;
+        }
         Ok(Server { started, address })
     }
 }
@@ -99,7 +104,9 @@ impl Target for MongoTarget {
         let line = first_line(&self.file()?, "--version")?;
         Ok(match self.0 {
             Program::Mongod => format!("mongod, {line}, standing alone"),
-            Program::FerretDb => format!("{line}; MongoDB's protocol, but not MongoDB"),
+            Program::FerretDb => {
+                format!("{line}, with an index of ours by key; MongoDB's protocol, but not MongoDB")
+            }
         })
     }
 
@@ -129,6 +136,20 @@ impl Target for MongoTarget {
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
         Ok(Box::new(Mongo::new(Socket::at(address)?, schema, self.is_ferretdb())?))
     }
+}
+
+/// Adds the index that FerretDB's searches by key lack: our Go program says why.
+fn index(file: &Path, folder: &Path) -> Result<()> {
+    let output = Command::new(file)
+        .args(["-index", "-folder"])
+        .arg(folder)
+        .output()
+        .map_err(|e| system(&format!("starting {}", file.display()), &e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::Backend { detail: format!("ferretdb: {said}") })
 }
 
 fn mongod_words(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
