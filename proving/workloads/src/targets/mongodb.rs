@@ -224,6 +224,28 @@ mod tests {
     }
 
     #[test]
+    fn mongod_listens_on_the_loopback_alone_and_its_cache_holds_every_record() {
+        let need = Need {
+            schema: Schema { tables: &[] },
+            records: 1 << 20,
+            record_bytes: 1536,
+            clients: 1,
+            folder: PathBuf::new(),
+            server_cpus: Vec::new(),
+            layout: None,
+        };
+        let words = mongod_words(Path::new("/f"), 4711, &need);
+        let after = |word: &str| {
+            let at = words.iter().position(|there| there == word)?;
+            words.get(at + 1)?.to_str()
+        };
+        assert_eq!(after("--bind_ip"), Some("127.0.0.1"));
+        assert_eq!(after("--port"), Some("4711"));
+        assert_eq!((after("--dbpath"), after("--logpath")), (Some("/f"), Some("/f/log")));
+        assert_eq!(after("--wiredTigerCacheSizeGB"), Some("5"));
+    }
+
+    #[test]
     fn the_files_of_a_folder_are_counted_with_those_below() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
