@@ -49,10 +49,12 @@ impl Draw {
     #[inline]
     pub fn bytes<const BYTES: usize>(self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
-        for (number, chunk) in (0..).zip(bytes.chunks_mut(8)) {
-            for (byte, drawn) in chunk.iter_mut().zip(self.word(number).to_be_bytes()) {
-                *byte = drawn;
-            }
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        for (number, word) in (0..).zip(words.iter_mut()) {
+            *word = self.word(number).to_be_bytes();
+        }
+        for (byte, drawn) in rest.iter_mut().zip(self.word(words.len() as u64).to_be_bytes()) {
+            *byte = drawn;
         }
         bytes
     }
