@@ -34,7 +34,7 @@ pub struct Settings {
     pub subscriptions_max: usize,
     /// The most bytes of one request.
     pub request_bytes_max: usize,
-    /// How long the commands of one `EXEC` may keep their core.
+    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core.
     pub exec_max: Duration,
     /// Requests that take longer are kept in the slow log.
     pub slow_micros: u64,
@@ -62,9 +62,9 @@ pub const MESSAGES_BYTES_MAX: usize = 1 << 30;
 /// The most bytes of one request: the largest value, and as much for what comes with it.
 pub const REQUEST_BYTES_MAX: usize = 256 << 20;
 
-/// How long the commands of one `EXEC` may keep their core, conflicts and all that was run again
-/// included. Then nothing of it is changed. It is what a client waits for an answer, and others of
-/// the core wait as long.
+/// How long the commands of one `EXEC` may keep their core, conflicts, all that was run again and
+/// the messages that it is about to send included. Then nothing of it is changed. It is what a
+/// client waits for an answer, and others of the core wait as long.
 pub const EXEC_MAX: Duration = Duration::from_secs(1);
 
 /// Requests that take as long are kept in the slow log: what Redis keeps.
