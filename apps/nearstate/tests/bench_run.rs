@@ -190,6 +190,22 @@ fn what_the_generator_costs_is_measured_and_not_held_against_anybody() {
     is_clean("null");
 }
 
+/// The rounds pause for a millisecond after each operation, which says nothing of the store: a ramp
+/// that took theirs for its rate would try some hundred operations a second.
+#[test]
+fn a_ramp_begins_at_what_the_store_can_do_however_the_rounds_were_driven() {
+    let words = ["--targets", "null", "--ramp", "1us", "--arrivals", "poisson", "--json"];
+    let words: Vec<&str> =
+        words.into_iter().chain(["--think-us", "1000", "--ops", "300"]).collect();
+    let (output, text, errors) = run("ramp", &words);
+    assert!(output.status.success(), "{errors}");
+    let ramp = parsed(&text)["targets"][0]["ramp"].clone();
+    let offered = ramp.as_array().unwrap().iter().filter_map(|point| point["offered"].as_f64());
+    let highest = offered.fold(0.0, f64::max);
+    assert!(highest > 5_000.0, "{highest} op/s were the most");
+    is_clean("ramp");
+}
+
 #[test]
 fn the_list_names_workloads_and_targets() {
     let output = Command::new(NEARSTATE).args(["bench", "run", "--list"]).output().unwrap();

@@ -129,15 +129,8 @@ impl<'a> Stand<'a> {
             running.herd.warm_up(drive.warm_up, drive.depth, &mut Quiet)?;
             let ops = stand.ops(drive, before.elapsed().as_secs_f64());
             bar.0.phase("running");
-            let turn = Turn {
-                ops,
-                depth: drive.depth,
-                rate: drive.rate.map(|rate| rate / to_f64(clients)),
-                arrivals: drive.arrivals,
-                seed: stand.desk.parameters.seed.wrapping_add(round as u64),
-                think_us: drive.think_us,
-                at_ns: 0,
-            };
+            let turn = stand.turn(drive, ops);
+            let turn = Turn { seed: turn.seed.wrapping_add(round as u64), ..turn };
             let is_middle = round == drive.rounds / 2;
             let left = (is_middle && stand.is_to_be_killed()).then_some(ops * clients / 2);
             let done = measured(running, &turn, left, &mut bar)?;
@@ -152,6 +145,19 @@ impl<'a> Stand<'a> {
             stand.result.rounds.push(done.0);
             Ok(())
         });
+    }
+
+    /// A turn of so many operations of each client, driven as the rounds are.
+    fn turn(&self, drive: &Drive, ops: u64) -> Turn {
+        Turn {
+            ops,
+            depth: drive.depth,
+            rate: drive.rate.map(|rate| rate / to_f64(drive.clients as u64)),
+            arrivals: drive.arrivals,
+            seed: self.desk.parameters.seed,
+            think_us: drive.think_us,
+            at_ns: 0,
+        }
     }
 
     /// Operations of each client: as many as were asked for, or as fit into the time of a round at
@@ -170,24 +176,27 @@ impl<'a> Stand<'a> {
     /// Finds the highest rate whose p99 stays below a bound.
     pub(super) fn climb(&mut self, drive: &Drive, bound_ns: u64) {
         self.attempt("climbing", |stand, running| {
-            let closed = stand.result.rounds.iter().map(Round::rate).fold(0.0, f64::max);
-            let mut climb = ramp::Climb::new(closed, bound_ns);
             let title = format!("{}, ramp", stand.target.name());
             let bar = stand.desk.display.begin(title, ramp::POINTS_MAX as u64);
+            let rounds = &stand.result.rounds;
+            let closed = match ramp::closed_rate(drive, rounds) {
+                Some(closed) => closed,
+                None => {
+                    bar.phase("a closed loop");
+                    let turn = stand.turn(drive, ramp::closed_ops(drive, rounds));
+                    let turn = Turn { rate: None, think_us: 0, ..turn };
+                    let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
+                    stand.result.reconnects += reconnects;
+                    round.rate()
+                }
+            };
+            let mut climb = ramp::Climb::new(closed, bound_ns);
             while let Some(Step { offered, ops }) = climb.next() {
                 bar.phase(&format!("{}/s", rate_text(offered)));
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
-                let turn = Turn {
-                    ops,
-                    depth: drive.depth,
-                    rate,
-                    arrivals: drive.arrivals,
-                    seed: stand.desk.parameters.seed,
-                    think_us: 0,
-                    at_ns: 0,
-                };
+                let turn = Turn { rate, think_us: 0, ..stand.turn(drive, ops) };
                 let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
                 stand.result.reconnects += reconnects;
                 climb.met(&round);
