@@ -85,6 +85,9 @@ fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
     let target = &parsed(&text)["targets"][0];
     assert_eq!(target["reconnects"], 1, "{errors}");
     assert_eq!(target["verdict"]["wrong"], 0);
+    let classes = target["rounds"][0]["classes"].as_array().unwrap().clone();
+    let cut = classes.iter().find(|class| class["name"] == "cut by a reconnect").unwrap();
+    assert_eq!(cut["latencies"].as_array().unwrap().len(), 1, "one was on its way: {cut}");
     is_clean("killed");
 }
 

@@ -3,6 +3,7 @@
 use crate::access::Connection;
 use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
+use crate::result::CUT;
 use crate::schedule::Schedule;
 use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
@@ -162,12 +163,7 @@ impl Client {
             });
             match settled {
                 Ok(()) => {
-                    // Every operation of the step counts once, with the time that it took to come
-                    // back; of which class those were that had no answer is not known.
-                    let told: u32 = tally.classes.iter().sum();
-                    for _ in usize::try_from(told).unwrap_or(count)..count {
-                        tally.count(0);
-                    }
+                    self.count_cut(count, tally);
                     return Ok(());
                 }
                 Err(e @ (Error::Backend { .. } | Error::System { .. })) => last = e,
@@ -176,6 +172,16 @@ impl Client {
             std::thread::sleep(RECONNECT_PAUSE);
         }
         Err(last)
+    }
+
+    /// Every operation of a step that was cut counts once, with the time that it took to come back,
+    /// and apart: that time is not what an operation of its class takes, and workloads count some
+    /// before and some after they were answered.
+    fn count_cut(&self, count: usize, tally: &mut Tally) {
+        let apart = self.blueprint.classes(&self.plan.parameters).len();
+        let Tally { bytes_out, bytes_in, .. } = *tally;
+        *tally = Tally { bytes_out, bytes_in, ..Tally::default() };
+        (0..count).for_each(|_| tally.count(apart));
     }
 
     fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
@@ -207,7 +213,8 @@ impl Client {
             slices: Vec::new(),
         };
         let names = self.blueprint.classes(&self.plan.parameters);
-        (ran.classes, ran.slices) = meter.finish(names, ended_ns);
+        let names: Vec<&str> = names.iter().copied().chain([CUT]).collect();
+        (ran.classes, ran.slices) = meter.finish(&names, ended_ns);
         say(output, &Said::Ran(Box::new(ran)))
     }
 
@@ -328,3 +335,6 @@ fn thread_ns() -> u64 {
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The form of a saved run. A file of another form is refused.
 pub const FORMAT: u32 = 1;
 
+/// The class of operations that were on their way when a connection was lost and found again. They
+/// are none of the workload's: which of them were done is known, but their time is the reconnect's.
+pub const CUT: &str = "cut by a reconnect";
+
 /// A whole run: one workload on several targets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {

@@ -88,7 +88,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
 mod tests {
     use super::words::{INVALID, PARTIAL};
     use super::*;
-    use crate::result::Check;
+    use crate::result::{CUT, Check, ClassResult};
     use crate::sample::run;
 
     fn row<'t>(text: &'t str, title: &str, target: &str) -> &'t str {
@@ -200,6 +200,16 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} is not in {text}");
         }
+    }
+
+    #[test]
+    fn what_a_reconnect_cut_is_said() {
+        let mut run = run();
+        let latencies = vec![(2_000_000_000, 3)];
+        run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
+        let line = "redis: 3 operations were on their way when a connection was lost";
+        assert!(text(&run).contains(line));
+        assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
 
     #[test]

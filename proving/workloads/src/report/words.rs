@@ -6,7 +6,7 @@ use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
-use crate::result::{About, Noise, Run};
+use crate::result::{About, CUT, Noise, Run};
 use nearstate_bench::table::{latency_text, rate_text};
 use std::fmt::Write as _;
 
@@ -117,6 +117,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
             100.0 * share
         ));
     }
+    out.extend(all.iter().filter_map(cut));
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
         out.push(format!(
@@ -126,6 +127,19 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
         ));
     }
     out
+}
+
+/// What a lost connection did to the latencies.
+fn cut(figures: &Figures<'_>) -> Option<String> {
+    let class = figures.classes.iter().find(|class| class.name == CUT)?;
+    Some(format!(
+        "{}: {} operations were on their way when a connection was lost; they are a class of their \
+         own ({CUT}), whatever they were, and took until it was back and known which of them had \
+         been done: {} at the most",
+        figures.target.name,
+        class.latencies.count(),
+        latency_text(as_f64(class.latencies.max()))
+    ))
 }
 
 /// What is not native.
