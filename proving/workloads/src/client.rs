@@ -7,12 +7,12 @@ use crate::result::CUT;
 use crate::schedule::Schedule;
 use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
+use crate::wait::{Waits, thread_ns};
 use crate::workloads::{self, Blueprint, Tally, Workload};
 use nearstate_bench::protocol::monotonic_ns;
 use nearstate_model::{Error, Result};
 use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
@@ -23,10 +23,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Nanoseconds between two words about progress.
 const PROGRESS_NS: u64 = 100_000_000;
-
-/// Below this the wait for an intended start is spun: waking from a sleep takes some tens of
-/// microseconds.
-const SPIN_NS: u64 = 150_000;
 
 /// The life of a client: hears what to do on `input`, tells everything on `output`.
 ///
@@ -191,15 +187,16 @@ impl Client {
             let connection = self.target.connect(&self.plan.address, &schema)?;
             self.connection = Box::new(Faulty::often(connection, fault));
         }
-        wait_until(turn.at_ns);
+        Waits::default().until(turn.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
         let mut meter = Meter::new(began_ns);
-        match turn.rate {
+        let waits = match turn.rate {
             Some(rate) => self.open(turn, rate, &mut meter, output)?,
             None => self.closed(turn, &mut meter, output)?,
-        }
+        };
         let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);
+        let cpu_ns = cpu_ns.saturating_sub(waits.cpu_ns);
         let mut ran = Ran {
             ops: meter.ops,
             began_ns,
@@ -219,8 +216,8 @@ impl Client {
     }
 
     /// One operation after the other: the end of one is the begin of the next.
-    fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<()> {
-        let mut teller = Teller::new();
+    fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<Waits> {
+        let (mut teller, mut waits) = (Teller::new(), Waits::default());
         let depth = turn.depth.max(1) as u64;
         let mut done = 0;
         let watch = Watch::new(&self.clock);
@@ -238,11 +235,11 @@ impl Client {
                 teller.tell(output, || meter.last_p99())?;
             }
             if turn.think_us > 0 {
-                std::thread::sleep(Duration::from_micros(turn.think_us));
+                waits.pause(Duration::from_micros(turn.think_us));
                 begin_ns = watch.now_ns();
             }
         }
-        Ok(())
+        Ok(waits)
     }
 
     /// Operations begin when they are due, or as soon as the store lets them.
@@ -252,14 +249,14 @@ impl Client {
         rate: f64,
         meter: &mut Meter,
         output: &mut impl Write,
-    ) -> Result<()> {
-        let mut teller = Teller::new();
+    ) -> Result<Waits> {
+        let (mut teller, mut waits) = (Teller::new(), Waits::default());
         let seed = turn.seed.wrapping_add(self.plan.client as u64);
         let mut schedule = Schedule::new(turn.arrivals, rate, seed, monotonic_ns());
         let mut done = 0;
         let mut due = Vec::with_capacity(turn.depth);
         while done < turn.ops {
-            wait_until(schedule.next_ns());
+            waits.until(schedule.next_ns());
             let room = usize::try_from(turn.ops - done).unwrap_or(turn.depth).min(turn.depth);
             schedule.take_due(monotonic_ns(), room, &mut due);
             let mut tally = Tally::default();
@@ -272,7 +269,7 @@ impl Client {
                 teller.tell(output, || meter.last_p99())?;
             }
         }
-        Ok(())
+        Ok(waits)
     }
 
     fn verify(&mut self, output: &mut impl Write) -> Result<()> {
@@ -313,27 +310,6 @@ impl Teller {
         }
         Ok(())
     }
-}
-
-/// Waits for a moment of the monotonic clock: sleeps while it is far, spins when it is near.
-fn wait_until(at_ns: u64) {
-    loop {
-        let left_ns = at_ns.saturating_sub(monotonic_ns());
-        if left_ns == 0 {
-            return;
-        }
-        if left_ns > SPIN_NS {
-            std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS));
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-}
-
-fn thread_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 #[cfg(test)]

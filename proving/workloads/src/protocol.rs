@@ -109,7 +109,7 @@ pub struct Ran {
     pub began_ns: u64,
     /// When they ended.
     pub ended_ns: u64,
-    /// Time of the thread.
+    /// Time of the thread, without its waits for intended starts and its pauses.
     pub cpu_ns: u64,
     /// Bytes sent.
     pub bytes_out: u64,

@@ -130,7 +130,7 @@ pub struct Round {
     pub ops: u64,
     /// From the first client's begin to the last one's end, in nanoseconds.
     pub wall_ns: u64,
-    /// Time of the clients' threads, in nanoseconds.
+    /// Time of the clients' threads, without waits for intended starts and pauses, in nanoseconds.
     pub client_cpu_ns: u64,
     /// Time of the target's own processes, in nanoseconds.
     pub server_cpu_ns: u64,

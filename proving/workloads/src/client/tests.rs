@@ -210,3 +210,12 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
         }
     }
 }
+
+/// Three quarters of such a turn are spun.
+#[test]
+fn the_wait_for_intended_starts_is_no_time_of_operations() {
+    let mut stage = Stage::new("ue-signalling", 200);
+    let ran = stage.run(&Turn { rate: Some(5_000.0), ..turn(1_000, 1) }).unwrap();
+    let wall_ns = ran.ended_ns - ran.began_ns;
+    assert!(ran.cpu_ns > 0 && ran.cpu_ns < wall_ns / 2, "{} of {wall_ns} ns", ran.cpu_ns);
+}
