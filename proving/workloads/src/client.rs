@@ -1,10 +1,11 @@
 //! A client process: connects to its target, loads its records, runs its turns, verifies.
 
 use crate::access::Connection;
+use crate::chance::seed_of;
 use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
 use crate::result::CUT;
-use crate::schedule::Schedule;
+use crate::schedule::{Phase, Schedule};
 use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
 use crate::wait::{Waits, thread_ns};
@@ -187,10 +188,11 @@ impl Client {
             let connection = self.target.connect(&self.plan.address, &schema)?;
             self.connection = Box::new(Faulty::often(connection, fault));
         }
+        // Its megabytes are asked for before the common begin, not after.
+        let mut meter = Meter::new(turn.at_ns.max(monotonic_ns()));
         Waits::default().until(turn.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
-        let mut meter = Meter::new(began_ns);
         let waits = match turn.rate {
             Some(rate) => self.open(turn, rate, &mut meter, output)?,
             None => self.closed(turn, &mut meter, output)?,
@@ -251,8 +253,11 @@ impl Client {
         output: &mut impl Write,
     ) -> Result<Waits> {
         let (mut teller, mut waits) = (Teller::new(), Waits::default());
-        let seed = turn.seed.wrapping_add(self.plan.client as u64);
-        let mut schedule = Schedule::new(turn.arrivals, rate, seed, monotonic_ns());
+        let Plan { client, clients, .. } = self.plan;
+        let seed = seed_of(turn.seed, client as u64, turn.number);
+        let start_ns = if turn.at_ns == 0 { monotonic_ns() } else { turn.at_ns };
+        let mut schedule = Schedule::new(turn.arrivals, rate, seed, start_ns)
+            .in_phase(Phase { client, clients }, monotonic_ns());
         let mut done = 0;
         let mut due = Vec::with_capacity(turn.depth);
         while done < turn.ops {

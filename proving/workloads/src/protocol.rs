@@ -73,12 +73,14 @@ pub struct Turn {
     pub rate: Option<f64>,
     /// How the intended starts of an open loop follow each other.
     pub arrivals: Arrivals,
-    /// Where their chance comes from.
+    /// Where their chance comes from, with the client's number and the turn's.
     pub seed: u64,
+    /// Which turn of the target this is, from 0: rounds first, then what a ramp tries.
+    pub number: u64,
     /// Pause between operations of a closed loop, in microseconds.
     pub think_us: u64,
-    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; in the past: at
-    /// once.
+    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; 0: at once. In an
+    /// open loop intervals are counted from it, and each client has its own phase.
     pub at_ns: u64,
 }
 

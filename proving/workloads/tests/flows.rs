@@ -235,6 +235,38 @@ fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() 
     }
 }
 
+/// What `count` operations of a client are, by their classes.
+fn classes_of(blueprint: &dyn Blueprint, client: usize, count: usize) -> Vec<usize> {
+    let (variant, _) = blueprint.variants().first().unwrap();
+    let parameters = parameters(blueprint, variant, 4_000);
+    let mut null =
+        targets::named("null").unwrap().connect("null", &blueprint.schema(&parameters)).unwrap();
+    let mut workload = blueprint.client(&parameters, client, 4).unwrap();
+    load(workload.as_mut(), null.as_mut());
+    let mut class = || {
+        let tally = run(workload.as_mut(), null.as_mut(), 1, 1);
+        tally.classes.iter().position(|count| *count > 0).unwrap()
+    };
+    (0..count).map(|_| class()).collect()
+}
+
+#[test]
+fn no_two_clients_do_the_same_in_the_same_order() {
+    /// Operations that are equal by chance once in 2^60 at the least.
+    const LENGTH: usize = 60;
+    for name in ["ue-signalling", "tatp", "sgw-session", "ycsb"] {
+        let blueprint = workloads::named(name).unwrap();
+        let mut seen = std::collections::BTreeMap::new();
+        for client in 0..4 {
+            let classes = classes_of(blueprint.as_ref(), client, 1_500);
+            for window in classes.windows(LENGTH) {
+                let other = *seen.entry(window.to_vec()).or_insert(client);
+                assert_eq!(other, client, "{name}: clients {other} and {client} do the same");
+            }
+        }
+    }
+}
+
 #[test]
 fn parameters_that_do_not_fit_are_refused() {
     for blueprint in workloads::all() {

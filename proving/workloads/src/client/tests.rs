@@ -185,7 +185,8 @@ impl Stage {
 }
 
 fn turn(ops: u64, depth: usize) -> Turn {
-    Turn { ops, depth, rate: None, arrivals: Arrivals::Constant, seed: 1, think_us: 0, at_ns: 0 }
+    let arrivals = Arrivals::Constant;
+    Turn { ops, depth, rate: None, arrivals, seed: 1, number: 0, think_us: 0, at_ns: 0 }
 }
 
 fn operations(class: &ClassResult) -> u64 {

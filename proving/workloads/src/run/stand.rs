@@ -21,6 +21,8 @@ pub(super) struct Stand<'a> {
     desk: &'a Desk<'a>,
     target: &'a dyn Target,
     running: Option<Running>,
+    /// Turns that its clients had.
+    turns: u64,
     pub(super) result: TargetResult,
 }
 
@@ -54,7 +56,7 @@ impl<'a> Stand<'a> {
             reconnects: 0,
             invalid: Vec::new(),
         };
-        Self { desk, target: target.as_ref(), running: None, result }
+        Self { desk, target: target.as_ref(), running: None, turns: 0, result }
     }
 
     /// Starts the database and its clients.
@@ -130,7 +132,6 @@ impl<'a> Stand<'a> {
             let ops = stand.ops(drive, before.elapsed().as_secs_f64());
             bar.0.phase("running");
             let turn = stand.turn(drive, ops);
-            let turn = Turn { seed: turn.seed.wrapping_add(round as u64), ..turn };
             let is_middle = round == drive.rounds / 2;
             let left = (is_middle && stand.is_to_be_killed()).then_some(ops * clients / 2);
             let done = measured(running, &turn, left, &mut bar)?;
@@ -147,14 +148,16 @@ impl<'a> Stand<'a> {
         });
     }
 
-    /// A turn of so many operations of each client, driven as the rounds are.
-    fn turn(&self, drive: &Drive, ops: u64) -> Turn {
+    /// The next turn, of so many operations of each client, driven as the rounds are.
+    fn turn(&mut self, drive: &Drive, ops: u64) -> Turn {
+        self.turns += 1;
         Turn {
             ops,
             depth: drive.depth,
             rate: drive.rate.map(|rate| rate / to_f64(drive.clients as u64)),
             arrivals: drive.arrivals,
             seed: self.desk.parameters.seed,
+            number: self.turns - 1,
             think_us: drive.think_us,
             at_ns: 0,
         }
@@ -173,23 +176,26 @@ impl<'a> Stand<'a> {
         crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
     }
 
+    /// What a closed loop without pauses does: the rounds have told it, or one more turn does.
+    fn closed_rate(&mut self, running: &mut Running, drive: &Drive) -> Result<f64> {
+        if let Some(rate) = ramp::closed_rate(drive, &self.result.rounds) {
+            return Ok(rate);
+        }
+        let ops = ramp::closed_ops(drive, &self.result.rounds);
+        let turn = self.turn(drive, ops);
+        let turn = Turn { rate: None, think_us: 0, ..turn };
+        let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
+        self.result.reconnects += reconnects;
+        Ok(round.rate())
+    }
+
     /// Finds the highest rate whose p99 stays below a bound.
     pub(super) fn climb(&mut self, drive: &Drive, bound_ns: u64) {
         self.attempt("climbing", |stand, running| {
             let title = format!("{}, ramp", stand.target.name());
             let bar = stand.desk.display.begin(title, ramp::POINTS_MAX as u64);
-            let rounds = &stand.result.rounds;
-            let closed = match ramp::closed_rate(drive, rounds) {
-                Some(closed) => closed,
-                None => {
-                    bar.phase("a closed loop");
-                    let turn = stand.turn(drive, ramp::closed_ops(drive, rounds));
-                    let turn = Turn { rate: None, think_us: 0, ..turn };
-                    let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
-                    stand.result.reconnects += reconnects;
-                    round.rate()
-                }
-            };
+            bar.phase("a closed loop");
+            let closed = stand.closed_rate(running, drive)?;
             let mut climb = ramp::Climb::new(closed, bound_ns);
             while let Some(Step { offered, ops }) = climb.next() {
                 bar.phase(&format!("{}/s", rate_text(offered)));
