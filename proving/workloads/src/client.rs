@@ -145,23 +145,25 @@ impl Client {
 
     #[cold]
     fn recover(&mut self, error: Error, count: usize, tally: &mut Tally) -> Result<()> {
-        let is_lost = matches!(error, Error::Backend { .. } | Error::System { .. });
-        if !is_lost || self.reconnects >= self.plan.reconnects {
+        // A server that answers with an error is there, and has to be told of.
+        if !self.connection.is_lost() || self.reconnects >= self.plan.reconnects {
             return Err(error);
         }
         self.reconnects += 1;
         let schema = self.blueprint.schema(&self.plan.parameters);
         let mut last = error;
         for _ in 0..RECONNECT_TRIES {
-            let connected = self.target.connect(&self.plan.address, &schema);
-            let settled = connected.and_then(|connection| {
-                self.connection = connection;
-                self.workload.settle(self.connection.as_mut())
-            });
-            match settled {
-                Ok(()) => {
-                    self.count_cut(count, tally);
-                    return Ok(());
+            match self.target.connect(&self.plan.address, &schema) {
+                Ok(fresh) => {
+                    self.connection = self.connection.renewed(fresh);
+                    match self.workload.settle(self.connection.as_mut()) {
+                        Ok(()) => {
+                            self.count_cut(count, tally);
+                            return Ok(());
+                        }
+                        Err(e) if self.connection.is_lost() => last = e,
+                        Err(e) => return Err(e),
+                    }
                 }
                 Err(e @ (Error::Backend { .. } | Error::System { .. })) => last = e,
                 Err(e) => return Err(e),

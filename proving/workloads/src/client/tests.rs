@@ -6,6 +6,7 @@ use crate::access::{
 };
 use crate::chance::Spread;
 use crate::parameters::{Arrivals, Parameters};
+use crate::protocol::Fault;
 use crate::result::ClassResult;
 use crate::targets::region::RegionConnection;
 use crate::targets::{Abilities, Database, Need, region::RegionTarget};
@@ -13,11 +14,12 @@ use nearstate_store::{CreateOptions, Region};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A region whose connections break when so many writes more have come.
+/// A region whose connections break, or answer with an error, when so many writes more have come.
 #[derive(Clone, Debug)]
 struct Frail {
     path: String,
     left: Rc<Cell<u64>>,
+    answers: Rc<Cell<bool>>,
 }
 
 impl Target for Frail {
@@ -39,21 +41,22 @@ impl Target for Frail {
 
     fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
         let inner = RegionConnection::open(&self.path, schema)?;
-        Ok(Box::new(FrailConnection { inner, left: self.left.clone(), is_broken: false }))
+        Ok(Box::new(FrailConnection { inner, of: self.clone(), is_broken: false }))
     }
 }
 
 #[derive(Debug)]
 struct FrailConnection {
     inner: RegionConnection,
-    left: Rc<Cell<u64>>,
+    of: Frail,
     is_broken: bool,
 }
 
 impl FrailConnection {
     fn write<T>(&mut self, write: impl FnOnce(&mut RegionConnection) -> Result<T>) -> Result<T> {
-        self.is_broken |= self.left.get() == 1;
-        self.left.set(self.left.get().saturating_sub(1));
+        let left = &self.of.left;
+        self.is_broken |= left.get() == 1;
+        left.set(left.get().saturating_sub(1));
         if self.is_broken {
             return Err(Error::Backend { detail: "it breaks now".to_owned() });
         }
@@ -107,6 +110,10 @@ impl Access for FrailConnection {
 }
 
 impl Connection for FrailConnection {
+    fn is_lost(&self) -> bool {
+        self.is_broken && !self.of.answers.get()
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         self.inner.transact(body)
     }
@@ -130,7 +137,7 @@ impl Connection for FrailConnection {
 struct Stage {
     _folder: tempfile::TempDir,
     client: Client,
-    left: Rc<Cell<u64>>,
+    frail: Frail,
 }
 
 impl Stage {
@@ -141,8 +148,9 @@ impl Stage {
         let blueprint = workloads::named(workload).unwrap();
         let variant = blueprint.variants().first().unwrap().0.to_owned();
         let parameters = Parameters { records, variant, spread: Spread::Uniform, seed: 5 };
-        let left = Rc::new(Cell::new(0));
-        let target = Frail { path: path.display().to_string(), left: left.clone() };
+        let frail =
+            Frail { path: path.display().to_string(), left: Rc::default(), answers: Rc::default() };
+        let target = frail.clone();
         let schema = blueprint.schema(&parameters);
         let connection = target.connect("", &schema).unwrap();
         let generator = blueprint.client(&parameters, 0, 1).unwrap();
@@ -167,7 +175,7 @@ impl Stage {
             reconnects: 0,
         };
         client.load(&mut Vec::new()).unwrap();
-        Self { _folder: folder, client, left }
+        Self { _folder: folder, client, frail }
     }
 
     fn run(&mut self, turn: &Turn) -> Result<Ran> {
@@ -200,7 +208,7 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
     for workload in ["ue-signalling", "sgw-session", "mme-update"] {
         for depth in [1, 8] {
             let mut stage = Stage::new(workload, 200);
-            stage.left.set(50);
+            stage.frail.left.set(50);
             let ran = stage.run(&turn(400, depth)).unwrap();
             assert_eq!((ran.ops, ran.reconnects), (400, 1), "{workload}");
             let cut: Vec<_> = ran.classes.iter().filter(|class| class.name == CUT).collect();
@@ -210,6 +218,29 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
             assert_eq!(ran.classes.last().map(|class| class.name.as_str()), Some(CUT));
         }
     }
+}
+
+#[test]
+fn an_answer_that_is_an_error_is_no_lost_connection() {
+    let mut stage = Stage::new("ue-signalling", 200);
+    stage.frail.answers.set(true);
+    stage.frail.left.set(50);
+    let e = stage.run(&turn(400, 1)).unwrap_err();
+    assert!(e.to_string().contains("it breaks now"), "{e}");
+    assert_eq!(stage.client.reconnects, 0);
+}
+
+/// A planted fault happens every 300 writes: its first time here is after the reconnect.
+#[test]
+fn a_planted_fault_is_still_there_after_a_reconnect() {
+    let mut stage = Stage::new("sgw-session", 200);
+    stage.client.plan.fault = Some(Fault::LostUpdate);
+    stage.frail.left.set(200);
+    let ran = stage.run(&turn(1_000, 1)).unwrap();
+    assert_eq!(ran.reconnects, 1);
+    let connection = stage.client.connection.as_mut();
+    let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+    assert!(verdict.wrong > 0, "the fault went with the connection");
 }
 
 /// Three quarters of such a turn are spun.
