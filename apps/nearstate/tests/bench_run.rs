@@ -92,13 +92,16 @@ fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
 }
 
 #[test]
-fn a_redis_that_is_killed_makes_the_run_invalid() {
-    let (output, text, errors) = run("lost", &["--targets", "redis", "--kill", "redis", "--json"]);
-    assert!(!output.status.success());
-    assert!(errors.contains("does not count"), "{errors}");
-    let run = parsed(&text);
-    assert!(run["invalid"][0].as_str().unwrap().contains("loses all of them"), "{text}");
-    is_clean("lost");
+fn every_target_that_says_so_comes_back() {
+    for name in ["node-unix", "node-ring"] {
+        let words =
+            ["--targets", name, "--kill", name, "--ops", "20000", "--rounds", "1", "--json"];
+        let (output, text, errors) = run("back", &words);
+        assert!(output.status.success(), "{errors}{text}");
+        let target = &parsed(&text)["targets"][0];
+        assert_eq!((&target["reconnects"], &target["verdict"]["wrong"]), (&1.into(), &0.into()));
+    }
+    is_clean("back");
 }
 
 #[test]
@@ -148,10 +151,13 @@ fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
 
 #[test]
 fn what_cannot_be_is_refused_with_what_would_help() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--targets", "regoin"], "give one of region"),
         (&["--variant", "blind"], "blind-delta"),
         (&["--targets", "region", "--kill", "node"], "not among the targets"),
+        (&["--targets", "redis", "--kill", "redis"], "give one of node-ring, node, node-unix"),
+        (&["--targets", "region", "--kill", "region"], "give one of node-ring, node, node-unix"),
+        (&["--targets", "region", "--arrivals", "poisson"], "--ramp"),
         (&["--records", "3", "--clients", "4"], "give more --records"),
         (&["--rate", "0"], "0.1 to 1000000000"),
         (&["--targets", "region", "--ramp", "5"], "200us"),
@@ -161,6 +167,7 @@ fn what_cannot_be_is_refused_with_what_would_help() {
         let (output, _, errors) = run("refused", words);
         assert!(!output.status.success(), "{words:?}");
         assert!(errors.contains(help), "{words:?}: {errors}");
+        assert!(!errors.contains("loading"), "{words:?}: {errors}");
     }
     let (_, _, errors) = {
         let output =

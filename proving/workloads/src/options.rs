@@ -100,7 +100,8 @@ pub struct Options {
     pub reconnects: u64,
 
     /// Kill this target's server half way through the middle round (SIGKILL) and start it again;
-    /// clients reconnect and go on
+    /// clients reconnect and go on. For servers whose records outlive them: node, node-unix,
+    /// node-ring
     #[arg(long, value_name = "TARGET")]
     pub kill: Option<String>,
 

@@ -33,12 +33,12 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, blueprint.as_ref())?;
     let chosen = choose(options)?;
-    if let Some(name) = &options.kill
-        && !chosen.iter().any(|one| one.target.name() == name)
-    {
-        return Err(Error::BadArgument {
+    if let Some(name) = &options.kill {
+        let victim = chosen.iter().find(|one| one.target.name() == name);
+        let victim = victim.ok_or_else(|| Error::BadArgument {
             detail: format!("--kill {name}: it is not among the targets of this run"),
-        });
+        })?;
+        targets::can_be_killed(victim.target.as_ref())?;
     }
     let machine = Machine::look();
     let pinning = pinning(options);
