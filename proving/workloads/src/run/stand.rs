@@ -7,6 +7,7 @@ use crate::processes;
 use crate::protocol::{Plan, Ran, Turn};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::targets::{Database, Need, Target, Way};
+use crate::workloads::Wishes;
 use nearstate_bench::stat::Latencies;
 use nearstate_bench::table::{latency_text, rate_text};
 use nearstate_model::Result;
@@ -36,16 +37,11 @@ impl<'a> Stand<'a> {
     #[expect(clippy::borrowed_box, reason = "the box is where the target lives")]
     pub(super) fn new(desk: &'a Desk<'a>, target: &'a Box<dyn Target>, version: &str) -> Self {
         let wishes = desk.blueprint.wishes(&desk.parameters);
-        let words = |way: &Way| match way {
-            Way::Native => "native".to_owned(),
-            Way::Emulated(how) => format!("emulated: {how}"),
-            Way::Declined(why) => format!("no: {why}"),
-        };
-        let ways = wished(wishes, &target.abilities());
+        let layout = desk.options.layout.as_deref();
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
-            ways: ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect(),
+            ways: ways_of(target.as_ref(), wishes, layout),
             declined: None,
             loaded: (0, 0),
             rounds: Vec::new(),
@@ -256,6 +252,17 @@ impl<'a> Stand<'a> {
     }
 }
 
+/// How a target has what a workload wishes for, in words.
+fn ways_of(target: &dyn Target, wishes: Wishes, layout: Option<&str>) -> Vec<(String, String)> {
+    let words = |way: &Way| match way {
+        Way::Native => "native".to_owned(),
+        Way::Emulated(how) => format!("emulated: {how}"),
+        Way::Declined(why) => format!("no: {why}"),
+    };
+    let ways = wished(wishes, &target.abilities_in(layout));
+    ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect()
+}
+
 /// One turn, with the time that the target's processes took; and the reconnects. After `kill_after`
 /// operations the target's server is killed and started again.
 fn measured(
@@ -399,4 +406,23 @@ struct Quiet;
 
 impl Listener for Quiet {
     fn progress(&mut self, _: u64, _: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::geode::GeodeTarget;
+
+    #[test]
+    fn what_a_target_can_do_is_told_of_the_layout_it_runs_in() {
+        let wishes = Wishes { transaction: true, ..Wishes::default() };
+        let of = |layout| ways_of(&GeodeTarget, wishes, layout).remove(0);
+        let (name, one) = of(None);
+        assert_eq!(name, "transactions");
+        assert!(!one.starts_with("no: "), "one server: {one}");
+        for layout in ["zones", "partitioned:2:1"] {
+            let (_, way) = of(Some(layout));
+            assert!(way.starts_with("no: "), "{layout}: {way}");
+        }
+    }
 }
