@@ -1,6 +1,8 @@
 //! What the orchestrator and a client process say to each other: one JSON object a line, over the
 //! client's standard input and output. So a client may be a program in another language.
 
+pub use crate::parameters::Fault;
+
 use crate::parameters::{Arrivals, Parameters};
 use crate::result::{Check, ClassResult, Slice, Verdict};
 use nearstate_model::{Error, Result};
@@ -48,18 +50,6 @@ pub struct Plan {
     pub reconnects: u64,
     /// A fault that is planted to see whether it is noticed.
     pub fault: Option<Fault>,
-}
-
-/// A fault of a store, planted between client and target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fault {
-    /// One write is answered as done but is not.
-    LostUpdate,
-    /// One read is answered with the bytes of another record.
-    WrongAnswer,
-    /// One write is answered late.
-    Stall,
 }
 
 /// One turn of a client.

@@ -1,7 +1,7 @@
 //! What a run found out, as it is saved, compared and shown. The fields are the file's format:
 //! [`FORMAT`] changes with their meaning.
 
-use crate::parameters::{Arrivals, Parameters};
+use crate::parameters::{Arrivals, Fault, Parameters};
 use nearstate_bench::stat::Latencies;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -76,6 +76,22 @@ pub struct Drive {
     pub think_us: u64,
     /// Processors of the clients and of the servers, where they were kept apart.
     pub pinning: Option<(Vec<usize>, Vec<usize>)>,
+    /// How targets that have several layouts keep their records; `None`: as each does by itself.
+    /// This and what follows is missing in older files, which knew nothing of it.
+    #[serde(default)]
+    pub layout: Option<String>,
+    /// The target whose server was killed in the middle round.
+    #[serde(default)]
+    pub kill: Option<String>,
+    /// What was planted between clients and targets.
+    #[serde(default)]
+    pub fault: Option<Fault>,
+    /// Seconds that a round was to last at the most, with fewer operations for slow targets.
+    #[serde(default)]
+    pub round_time_s: Option<f64>,
+    /// The bound of the ramp's p99, in nanoseconds.
+    #[serde(default)]
+    pub ramp_p99_ns: Option<u64>,
 }
 
 /// The machine's own unsteadiness: a loop of fixed work, done many times.

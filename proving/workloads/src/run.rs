@@ -254,6 +254,11 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         arrivals: options.arrivals,
         think_us: options.think_us,
         pinning,
+        layout: options.layout.clone(),
+        kill: options.kill.clone(),
+        fault: options.fault,
+        round_time_s: options.round_time,
+        ramp_p99_ns: options.ramp,
     }
 }
 

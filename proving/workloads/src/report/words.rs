@@ -6,7 +6,7 @@ use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
-use crate::result::{About, CUT, Noise, Run};
+use crate::result::{About, CUT, Drive, Noise, Run};
 use nearstate_bench::table::{latency_text, rate_text};
 use std::fmt::Write as _;
 
@@ -55,16 +55,15 @@ pub(super) fn drive(run: &Run) -> String {
     let _ = match (drive.rate, drive.think_us) {
         (Some(rate), _) => {
             let rate = rate_text(rate);
-            let arrivals = match drive.arrivals {
-                Arrivals::Constant => "at equal distances",
-                Arrivals::Poisson => "at random (Poisson)",
-                Arrivals::Bursts => "in bursts",
-            };
+            let arrivals = arrivals(drive.arrivals);
             write!(out, "; open loop at {rate} op/s {arrivals}, latency from the intended start")
         }
         (None, 0) => write!(out, "; closed loop"),
         (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
     };
+    for more in further(drive) {
+        let _ = write!(out, "; {more}");
+    }
     let _ = match &drive.pinning {
         Some((clients, servers)) => {
             write!(out, "; clients on processors {clients:?}, servers on {servers:?}")
@@ -72,6 +71,27 @@ pub(super) fn drive(run: &Run) -> String {
         None => write!(out, "; no process is bound to a processor"),
     };
     out
+}
+
+const fn arrivals(arrivals: Arrivals) -> &'static str {
+    match arrivals {
+        Arrivals::Constant => "at equal distances",
+        Arrivals::Poisson => "at random (Poisson)",
+        Arrivals::Bursts => "in bursts",
+    }
+}
+
+/// What most runs have not.
+fn further(drive: &Drive) -> Vec<String> {
+    let ramp = drive.ramp_p99_ns.map(|bound_ns| {
+        let bound = latency_text(as_f64(bound_ns));
+        format!("then a ramp {}, for a p99 below {bound}", arrivals(drive.arrivals))
+    });
+    let round = drive.round_time_s.map(|seconds| format!("rounds of {seconds} s at the most"));
+    let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
+    let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
+    let fault = drive.fault.map(|fault| format!("fault planted: {fault:?}"));
+    [round, ramp, layout, kill, fault].into_iter().flatten().collect()
 }
 
 /// What speaks against the whole run.
