@@ -43,11 +43,11 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
             detail: "this program's part is started by `nearstate bench run`".to_owned(),
         });
     };
-    if let Some(cpu) = plan.cpu {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        // On a machine without that processor the client runs where it may.
-        let _ = sched_setaffinity(None, &set);
+    if let Some(cpu) = plan.cpu
+        && let Err(why) = stay_on(cpu)
+    {
+        // It runs all the same, but whoever reads its figures has to know.
+        say(output, &Said::Unbound(why))?;
     }
     let mut client = Client::new(plan)?;
     say(output, &Said::Ready)?;
@@ -63,6 +63,19 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Keeps this thread on one processor; else says why it is not there.
+fn stay_on(cpu: usize) -> std::result::Result<(), String> {
+    let away = |why: &str| {
+        format!("not bound to processor {cpu} ({why}): it may have shared one with the servers")
+    };
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(away("no machine has so many"));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|e| away(&e.to_string()))
 }
 
 struct Client {

@@ -78,6 +78,8 @@ pub struct Turn {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Said {
+    /// Before the first [`Said::Ready`], if it is not on the processor that it was given: why.
+    Unbound(String),
     /// Connected.
     Ready,
     /// So much has been done since the last word, with this p99 in nanoseconds.

@@ -251,3 +251,25 @@ fn the_wait_for_intended_starts_is_no_time_of_operations() {
     let wall_ns = ran.ended_ns - ran.began_ns;
     assert!(ran.cpu_ns > 0 && ran.cpu_ns < wall_ns / 2, "{} of {wall_ns} ns", ran.cpu_ns);
 }
+
+/// What a client of the null target says first if it is to run on this processor.
+fn first_words(cpu: Option<usize>) -> Vec<Said> {
+    let stage = Stage::new("ue-signalling", 10);
+    let plan = Plan { target: "null".to_owned(), cpu, ..stage.client.plan.clone() };
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    say(&mut input, &Ask::Plan(plan)).unwrap();
+    serve(input.as_slice(), &mut output).unwrap();
+    let mut heard = output.as_slice();
+    std::iter::from_fn(|| hear(&mut heard).unwrap()).collect()
+}
+
+#[test]
+fn a_client_that_cannot_be_bound_to_its_processor_says_so_and_goes_on() {
+    assert_eq!(first_words(None), [Said::Ready]);
+    // A processor that no machine has, and one that this one has not.
+    for cpu in [usize::MAX, CpuSet::MAX_CPU - 1] {
+        let words = first_words(Some(cpu));
+        let [Said::Unbound(why), Said::Ready] = words.as_slice() else { panic!("{words:?}") };
+        assert!(why.contains(&format!("not bound to processor {cpu}")), "{why}");
+    }
+}

@@ -24,6 +24,8 @@ pub(super) struct Stand<'a> {
     running: Option<Running>,
     /// Turns that its clients had.
     turns: u64,
+    /// Clients that run elsewhere than they were to.
+    pub(super) unbound: Vec<String>,
     pub(super) result: TargetResult,
 }
 
@@ -52,13 +54,20 @@ impl<'a> Stand<'a> {
             reconnects: 0,
             invalid: Vec::new(),
         };
-        Self { desk, target: target.as_ref(), running: None, turns: 0, result }
+        Self { desk, target: target.as_ref(), running: None, turns: 0, unbound: Vec::new(), result }
     }
 
-    /// Starts the database and its clients.
+    /// Starts the database and its clients; says which of these are not where they were to run.
     pub(super) fn start(&mut self, need: &Need) {
         match self.try_start(need) {
-            Ok(running) => self.running = Some(running),
+            Ok(mut running) => {
+                let name = self.target.name();
+                for why in running.herd.unbound.drain(..) {
+                    self.desk.display.say(&format!("  {name}: {why}"));
+                    self.unbound.push(format!("{name}: {why}"));
+                }
+                self.running = Some(running);
+            }
             Err(e) => self.result.invalid.push(format!("could not be started: {e}")),
         }
     }
