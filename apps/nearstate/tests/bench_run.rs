@@ -200,6 +200,28 @@ fn what_the_generator_costs_is_measured_and_not_held_against_anybody() {
     is_clean("null");
 }
 
+#[test]
+fn every_target_with_tags_finds_ues_by_their_gutis() {
+    let targets = "region,node,node-ring,redis,lmdb,memcached";
+    for depth in ["1", "8"] {
+        let words = ["--variant", "tagged", "--targets", targets, "--depth", depth, "--json"];
+        let (output, text, errors) = run("tagged", &words);
+        assert!(output.status.success(), "{errors}{text}");
+        for target in parsed(&text)["targets"].as_array().unwrap() {
+            if target["name"] == "memcached" {
+                assert!(target["declined"].as_str().unwrap().contains("tag"), "{target}");
+                continue;
+            }
+            assert_eq!(target["verdict"]["records"], 400, "{target}");
+            assert_eq!(target["verdict"]["wrong"], 0, "{target}");
+            let checks = target["checks"].as_array().unwrap();
+            let finds = checks.iter().find(|check| check["name"] == "share of UEs found by GUTI");
+            assert!(finds.unwrap()["found"].as_f64().unwrap() > 0.3, "{target}");
+        }
+    }
+    is_clean("tagged");
+}
+
 /// The rounds pause for a millisecond after each operation, which says nothing of the store: a ramp
 /// that took theirs for its rate would try some hundred operations a second.
 #[test]
