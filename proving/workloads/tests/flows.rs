@@ -144,6 +144,24 @@ fn a_region_holds_what_the_model_says() {
     });
 }
 
+/// The only workload that changes tags of a record that stays.
+#[test]
+fn ues_are_found_by_the_tags_that_their_changes_left() {
+    let blueprint = workloads::named("ue-signalling").unwrap();
+    let parameters = parameters(blueprint.as_ref(), "tagged", 600);
+    for depth in [1, 7] {
+        let store = Store::new();
+        let mut connection = store.connect(blueprint.as_ref(), &parameters);
+        let mut workload = blueprint.client(&parameters, 0, 1).unwrap();
+        load(workload.as_mut(), &mut connection);
+        run(workload.as_mut(), &mut connection, 3500, depth);
+        let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
+        assert_eq!((verdict.records, verdict.wrong), (600, 0), "{:?}", verdict.examples);
+        let finds = workload.checks().into_iter().find(|check| check.name.contains("by GUTI"));
+        assert!(finds.is_some_and(|check| check.found > 0.3), "nobody was looked for");
+    }
+}
+
 #[test]
 fn a_lost_update_is_found_by_every_workload_that_writes() {
     each(600, |blueprint, parameters| {
