@@ -85,17 +85,23 @@ fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
     let target = &parsed(&text)["targets"][0];
     assert_eq!(target["reconnects"], 1, "{errors}");
     assert_eq!(target["verdict"]["wrong"], 0);
+    let classes = target["rounds"][0]["classes"].as_array().unwrap().clone();
+    let cut = classes.iter().find(|class| class["name"] == "cut by a reconnect").unwrap();
+    assert_eq!(cut["latencies"].as_array().unwrap().len(), 1, "one was on its way: {cut}");
     is_clean("killed");
 }
 
 #[test]
-fn a_redis_that_is_killed_makes_the_run_invalid() {
-    let (output, text, errors) = run("lost", &["--targets", "redis", "--kill", "redis", "--json"]);
-    assert!(!output.status.success());
-    assert!(errors.contains("does not count"), "{errors}");
-    let run = parsed(&text);
-    assert!(run["invalid"][0].as_str().unwrap().contains("loses all of them"), "{text}");
-    is_clean("lost");
+fn every_target_that_says_so_comes_back() {
+    for name in ["node-unix", "node-ring"] {
+        let words =
+            ["--targets", name, "--kill", name, "--ops", "20000", "--rounds", "1", "--json"];
+        let (output, text, errors) = run("back", &words);
+        assert!(output.status.success(), "{errors}{text}");
+        let target = &parsed(&text)["targets"][0];
+        assert_eq!((&target["reconnects"], &target["verdict"]["wrong"]), (&1.into(), &0.into()));
+    }
+    is_clean("back");
 }
 
 #[test]
@@ -145,10 +151,13 @@ fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
 
 #[test]
 fn what_cannot_be_is_refused_with_what_would_help() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--targets", "regoin"], "give one of region"),
         (&["--variant", "blind"], "blind-delta"),
         (&["--targets", "region", "--kill", "node"], "not among the targets"),
+        (&["--targets", "redis", "--kill", "redis"], "give one of node-ring, node, node-unix"),
+        (&["--targets", "region", "--kill", "region"], "give one of node-ring, node, node-unix"),
+        (&["--targets", "region", "--arrivals", "poisson"], "--ramp"),
         (&["--records", "3", "--clients", "4"], "give more --records"),
         (&["--rate", "0"], "0.1 to 1000000000"),
         (&["--targets", "region", "--ramp", "5"], "200us"),
@@ -158,6 +167,7 @@ fn what_cannot_be_is_refused_with_what_would_help() {
         let (output, _, errors) = run("refused", words);
         assert!(!output.status.success(), "{words:?}");
         assert!(errors.contains(help), "{words:?}: {errors}");
+        assert!(!errors.contains("loading"), "{words:?}: {errors}");
     }
     let (_, _, errors) = {
         let output =
@@ -188,6 +198,44 @@ fn what_the_generator_costs_is_measured_and_not_held_against_anybody() {
     let output = command.output().expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     is_clean("null");
+}
+
+#[test]
+fn every_target_with_tags_finds_ues_by_their_gutis() {
+    let targets = "region,node,node-ring,redis,lmdb,memcached";
+    for depth in ["1", "8"] {
+        let words = ["--variant", "tagged", "--targets", targets, "--depth", depth, "--json"];
+        let (output, text, errors) = run("tagged", &words);
+        assert!(output.status.success(), "{errors}{text}");
+        for target in parsed(&text)["targets"].as_array().unwrap() {
+            if target["name"] == "memcached" {
+                assert!(target["declined"].as_str().unwrap().contains("tag"), "{target}");
+                continue;
+            }
+            assert_eq!(target["verdict"]["records"], 400, "{target}");
+            assert_eq!(target["verdict"]["wrong"], 0, "{target}");
+            let checks = target["checks"].as_array().unwrap();
+            let finds = checks.iter().find(|check| check["name"] == "share of UEs found by GUTI");
+            assert!(finds.unwrap()["found"].as_f64().unwrap() > 0.3, "{target}");
+        }
+    }
+    is_clean("tagged");
+}
+
+/// The rounds pause for a millisecond after each operation, which says nothing of the store: a ramp
+/// that took theirs for its rate would try some hundred operations a second.
+#[test]
+fn a_ramp_begins_at_what_the_store_can_do_however_the_rounds_were_driven() {
+    let words = ["--targets", "null", "--ramp", "1us", "--arrivals", "poisson", "--json"];
+    let words: Vec<&str> =
+        words.into_iter().chain(["--think-us", "1000", "--ops", "300"]).collect();
+    let (output, text, errors) = run("ramp", &words);
+    assert!(output.status.success(), "{errors}");
+    let ramp = parsed(&text)["targets"][0]["ramp"].clone();
+    let offered = ramp.as_array().unwrap().iter().filter_map(|point| point["offered"].as_f64());
+    let highest = offered.fold(0.0, f64::max);
+    assert!(highest > 5_000.0, "{highest} op/s were the most");
+    is_clean("ramp");
 }
 
 #[test]

@@ -230,6 +230,19 @@ pub trait Connection: Access {
         false
     }
 
+    /// Whether the way to the store broke: it answers nothing any more, and what was on its way may
+    /// or may not have been done. Not after an answer that is an error, or no answer at all: a
+    /// store that says such things is not measured.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Takes `fresh`, a new connection to the same database, for one that was lost: what stands
+    /// between the client and its store stays.
+    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+        fresh
+    }
+
     /// Runs `body` as one transaction: all of its writes or none, on records that nobody changed
     /// between its reads and its commit. Runs it again after a conflict. An error that `body`
     /// returns aborts it and comes back.
@@ -324,6 +337,14 @@ impl<T: Access + ?Sized> Access for Box<T> {
 impl<T: Connection + ?Sized> Connection for Box<T> {
     fn is_null(&self) -> bool {
         (**self).is_null()
+    }
+
+    fn is_lost(&self) -> bool {
+        (**self).is_lost()
+    }
+
+    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+        (**self).renewed(fresh)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

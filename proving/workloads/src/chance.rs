@@ -45,6 +45,13 @@ pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
 }
 
+/// The seed of a client's draws in one turn: no two pairs of client and turn share it, nor has
+/// anything else that is drawn from the same seed. A sum of the three would not do: the second
+/// client's first turn would be the first one's second.
+pub fn seed_of(seed: u64, client: u64, turn: u64) -> u64 {
+    draw(mix(seed ^ OTHER), client, turn)
+}
+
 /// A fast generator that depends on nothing but its seed: splitmix64.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
@@ -506,6 +513,23 @@ mod tests {
             let different: std::collections::BTreeSet<u64> = picked.iter().copied().collect();
             assert_eq!((picked.len(), different.len()), (count.min(20), count.min(20)));
             assert!(picked.iter().all(|record| *record < 20));
+        }
+    }
+
+    #[test]
+    fn no_two_clients_and_turns_share_a_stream_of_draws() {
+        const CLIENTS: u64 = 512;
+        const TURNS: u64 = 40;
+        let mut seen = std::collections::BTreeSet::new();
+        // Seeds that follow each other, as those of repeated runs do.
+        for seed in [1, 2] {
+            for (client, turn) in (0..CLIENTS).flat_map(|c| (0..TURNS).map(move |t| (c, t))) {
+                let mut dice = Dice::new(seed_of(seed, client, turn));
+                // One word in common would be enough: the rest follows from it.
+                for _ in 0..8 {
+                    assert!(seen.insert(dice.word()), "{seed}, {client}, {turn}");
+                }
+            }
         }
     }
 

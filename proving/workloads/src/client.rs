@@ -1,17 +1,19 @@
 //! A client process: connects to its target, loads its records, runs its turns, verifies.
 
 use crate::access::Connection;
+use crate::chance::seed_of;
 use crate::meter::Meter;
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
-use crate::schedule::Schedule;
+use crate::result::CUT;
+use crate::schedule::{Phase, Schedule};
 use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
+use crate::wait::{Waits, thread_ns};
 use crate::workloads::{self, Blueprint, Tally, Workload};
 use nearstate_bench::protocol::monotonic_ns;
 use nearstate_model::{Error, Result};
 use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
@@ -22,10 +24,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Nanoseconds between two words about progress.
 const PROGRESS_NS: u64 = 100_000_000;
-
-/// Below this the wait for an intended start is spun: waking from a sleep takes some tens of
-/// microseconds.
-const SPIN_NS: u64 = 150_000;
 
 /// The life of a client: hears what to do on `input`, tells everything on `output`.
 ///
@@ -45,11 +43,11 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
             detail: "this program's part is started by `nearstate bench run`".to_owned(),
         });
     };
-    if let Some(cpu) = plan.cpu {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        // On a machine without that processor the client runs where it may.
-        let _ = sched_setaffinity(None, &set);
+    if let Some(cpu) = plan.cpu
+        && let Err(why) = stay_on(cpu)
+    {
+        // It runs all the same, but whoever reads its figures has to know.
+        say(output, &Said::Unbound(why))?;
     }
     let mut client = Client::new(plan)?;
     say(output, &Said::Ready)?;
@@ -65,6 +63,19 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Keeps this thread on one processor; else says why it is not there.
+fn stay_on(cpu: usize) -> std::result::Result<(), String> {
+    let away = |why: &str| {
+        format!("not bound to processor {cpu} ({why}): it may have shared one with the servers")
+    };
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(away("no machine has so many"));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|e| away(&e.to_string()))
 }
 
 struct Client {
@@ -147,28 +158,25 @@ impl Client {
 
     #[cold]
     fn recover(&mut self, error: Error, count: usize, tally: &mut Tally) -> Result<()> {
-        let is_lost = matches!(error, Error::Backend { .. } | Error::System { .. });
-        if !is_lost || self.reconnects >= self.plan.reconnects {
+        // A server that answers with an error is there, and has to be told of.
+        if !self.connection.is_lost() || self.reconnects >= self.plan.reconnects {
             return Err(error);
         }
         self.reconnects += 1;
         let schema = self.blueprint.schema(&self.plan.parameters);
         let mut last = error;
         for _ in 0..RECONNECT_TRIES {
-            let connected = self.target.connect(&self.plan.address, &schema);
-            let settled = connected.and_then(|connection| {
-                self.connection = connection;
-                self.workload.settle(self.connection.as_mut())
-            });
-            match settled {
-                Ok(()) => {
-                    // Every operation of the step counts once, with the time that it took to come
-                    // back; of which class those were that had no answer is not known.
-                    let told: u32 = tally.classes.iter().sum();
-                    for _ in usize::try_from(told).unwrap_or(count)..count {
-                        tally.count(0);
+            match self.target.connect(&self.plan.address, &schema) {
+                Ok(fresh) => {
+                    self.connection = self.connection.renewed(fresh);
+                    match self.workload.settle(self.connection.as_mut()) {
+                        Ok(()) => {
+                            self.count_cut(count, tally);
+                            return Ok(());
+                        }
+                        Err(e) if self.connection.is_lost() => last = e,
+                        Err(e) => return Err(e),
                     }
-                    return Ok(());
                 }
                 Err(e @ (Error::Backend { .. } | Error::System { .. })) => last = e,
                 Err(e) => return Err(e),
@@ -178,6 +186,16 @@ impl Client {
         Err(last)
     }
 
+    /// Every operation of a step that was cut counts once, with the time that it took to come back,
+    /// and apart: that time is not what an operation of its class takes, and workloads count some
+    /// before and some after they were answered.
+    fn count_cut(&self, count: usize, tally: &mut Tally) {
+        let apart = self.blueprint.classes(&self.plan.parameters).len();
+        let Tally { bytes_out, bytes_in, .. } = *tally;
+        *tally = Tally { bytes_out, bytes_in, ..Tally::default() };
+        (0..count).for_each(|_| tally.count(apart));
+    }
+
     fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
         if let Some(fault) = self.plan.fault.take() {
             // Not while loading: what is lost there may be written over by all that follows.
@@ -185,15 +203,17 @@ impl Client {
             let connection = self.target.connect(&self.plan.address, &schema)?;
             self.connection = Box::new(Faulty::often(connection, fault));
         }
-        wait_until(turn.at_ns);
+        // Its megabytes are asked for before the common begin, not after.
+        let mut meter = Meter::new(turn.at_ns.max(monotonic_ns()));
+        Waits::default().until(turn.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
-        let mut meter = Meter::new(began_ns);
-        match turn.rate {
+        let waits = match turn.rate {
             Some(rate) => self.open(turn, rate, &mut meter, output)?,
             None => self.closed(turn, &mut meter, output)?,
-        }
+        };
         let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);
+        let cpu_ns = cpu_ns.saturating_sub(waits.cpu_ns);
         let mut ran = Ran {
             ops: meter.ops,
             began_ns,
@@ -207,13 +227,14 @@ impl Client {
             slices: Vec::new(),
         };
         let names = self.blueprint.classes(&self.plan.parameters);
-        (ran.classes, ran.slices) = meter.finish(names, ended_ns);
+        let names: Vec<&str> = names.iter().copied().chain([CUT]).collect();
+        (ran.classes, ran.slices) = meter.finish(&names, ended_ns);
         say(output, &Said::Ran(Box::new(ran)))
     }
 
     /// One operation after the other: the end of one is the begin of the next.
-    fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<()> {
-        let mut teller = Teller::new();
+    fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<Waits> {
+        let (mut teller, mut waits) = (Teller::new(), Waits::default());
         let depth = turn.depth.max(1) as u64;
         let mut done = 0;
         let watch = Watch::new(&self.clock);
@@ -231,11 +252,11 @@ impl Client {
                 teller.tell(output, || meter.last_p99())?;
             }
             if turn.think_us > 0 {
-                std::thread::sleep(Duration::from_micros(turn.think_us));
+                waits.pause(Duration::from_micros(turn.think_us));
                 begin_ns = watch.now_ns();
             }
         }
-        Ok(())
+        Ok(waits)
     }
 
     /// Operations begin when they are due, or as soon as the store lets them.
@@ -245,14 +266,17 @@ impl Client {
         rate: f64,
         meter: &mut Meter,
         output: &mut impl Write,
-    ) -> Result<()> {
-        let mut teller = Teller::new();
-        let seed = turn.seed.wrapping_add(self.plan.client as u64);
-        let mut schedule = Schedule::new(turn.arrivals, rate, seed, monotonic_ns());
+    ) -> Result<Waits> {
+        let (mut teller, mut waits) = (Teller::new(), Waits::default());
+        let Plan { client, clients, .. } = self.plan;
+        let seed = seed_of(turn.seed, client as u64, turn.number);
+        let start_ns = if turn.at_ns == 0 { monotonic_ns() } else { turn.at_ns };
+        let mut schedule = Schedule::new(turn.arrivals, rate, seed, start_ns)
+            .in_phase(Phase { client, clients }, monotonic_ns());
         let mut done = 0;
         let mut due = Vec::with_capacity(turn.depth);
         while done < turn.ops {
-            wait_until(schedule.next_ns());
+            waits.until(schedule.next_ns());
             let room = usize::try_from(turn.ops - done).unwrap_or(turn.depth).min(turn.depth);
             schedule.take_due(monotonic_ns(), room, &mut due);
             let mut tally = Tally::default();
@@ -265,7 +289,7 @@ impl Client {
                 teller.tell(output, || meter.last_p99())?;
             }
         }
-        Ok(())
+        Ok(waits)
     }
 
     fn verify(&mut self, output: &mut impl Write) -> Result<()> {
@@ -308,23 +332,5 @@ impl Teller {
     }
 }
 
-/// Waits for a moment of the monotonic clock: sleeps while it is far, spins when it is near.
-fn wait_until(at_ns: u64) {
-    loop {
-        let left_ns = at_ns.saturating_sub(monotonic_ns());
-        if left_ns == 0 {
-            return;
-        }
-        if left_ns > SPIN_NS {
-            std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS));
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-}
-
-fn thread_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
+#[cfg(test)]
+mod tests;

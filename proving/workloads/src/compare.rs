@@ -16,7 +16,7 @@ mod output;
 pub use output::{page, text};
 
 use crate::figures::{self, Class, Figures};
-use crate::result::Run;
+use crate::result::{Drive, Run};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
 
@@ -138,6 +138,9 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("offered rate", rate),
         ("microseconds between operations", drive.think_us.to_string()),
         ("bound to processors", pinning),
+        ("layout", drive.layout.clone().unwrap_or_else(|| "each target's own".to_owned())),
+        ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
+        ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| format!("{f:?}"))),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into_iter()
@@ -177,6 +180,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
     };
     let (of_a, of_b) = (&a.drive, &b.drive);
     differs("operations of a client and round", of_a.ops.to_string(), of_b.ops.to_string());
+    differs("length of a round", round_time(of_a), round_time(of_b));
     differs("warm-up", of_a.warm_up.to_string(), of_b.warm_up.to_string());
     differs("rounds", of_a.rounds.to_string(), of_b.rounds.to_string());
     let seed = |run: &Run| run.workload.parameters.seed.to_string();
@@ -201,6 +205,10 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
     }
     out.extend(noise(a, b));
     out
+}
+
+fn round_time(drive: &Drive) -> String {
+    drive.round_time_s.map_or("by operations alone".to_owned(), |s| format!("at most {s} s"))
 }
 
 /// Why a target's figures are not compared.
@@ -347,6 +355,7 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parameters::Fault;
     use crate::result::Round;
     use crate::sample::run;
 
@@ -374,6 +383,31 @@ mod tests {
             (row.target.as_str(), row.class.as_str(), row.figure) == (target, "all", figure)
         };
         &comparison.rows.iter().find(is_it).unwrap().verdict
+    }
+
+    #[test]
+    fn runs_that_were_driven_otherwise_are_not_compared_and_the_difference_is_named() {
+        let drive = || run().drive;
+        let (layout, kill) = (Some("zones".to_owned()), Some("node".to_owned()));
+        let changes = [
+            (Drive { layout, ..drive() }, "layout: each target's own in the first, zones in"),
+            (Drive { kill, ..drive() }, "server killed: none in the first, node in the second"),
+            (Drive { fault: Some(Fault::Stall), ..drive() }, "fault planted: none in the first"),
+        ];
+        for (drive, words) in changes {
+            let (a, b) = (run(), Run { drive, ..run() });
+            let comparison = compare(&a, &b);
+            assert!(comparison.obstacles.iter().any(|o| o.contains(words)), "{words}");
+            let is_refused = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
+            assert!(comparison.rows.iter().all(is_refused), "{words}");
+        }
+        // How long rounds are explains something, but forbids nothing.
+        let (a, mut b) = (run(), run());
+        b.drive.round_time_s = Some(2.5);
+        let comparison = compare(&a, &b);
+        assert!(comparison.obstacles.is_empty());
+        let words = "length of a round: by operations alone in the first, at most 2.5 s in the";
+        assert!(comparison.notes.iter().any(|note| note.contains(words)));
     }
 
     #[test]

@@ -107,6 +107,7 @@ const PROMISES: &[(&str, About, Check)] = &[
     ("a record is found by each unique tag", About::UniqueTag, tags::find),
     ("a tag that is taken is refused and nothing has changed", About::UniqueTag, tags::taken),
     ("a record is tagged anew", About::UniqueTag, tags::retag),
+    ("a change of parts keeps the tags", About::UniqueTag, tags::kept),
     ("who deletes nothing takes no tag away", About::UniqueTag, tags::delete_of_nothing),
     ("one of many wins a tag", About::UniqueTag, tags::race),
     ("a transaction is done whole", About::Transaction, transactions::whole),

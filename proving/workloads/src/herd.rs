@@ -47,6 +47,8 @@ pub struct Herd {
     ears: Vec<JoinHandle<()>>,
     heard: Receiver<Heard>,
     stop: &'static AtomicBool,
+    /// Clients that run elsewhere than they were told to, and why.
+    pub unbound: Vec<String>,
 }
 
 type Heard = (usize, Result<Said>);
@@ -61,8 +63,14 @@ impl Herd {
     /// `System`: a process cannot be started; what a client said that cannot connect.
     pub fn start(plan: &Plan, cpus: &[usize], stop: &'static AtomicBool) -> Result<Self> {
         let (tell, heard) = channel();
-        let mut all =
-            Self { processes: Vec::new(), inputs: Vec::new(), ears: Vec::new(), heard, stop };
+        let mut all = Self {
+            processes: Vec::new(),
+            inputs: Vec::new(),
+            ears: Vec::new(),
+            heard,
+            stop,
+            unbound: Vec::new(),
+        };
         for client in 0..plan.clients {
             let cpu = cpus.get(client % cpus.len().max(1)).copied();
             all.start_one(&Plan { client, cpu, ..plan.clone() }, &tell)?;
@@ -189,6 +197,7 @@ impl Herd {
                     silent_since = Instant::now();
                     match said? {
                         Said::Progress(more, p99_ns) => listener.progress(more, p99_ns),
+                        Said::Unbound(why) => self.unbound.push(format!("client {client}: {why}")),
                         Said::Failed(detail) => {
                             let detail = format!("client {client}: {detail}");
                             return Err(Error::Backend { detail });

@@ -15,6 +15,7 @@ pub mod options;
 pub mod herd;
 pub mod client;
 pub mod schedule;
+mod wait;
 pub mod meter;
 pub mod targets;
 pub mod peers;

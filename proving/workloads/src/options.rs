@@ -3,11 +3,13 @@
 use crate::parameters::Arrivals;
 use crate::protocol::Fault;
 use crate::workloads::Spread;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
 /// Run a workload of the papers against one or more stores, verify what each kept, and compare
 #[derive(Args, Clone, Debug)]
+// Where operations have intended starts: the rounds, the ramp, or both.
+#[command(group(ArgGroup::new("open loop").args(["rate", "ramp"]).multiple(true)))]
 #[command(after_help = "\
 Workloads and targets: `nearstate bench run --list`.
 
@@ -16,7 +18,8 @@ Examples:
   nearstate bench run ue-signalling --variant delta --records 1000000 --clients 4 --depth 16
   nearstate bench run tatp --targets region,lmdb --save a.json
   nearstate bench run ycsb --variant b --rate 20000 --ops 200000     # open loop
-  nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99")]
+  nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99
+  nearstate bench run ue-signalling --ramp 1ms --arrivals poisson    # with starts by chance")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Options {
     /// The workload
@@ -71,15 +74,16 @@ pub struct Options {
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// How the intended starts of an open loop follow each other
-    #[arg(long, value_enum, default_value_t = Arrivals::Constant, requires = "rate")]
+    /// How intended starts follow each other: those of --rate, those of --ramp
+    #[arg(long, value_enum, default_value_t = Arrivals::Constant, requires = "open loop")]
     pub arrivals: Arrivals,
 
     /// Pause of each client between operations of a closed loop, in microseconds
     #[arg(long, default_value_t = 0, conflicts_with = "rate")]
     pub think_us: u64,
 
-    /// Afterwards find the highest rate whose p99 stays below this, such as 200us or 1ms
+    /// Afterwards find the highest rate whose p99 stays below this, such as 200us or 1ms; the
+    /// search begins at shares of what a closed loop without pauses does
     #[arg(long, value_name = "P99", value_parser = duration_ns)]
     pub ramp: Option<u64>,
 
@@ -96,7 +100,8 @@ pub struct Options {
     pub reconnects: u64,
 
     /// Kill this target's server half way through the middle round (SIGKILL) and start it again;
-    /// clients reconnect and go on
+    /// clients reconnect and go on. For servers whose records outlive them: node, node-unix,
+    /// node-ring
     #[arg(long, value_name = "TARGET")]
     pub kill: Option<String>,
 
@@ -156,6 +161,26 @@ fn duration_ns(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn arrivals_are_for_an_open_loop_and_a_ramp_is_one() {
+        let parse = |words: &str| Line::try_parse_from(words.split(' '));
+        for words in ["--rate 100", "--ramp 1ms", "--rate 100 --ramp 1ms"] {
+            let line = parse(&format!("run tatp {words} --arrivals poisson"));
+            assert_eq!(line.ok().map(|line| line.options.arrivals), Some(Arrivals::Poisson));
+        }
+        let refused = parse("run tatp --arrivals poisson").err().unwrap().to_string();
+        assert!(refused.contains("--rate") && refused.contains("--ramp"), "{refused}");
+        assert!(parse("run tatp --think-us 5 --ramp 1ms").is_ok());
+        assert!(parse("run tatp --think-us 5 --rate 100").is_err());
+    }
 
     #[test]
     fn times_have_units() {

@@ -29,3 +29,15 @@ pub enum Arrivals {
     /// signalling of real networks is not Poisson (arXiv 2212.13248); the parameters are ours.
     Bursts,
 }
+
+/// A fault of a store, planted between client and target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// One write is answered as done but is not.
+    LostUpdate,
+    /// One read is answered with the bytes of another record.
+    WrongAnswer,
+    /// One write is answered late.
+    Stall,
+}

@@ -1,6 +1,8 @@
 //! What the orchestrator and a client process say to each other: one JSON object a line, over the
 //! client's standard input and output. So a client may be a program in another language.
 
+pub use crate::parameters::Fault;
+
 use crate::parameters::{Arrivals, Parameters};
 use crate::result::{Check, ClassResult, Slice, Verdict};
 use nearstate_model::{Error, Result};
@@ -50,18 +52,6 @@ pub struct Plan {
     pub fault: Option<Fault>,
 }
 
-/// A fault of a store, planted between client and target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fault {
-    /// One write is answered as done but is not.
-    LostUpdate,
-    /// One read is answered with the bytes of another record.
-    WrongAnswer,
-    /// One write is answered late.
-    Stall,
-}
-
 /// One turn of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
@@ -73,12 +63,14 @@ pub struct Turn {
     pub rate: Option<f64>,
     /// How the intended starts of an open loop follow each other.
     pub arrivals: Arrivals,
-    /// Where their chance comes from.
+    /// Where their chance comes from, with the client's number and the turn's.
     pub seed: u64,
+    /// Which turn of the target this is, from 0: rounds first, then what a ramp tries.
+    pub number: u64,
     /// Pause between operations of a closed loop, in microseconds.
     pub think_us: u64,
-    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; in the past: at
-    /// once.
+    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; 0: at once. In an
+    /// open loop intervals are counted from it, and each client has its own phase.
     pub at_ns: u64,
 }
 
@@ -86,6 +78,8 @@ pub struct Turn {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Said {
+    /// Before the first [`Said::Ready`], if it is not on the processor that it was given: why.
+    Unbound(String),
     /// Connected.
     Ready,
     /// So much has been done since the last word, with this p99 in nanoseconds.
@@ -109,7 +103,7 @@ pub struct Ran {
     pub began_ns: u64,
     /// When they ended.
     pub ended_ns: u64,
-    /// Time of the thread.
+    /// Time of the thread, without its waits for intended starts and its pauses.
     pub cpu_ns: u64,
     /// Bytes sent.
     pub bytes_out: u64,

@@ -1,12 +1,16 @@
 //! What a run found out, as it is saved, compared and shown. The fields are the file's format:
 //! [`FORMAT`] changes with their meaning.
 
-use crate::parameters::{Arrivals, Parameters};
+use crate::parameters::{Arrivals, Fault, Parameters};
 use nearstate_bench::stat::Latencies;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The form of a saved run. A file of another form is refused.
 pub const FORMAT: u32 = 1;
+
+/// The class of operations that were on their way when a connection was lost and found again. They
+/// are none of the workload's: which of them were done is known, but their time is the reconnect's.
+pub const CUT: &str = "cut by a reconnect";
 
 /// A whole run: one workload on several targets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,6 +76,22 @@ pub struct Drive {
     pub think_us: u64,
     /// Processors of the clients and of the servers, where they were kept apart.
     pub pinning: Option<(Vec<usize>, Vec<usize>)>,
+    /// How targets that have several layouts keep their records; `None`: as each does by itself.
+    /// This and what follows is missing in older files, which knew nothing of it.
+    #[serde(default)]
+    pub layout: Option<String>,
+    /// The target whose server was killed in the middle round.
+    #[serde(default)]
+    pub kill: Option<String>,
+    /// What was planted between clients and targets.
+    #[serde(default)]
+    pub fault: Option<Fault>,
+    /// Seconds that a round was to last at the most, with fewer operations for slow targets.
+    #[serde(default)]
+    pub round_time_s: Option<f64>,
+    /// The bound of the ramp's p99, in nanoseconds.
+    #[serde(default)]
+    pub ramp_p99_ns: Option<u64>,
 }
 
 /// The machine's own unsteadiness: a loop of fixed work, done many times.
@@ -126,7 +146,7 @@ pub struct Round {
     pub ops: u64,
     /// From the first client's begin to the last one's end, in nanoseconds.
     pub wall_ns: u64,
-    /// Time of the clients' threads, in nanoseconds.
+    /// Time of the clients' threads, without waits for intended starts and pauses, in nanoseconds.
     pub client_cpu_ns: u64,
     /// Time of the target's own processes, in nanoseconds.
     pub server_cpu_ns: u64,

@@ -33,12 +33,12 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, blueprint.as_ref())?;
     let chosen = choose(options)?;
-    if let Some(name) = &options.kill
-        && !chosen.iter().any(|one| one.target.name() == name)
-    {
-        return Err(Error::BadArgument {
+    if let Some(name) = &options.kill {
+        let victim = chosen.iter().find(|one| one.target.name() == name);
+        let victim = victim.ok_or_else(|| Error::BadArgument {
             detail: format!("--kill {name}: it is not among the targets of this run"),
-        });
+        })?;
+        targets::can_be_killed(victim.target.as_ref())?;
     }
     let machine = Machine::look();
     let pinning = pinning(options);
@@ -66,7 +66,9 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         is_partial: false,
     };
     let desk = Desk { options, blueprint: blueprint.as_ref(), parameters, pinning, display, stop };
-    run.targets = desk.measure(&chosen, &run.drive);
+    let (targets, unbound) = desk.measure(&chosen, &run.drive);
+    run.targets = targets;
+    note_unbound(&mut run, unbound);
     run.is_partial = stop.load(Ordering::Relaxed);
     run.caveats.extend(desk.caveats(&machine));
     for target in &run.targets {
@@ -89,7 +91,8 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> Vec<TargetResult> {
+    /// What each target did, and which clients ran elsewhere than they were to.
+    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<TargetResult>, Vec<String>) {
         let mut stands: Vec<Stand<'_>> = chosen.iter().map(|one| self.set_up(one)).collect();
         for stand in &mut stands {
             stand.load();
@@ -107,7 +110,8 @@ impl Desk<'_> {
         for stand in &mut stands {
             stand.verify();
         }
-        stands.into_iter().map(Stand::close).collect()
+        let unbound = stands.iter_mut().flat_map(|stand| stand.unbound.drain(..)).collect();
+        (stands.into_iter().map(Stand::close).collect(), unbound)
     }
 
     fn set_up<'s>(&'s self, chosen: &'s Chosen) -> Stand<'s> {
@@ -150,7 +154,12 @@ impl Desk<'_> {
     fn caveats(&self, machine: &Machine) -> Vec<String> {
         let mut out = Vec::new();
         if self.pinning.is_none() && !self.options.unpinned {
-            out.push("one processor: clients and servers share it".to_owned());
+            let why = if Places::look().is_some() {
+                "one processor: clients and servers share it"
+            } else {
+                "the kernel does not say which processors may be used: no process is bound to one"
+            };
+            out.push(why.to_owned());
         }
         let clients = self.options.clients;
         if clients > machine.cores as u64 {
@@ -169,6 +178,14 @@ impl Desk<'_> {
             out.push(format!("a fault was planted on purpose: {fault:?}"));
         }
         out
+    }
+}
+
+/// A run of which one client was not bound is none whose clients and servers were kept apart.
+fn note_unbound(run: &mut Run, unbound: Vec<String>) {
+    if !unbound.is_empty() {
+        run.drive.pinning = None;
+        run.caveats.extend(unbound);
     }
 }
 
@@ -254,6 +271,11 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         arrivals: options.arrivals,
         think_us: options.think_us,
         pinning,
+        layout: options.layout.clone(),
+        kill: options.kill.clone(),
+        fault: options.fault,
+        round_time_s: options.round_time,
+        ramp_p99_ns: options.ramp,
     }
 }
 
@@ -273,4 +295,23 @@ fn memory_bytes(database: &mut dyn targets::Database) -> Option<u64> {
         let own = database.processes();
         (!own.is_empty()).then(|| processes::memory_bytes(&own))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_was_not_bound_is_told_and_the_run_is_no_bound_one() {
+        let bound = crate::sample::run();
+        let mut run = bound.clone();
+        note_unbound(&mut run, Vec::new());
+        assert!(run.drive.pinning.is_some());
+        note_unbound(&mut run, vec!["redis: client 1: not bound to processor 7".to_owned()]);
+        let text = crate::report::text(&run);
+        let caveats = text.split_once("Keep in mind").expect("there are caveats").1;
+        assert!(caveats.contains("redis: client 1: not bound to processor 7"), "{text}");
+        let obstacles = crate::compare::compare(&bound, &run).obstacles;
+        assert!(obstacles.iter().any(|why| why.starts_with("bound to processors")));
+    }
 }

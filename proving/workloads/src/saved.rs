@@ -287,6 +287,22 @@ mod tests {
         assert_eq!(names(folder.path()), ["run.json"]);
     }
 
+    /// What was saved before a run knew its layout, what was killed and what was planted.
+    #[test]
+    fn an_older_run_is_loaded_and_shown() {
+        let mut value = serde_json::to_value(run()).unwrap();
+        let drive = value["drive"].as_object_mut().unwrap();
+        for field in ["layout", "kill", "fault", "round_time_s", "ramp_p99_ns"] {
+            assert!(drive.remove(field).is_some(), "{field}");
+        }
+        let old = parse(value.to_string().as_bytes()).unwrap();
+        assert!(crate::report::text(&old).contains("Operations per second"));
+        assert!(crate::report::page(&old).html().contains("</html>"));
+        let new = run();
+        let comparison = crate::compare::compare(&old, &new);
+        assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
+    }
+
     #[test]
     fn a_full_disk_leaves_the_old_file_and_nothing_half_written() {
         let folder = folder();

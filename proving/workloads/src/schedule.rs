@@ -15,6 +15,28 @@ const BURST_MAX: f64 = 2_000.0;
 /// Within a burst arrivals follow each other so many times faster than on average.
 const BURST_SPEED: f64 = 20.0;
 
+/// So late after the common begin a client still takes up its first start: it spins for that
+/// moment, and is later only if somebody else had the processor, which is no store's fault.
+const LATE_NS: f64 = 1e5;
+
+/// A client's place among those that offer a rate together: without it all of them would begin at
+/// the same instants, and the store would be idle between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// Which client, from 0.
+    pub client: usize,
+    /// Of how many.
+    pub clients: usize,
+}
+
+impl Phase {
+    /// Of an interval, the share that has passed when this client begins.
+    fn share(self) -> f64 {
+        let real = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        real(self.client) / real(self.clients.max(1))
+    }
+}
+
 /// Intended starts, one after the other.
 #[derive(Debug)]
 pub struct Schedule {
@@ -37,6 +59,16 @@ impl Schedule {
         let interval_ns = 1e9 / rate.max(f64::MIN_POSITIVE);
         let dice = Dice::new(seed);
         Self { arrivals, interval_ns, dice, start_ns, at: 0.0, burst: 0.0, early: 0.0 }
+    }
+
+    /// The same in a phase of its own: intervals are counted from `start_ns`, which is the same
+    /// moment for all clients. Who comes to it later than [`LATE_NS`] leaves out what has passed.
+    #[must_use]
+    pub fn in_phase(mut self, phase: Phase, now_ns: u64) -> Self {
+        let late = f64_of(now_ns.saturating_sub(self.start_ns)) - LATE_NS;
+        let passed = (late / self.interval_ns - phase.share()).ceil().max(0.0);
+        self.at = (passed + phase.share()) * self.interval_ns;
+        self
     }
 
     /// When the next operation is to begin, in nanoseconds of the monotonic clock.
@@ -80,9 +112,48 @@ impl Schedule {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds since the machine's start")]
+const fn f64_of(ns: u64) -> f64 {
+    ns as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first starts of four clients that begin a little after 5 ms, 10,000 a second together.
+    fn of_four(arrivals: Arrivals, late_ns: u64) -> Vec<Vec<u64>> {
+        let clients = 4;
+        let one = |client| {
+            let seed = crate::chance::seed_of(3, client as u64, 0);
+            let schedule = Schedule::new(arrivals, 2_500.0, seed, 5_000_000);
+            let now_ns = 5_000_000 + late_ns + 7_000 * client as u64;
+            let mut schedule = schedule.in_phase(Phase { client, clients }, now_ns);
+            let mut due = Vec::new();
+            schedule.take_due(u64::MAX, 50, &mut due);
+            due
+        };
+        (0..clients).map(one).collect()
+    }
+
+    #[test]
+    fn clients_share_the_rate_evenly_whoever_comes_first() {
+        for (late_ns, first_ns) in [(0, 5_000_000), (70_000, 5_000_000), (3_100_000, 8_100_000)] {
+            let mut all: Vec<u64> = of_four(Arrivals::Constant, late_ns).concat();
+            all.sort_unstable();
+            assert_eq!(all[0], first_ns, "{late_ns}");
+            assert!(all.windows(2).all(|pair| pair[1] - pair[0] == 100_000), "{late_ns}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_clients_begin_at_the_same_instants() {
+        for arrivals in [Arrivals::Constant, Arrivals::Poisson, Arrivals::Bursts] {
+            let all = of_four(arrivals, 0).concat();
+            let different: std::collections::BTreeSet<&u64> = all.iter().collect();
+            assert!(different.len() + 2 >= all.len(), "{arrivals:?}");
+        }
+    }
 
     fn starts(arrivals: Arrivals, count: usize) -> Vec<u64> {
         let mut schedule = Schedule::new(arrivals, 1e6, 7, 1_000);

@@ -92,6 +92,12 @@ pub trait Target: fmt::Debug {
         true
     }
 
+    /// Whether its server, killed and started again, comes back with its records
+    /// ([`Database::crash`]).
+    fn comes_back(&self) -> bool {
+        false
+    }
+
     /// Starts an empty database. Whatever was started is stopped when the answer is dropped.
     ///
     /// # Errors
@@ -131,13 +137,10 @@ pub trait Database: fmt::Debug {
     /// Kills the server (SIGKILL) and starts it again on what it left, at the same address.
     ///
     /// # Errors
-    /// `BadArgument` if nothing of it would be left, or there is no server; why it does not start.
+    /// `BadArgument` if its target does not come back ([`Target::comes_back`]); why it does not
+    /// start.
     fn crash(&mut self) -> Result<()> {
-        Err(Error::BadArgument {
-            detail: "this target has no server that comes back with its records: --kill is for \
-                     node, node-unix"
-                .to_owned(),
-        })
+        Err(Error::BadArgument { detail: "no server that comes back with its records".to_owned() })
     }
 
     /// Whether it still runs.
@@ -171,5 +174,25 @@ pub fn named(name: &str) -> Result<Box<dyn Target>> {
     let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
         detail: format!("no target is called {name:?}: give one of {names}"),
+    })
+}
+
+/// Whether this target can be killed in a run.
+///
+/// # Errors
+/// `BadArgument` with those that can, if it would not come back with its records.
+pub fn can_be_killed(target: &dyn Target) -> Result<()> {
+    if target.comes_back() {
+        return Ok(());
+    }
+    let all = all();
+    let able = all.iter().filter(|target| target.comes_back()).map(|target| target.name());
+    Err(Error::BadArgument {
+        detail: format!(
+            "--kill {}: it has no server that comes back with its records, so all of them would be \
+             lost: give one of {}",
+            target.name(),
+            able.collect::<Vec<_>>().join(", ")
+        ),
     })
 }

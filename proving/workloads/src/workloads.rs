@@ -20,7 +20,8 @@ use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
 use std::fmt;
 
-/// Classes of operations that a workload tells apart at the most.
+/// Classes of operations that are told apart at the most: a workload's, and one of the driver's
+/// ([`crate::result::CUT`]).
 pub const CLASSES_MAX: usize = 16;
 
 /// What a store must be able to do for a workload, beside reading and writing.
@@ -54,7 +55,7 @@ pub trait Blueprint: fmt::Debug {
     /// How many records it has unless told otherwise.
     fn records(&self) -> u64;
 
-    /// Its classes of operations, at most [`CLASSES_MAX`].
+    /// Its classes of operations, fewer than [`CLASSES_MAX`].
     fn classes(&self, parameters: &Parameters) -> &'static [&'static str];
 
     /// What it stores.

@@ -1,7 +1,7 @@
 //! Unique tags.
 
 use super::{Held, NUMBERED, Stand, TAGGED, entry, found, heard, must, read};
-use crate::access::{Change, Connection, Entry, Tag};
+use crate::access::{Change, Connection, Entry, Request, Tag};
 use crate::targets;
 use nearstate_model::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -99,6 +99,39 @@ pub(super) fn retag(stand: &Stand<'_>) -> Held {
     let of_none = Change { key: b"t9", parts: &parts, tags: Some((&[], &[(1, b"t-9")])) };
     must(!one.change(TAGGED, &of_none)?, || "no record was changed".to_owned())?;
     must(key_of(one.as_mut(), (1, b"t-9"))?.is_none(), || "no record has a tag".to_owned())
+}
+
+pub(super) fn kept(stand: &Stand<'_>) -> Held {
+    let mut one = stand.connect()?;
+    let tags: [Tag<'_>; 3] = [(0, b"c-id"), (1, b"c-alias"), (2, b"c-group")];
+    put(one.as_mut(), b"c1", &tags, &[])?;
+    put(one.as_mut(), b"c2", &[(0, b"c-id2"), (1, b"c-alias2")], &[])?;
+    let number = Entry { tags: &[(0, b"c-id")], ..entry(b"c3", &[(0, b"x")]) };
+    one.put(NUMBERED, &number)?;
+    // Alone, and with another change beside it.
+    for round in [&b"first"[..], b"second"] {
+        let parts: [(usize, &[u8]); 1] = [(1, round)];
+        let of = |key| Change { key, parts: &parts, tags: None };
+        let value: [(usize, &[u8]); 1] = [(0, round)];
+        let of_number = Change { key: b"c3", parts: &value, tags: None };
+        if round == b"first" {
+            must(one.change(TAGGED, &of(b"c1"))?, || "it is there".to_owned())?;
+            must(one.change(NUMBERED, &of_number)?, || "it is there".to_owned())?;
+        } else {
+            let changes = [(TAGGED, of(b"c1")), (TAGGED, of(b"c2")), (NUMBERED, of_number)];
+            let requests = changes.map(|(table, change)| Request::Change { table, change });
+            one.pipeline(&requests, &mut |_, _| {})?;
+        }
+        for tag in [(0, &b"c-id"[..]), (1, b"c-alias")] {
+            let there = found(&mut one, TAGGED, tag)?;
+            let wanted = Some((b"c1".to_vec(), heard(&[b"one", round])));
+            must(there == wanted, || format!("{tag:?} leads to {there:?}"))?;
+        }
+        let there = found(&mut one, NUMBERED, (0, b"c-id"))?;
+        let wanted = Some((b"c3".to_vec(), heard(&[round])));
+        must(there == wanted, || format!("one part: {there:?}"))?;
+    }
+    Ok(())
 }
 
 pub(super) fn delete_of_nothing(stand: &Stand<'_>) -> Held {

@@ -88,7 +88,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
 mod tests {
     use super::words::{INVALID, PARTIAL};
     use super::*;
-    use crate::result::Check;
+    use crate::result::{CUT, Check, ClassResult};
     use crate::sample::run;
 
     fn row<'t>(text: &'t str, title: &str, target: &str) -> &'t str {
@@ -200,6 +200,34 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} is not in {text}");
         }
+    }
+
+    #[test]
+    fn how_a_run_was_driven_is_said_in_its_second_line() {
+        let mut run = run();
+        run.drive.layout = Some("zones".to_owned());
+        run.drive.kill = Some("node".to_owned());
+        run.drive.round_time_s = Some(2.5);
+        let text = text(&run);
+        let line = text.lines().nth(2).unwrap();
+        for words in [
+            "; rounds of 2.5 s at the most",
+            "; then a ramp at equal distances, for a p99 below 1.00 ms",
+            "; layout zones",
+            "; node killed in the middle round",
+        ] {
+            assert!(line.contains(words), "{words:?} is not in {line}");
+        }
+    }
+
+    #[test]
+    fn what_a_reconnect_cut_is_said() {
+        let mut run = run();
+        let latencies = vec![(2_000_000_000, 3)];
+        run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
+        let line = "redis: 3 operations were on their way when a connection was lost";
+        assert!(text(&run).contains(line));
+        assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
 
     #[test]

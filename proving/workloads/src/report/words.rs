@@ -6,7 +6,7 @@ use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
-use crate::result::{About, Noise, Run};
+use crate::result::{About, CUT, Drive, Noise, Run};
 use nearstate_bench::table::{latency_text, rate_text};
 use std::fmt::Write as _;
 
@@ -55,16 +55,15 @@ pub(super) fn drive(run: &Run) -> String {
     let _ = match (drive.rate, drive.think_us) {
         (Some(rate), _) => {
             let rate = rate_text(rate);
-            let arrivals = match drive.arrivals {
-                Arrivals::Constant => "at equal distances",
-                Arrivals::Poisson => "at random (Poisson)",
-                Arrivals::Bursts => "in bursts",
-            };
+            let arrivals = arrivals(drive.arrivals);
             write!(out, "; open loop at {rate} op/s {arrivals}, latency from the intended start")
         }
         (None, 0) => write!(out, "; closed loop"),
         (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
     };
+    for more in further(drive) {
+        let _ = write!(out, "; {more}");
+    }
     let _ = match &drive.pinning {
         Some((clients, servers)) => {
             write!(out, "; clients on processors {clients:?}, servers on {servers:?}")
@@ -72,6 +71,27 @@ pub(super) fn drive(run: &Run) -> String {
         None => write!(out, "; no process is bound to a processor"),
     };
     out
+}
+
+const fn arrivals(arrivals: Arrivals) -> &'static str {
+    match arrivals {
+        Arrivals::Constant => "at equal distances",
+        Arrivals::Poisson => "at random (Poisson)",
+        Arrivals::Bursts => "in bursts",
+    }
+}
+
+/// What most runs have not.
+fn further(drive: &Drive) -> Vec<String> {
+    let ramp = drive.ramp_p99_ns.map(|bound_ns| {
+        let bound = latency_text(as_f64(bound_ns));
+        format!("then a ramp {}, for a p99 below {bound}", arrivals(drive.arrivals))
+    });
+    let round = drive.round_time_s.map(|seconds| format!("rounds of {seconds} s at the most"));
+    let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
+    let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
+    let fault = drive.fault.map(|fault| format!("fault planted: {fault:?}"));
+    [round, ramp, layout, kill, fault].into_iter().flatten().collect()
 }
 
 /// What speaks against the whole run.
@@ -117,6 +137,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
             100.0 * share
         ));
     }
+    out.extend(all.iter().filter_map(cut));
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
         out.push(format!(
@@ -126,6 +147,19 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
         ));
     }
     out
+}
+
+/// What a lost connection did to the latencies.
+fn cut(figures: &Figures<'_>) -> Option<String> {
+    let class = figures.classes.iter().find(|class| class.name == CUT)?;
+    Some(format!(
+        "{}: {} operations were on their way when a connection was lost; they are a class of their \
+         own ({CUT}), whatever they were, and took until it was back and known which of them had \
+         been done: {} at the most",
+        figures.target.name,
+        class.latencies.count(),
+        latency_text(as_f64(class.latencies.max()))
+    ))
 }
 
 /// What is not native.

@@ -2,7 +2,7 @@
 //! between the last rate that was kept and the first that was not.
 
 use crate::chance::whole;
-use crate::result::{RampPoint, Round};
+use crate::result::{Drive, RampPoint, Round};
 
 /// Points of a curve at the most.
 pub(super) const POINTS_MAX: usize = 16;
@@ -22,6 +22,20 @@ const POINT_S: f64 = 1.0;
 const POINT_OPS: (u64, u64) = (1_000, 1_000_000);
 const POINT_S_MAX: f64 = 10.0;
 const OPS_LEAST: f64 = 1_000.0;
+
+/// What a closed loop without pauses does, if the rounds were one: the fastest of them. Rounds that
+/// were offered a rate, or paused, say nothing of what the store can do.
+pub(super) fn closed_rate(drive: &Drive, rounds: &[Round]) -> Option<f64> {
+    let is_known = drive.rate.is_none() && drive.think_us == 0;
+    is_known.then(|| rounds.iter().map(Round::rate).fold(0.0, f64::max))
+}
+
+/// Operations of each client by which that is found out otherwise: as many as a round had, which
+/// take no longer without pauses.
+pub(super) fn closed_ops(drive: &Drive, rounds: &[Round]) -> u64 {
+    let all = rounds.iter().map(|round| round.ops).max().unwrap_or(drive.ops);
+    (all / drive.clients.max(1) as u64).max(1)
+}
 
 /// The next point to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -136,6 +150,19 @@ mod tests {
     #[test]
     fn without_a_rate_there_is_nothing_to_climb() {
         assert_eq!(Climb::new(0.0, 1).next(), None);
+    }
+
+    #[test]
+    fn only_rounds_that_did_what_they_could_say_what_a_store_can_do() {
+        let run = crate::sample::run();
+        let (closed, rounds) = (run.drive, &run.targets[0].rounds);
+        let fastest = closed_rate(&closed, rounds).unwrap();
+        assert!((fastest - 2e6).abs() < 1.0, "{fastest}: 20,000 operations in 10 ms");
+        let offered = Drive { rate: Some(1000.0), ..closed.clone() };
+        let paused = Drive { think_us: 1, ..closed.clone() };
+        assert_eq!(closed_rate(&offered, rounds), None);
+        assert_eq!(closed_rate(&paused, rounds), None);
+        assert_eq!(closed_ops(&Drive { clients: 4, ..closed }, rounds), 5_000);
     }
 
     #[test]

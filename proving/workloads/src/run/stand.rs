@@ -7,6 +7,7 @@ use crate::processes;
 use crate::protocol::{Plan, Ran, Turn};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::targets::{Database, Need, Target, Way};
+use crate::workloads::Wishes;
 use nearstate_bench::stat::Latencies;
 use nearstate_bench::table::{latency_text, rate_text};
 use nearstate_model::Result;
@@ -21,6 +22,10 @@ pub(super) struct Stand<'a> {
     desk: &'a Desk<'a>,
     target: &'a dyn Target,
     running: Option<Running>,
+    /// Turns that its clients had.
+    turns: u64,
+    /// Clients that run elsewhere than they were to.
+    pub(super) unbound: Vec<String>,
     pub(super) result: TargetResult,
 }
 
@@ -34,16 +39,11 @@ impl<'a> Stand<'a> {
     #[expect(clippy::borrowed_box, reason = "the box is where the target lives")]
     pub(super) fn new(desk: &'a Desk<'a>, target: &'a Box<dyn Target>, version: &str) -> Self {
         let wishes = desk.blueprint.wishes(&desk.parameters);
-        let words = |way: &Way| match way {
-            Way::Native => "native".to_owned(),
-            Way::Emulated(how) => format!("emulated: {how}"),
-            Way::Declined(why) => format!("no: {why}"),
-        };
-        let ways = wished(wishes, &target.abilities());
+        let layout = desk.options.layout.as_deref();
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
-            ways: ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect(),
+            ways: ways_of(target.as_ref(), wishes, layout),
             declined: None,
             loaded: (0, 0),
             rounds: Vec::new(),
@@ -54,13 +54,20 @@ impl<'a> Stand<'a> {
             reconnects: 0,
             invalid: Vec::new(),
         };
-        Self { desk, target: target.as_ref(), running: None, result }
+        Self { desk, target: target.as_ref(), running: None, turns: 0, unbound: Vec::new(), result }
     }
 
-    /// Starts the database and its clients.
+    /// Starts the database and its clients; says which of these are not where they were to run.
     pub(super) fn start(&mut self, need: &Need) {
         match self.try_start(need) {
-            Ok(running) => self.running = Some(running),
+            Ok(mut running) => {
+                let name = self.target.name();
+                for why in running.herd.unbound.drain(..) {
+                    self.desk.display.say(&format!("  {name}: {why}"));
+                    self.unbound.push(format!("{name}: {why}"));
+                }
+                self.running = Some(running);
+            }
             Err(e) => self.result.invalid.push(format!("could not be started: {e}")),
         }
     }
@@ -132,15 +139,7 @@ impl<'a> Stand<'a> {
             running.herd.warm_up(drive.warm_up, drive.depth, &mut Quiet)?;
             let ops = stand.ops(drive, before.elapsed().as_secs_f64());
             bar.0.phase("running");
-            let turn = Turn {
-                ops,
-                depth: drive.depth,
-                rate: drive.rate.map(|rate| rate / to_f64(clients)),
-                arrivals: drive.arrivals,
-                seed: stand.desk.parameters.seed.wrapping_add(round as u64),
-                think_us: drive.think_us,
-                at_ns: 0,
-            };
+            let turn = stand.turn(drive, ops);
             let is_middle = round == drive.rounds / 2;
             let left = (is_middle && stand.is_to_be_killed()).then_some(ops * clients / 2);
             let done = measured(running, &turn, left, &mut bar)?;
@@ -157,6 +156,21 @@ impl<'a> Stand<'a> {
         });
     }
 
+    /// The next turn, of so many operations of each client, driven as the rounds are.
+    fn turn(&mut self, drive: &Drive, ops: u64) -> Turn {
+        self.turns += 1;
+        Turn {
+            ops,
+            depth: drive.depth,
+            rate: drive.rate.map(|rate| rate / to_f64(drive.clients as u64)),
+            arrivals: drive.arrivals,
+            seed: self.desk.parameters.seed,
+            number: self.turns - 1,
+            think_us: drive.think_us,
+            at_ns: 0,
+        }
+    }
+
     /// Operations of each client: as many as were asked for, or as fit into the time of a round at
     /// the rate of the warm-up.
     fn ops(&self, drive: &Drive, warm_up_s: f64) -> u64 {
@@ -170,27 +184,33 @@ impl<'a> Stand<'a> {
         crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
     }
 
+    /// What a closed loop without pauses does: the rounds have told it, or one more turn does.
+    fn closed_rate(&mut self, running: &mut Running, drive: &Drive) -> Result<f64> {
+        if let Some(rate) = ramp::closed_rate(drive, &self.result.rounds) {
+            return Ok(rate);
+        }
+        let ops = ramp::closed_ops(drive, &self.result.rounds);
+        let turn = self.turn(drive, ops);
+        let turn = Turn { rate: None, think_us: 0, ..turn };
+        let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
+        self.result.reconnects += reconnects;
+        Ok(round.rate())
+    }
+
     /// Finds the highest rate whose p99 stays below a bound.
     pub(super) fn climb(&mut self, drive: &Drive, bound_ns: u64) {
         self.attempt("climbing", |stand, running| {
-            let closed = stand.result.rounds.iter().map(Round::rate).fold(0.0, f64::max);
-            let mut climb = ramp::Climb::new(closed, bound_ns);
             let title = format!("{}, ramp", stand.target.name());
             let bar = stand.desk.display.begin(title, ramp::POINTS_MAX as u64);
+            bar.phase("a closed loop");
+            let closed = stand.closed_rate(running, drive)?;
+            let mut climb = ramp::Climb::new(closed, bound_ns);
             while let Some(Step { offered, ops }) = climb.next() {
                 bar.phase(&format!("{}/s", rate_text(offered)));
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
-                let turn = Turn {
-                    ops,
-                    depth: drive.depth,
-                    rate,
-                    arrivals: drive.arrivals,
-                    seed: stand.desk.parameters.seed,
-                    think_us: 0,
-                    at_ns: 0,
-                };
+                let turn = Turn { rate, think_us: 0, ..stand.turn(drive, ops) };
                 let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
                 stand.result.reconnects += reconnects;
                 climb.met(&round);
@@ -242,6 +262,17 @@ impl<'a> Stand<'a> {
         drop(self.running);
         self.result
     }
+}
+
+/// How a target has what a workload wishes for, in words.
+fn ways_of(target: &dyn Target, wishes: Wishes, layout: Option<&str>) -> Vec<(String, String)> {
+    let words = |way: &Way| match way {
+        Way::Native => "native".to_owned(),
+        Way::Emulated(how) => format!("emulated: {how}"),
+        Way::Declined(why) => format!("no: {why}"),
+    };
+    let ways = wished(wishes, &target.abilities_in(layout));
+    ways.iter().map(|(name, way)| ((*name).to_owned(), words(way))).collect()
 }
 
 /// One turn, with the time that the target's processes took; and the reconnects. After `kill_after`
@@ -387,4 +418,23 @@ struct Quiet;
 
 impl Listener for Quiet {
     fn progress(&mut self, _: u64, _: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::geode::GeodeTarget;
+
+    #[test]
+    fn what_a_target_can_do_is_told_of_the_layout_it_runs_in() {
+        let wishes = Wishes { transaction: true, ..Wishes::default() };
+        let of = |layout| ways_of(&GeodeTarget, wishes, layout).remove(0);
+        let (name, one) = of(None);
+        assert_eq!(name, "transactions");
+        assert!(!one.starts_with("no: "), "one server: {one}");
+        for layout in ["zones", "partitioned:2:1"] {
+            let (_, way) = of(Some(layout));
+            assert!(way.starts_with("no: "), "{layout}: {way}");
+        }
+    }
 }

@@ -217,6 +217,17 @@ impl<C: Connection> Connection for Faulty<C> {
         self.inner.is_null()
     }
 
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
+    /// A fault is the store's: it goes on where it was.
+    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+        let Self { inner, fault, left, again } = self;
+        let inner = inner.renewed(fresh);
+        Box::new(Faulty { inner, fault: *fault, left: *left, again: *again })
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, fault, left, again } = self;
         let before = *left;

@@ -414,6 +414,10 @@ impl Access for InTransaction<'_> {
 }
 
 impl Connection for GeodeConnection {
+    fn is_lost(&self) -> bool {
+        self.wire.is_cut()
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         for _ in 0..TRANSACTION_TRIES {
             self.frame(BEGIN, |_| Ok(()))?;

@@ -474,6 +474,10 @@ impl Access for Memcached {
 }
 
 impl Connection for Memcached {
+    fn is_lost(&self) -> bool {
+        self.wire.is_cut()
+    }
+
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         Err(declined(NO_TRANSACTIONS))
     }

@@ -50,6 +50,12 @@ impl Program {
         }
     }
 
+    /// Whether it finds its records again after it was killed: the others have them in their own
+    /// memory, and are started without persistence.
+    pub(crate) const fn comes_back(self) -> bool {
+        matches!(self, Self::Node)
+    }
+
     /// Lua.
     pub(crate) const fn has_scripts(self) -> bool {
         !matches!(self, Self::Node)
@@ -100,6 +106,10 @@ impl Target for RespTarget {
 
     fn abilities(&self) -> Abilities {
         abilities(self.program)
+    }
+
+    fn comes_back(&self) -> bool {
+        self.program.comes_back()
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
@@ -256,16 +266,12 @@ impl Database for Running {
     }
 
     fn crash(&mut self) -> Result<()> {
-        if self.server.program == Program::Node {
+        if self.server.program.comes_back() {
             return self.server.crash();
         }
-        Err(Error::BadArgument {
-            detail: format!(
-                "{} keeps its records in its own memory: killing it loses all of them; --kill is \
-                 for node, node-unix",
-                self.server.program.name()
-            ),
-        })
+        let name = self.server.program.name();
+        let detail = format!("{name} keeps its records in its own memory: they would be lost");
+        Err(Error::BadArgument { detail })
     }
 
     fn alive(&mut self) -> Result<()> {

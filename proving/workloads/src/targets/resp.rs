@@ -465,6 +465,10 @@ impl<S: io::Read + io::Write> Resp<S> {
 }
 
 impl<S: io::Read + io::Write> Connection for Resp<S> {
+    fn is_lost(&self) -> bool {
+        self.wire.is_cut()
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         for _ in 0..TRANSACTION_TRIES {
             let mut queue = std::mem::take(&mut self.queue);

@@ -27,6 +27,10 @@ impl Target for RingTarget {
         abilities(Program::Node)
     }
 
+    fn comes_back(&self) -> bool {
+        Program::Node.comes_back()
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let server = Server::start(Program::Node, need)?;
         let address = server.unix();

@@ -107,12 +107,28 @@ pub(crate) struct Wire<S> {
     input: Vec<u8>,
     at: usize,
     end: usize,
+    /// Given up, for whatever reason.
     is_lost: bool,
+    /// Given up because the stream broke, or stalled.
+    is_cut: bool,
 }
 
 impl<S: Read + Write> Wire<S> {
     pub(crate) const fn new(stream: S) -> Self {
-        Self { stream, out: Vec::new(), input: Vec::new(), at: 0, end: 0, is_lost: false }
+        Self {
+            stream,
+            out: Vec::new(),
+            input: Vec::new(),
+            at: 0,
+            end: 0,
+            is_lost: false,
+            is_cut: false,
+        }
+    }
+
+    /// Whether the stream broke, or stalled: not if the server answered what it must not.
+    pub(crate) const fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Sends what was written to `out`. A stream that was given up says so.
@@ -184,7 +200,7 @@ impl<S: Read + Write> Wire<S> {
 
     #[cold]
     fn lost(&mut self, doing: &str, e: &std::io::Error) -> Error {
-        self.is_lost = true;
+        (self.is_lost, self.is_cut) = (true, true);
         let is_late = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
         let detail = if is_late {
             format!("{doing}: no sign of it for {} s", PATIENCE.as_secs())
@@ -301,8 +317,10 @@ mod tests {
         let error = wire.line().unwrap_err().to_string();
         assert!(error.contains("closed the connection"), "{error}");
         assert!(wire.send().unwrap_err().to_string().contains("connect again"));
+        assert!(wire.is_cut());
         let mut wire = Wire::new(Fixed(vec![b'x'; 200_000], 0, 5000));
         assert!(wire.line().unwrap_err().to_string().contains("does not end"));
+        assert!(!wire.is_cut(), "it is there, but says something strange");
         let mut wire = Wire::new(Fixed(vec![], 0, 1));
         assert!(wire.take(usize::MAX).is_err());
         assert!(wire.input.capacity() == 0, "a length alone takes no memory");

@@ -5,6 +5,8 @@
 //! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
 
 mod together;
+mod compare;
+mod names;
 mod travel;
 mod machine;
 mod model;
@@ -17,6 +19,7 @@ use crate::chance::{Dice, Ring};
 use crate::result::{Check, Foreign, Verdict};
 use machine::Machine;
 use model::{Model, Ue};
+use names::{Names, is_named, named_share};
 use nearstate_model::{Error, Result};
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
@@ -108,7 +111,8 @@ impl Blueprint for UeSignalling {
             ("blind-delta", "blocks that a procedure overwrites are written without being read"),
             (
                 "tagged",
-                "delta, with the tags IMSI, GUTI, address and tunnels kept (none is looked up)",
+                "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
+                 connection is found by its GUTI",
             ),
             ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
             ("machine-full", "the same with whole contexts"),
@@ -165,6 +169,12 @@ impl Blueprint for UeSignalling {
             "a context takes {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 is \
              a picture without numbers, so none are repeated"
         )];
+        if Self::travel(parameters) == Travel::Tagged {
+            out.push(
+                "UEs are found by their GUTIs one by one, also where other reads travel together"
+                    .to_owned(),
+            );
+        }
         if parameters.variant.starts_with("machine") {
             out.push(
                 "sojourn times of the state machine are ours: log-normal and Pareto, chosen so \
@@ -217,6 +227,8 @@ struct Client {
     contexts: Vec<Context>,
     keys: Vec<[u8; KEY_BYTES]>,
     counts: [u64; 8],
+    /// Of UEs with tags.
+    names: Names,
     /// Whether the store answers with something else on purpose.
     is_unkept: bool,
 }
@@ -252,6 +264,7 @@ impl Client {
             contexts: Vec::new(),
             keys: Vec::new(),
             counts: [0; 8],
+            names: Names::default(),
             is_unkept: false,
         })
     }
@@ -292,6 +305,8 @@ impl Client {
     #[inline]
     fn wanted(&self, procedure: Procedure) -> Parts {
         let blocks = match self.travel {
+            // These are found by their names.
+            Travel::Tagged if is_named(procedure) => return Parts(0),
             Travel::Full | Travel::Tagged => return Parts::ALL,
             _ if procedure == Procedure::CellReselection => return Parts::one(RADIO),
             Travel::Delta => blocks_touched(procedure),
@@ -325,11 +340,16 @@ impl Client {
             tally.bytes_in += landing.bytes;
             landing.judge(is_there, flight)?;
             self.compare(flight, wanted, &self.context)?;
+        } else if self.travel == Travel::Tagged {
+            self.find_alone(store, flight, tally)?;
         }
         if flight.procedure != Procedure::CellReselection {
             let before = (self.travel == Travel::Tagged).then_some(self.context);
             apply(flight.procedure, &mut self.context, flight.draw);
             self.write(store, (flight, &key), (before.as_ref(), &self.context), tally)?;
+            if before.is_some() {
+                self.names.took(flight.ue, &self.context);
+            }
         }
         self.flights.clear();
         self.land(flight, None, tally);
@@ -426,7 +446,11 @@ impl Workload for Client {
                 let ue = Ue::of(local);
                 self.model.provide(ue, matches!(self.source, Source::Machine(_)));
                 keys.push(key_of(self.model.global(ue)));
-                contexts.push(self.model.expected(ue));
+                let context = self.model.expected(ue);
+                if travel == Travel::Tagged {
+                    self.names.took(ue, &context);
+                }
+                contexts.push(context);
             }
             let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; contexts.len()];
             let mut tagging = vec![Tagging::default(); contexts.len()];
@@ -460,6 +484,9 @@ impl Workload for Client {
             apply(flight.procedure, &mut after, flight.draw);
             if found.as_ref() == Some(&after) {
                 self.model.took(flight.ue, flight.procedure, &after);
+                if self.travel == Travel::Tagged {
+                    self.names.took(flight.ue, &after);
+                }
             } else if found.as_ref() != Some(&before) {
                 let ue = flight.ue;
                 return Err(Error::Damaged {
@@ -497,10 +524,15 @@ impl Workload for Client {
             })?;
             for (local, (context, is_there)) in locals.iter().zip(&found) {
                 let ue = Ue::of(*local);
-                if *is_there && *context == self.model.expected(ue) {
-                    verdict.right();
-                } else {
+                let expected = self.model.expected(ue);
+                if !*is_there || *context != expected {
                     verdict.wrong(|| self.differs(ue, context, *is_there));
+                } else if self.travel == Travel::Tagged
+                    && let Some(why) = self.names_are_right(store, ue, &expected)?
+                {
+                    verdict.wrong(|| format!("{}: {why}", self.name_of(ue)));
+                } else {
+                    verdict.right();
                 }
             }
             done(locals.len() as u64);
@@ -510,23 +542,26 @@ impl Workload for Client {
 
     fn checks(&self) -> Vec<Check> {
         let all: u64 = self.counts.iter().sum();
-        let share = |count: u64| real(count) / real(all.max(1));
-        Procedure::ALL
-            .iter()
-            .zip(self.counts)
-            .map(|(procedure, count)| {
-                let expected = procedure.share();
-                let deviation = (expected * (1.0 - expected) / real(all.max(1))).sqrt();
-                Check {
-                    name: format!("share of {procedure} (Table II)"),
-                    expected,
-                    found: share(count),
-                    // Draws are independent but for the state machine, whose chains are long.
-                    tolerance: 5.0 * deviation + 0.001 + self.drift(),
-                    weight: real(all),
-                }
-            })
-            .collect()
+        let check = |name: String, expected: f64, count: u64| {
+            let deviation = (expected * (1.0 - expected) / real(all.max(1))).sqrt();
+            Check {
+                name,
+                expected,
+                found: real(count) / real(all.max(1)),
+                // Draws are independent but for the state machine, whose chains are long.
+                tolerance: 5.0 * deviation + 0.001 + self.drift(),
+                weight: real(all),
+            }
+        };
+        let shares = Procedure::ALL.into_iter().zip(self.counts).map(|(procedure, count)| {
+            check(format!("share of {procedure} (Table II)"), procedure.share(), count)
+        });
+        let mut checks: Vec<Check> = shares.collect();
+        if self.travel == Travel::Tagged {
+            let name = "share of UEs found by GUTI".to_owned();
+            checks.push(check(name, named_share(), self.names.finds));
+        }
+        checks
     }
 }
 
@@ -537,29 +572,6 @@ impl Client {
             Source::Shares { .. } => 0.0,
             Source::Machine(_) => 0.03,
         }
-    }
-
-    fn look(&self, store: &mut dyn Connection, ue: Ue) -> Result<Option<Context>> {
-        let mut context = Context::EMPTY;
-        let mut landing = Landing::new(self.travel);
-        let key = key_of(self.model.global(ue));
-        let is_there = store.read(CONTEXTS, &key, Parts::ALL, &mut |part, bytes| {
-            landing.take(&mut context, part, bytes);
-        })?;
-        Ok(is_there.then_some(context))
-    }
-
-    fn differs(&self, ue: Ue, found: &Context, is_there: bool) -> String {
-        let name = String::from_utf8_lossy(&key_of(self.model.global(ue))).into_owned();
-        if !is_there {
-            return format!("{name} is not there");
-        }
-        let expected = self.model.expected(ue);
-        let blocks = BLOCKS
-            .iter()
-            .filter(|block| found.view().block(**block) != expected.view().block(**block))
-            .map(|block| block.name());
-        format!("{name}: {}", blocks.collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -371,6 +371,10 @@ impl<S: io::Read + io::Write> Access for Mongo<S> {
 }
 
 impl<S: io::Read + io::Write> Connection for Mongo<S> {
+    fn is_lost(&self) -> bool {
+        self.wire.is_cut()
+    }
+
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         Err(Error::BadArgument { detail: NO_TRANSACTIONS.to_owned() })
     }

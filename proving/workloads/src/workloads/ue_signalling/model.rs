@@ -21,6 +21,11 @@ impl Ue {
     pub(super) fn of(local: u64) -> Self {
         Self(usize::try_from(local).unwrap_or(usize::MAX))
     }
+
+    #[inline]
+    pub(super) const fn place(self) -> usize {
+        self.0
+    }
 }
 
 /// 56 bytes for each UE, in a cache line of their own.

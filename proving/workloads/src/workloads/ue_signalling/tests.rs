@@ -1,6 +1,7 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
+use crate::access::{Access, Body, Hear, TAGS_MAX, Tag};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -183,4 +184,145 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
     let draw = client.model.draw(ue);
     client.flights.push(Flight { ue, procedure: Procedure::Detach, draw });
     assert!(matches!(client.settle(&mut store), Err(Error::Damaged { .. })));
+}
+
+/// How a store goes wrong with the tags of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slip {
+    /// It leaves them as they were.
+    Ignores,
+    /// It keeps the old ones beside the new.
+    Hoards,
+    /// It finds another record.
+    Confuses,
+}
+
+/// A region that does so, from its hundredth change of tags, or find, on.
+#[derive(Debug)]
+struct Slipping {
+    inner: RegionConnection,
+    slip: Slip,
+    left: u32,
+}
+
+impl Slipping {
+    fn is_now(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+}
+
+impl Access for Slipping {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        parts: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.read(table, key, parts, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.inner.put(table, entry)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let Some((old, new)) = change.tags else { return self.inner.change(table, change) };
+        let is_new_guti = !new.iter().filter(|(tag, _)| *tag == 1).all(|tag| old.contains(tag));
+        if self.slip == Slip::Confuses || !is_new_guti || !self.is_now() {
+            return self.inner.change(table, change);
+        }
+        let gutis = old.iter().filter(|(tag, _)| *tag == 1);
+        let both: Vec<Tag<'_>> = new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
+        let tags = (self.slip == Slip::Hoards).then_some((old, both.as_slice()));
+        self.inner.change(table, &Change { tags, ..*change })
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.inner.delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let is_there = self.inner.find(table, tag, wanted, key, hear)?;
+        if self.slip == Slip::Confuses
+            && self.is_now()
+            && let Some(last) = key.last_mut()
+        {
+            *last = if *last == b'0' { b'1' } else { b'0' };
+        }
+        Ok(is_there)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for Slipping {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        self.inner.transact(body)
+    }
+}
+
+#[test]
+fn a_store_whose_tags_lead_elsewhere_is_noticed() {
+    for slip in [Slip::Ignores, Slip::Hoards, Slip::Confuses] {
+        for depth in [1, 16] {
+            let parameters = Parameters { records: 200, ..parameters("tagged") };
+            let (_folder, inner) = region(&parameters);
+            let mut store = Slipping { inner, slip, left: 100 };
+            let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+            client.load(&mut store, &mut |_| {}).unwrap();
+            // Until the slip has been made, and not long enough that somebody must stumble on it.
+            let mut outcome = Ok(());
+            while store.left > 0 && outcome.is_ok() {
+                outcome = client.step(&mut store, depth, &mut Tally::default());
+            }
+            if let Err(e) = outcome {
+                assert!(matches!(e, Error::Damaged { .. }), "{slip:?}, {depth}: {e}");
+                continue;
+            }
+            let verdict = client.verify(&mut store, &mut |_| {}).unwrap();
+            assert!(verdict.wrong > 0, "{slip:?}, {depth}: {verdict:?}");
+            assert!(verdict.examples[0].contains("leads to"), "{:?}", verdict.examples);
+        }
+    }
+}
+
+#[test]
+fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
+    let parameters = parameters("tagged");
+    let (_folder, mut store) = region(&parameters);
+    let mut client = Client::new(&parameters, 0, 1).unwrap();
+    client.load(&mut store, &mut |_| {}).unwrap();
+    let ue = Ue::of(5);
+    let flight =
+        Flight { ue, procedure: Procedure::TrackingAreaUpdate, draw: client.model.draw(ue) };
+    let before = client.model.expected(ue);
+    let mut after = before;
+    apply(flight.procedure, &mut after, flight.draw);
+    let key = key_of(client.model.global(flight.ue));
+    let tally = &mut Tally::default();
+    client.write(&mut store, (flight, &key), (Some(&before), &after), tally).unwrap();
+    client.flights.push(flight);
+    client.settle(&mut store).unwrap();
+    let procedure = Procedure::ServiceRequest;
+    let next = Flight { ue, procedure, draw: client.model.draw(ue) };
+    let found = client.find(&mut store, next, &mut Tally::default()).unwrap();
+    assert_eq!(found, after);
+    assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
 }

@@ -1,5 +1,6 @@
 //! Procedures of different UEs that travel together: all contexts are read, then all are written.
 
+use super::names::is_named;
 use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
 use super::{CONTEXTS, Client, KEY_BYTES, key_of};
 use crate::access::{Change, Connection, Reply, Request};
@@ -19,6 +20,9 @@ impl Client {
         self.keys.extend(self.flights.iter().map(|flight| key_of(self.model.global(flight.ue))));
         self.contexts.clear();
         self.contexts.resize(count, Context::EMPTY);
+        if self.travel == Travel::Tagged {
+            self.find_together(store, tally)?;
+        }
         self.read_together(store, tally)?;
         let before = self.contexts.clone();
         for (flight, context) in self.flights.iter().zip(&mut self.contexts) {
@@ -27,9 +31,26 @@ impl Client {
         self.write_together(store, &before, tally)?;
         let after = std::mem::take(&mut self.contexts);
         for (flight, context) in std::mem::take(&mut self.flights).into_iter().zip(&after) {
+            if self.travel == Travel::Tagged {
+                self.names.took(flight.ue, context);
+            }
             self.land(flight, Some(context), tally);
         }
         self.contexts = after;
+        Ok(())
+    }
+
+    /// Those that name themselves: one after the other, as no store takes such questions together.
+    fn find_together(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+        for place in 0..self.flights.len() {
+            let Some(flight) = self.flights.get(place).copied() else { break };
+            if is_named(flight.procedure) {
+                let found = self.find(store, flight, tally)?;
+                if let Some(context) = self.contexts.get_mut(place) {
+                    *context = found;
+                }
+            }
+        }
         Ok(())
     }
 

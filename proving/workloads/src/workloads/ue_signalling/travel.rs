@@ -15,8 +15,8 @@ pub(super) enum Travel {
     /// The blocks that it touches are written; of those that it overwrites from end to end nothing
     /// is read.
     BlindDelta,
-    /// As [`Travel::Delta`], and all is read to know the tags of before; they are written where
-    /// they change.
+    /// As [`Travel::Delta`], and all is read to know the tags of before, by the GUTI where the UE
+    /// names itself; tags are written where they change.
     Tagged,
 }
 

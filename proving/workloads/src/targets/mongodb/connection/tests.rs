@@ -198,6 +198,8 @@ fn read_with(mischief: Mischief) -> String {
     assert!(matches!(error, Error::Backend { .. }), "{error:?}");
     let again = mongo.read(BLOCKS, b"k", Parts::ALL, &mut |_, _| {}).unwrap_err().to_string();
     assert!(again.contains("connect again"), "{again}");
+    // A server that says something strange is there.
+    assert_eq!(mongo.is_lost(), error.to_string().contains("closed the connection"), "{error}");
     error.to_string()
 }
 

@@ -1,0 +1,275 @@
+//! A client whose connections break, beside a region that does not.
+
+use super::*;
+use crate::access::{
+    Access, Body, Change, Entry, Hear, Parts, Reply, Request, Schema, Table, Tag, one_by_one,
+};
+use crate::chance::Spread;
+use crate::parameters::{Arrivals, Parameters};
+use crate::protocol::Fault;
+use crate::result::ClassResult;
+use crate::targets::region::RegionConnection;
+use crate::targets::{Abilities, Database, Need, region::RegionTarget};
+use nearstate_store::{CreateOptions, Region};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// A region whose connections break, or answer with an error, when so many writes more have come.
+#[derive(Clone, Debug)]
+struct Frail {
+    path: String,
+    left: Rc<Cell<u64>>,
+    answers: Rc<Cell<bool>>,
+}
+
+impl Target for Frail {
+    fn name(&self) -> &'static str {
+        "frail"
+    }
+
+    fn version(&self) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn abilities(&self) -> Abilities {
+        RegionTarget.abilities()
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        RegionTarget.start(need)
+    }
+
+    fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let inner = RegionConnection::open(&self.path, schema)?;
+        Ok(Box::new(FrailConnection { inner, of: self.clone(), is_broken: false }))
+    }
+}
+
+#[derive(Debug)]
+struct FrailConnection {
+    inner: RegionConnection,
+    of: Frail,
+    is_broken: bool,
+}
+
+impl FrailConnection {
+    fn write<T>(&mut self, write: impl FnOnce(&mut RegionConnection) -> Result<T>) -> Result<T> {
+        let left = &self.of.left;
+        self.is_broken |= left.get() == 1;
+        left.set(left.get().saturating_sub(1));
+        if self.is_broken {
+            return Err(Error::Backend { detail: "it breaks now".to_owned() });
+        }
+        write(&mut self.inner)
+    }
+}
+
+impl Access for FrailConnection {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        parts: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.read(table, key, parts, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.write(|inner| inner.put(table, entry))
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.write(|inner| inner.change(table, change))
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.write(|inner| inner.delete(table, key, tags))
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for FrailConnection {
+    fn is_lost(&self) -> bool {
+        self.is_broken && !self.of.answers.get()
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        self.inner.transact(body)
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (number, request) in requests.iter().enumerate() {
+            let done = one_by_one(self, request, &mut |part, bytes| {
+                hear(number, Reply::Part(part, bytes));
+            })?;
+            hear(number, Reply::Done(done));
+        }
+        Ok(())
+    }
+}
+
+/// A client with its records loaded, and what makes its connection break.
+struct Stage {
+    _folder: tempfile::TempDir,
+    client: Client,
+    frail: Frail,
+}
+
+impl Stage {
+    fn new(workload: &str, records: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        drop(Region::create(&path, &CreateOptions::default()).unwrap());
+        let blueprint = workloads::named(workload).unwrap();
+        let variant = blueprint.variants().first().unwrap().0.to_owned();
+        let parameters = Parameters { records, variant, spread: Spread::Uniform, seed: 5 };
+        let frail =
+            Frail { path: path.display().to_string(), left: Rc::default(), answers: Rc::default() };
+        let target = frail.clone();
+        let schema = blueprint.schema(&parameters);
+        let connection = target.connect("", &schema).unwrap();
+        let generator = blueprint.client(&parameters, 0, 1).unwrap();
+        let plan = Plan {
+            workload: workload.to_owned(),
+            parameters,
+            target: "frail".to_owned(),
+            address: String::new(),
+            client: 0,
+            clients: 1,
+            cpu: None,
+            reconnects: 1,
+            fault: None,
+        };
+        let mut client = Client {
+            plan,
+            target: Box::new(target),
+            blueprint,
+            connection,
+            workload: generator,
+            clock: Clock::new(),
+            reconnects: 0,
+        };
+        client.load(&mut Vec::new()).unwrap();
+        Self { _folder: folder, client, frail }
+    }
+
+    fn run(&mut self, turn: &Turn) -> Result<Ran> {
+        let mut output = Vec::new();
+        self.client.run(turn, &mut output)?;
+        let mut input = output.as_slice();
+        loop {
+            match hear(&mut input)? {
+                Some(Said::Ran(ran)) => return Ok(*ran),
+                Some(_) => {}
+                None => return Err(Error::Backend { detail: "no result of the turn".to_owned() }),
+            }
+        }
+    }
+}
+
+fn turn(ops: u64, depth: usize) -> Turn {
+    let arrivals = Arrivals::Constant;
+    Turn { ops, depth, rate: None, arrivals, seed: 1, number: 0, think_us: 0, at_ns: 0 }
+}
+
+fn operations(class: &ClassResult) -> u64 {
+    class.latencies.iter().map(|(_, count)| *count).sum()
+}
+
+/// Workloads count before they ask, or after they are answered. Neither makes a whole step that was
+/// cut into operations of the first class.
+#[test]
+fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
+    for workload in ["ue-signalling", "sgw-session", "mme-update"] {
+        for depth in [1, 8] {
+            let mut stage = Stage::new(workload, 200);
+            stage.frail.left.set(50);
+            let ran = stage.run(&turn(400, depth)).unwrap();
+            assert_eq!((ran.ops, ran.reconnects), (400, 1), "{workload}");
+            let cut: Vec<_> = ran.classes.iter().filter(|class| class.name == CUT).collect();
+            assert_eq!(cut.len(), 1, "{workload}");
+            assert_eq!(operations(cut[0]), depth as u64, "{workload}");
+            assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), 400, "{workload}");
+            assert_eq!(ran.classes.last().map(|class| class.name.as_str()), Some(CUT));
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_is_an_error_is_no_lost_connection() {
+    let mut stage = Stage::new("ue-signalling", 200);
+    stage.frail.answers.set(true);
+    stage.frail.left.set(50);
+    let e = stage.run(&turn(400, 1)).unwrap_err();
+    assert!(e.to_string().contains("it breaks now"), "{e}");
+    assert_eq!(stage.client.reconnects, 0);
+}
+
+/// A planted fault happens every 300 writes: its first time here is after the reconnect.
+#[test]
+fn a_planted_fault_is_still_there_after_a_reconnect() {
+    let mut stage = Stage::new("sgw-session", 200);
+    stage.client.plan.fault = Some(Fault::LostUpdate);
+    stage.frail.left.set(200);
+    let ran = stage.run(&turn(1_000, 1)).unwrap();
+    assert_eq!(ran.reconnects, 1);
+    let connection = stage.client.connection.as_mut();
+    let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+    assert!(verdict.wrong > 0, "the fault went with the connection");
+}
+
+/// Three quarters of such a turn are spun.
+#[test]
+fn the_wait_for_intended_starts_is_no_time_of_operations() {
+    let mut stage = Stage::new("ue-signalling", 200);
+    let ran = stage.run(&Turn { rate: Some(5_000.0), ..turn(1_000, 1) }).unwrap();
+    let wall_ns = ran.ended_ns - ran.began_ns;
+    assert!(ran.cpu_ns > 0 && ran.cpu_ns < wall_ns / 2, "{} of {wall_ns} ns", ran.cpu_ns);
+}
+
+/// What a client of the null target says first if it is to run on this processor.
+fn first_words(cpu: Option<usize>) -> Vec<Said> {
+    let stage = Stage::new("ue-signalling", 10);
+    let plan = Plan { target: "null".to_owned(), cpu, ..stage.client.plan.clone() };
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    say(&mut input, &Ask::Plan(plan)).unwrap();
+    serve(input.as_slice(), &mut output).unwrap();
+    let mut heard = output.as_slice();
+    std::iter::from_fn(|| hear(&mut heard).unwrap()).collect()
+}
+
+#[test]
+fn a_client_that_cannot_be_bound_to_its_processor_says_so_and_goes_on() {
+    assert_eq!(first_words(None), [Said::Ready]);
+    // A processor that no machine has, and one that this one has not.
+    for cpu in [usize::MAX, CpuSet::MAX_CPU - 1] {
+        let words = first_words(Some(cpu));
+        let [Said::Unbound(why), Said::Ready] = words.as_slice() else { panic!("{words:?}") };
+        assert!(why.contains(&format!("not bound to processor {cpu}")), "{why}");
+    }
+}
