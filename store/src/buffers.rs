@@ -131,8 +131,8 @@ pub(crate) struct Buffers {
     pub(crate) changes: u64,
     /// True once a read did not fit the earlier ones.
     pub(crate) is_torn: bool,
-    /// True while the commit adds what the indexes need: it is judged as a whole afterwards.
-    pub(crate) is_committing: bool,
+    /// True while reads are not held against earlier ones: all are judged together afterwards.
+    pub(crate) is_judged_later: bool,
     pub(crate) workshop: Workshop,
 }
 
@@ -153,7 +153,7 @@ impl Buffers {
         }
         self.changes = 0;
         self.is_torn = false;
-        self.is_committing = false;
+        self.is_judged_later = false;
     }
 
     #[inline]

@@ -23,7 +23,7 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn index_all(&mut self) -> Result<usize> {
         let written = self.buffers.entries.len();
-        self.buffers.is_committing = true;
+        self.buffers.is_judged_later = true;
         let mut seen = 0;
         for place in 0..written {
             seen |= self.see_traits(place)?;

@@ -340,6 +340,29 @@ impl Txn<'_> {
         Ok(is_there)
     }
 
+    /// Deletes many records: how many of them were there. As [`Txn::delete`] of each, but whether
+    /// all reads still stand is looked at once, after the last: the cost is linear in their number,
+    /// not its square.
+    ///
+    /// # Errors
+    /// As [`Txn::delete`]; some of them may be deleted in the transaction then.
+    pub fn delete_all<'k>(
+        &self,
+        records: impl IntoIterator<Item = (Namespace, &'k [u8])>,
+    ) -> Result<usize> {
+        self.set.borrow_mut().buffers.is_judged_later = true;
+        let mut gone = 0;
+        let done = records.into_iter().try_for_each(|(namespace, key)| {
+            gone += usize::from(self.delete(namespace, key)?);
+            Ok(())
+        });
+        let mut set = self.set.borrow_mut();
+        set.buffers.is_judged_later = false;
+        // First: an error may come of reads that do not fit together.
+        set.check()?;
+        done.map(|()| gone)
+    }
+
     /// The keys of a namespace that the transaction has written so far: each with true if it puts a
     /// record there, false if it deletes it. For whoever walks a namespace within a transaction: a
     /// walk meets what is in the region, which has none of this yet.

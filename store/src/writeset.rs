@@ -128,7 +128,7 @@ impl<'s> WriteSet<'s> {
             return session.stored(*seen).map(|stored| (place, stored));
         }
         let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
-        if !self.buffers.is_committing {
+        if !self.buffers.is_judged_later {
             self.check()?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
@@ -179,7 +179,7 @@ impl<'s> WriteSet<'s> {
             Some(place) => place,
             None => self.push(table, hash, key)?,
         };
-        if !self.buffers.is_committing {
+        if !self.buffers.is_judged_later {
             self.check()?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
@@ -228,8 +228,12 @@ impl<'s> WriteSet<'s> {
         Ok(if self.is_whole()? { error } else { torn() })
     }
 
+    /// Whether all reads fit together.
+    ///
+    /// # Errors
+    /// `Conflict`, and from then on always.
     #[inline]
-    fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         if self.buffers.is_torn || !self.is_whole()? {
             self.buffers.is_torn = true;
             return Err(torn());
