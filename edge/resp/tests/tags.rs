@@ -1,7 +1,4 @@
 //! Records with tags: `TAG`.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod talk;
 
 use nearstate_resp::acl::Users;
