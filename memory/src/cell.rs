@@ -177,6 +177,15 @@ impl<'m> Cell<'m> {
         Ok(u64::from_le_bytes(*word))
     }
 
+    /// The offsets of all block cells that it owns, as they stand in it.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn children_bytes(&self) -> Result<&'m [u8], Damage> {
+        self.map.bytes(self.at + HEADER, 8 * self.children())
+    }
+
     /// The key.
     ///
     /// # Errors

@@ -178,6 +178,10 @@ fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     (picked, place, last)
 }
 
+/// Lines of a record that a read asks for ahead, while it waits for the header: as many as a core
+/// has in flight. What is longer comes by the processor's own prefetch of a sequence.
+const READ_LINES: u64 = 12;
+
 /// Lines of a record that a transaction's read asks for ahead: a kilobyte.
 const WHOLE_LINES: u64 = 16;
 
@@ -201,7 +205,10 @@ pub(crate) fn find<'m>(
     if step(hash, bucket, depth_of(control)).is_none() {
         let (units, last) = pick(entries, tag_of(hash));
         if is_units(units) {
-            // Where the record ends stands in its header: asked for before that is there.
+            // How long the record is stands in its header: asked for before that is there.
+            for line in 1..lines.min(READ_LINES) {
+                map.prefetch(LINE * (units + line));
+            }
             map.prefetch(LINE * (units + lines));
             if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
                 return Ok(Some(found));

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use nearstate_memory::{RING_FORMAT, RegionFiles};
 
@@ -68,6 +69,8 @@ pub fn ask_ring(socket: &UnixStream) -> io::Result<Answer<OwnedFd>> {
 
 fn ask(mut socket: &UnixStream, what: Near, request: &[u8]) -> io::Result<Answer<Vec<OwnedFd>>> {
     socket.write_all(request)?;
+    // For the whole answer: a node that sends a byte now and then is not waited for.
+    let (begun, timeout) = (Instant::now(), socket.read_timeout()?);
     let mut line = Vec::new();
     let mut descriptors = Vec::new();
     let end = loop {
@@ -86,6 +89,9 @@ fn ask(mut socket: &UnixStream, what: Near, request: &[u8]) -> io::Result<Answer
         }
         if line.len() > ANSWER_BYTES_MAX {
             return Err(strange("its answer has no end"));
+        }
+        if timeout.is_some_and(|timeout| begun.elapsed() > timeout) {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
     };
     if line == answer(what) {
@@ -107,6 +113,8 @@ mod tests {
     use super::*;
     use std::io::Read as _;
     use std::os::fd::AsFd as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     fn asked(answer: &'static [u8], descriptors: usize) -> Option<Answer<OwnedFd>> {
         let (client, node) = UnixStream::pair().unwrap();
@@ -138,5 +146,25 @@ mod tests {
         ] {
             assert!(asked(strange, descriptors).is_none(), "{strange:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_that_comes_byte_by_byte_is_not_waited_for() {
+        let (client, node) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let is_done = AtomicBool::new(false);
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Slow enough that the line is still short by then.
+                while !is_done.load(Ordering::Relaxed) {
+                    let _ = (&node).write(b"+");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let error = ask_ring(&client).unwrap_err();
+            is_done.store(true, Ordering::Relaxed);
+            error
+        });
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 }

@@ -7,9 +7,11 @@
 
 mod ring;
 mod ask;
+mod connect;
 mod pass;
 
 pub use ask::{Answer, Near, answer, ask_region, ask_ring};
+pub use connect::connect;
 pub use nearstate_memory::{Moved, PIPE_BYTES, PipeEnd, RegionFiles, Wants};
 pub use pass::{call, receive, send};
 pub use ring::{NearRing, SPIN};

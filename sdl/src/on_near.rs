@@ -5,17 +5,17 @@
 //! ends, the next node is asked for its region, and if that is another one, it is used from then
 //! on. Who did not ask would go on with a file that nobody else has.
 
+mod mapped;
+
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearstate_near::{Answer, NearRing, RegionFiles, ask_region, ask_ring};
-use nearstate_store::{Region, since_boot};
+use nearstate_near::{Answer, NearRing, ask_region, ask_ring, connect};
+use nearstate_store::since_boot;
 
 use crate::admit;
 use crate::error::{Error, ErrorKind, Result};
@@ -23,19 +23,13 @@ use crate::on_region::RegionStorage;
 use crate::spelling::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::storage::{Keys, SyncStorage};
 use crate::wire::{Reply, Wire};
+use mapped::{FileId, Look, Mapped};
 
 /// Between two attempts of a wait for the node.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
 
-/// How often the connection is looked at by which a region came: a look is a system call, and the
-/// clock of those between is five nanoseconds.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-
 /// How long the next node may take to give its region: meanwhile the one that is mapped waits.
 const RENEWED_WITHIN: Duration = Duration::from_millis(200);
-
-/// After an attempt that failed, so many times as long nothing is tried.
-const REST: u32 = 20;
 
 /// How records are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,64 +63,11 @@ enum Open {
     Ring(Box<Wire<NearRing>>),
 }
 
-/// A region that a node has given.
-struct Mapped {
-    storage: RegionStorage,
-    /// Device and inode: while it is mapped no other file has them.
-    file: (u64, u64),
-    /// The connection to the node that has given it; `None` once that has ended.
-    node: Option<UnixStream>,
-    /// When the connection is looked at again, of [`since_boot`].
-    look_at: Duration,
-}
-
-impl Mapped {
-    fn new(files: RegionFiles, name: &Path, node: UnixStream) -> Result<Self> {
-        let file = file_of(&files)
-            .and_then(|found| node.set_nonblocking(true).map(|()| found))
-            .map_err(|error| {
-                let detail = format!("{}: {error}", name.display());
-                Error::backend(ErrorKind::BackendFailure, detail)
-            })?;
-        let storage = RegionStorage::on(Region::attach_files(files, name)?)?;
-        Ok(Self { storage, file, node: Some(node), look_at: since_boot() + LOOK_EVERY })
-    }
-
-    /// True if the node has ended, and it is time to do something about it.
-    #[inline]
-    fn is_left(&mut self) -> bool {
-        since_boot() >= self.look_at && self.looks_left()
-    }
-
-    #[cold]
-    fn looks_left(&mut self) -> bool {
-        self.look_at = since_boot() + LOOK_EVERY;
-        let Some(node) = &mut self.node else { return true };
-        // Nothing was asked, so nothing comes but the end.
-        let is_there = match node.read(&mut [0; 64]) {
-            Ok(bytes) => bytes > 0,
-            Err(error) => {
-                matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-            }
-        };
-        if !is_there {
-            self.node = None;
-        }
-        !is_there
-    }
-
-    /// True if the region's file has no name any more: what is written there is for nobody.
-    fn is_removed(&self) -> bool {
-        let files = self.storage.region().files().ok();
-        let found = files.and_then(|files| File::from(files.file).metadata().ok());
-        found.is_some_and(|found| found.nlink() == 0)
-    }
-}
-
-/// Device and inode of a region's file.
-fn file_of(files: &RegionFiles) -> io::Result<(u64, u64)> {
-    let found = File::from(files.file.try_clone()?).metadata()?;
-    Ok((found.dev(), found.ino()))
+/// What a node gives.
+enum Given {
+    /// The file that is mapped already.
+    Same(UnixStream),
+    Other(Open),
 }
 
 impl fmt::Debug for NearStorage {
@@ -198,8 +139,10 @@ impl NearStorage {
     }
 
     fn connected(&mut self) -> Result<&mut Open> {
-        if matches!(self.open, Open::Away) {
-            self.open = self.connect(self.timeout)?;
+        if matches!(self.open, Open::Away)
+            && let Given::Other(open) = self.connect(self.timeout, None)?
+        {
+            self.open = open;
         }
         Ok(&mut self.open)
     }
@@ -208,51 +151,51 @@ impl NearStorage {
     /// the region stays, unless its file was removed.
     fn renew(&mut self) -> Result<()> {
         let Open::Region(mapped) = &mut self.open else { return Ok(()) };
-        if !mapped.is_left() {
+        let (look, file) = (mapped.look(), mapped.file);
+        if look == Look::Fine {
             return Ok(());
         }
-        let begun = Instant::now();
-        let next = self.connect(self.timeout.min(RENEWED_WITHIN));
+        let begun = since_boot();
+        let next = self.connect(self.timeout.min(RENEWED_WITHIN), Some(file));
         let Open::Region(mapped) = &mut self.open else { return Ok(()) };
         match next {
-            // The same one: it is mapped already.
-            Ok(Open::Region(new)) if new.file == mapped.file => mapped.node = new.node,
-            Ok(open) => self.open = open,
-            Err(error) if is_away(error.kind) => {
-                if mapped.is_removed() {
-                    self.open = Open::Away;
-                    let detail = format!(
-                        "{}: the region that the node gave was removed, and no node gives another \
-                         ({error}); start one",
-                        self.path.display()
-                    );
-                    return Err(Error::backend(ErrorKind::NotConnected, detail));
-                }
-                mapped.look_at = since_boot() + LOOK_EVERY.max(begun.elapsed() * REST);
-            }
-            Err(error) => {
+            Ok(Given::Same(node)) => mapped.met(node),
+            Ok(Given::Other(open)) => self.open = open,
+            Err(error) if !is_away(error.kind) => {
                 self.open = Open::Away;
                 return Err(error);
             }
+            Err(error) if look == Look::Removed || mapped.is_removed() => {
+                self.open = Open::Away;
+                let detail = format!(
+                    "{}: the region that the node gave was removed, and no node gives another \
+                     ({error}); start one",
+                    self.path.display()
+                );
+                return Err(Error::backend(ErrorKind::NotConnected, detail));
+            }
+            Err(_) => mapped.missed(begun),
         }
         Ok(())
     }
 
-    fn connect(&self, timeout: Duration) -> Result<Open> {
+    /// Asks for a region or a ring; `known` is the file that is mapped already, which is not
+    /// attached once more.
+    fn connect(&self, timeout: Duration, known: Option<FileId>) -> Result<Given> {
         let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
-        let socket = UnixStream::connect(&self.path).map_err(away)?;
-        socket.set_read_timeout(Some(timeout)).map_err(away)?;
-        socket.set_write_timeout(Some(timeout)).map_err(away)?;
-        let socket = self.greet(socket)?;
+        let socket = self.greet(connect(&self.path, timeout).map_err(away)?)?;
         let mut told = String::new();
         if self.wanted != Some(Way::Ring) {
             match ask_region(&socket).map_err(away)? {
                 Answer::Refused(text) => told = text,
                 Answer::Given(files) => {
+                    if known.is_some() && FileId::of(&files).ok() == known {
+                        return Ok(Given::Same(socket));
+                    }
                     let name = PathBuf::from(format!("near:{}", self.path.display()));
                     let kept = socket.try_clone().map_err(away)?;
                     match Mapped::new(files, &name, kept) {
-                        Ok(mapped) => return Ok(Open::Region(Box::new(mapped))),
+                        Ok(mapped) => return Ok(Given::Other(Open::Region(Box::new(mapped)))),
                         // It may be that only this process cannot map it.
                         Err(error) => told = error.to_string(),
                     }
@@ -268,7 +211,7 @@ impl NearStorage {
             Answer::Refused(text) => Err(self.refused(&text)),
             Answer::Given(memory) => {
                 let ring = NearRing::new(memory, socket, self.timeout)?;
-                Ok(Open::Ring(Box::new(Wire::new(ring))))
+                Ok(Given::Other(Open::Ring(Box::new(Wire::new(ring)))))
             }
         }
     }
@@ -544,6 +487,11 @@ impl SyncStorage for NearStorage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearstate_near::{Near, answer, send};
+    use nearstate_store::{CreateOptions, Region};
+    use std::io::Read as _;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn a_place_is_read_and_its_password_is_not_shown() {
@@ -566,5 +514,39 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
         let error = near.wait_ready("ns", Duration::from_millis(30)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
+    }
+
+    /// A node that gives a region, and goes; and then the same file again, in a way in which it
+    /// cannot be attached: both descriptors are one open file.
+    #[test]
+    fn a_region_that_is_mapped_is_not_attached_once_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let path = folder.path().join("near.sock");
+        let node = UnixListener::bind(&path).unwrap();
+        let serve = |is_whole: bool| {
+            let (socket, _) = node.accept().unwrap();
+            let request = b"*2\r\n$4\r\nNEAR\r\n$6\r\nREGION\r\n";
+            (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
+            let files = region.files().unwrap();
+            let anchor = if is_whole { files.anchor.as_fd() } else { files.file.as_fd() };
+            send(&socket, &answer(Near::Region), &[files.file.as_fd(), anchor]).unwrap();
+            socket
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(|| serve(true));
+            let place = format!("{}?way=region", path.display());
+            let mut near = NearStorage::open(&place).unwrap();
+            drop(first.join().unwrap());
+            assert_eq!(near.way(), Some(Way::Region));
+            near.set("ns", &[(b"k", b"v")]).unwrap();
+            let second = scope.spawn(|| serve(false));
+            while !second.is_finished() {
+                near.get("ns", &[b"k"]).unwrap();
+            }
+            assert_eq!(near.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"v");
+            assert_eq!(near.way(), Some(Way::Region));
+            drop(second.join().unwrap());
+        });
     }
 }

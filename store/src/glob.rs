@@ -50,6 +50,12 @@ pub fn is_linear(pattern: &[u8]) -> bool {
     true
 }
 
+/// The bytes that every text that matches begins with; no more than the first `most` of them.
+pub fn literal_begin(pattern: &[u8], most: usize) -> Vec<u8> {
+    let (run, _) = cut(pattern);
+    items(run).map_while(Item::literal).take(most).collect()
+}
+
 /// What takes one byte.
 #[derive(Clone, Copy, Debug)]
 enum Item<'p> {
@@ -60,6 +66,14 @@ enum Item<'p> {
 }
 
 impl Item<'_> {
+    /// The one byte that it takes, if there is one.
+    const fn literal(self) -> Option<u8> {
+        match self {
+            Self::Byte(byte) => Some(byte),
+            Self::Any | Self::Class(_) => None,
+        }
+    }
+
     fn takes(self, byte: u8) -> bool {
         match self {
             Self::Any => true,
@@ -210,12 +224,7 @@ fn search<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     if is_wild(run) {
         return search_wild(run, text);
     }
-    let literal: Vec<u8> = items(run)
-        .filter_map(|item| match item {
-            Item::Byte(byte) => Some(byte),
-            Item::Any | Item::Class(_) => None,
-        })
-        .collect();
+    let literal: Vec<u8> = items(run).filter_map(Item::literal).collect();
     let at = memmem::find(text, &literal)?;
     text.get(at + literal.len()..)
 }
@@ -344,7 +353,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_pattern_begins_with_what_is_no_wildcard() {
+        for (pattern, most, begin) in [
+            ("", 9, ""),
+            ("*a", 9, ""),
+            ("abc", 9, "abc"),
+            ("abc", 2, "ab"),
+            ("a\\*b*c", 9, "a*b"),
+            ("a?c", 9, "a"),
+            ("a[b]c", 9, "a"),
+            ("x\\", 9, "x\\"),
+        ] {
+            assert_eq!(literal_begin(pattern.as_bytes(), most), begin.as_bytes(), "{pattern}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn what_matches_begins_as_the_pattern_does(
+            pattern in "[ab*?\\[\\]\\\\]{0,6}", text in "[ab*\\\\\\[]{0,6}",
+        ) {
+            let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+            if matches(pattern, text) {
+                prop_assert!(text.starts_with(&literal_begin(pattern, 9)));
+            }
+        }
+
         #[test]
         fn any_pattern_ends(pattern in prop::collection::vec(any::<u8>(), 0..40),
                             text in prop::collection::vec(any::<u8>(), 0..40)) {

@@ -56,6 +56,7 @@ mod members;
 mod event;
 mod commit;
 pub mod search;
+mod splice;
 mod record;
 pub mod ordered;
 mod postings;
@@ -78,8 +79,7 @@ pub use nearstate_memory::{
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;
-pub use patch::BlockChange;
-pub use record::{Form, Kind};
+pub use record::{BlockChange, Form, Kind};
 pub use scan::{Buckets, Counted, Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};

@@ -1,22 +1,16 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{Cell, Head, Verdict};
+use nearstate_memory::{Cell, Head, Target, Verdict};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
 use crate::meta::split;
-use crate::record::{BLOCK_INLINE_MAX, Block, Form, Kind, Place, Table, encode};
+use crate::record::{
+    BLOCK_INLINE_MAX, Block, BlockChange, Form, Kind, Place, Table, encode, is_name,
+};
 use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
-use crate::write::{Condition, Outcome, SEEN_TO, present};
-
-/// A change of one block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockChange<'a> {
-    /// Name, 1 to 255 bytes.
-    pub name: &'a str,
-    /// The new bytes, or `None` to take the block away.
-    pub bytes: Option<&'a [u8]>,
-}
+use crate::splice::Splice;
+use crate::write::{Condition, Outcome, SEEN_TO, TOLD, present};
 
 impl Session {
     /// Patches a record of a namespace whose writers have nothing to see to; `None` if they have.
@@ -28,18 +22,23 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         check_patch(namespace, key, changes, condition)?;
-        if self.member.traits(namespace.index)? & SEEN_TO != 0 {
+        if self.member.traits(namespace.index)? & TOLD != 0 {
             return Ok(None);
         }
         let spot = Spot { form: Form::Blocks, ..self.spot(namespace, key)? };
         loop {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let found = self.member.find(spot.table, spot.hash, key)?.map(|(cell, _)| cell);
-            let seen = present(found)?;
+            let placed = self.member.find_placed(spot.table, spot.hash, key)?;
+            let seen = present(placed.found.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
+            }
+            // What keeps its tags stays where it is in all indexes.
+            let seen_to = if seen.is_some() { TOLD } else { SEEN_TO };
+            if self.member.traits(namespace.index)? & seen_to != 0 {
+                return Ok(None);
             }
             let draft = match self.patched(spot, seen, changes, None) {
                 Ok(draft) => draft,
@@ -48,11 +47,11 @@ impl Session {
                     return Err(error);
                 }
             };
-            let found_at = found.map(|cell| cell.at());
+            let target = Target { hash: spot.hash, key, seen: Some(placed.seen) };
             let (mut is_stale, mut is_plain) = (false, true);
-            let done = self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
-                is_stale = record.map(|cell| cell.at()) != found_at;
-                is_plain = self.member.traits(namespace.index)? & SEEN_TO == 0;
+            let done = self.member.change_seen(spot.table, target, Some(draft), |record| {
+                is_stale = record.map_or(0, |cell| cell.at()) != placed.seen.at;
+                is_plain = self.member.traits(namespace.index)? & seen_to == 0;
                 Ok(if is_stale || !is_plain { Verdict::Leave } else { Verdict::Publish })
             })?;
             if !is_plain {
@@ -82,6 +81,9 @@ impl Session {
             Some(cell) => split(cell, cell.value()?)?,
             None => (&[][..], &[][..]),
         };
+        if let (Some(cell), Some(splice)) = (old, Splice::of(value, changes)?) {
+            return self.draft_spliced(spot, cell.children_bytes()?, &splice, meta.unwrap_or(kept));
+        }
         let mut old_blocks = Table::new(value)?;
         // Most records have some blocks, and a patch changes few: one allocation then.
         let mut blocks = Vec::with_capacity(changes.len() + 8);
@@ -185,9 +187,10 @@ pub(crate) fn check_patch(
         return Err(Error::TooManyBlocks { blocks: changes.len() });
     }
     for (index, change) in changes.iter().enumerate() {
-        let bytes = change.name.len();
-        let is_twice = changes.iter().take(index).any(|other| other.name == change.name);
-        if bytes == 0 || bytes > BLOCK_NAME_BYTES_MAX || change.name.contains('\0') || is_twice {
+        let name = change.name.as_bytes();
+        let bytes = name.len();
+        let is_twice = changes.iter().take(index).any(|c| is_name(c.name.as_bytes(), name));
+        if bytes == 0 || bytes > BLOCK_NAME_BYTES_MAX || name.contains(&0) || is_twice {
             return Err(Error::BadName { bytes });
         }
         if let Some(block) = change.bytes

@@ -22,8 +22,9 @@ use nearstate_memory::layout::Damage;
 /// another cell; a larger block costs more to copy with every change of another.
 pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
-const ENTRY: usize = 8;
-const CUT: Damage = Damage("a record's block table is cut short");
+/// Bytes of a block's entry in the table.
+pub(crate) const ENTRY: usize = 8;
+pub(crate) const CUT: Damage = Damage("a record's block table is cut short");
 
 /// What the records of a namespace are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,12 +138,21 @@ pub(crate) enum Place<'a> {
     Child(u64),
 }
 
-/// A block as a record has it.
+/// A block as a record has it; its name is text, or its bytes where they are only compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block<'a> {
-    pub(crate) name: &'a str,
+pub(crate) struct Block<'a, Name = &'a str> {
+    pub(crate) name: Name,
     pub(crate) place: Place<'a>,
     pub(crate) bytes: u32,
+}
+
+/// A change of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockChange<'a> {
+    /// Name, 1 to 255 bytes.
+    pub name: &'a str,
+    /// The new bytes, or `None` to take the block away.
+    pub bytes: Option<&'a [u8]>,
 }
 
 /// Walks a block table. Total: any bytes give blocks or damage.
@@ -170,13 +180,20 @@ impl<'a> Table<'a> {
 
     /// The next block, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Block<'a>>, Damage> {
+        let Some(Block { name, place, bytes }) = self.step()? else { return Ok(None) };
+        let name = str::from_utf8(name).map_err(|_| Damage("a block's name is not UTF-8"))?;
+        Ok(Some(Block { name, place, bytes }))
+    }
+
+    /// As [`Table::next`], with the name as it stands there.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Result<Option<Block<'a, &'a [u8]>>, Damage> {
         let Some((entry, entries)) = self.entries.split_first_chunk::<ENTRY>() else {
             return Ok(None);
         };
         let [name_bytes, place, c0, c1, b0, b1, b2, b3] = *entry;
         let bytes = u32::from_le_bytes([b0, b1, b2, b3]);
         let (name, names) = self.names.split_at_checked(usize::from(name_bytes)).ok_or(CUT)?;
-        let name = str::from_utf8(name).map_err(|_| Damage("a block's name is not UTF-8"))?;
         let place = match place {
             0 => {
                 let (inline, rest) = self.inline.split_at_checked(bytes as usize).ok_or(CUT)?;
@@ -188,6 +205,26 @@ impl<'a> Table<'a> {
         };
         (self.entries, self.names) = (entries, names);
         Ok(Some(Block { name, place, bytes }))
+    }
+}
+
+/// Equality of two names. They are short: two loads that overlap compare up to 16 bytes, where a
+/// call of `memcmp` would cost as much as the rest of a step.
+#[inline]
+pub(crate) fn is_name(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    match one.len() {
+        8..=16 => {
+            one.first_chunk::<8>() == other.first_chunk::<8>()
+                && one.last_chunk::<8>() == other.last_chunk::<8>()
+        }
+        4..=7 => {
+            one.first_chunk::<4>() == other.first_chunk::<4>()
+                && one.last_chunk::<4>() == other.last_chunk::<4>()
+        }
+        _ => one == other,
     }
 }
 
@@ -236,7 +273,7 @@ mod tests {
             let blocks: Vec<Block<'_>> = parts
                 .iter()
                 .map(|(name, bytes)| Block {
-                    name,
+                    name: name.as_str(),
                     place: Place::Inline(bytes),
                     bytes: u32::try_from(bytes.len()).unwrap(),
                 })
@@ -247,6 +284,18 @@ mod tests {
                 prop_assert_eq!(table.next().unwrap(), Some(*block));
             }
             prop_assert_eq!(table.next().unwrap(), None);
+        }
+
+        #[test]
+        fn names_are_equal_as_their_bytes_are(one in "[ab]{0,20}", other in "[ab]{0,20}") {
+            prop_assert_eq!(is_name(one.as_bytes(), other.as_bytes()), one == other);
+            let mut almost = one.clone().into_bytes();
+            for at in 0..almost.len() {
+                almost[at] ^= 1;
+                prop_assert!(!is_name(one.as_bytes(), &almost));
+                almost[at] ^= 1;
+            }
+            prop_assert!(is_name(one.as_bytes(), &almost));
         }
 
         #[test]

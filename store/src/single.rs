@@ -4,8 +4,7 @@
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
-use crate::patch::BlockChange;
-use crate::record::Form;
+use crate::record::{BlockChange, Form};
 use crate::session::{Namespace, Session, wrong_kind};
 use crate::txn::Txn;
 use crate::write::{Condition, Outcome};
@@ -86,7 +85,8 @@ impl Session {
     /// # Errors
     /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
     /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then. In a
-    /// namespace that has tags, is watched or streamed also as [`Session::put`].
+    /// namespace that is watched or streamed, and of a new record in one that has tags, also as
+    /// [`Session::put`].
     pub fn patch(
         &self,
         namespace: Namespace,

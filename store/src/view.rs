@@ -6,7 +6,7 @@ use nearstate_model::Result;
 
 use crate::members::Members;
 use crate::meta::{Meta, Tags, is_past, split};
-use crate::record::{Form, Kind, Place, Table};
+use crate::record::{Form, Kind, Place, Table, is_name};
 
 /// A version of a record, zero-copy. It stays as it is however often the record is changed or
 /// deleted meanwhile; while it lives, memory that is retired in the region is not used again, so do
@@ -108,16 +108,46 @@ impl<'s> View<'s> {
 
     /// The bytes of a named block. Linear in the number of blocks.
     pub fn block(&self, name: &str) -> Option<&[u8]> {
-        self.blocks().find(|(found, _)| *found == name).map(|(_, bytes)| bytes)
+        let mut table = self.table()?;
+        while let Ok(Some(block)) = table.step() {
+            if is_name(block.name, name.as_bytes()) {
+                return bytes_of(self.cell, block.place);
+            }
+        }
+        None
+    }
+
+    /// Shows those blocks whose names are among these: the place of each name, and the bytes. Names
+    /// in the order in which the blocks were first written are found at once; for others the cost
+    /// is that of looking at all names for each block.
+    #[inline]
+    pub fn blocks_among(&self, names: &[&str], mut each: impl FnMut(usize, &[u8])) {
+        let Some(mut table) = self.table() else { return };
+        let mut guess = 0;
+        while let Ok(Some(block)) = table.step() {
+            let is_it = |name: &&str| is_name(block.name, name.as_bytes());
+            let place = match names.get(guess) {
+                Some(name) if is_it(name) => Some(guess),
+                _ => names.iter().position(is_it),
+            };
+            let Some(place) = place else { continue };
+            guess = place + 1;
+            let Some(bytes) = bytes_of(self.cell, block.place) else { return };
+            each(place, bytes);
+        }
     }
 
     /// All named blocks, in the order in which they were first written.
     pub fn blocks(&self) -> Blocks<'_> {
-        let table = match self.form {
-            Form::Value | Form::Set => Table::new(&[]),
-            Form::Blocks => Table::new(self.value),
-        };
-        Blocks { cell: self.cell, table: table.ok() }
+        Blocks { cell: self.cell, table: self.table() }
+    }
+
+    #[inline]
+    fn table(&self) -> Option<Table<'_>> {
+        match self.form {
+            Form::Value | Form::Set => None,
+            Form::Blocks => Table::new(self.value).ok(),
+        }
     }
 }
 
@@ -133,9 +163,15 @@ impl<'v> Iterator for Blocks<'v> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let block = self.table.as_mut()?.next().ok()??;
-        match block.place {
-            Place::Inline(bytes) => Some((block.name, bytes)),
-            Place::Child(child) => Some((block.name, self.cell.block(child).ok()?)),
-        }
+        bytes_of(self.cell, block.place).map(|bytes| (block.name, bytes))
+    }
+}
+
+/// The bytes of a block; none if it is damaged.
+#[inline]
+fn bytes_of<'v>(cell: Cell<'v>, place: Place<'v>) -> Option<&'v [u8]> {
+    match place {
+        Place::Inline(bytes) => Some(bytes),
+        Place::Child(child) => cell.block(child).ok(),
     }
 }

@@ -8,6 +8,7 @@ use nearstate_model::{Error, Result};
 use crate::meta::{is_past_cell, split};
 use crate::record::Form;
 use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
+use crate::splice::Splice;
 
 /// What must hold of the present record for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,22 +123,14 @@ impl Session {
     #[inline]
     pub(crate) fn draft(
         &self,
-        Spot { table, hash, key, form, is_seen }: Spot<'_>,
+        spot: Spot<'_>,
         children: &[u8],
         value: &[u8],
         meta: &[u8],
     ) -> Result<Draft> {
+        let Spot { table, hash, key, is_seen, .. } = spot;
         let body = children.len() + key.len() + value.len() + meta.len();
-        let head = Head {
-            kind: nearstate_memory::Kind::Record,
-            flags: form.flags() | if meta.is_empty() { 0 } else { FLAG_META },
-            body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
-            key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
-            children: u16::try_from(children.len() / 8)
-                .map_err(|_| Error::TooManyBlocks { blocks: children.len() / 8 })?,
-            hash,
-        };
-        let at = self.member.draft(&head)?;
+        let at = self.member.draft(&head_of(spot, children, body, !meta.is_empty())?)?;
         let is_small = body <= BODY_SMALL;
         let mut crc = crc32fast::Hasher::new();
         if !is_small {
@@ -159,6 +152,35 @@ impl Session {
             crc.update(self.member.drafted(at, offset)?);
         }
         Ok(Draft { at, body_crc: crc.finalize() })
+    }
+
+    /// As [`Session::draft`] of an old version with some bytes replaced: each is copied once, from
+    /// cell to cell.
+    pub(crate) fn draft_spliced(
+        &self,
+        spot: Spot<'_>,
+        children: &[u8],
+        splice: &Splice<'_>,
+        meta: &[u8],
+    ) -> Result<Draft> {
+        let before = children.len() + spot.key.len();
+        let body = before + splice.bytes() + meta.len();
+        let at = self.member.draft(&head_of(spot, children, body, !meta.is_empty())?)?;
+        let mut offset = 0;
+        let mut write = |part: &[u8]| {
+            let done = self.member.write(at, offset, part);
+            offset += part.len() as u64;
+            done
+        };
+        write(children)?;
+        write(spot.key)?;
+        splice.pieces(&mut write)?;
+        write(meta)?;
+        for (size_at, size) in splice.sizes() {
+            self.member.write(at, (before + size_at) as u64, &size)?;
+        }
+        // What was written is in the cache: one sum costs less than one for each piece.
+        Ok(Draft { at, body_crc: crc32fast::hash(self.member.drafted(at, body as u64)?) })
     }
 
     /// Deletes a record of a namespace whose writers have nothing to see to; `None` if they have.
@@ -186,12 +208,34 @@ impl Session {
     }
 }
 
+/// The header of a record's cell with this body.
+#[inline]
+fn head_of(
+    Spot { hash, key, form, .. }: Spot<'_>,
+    children: &[u8],
+    body: usize,
+    has_meta: bool,
+) -> Result<Head> {
+    Ok(Head {
+        kind: nearstate_memory::Kind::Record,
+        flags: form.flags() | if has_meta { FLAG_META } else { 0 },
+        body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
+        key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
+        children: u16::try_from(children.len() / 8)
+            .map_err(|_| Error::TooManyBlocks { blocks: children.len() / 8 })?,
+        hash,
+    })
+}
+
 /// Bodies up to this size are summed up after they were written: a record of an index, which has
 /// two to five lines.
 const BODY_SMALL: usize = 320;
 
 /// What a plain write does not do: then it goes through a transaction.
-pub(crate) const SEEN_TO: u64 = traits::TAGGED | traits::WATCHED | traits::STREAMED;
+pub(crate) const SEEN_TO: u64 = traits::TAGGED | TOLD;
+
+/// Somebody is told of every change.
+pub(crate) const TOLD: u64 = traits::WATCHED | traits::STREAMED;
 
 /// The record, unless its time has passed.
 #[inline]

@@ -12,8 +12,7 @@ use nearstate_model::{Error, Result};
 use crate::address::Address;
 use crate::buffers::{Buffers, Entry, LINEAR_MAX, Labels, Span, Write};
 use crate::copies::Copies;
-use crate::patch::BlockChange;
-use crate::record::Form;
+use crate::record::{BlockChange, Form};
 use crate::session::{Session, Spot};
 
 /// An open transaction's reads and writes.

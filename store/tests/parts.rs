@@ -131,3 +131,58 @@ fn a_transaction_tells_what_it_has_written() {
         assert_eq!(written, expected.map(|(key, is_there)| (key.to_vec(), is_there)));
     });
 }
+
+fn to<'a>(name: &'a str, bytes: &'a [u8]) -> BlockChange<'a> {
+    BlockChange { name, bytes: Some(bytes) }
+}
+
+#[test]
+fn a_patch_of_some_blocks_leaves_the_others_and_what_stands_behind_them() {
+    open(|session, ns| {
+        let large = vec![7; 3000];
+        let first = [to("profile", b"imsi".as_slice()), to("context", &large), to("radio", b"1")];
+        session.patch(ns, b"ue", &first, Condition::Always).unwrap();
+        let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
+        let labels = Labels { tags, expires_ms: u64::MAX };
+        session.transact(|txn| txn.label(ns, b"ue", labels)).unwrap();
+        let mut expected: Vec<(&str, Vec<u8>)> = vec![
+            ("profile", b"imsi".to_vec()),
+            ("context", large.clone()),
+            ("radio", b"1".to_vec()),
+        ];
+        // Longer, shorter, empty, both ends, the large one smaller, and large again.
+        let sizes: [&[(usize, usize)]; 6] = [
+            &[(2, 40)],
+            &[(0, 512), (2, 3)],
+            &[(2, 0)],
+            &[(1, 9), (0, 1)],
+            &[(1, 513)],
+            &[(1, 514), (2, 7)],
+        ];
+        for (number, sizes) in (1..).zip(sizes) {
+            for (at, size) in sizes {
+                expected[*at].1 = vec![number; *size];
+            }
+            let changes: Vec<BlockChange<'_>> =
+                sizes.iter().map(|(at, _)| to(expected[*at].0, &expected[*at].1)).collect();
+            session.patch(ns, b"ue", &changes, Condition::Present).unwrap();
+            let view = session.get(ns, b"ue").unwrap().unwrap();
+            let found: Vec<(&str, Vec<u8>)> =
+                view.blocks().map(|(name, bytes)| (name, bytes.to_vec())).collect();
+            assert_eq!(found, expected);
+            assert_eq!(view.tags().collect::<Vec<_>>(), tags);
+            assert_eq!(view.expires_ms(), u64::MAX);
+            for names in [["profile", "context", "radio"], ["radio", "other", "profile"]] {
+                let mut among = Vec::new();
+                view.blocks_among(&names, |place, bytes| {
+                    among.push((names[place], bytes.to_vec()));
+                });
+                let mut wanted = expected.clone();
+                wanted.retain(|(name, _)| names.contains(name));
+                assert_eq!(among, wanted);
+            }
+            assert_eq!(view.block("radio"), Some(expected[2].1.as_slice()));
+            assert_eq!(view.block("radi"), None);
+        }
+    });
+}

@@ -276,3 +276,50 @@ fn a_required_tag_is_asked_of_every_new_record() {
     drop(session);
     place.close_and_check();
 }
+
+fn to(bytes: &[u8]) -> [BlockChange<'_>; 1] {
+    [BlockChange { name: "state", bytes: Some(bytes) }]
+}
+
+#[test]
+fn a_patch_keeps_a_record_where_its_tags_have_it() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let tags = vec![TagSchema { is_required: true, ..unique("supi") }, ordered("seen")];
+    let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, tags }).unwrap();
+    for number in 0..20_u8 {
+        let tags: &[(&str, &[u8])] = &[("supi", &[number]), ("seen", b"now")];
+        let labels = Labels { tags, expires_ms: 0 };
+        session
+            .transact(|txn| {
+                txn.patch(ns, &[number], &to(b"idle"))?;
+                txn.label(ns, &[number], labels).map(drop)
+            })
+            .unwrap();
+    }
+    for number in (0..20_u8).rev() {
+        let long = vec![number; usize::from(number) * 40];
+        session.patch(ns, &[number], &to(&long), Condition::Present).unwrap();
+        let view = session.find(ns, "supi", &[number]).unwrap().unwrap();
+        assert_eq!(view.block("state"), Some(long.as_slice()));
+    }
+    let mut seen = 0;
+    session
+        .find_all(ns, "seen", Values::Equal(b"now"), |_| {
+            seen += 1;
+            true
+        })
+        .unwrap();
+    assert_eq!(seen, 20);
+    // One whose time has passed is none: it has no tags to keep, and the new one lacks one.
+    session
+        .transact(|txn| {
+            let labels = Labels { tags: &[("supi", &[7])], expires_ms: 1 };
+            txn.label(ns, &[7], labels).map(drop)
+        })
+        .unwrap();
+    let refused = session.patch(ns, &[7], &to(b"again"), Condition::Always).unwrap_err();
+    assert!(refused.to_string().contains("supi"), "{refused}");
+    drop(session);
+    place.close_and_check();
+}

@@ -70,8 +70,13 @@ pub trait Lent: std::fmt::Debug {
     /// Does something with the transaction itself.
     fn with(&self, body: &mut dyn FnMut(&Txn<'_>));
 
-    /// True once its commands have had all the time that they may have.
-    fn is_late(&self) -> bool;
+    /// What is left of the time that its commands may have.
+    fn left(&self) -> Duration;
+
+    /// True once they have had all of it.
+    fn is_late(&self) -> bool {
+        self.left().is_zero()
+    }
 }
 
 /// A transaction whose commands have to be done at a time: of [`since_boot`].
@@ -102,8 +107,8 @@ impl Lent for Timed<'_, '_> {
         body(self.txn);
     }
 
-    fn is_late(&self) -> bool {
-        since_boot() >= self.until
+    fn left(&self) -> Duration {
+        self.until.saturating_sub(since_boot())
     }
 }
 
@@ -180,8 +185,11 @@ impl Client<'_> {
     /// many hear it.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
-            self.link.to_publish.push((channel.to_vec(), payload.to_vec()));
-            return self.server.hub.reach(channel);
+            let begun = since_boot();
+            let hearers = self.server.hub.reach(channel);
+            let finding = since_boot().saturating_sub(begun);
+            self.link.outbox.put(channel, payload, hearers, finding);
+            return hearers;
         }
         self.server.publish(channel, payload)
     }

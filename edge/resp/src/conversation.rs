@@ -75,7 +75,7 @@ impl Talk {
             (asked.run)(&mut client, args, &mut reply)
         });
         if reply.is_over() && done.is_ok() {
-            done = Err(too_long(max));
+            done = Err(too_long(max, command));
         }
         let is_refused = done.is_err();
         if let Err(refusal) = done {
@@ -97,7 +97,7 @@ impl Talk {
         let mark = reply.mark();
         let mut stepped = work.step(&self.core.records, &self.core.server, &mut reply);
         if stepped.is_ok() && (reply.is_over() || work.collected() > max) {
-            stepped = Err(too_long(max));
+            stepped = Err(too_long(max, None));
         }
         match stepped {
             Ok(Progress::More) => return Some(Poll::Ready(Then::Work)),
@@ -196,11 +196,17 @@ impl Drop for Talk {
     }
 }
 
-/// What is said instead of an answer that is too long. A change is made by then.
-fn too_long(max: usize) -> Refusal {
+/// What is said instead of an answer that is too long. A change of records, or of what the client
+/// hears and is, is made by then; work in slices that has a long answer changes nothing.
+fn too_long(max: usize, command: Option<&Command>) -> Refusal {
+    let may_change = command.is_some_and(|command| {
+        let flags = command.flags;
+        flags.has(Flags::WRITE) || flags.has(Flags::NOSCRIPT) && !flags.has(Flags::ADMIN)
+    });
+    let changed = if may_change { "; what the request was to change is changed" } else { "" };
     Refusal::new(format!(
         "ERR the answer has more than {max} bytes: ask for less at once, or raise \
-         limits.output_bytes_max; what the request was to change is changed"
+         limits.output_bytes_max{changed}"
     ))
 }
 

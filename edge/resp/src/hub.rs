@@ -1,11 +1,30 @@
 //! Who hears which channel, on all cores, and who is connected.
 
+mod patterns;
+
 use crate::mailbox::{Letter, Mailbox, Message, Post};
-use nearstate_store::glob;
-use std::collections::BTreeMap;
+use patterns::{Heard, Hearers, Patterns};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most different patterns of all clients. A comparison takes some ten nanoseconds where the
+/// begin of the channel differs behind what the patterns are found by, and some microseconds if
+/// both were made to be slow: then a message keeps the core of its sender for 50 ms, and nobody
+/// else.
+pub const PATTERNS_MAX: usize = 16_384;
+
+/// While nobody hears any, one client may have one part in so many of them; when half are free, a
+/// quarter of that, and so on with the square of what is free, but one as long as there is any.
+/// Sixteen clients that take all they can leave half, and it takes some thousand to leave none.
+const SHARES: usize = 16;
+
+/// How many patterns a client may hear that wishes for a new one, of those that are free.
+const fn share_of(free: usize) -> usize {
+    let share = free.saturating_mul(free) / (PATTERNS_MAX * SHARES);
+    if share == 0 && free > 0 { 1 } else { share }
+}
 
 /// Channels, patterns, and the mailboxes of those that hear them.
 #[derive(Debug)]
@@ -17,12 +36,20 @@ pub struct Hub {
     wishes: AtomicUsize,
 }
 
-type Hearers = BTreeMap<u64, Arc<Mailbox>>;
-
 #[derive(Debug, Default)]
 struct State {
     channels: BTreeMap<Vec<u8>, Hearers>,
-    patterns: BTreeMap<Arc<[u8]>, Hearers>,
+    /// Copied by who changes it while somebody compares a channel with it.
+    patterns: Arc<Patterns>,
+}
+
+/// Why a client may not hear more patterns: other clients hear too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crowded {
+    /// How many different ones all clients hear.
+    pub heard: usize,
+    /// How many a client may hear that wishes for a new one.
+    pub share: usize,
 }
 
 impl Hub {
@@ -43,11 +70,40 @@ impl Hub {
         self.count(hearers.insert(id, Arc::clone(mailbox)).is_none(), true)
     }
 
-    /// A connection wishes to hear all channels that match a pattern. False if it does already.
-    pub fn hear_matching(&self, pattern: &[u8], id: u64, mailbox: &Arc<Mailbox>) -> bool {
+    /// A connection that hears `held` patterns wishes to hear all channels that match some more.
+    ///
+    /// # Errors
+    /// It would hear more than its share, and some of them are new: it hears none of them. What
+    /// others hear as well costs no further comparison, and is no matter of shares.
+    pub fn hear_matching(
+        &self,
+        more: &BTreeSet<&[u8]>,
+        held: usize,
+        (id, mailbox): (u64, &Arc<Mailbox>),
+    ) -> Result<(), Crowded> {
+        let made: Vec<_> = more.iter().map(|pattern| Arc::new(Heard::new(pattern))).collect();
         let mut state = self.lock();
-        let hearers = state.patterns.entry(Arc::from(pattern)).or_default();
-        self.count(hearers.insert(id, Arc::clone(mailbox)).is_none(), true)
+        let mut fresh = Vec::with_capacity(made.len());
+        let mut known = Vec::new();
+        for heard in made {
+            match state.patterns.get(&heard.pattern) {
+                Some(there) => known.push(Arc::clone(there)),
+                None => fresh.push(heard),
+            }
+        }
+        let heard = state.patterns.len();
+        let share = share_of(PATTERNS_MAX.saturating_sub(heard));
+        if !fresh.is_empty() && held.saturating_add(more.len()) > share {
+            return Err(Crowded { heard, share });
+        }
+        for heard in known.iter().chain(&fresh) {
+            let is_new = heard.hearers().insert(id, Arc::clone(mailbox)).is_none();
+            self.count(is_new, true);
+        }
+        if !fresh.is_empty() {
+            Arc::make_mut(&mut state.patterns).add(fresh);
+        }
+        Ok(())
     }
 
     /// A connection does not wish to hear a channel any more.
@@ -64,10 +120,13 @@ impl Hub {
     /// A connection does not wish to hear a pattern's channels any more.
     pub fn leave_matching(&self, pattern: &[u8], id: u64) -> bool {
         let mut state = self.lock();
-        let Some(hearers) = state.patterns.get_mut(pattern) else { return false };
+        let Some(heard) = state.patterns.get(pattern) else { return false };
+        let mut hearers = heard.hearers();
         let was_there = hearers.remove(&id).is_some();
-        if hearers.is_empty() {
-            state.patterns.remove(pattern);
+        let is_last = hearers.is_empty();
+        drop(hearers);
+        if is_last {
+            Arc::make_mut(&mut state.patterns).remove(pattern);
         }
         self.count(was_there, false)
     }
@@ -87,24 +146,45 @@ impl Hub {
         self.wishes.load(Ordering::Acquire) > 0
     }
 
+    /// The patterns that a channel matches, and the state. They are compared while nobody waits for
+    /// the lock: one that comes meanwhile has come behind the message, and one that goes has no
+    /// hearers any more. All letters of a message are sent under one lock, so that all clients hear
+    /// messages in one order.
+    fn find(&self, channel: &[u8]) -> (MutexGuard<'_, State>, Vec<Arc<Heard>>) {
+        self.find_by(|patterns| patterns.matching(channel))
+    }
+
+    fn find_by(
+        &self,
+        matching: impl FnOnce(&Patterns) -> Vec<Arc<Heard>>,
+    ) -> (MutexGuard<'_, State>, Vec<Arc<Heard>>) {
+        let state = self.lock();
+        if state.patterns.is_empty() {
+            return (state, Vec::new());
+        }
+        let patterns = Arc::clone(&state.patterns);
+        drop(state);
+        let found = matching(&patterns);
+        // Who changes the patterns while somebody has them must copy all.
+        drop(patterns);
+        (self.lock(), found)
+    }
+
     /// Sends a message to everybody who hears the channel; how many letters that were.
     pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
         if !self.has_hearers() {
             return 0;
         }
         let message = Arc::new(Message::new(&self.post, channel, payload));
-        let state = self.lock();
+        let (state, matching) = self.find(channel);
         let mut sent = 0;
         for mailbox in state.channels.get(channel).into_iter().flat_map(BTreeMap::values) {
             mailbox.put(Letter { message: Arc::clone(&message), pattern: None });
             sent += 1;
         }
-        for (pattern, hearers) in &state.patterns {
-            if !glob::matches(pattern, channel) {
-                continue;
-            }
-            for mailbox in hearers.values() {
-                let pattern = Some(Arc::clone(pattern));
+        for heard in &matching {
+            for mailbox in heard.hearers().values() {
+                let pattern = Some(Arc::clone(&heard.pattern));
                 mailbox.put(Letter { message: Arc::clone(&message), pattern });
                 sent += 1;
             }
@@ -117,10 +197,9 @@ impl Hub {
         if !self.has_hearers() {
             return 0;
         }
-        let state = self.lock();
+        let (state, matching) = self.find(channel);
         let itself = state.channels.get(channel).map_or(0, BTreeMap::len);
-        let matching = state.patterns.iter().filter(|(one, _)| glob::matches(one, channel));
-        itself + matching.map(|(_, hearers)| hearers.len()).sum::<usize>()
+        itself + matching.iter().map(|heard| heard.hearers().len()).sum::<usize>()
     }
 
     /// How many channels somebody hears.
@@ -160,7 +239,8 @@ mod tests {
         assert_eq!(hub.publish(b"{ns},c", b"m"), 0);
         assert!(hub.hear(b"{ns},c", 1, &one));
         assert!(!hub.hear(b"{ns},c", 1, &one), "once is enough");
-        assert!(hub.hear_matching(b"{ns},*", 2, &two));
+        let patterns = BTreeSet::from([&b"{ns},*"[..]]);
+        assert_eq!(hub.hear_matching(&patterns, 0, (2, &two)), Ok(()));
         assert!(hub.hear(b"", 2, &two), "sdlgo begins with the empty channel");
         assert_eq!((hub.reach(b"{ns},c"), hub.reach(b"other")), (2, 0));
         assert_eq!(hub.publish(b"{ns},c", b"m"), 2);
@@ -174,5 +254,77 @@ mod tests {
         assert!(hub.leave_matching(b"{ns},*", 2) && hub.leave(b"", 2));
         assert!(!hub.has_hearers());
         assert!(hub.channels(None, 9).is_empty());
+    }
+
+    /// As clients do who take all that they may: how many that is.
+    fn take_all(hub: &Hub, id: u64, mailbox: &Arc<Mailbox>) -> usize {
+        for held in 0.. {
+            let pattern = format!("{id}-{held}*");
+            let more = BTreeSet::from([pattern.as_bytes()]);
+            if hub.hear_matching(&more, held, (id, mailbox)).is_err() {
+                return held;
+            }
+        }
+        0
+    }
+
+    #[test]
+    fn however_many_clients_take_all_they_can_there_is_room_for_another() {
+        let hub = Hub::new(usize::MAX);
+        let mailbox = Arc::new(Mailbox::new(9999, &hub.post));
+        let taken: Vec<usize> = (0..16).map(|id| take_all(&hub, id, &mailbox)).collect();
+        assert!(taken.is_sorted_by(|one, next| one >= next) && taken[0] > 900, "{taken:?}");
+        assert!(hub.patterns() < PATTERNS_MAX * 5 / 9, "{taken:?}");
+        assert!(take_all(&hub, 16, &mailbox) > 200);
+        for id in 17..900 {
+            assert!(take_all(&hub, id, &mailbox) > 0, "client {id}");
+        }
+        // There is an end, and it is the bound.
+        for id in 900..2000 {
+            take_all(&hub, id, &mailbox);
+        }
+        assert_eq!((hub.patterns(), share_of(0)), (PATTERNS_MAX, 0));
+    }
+
+    #[test]
+    fn what_others_hear_already_is_no_matter_of_shares_and_all_or_none_are_taken() {
+        let hub = Hub::new(usize::MAX);
+        let mailbox = Arc::new(Mailbox::new(9999, &hub.post));
+        let names: Vec<String> = (0..1024).map(|number| format!("a{number}*")).collect();
+        let all: BTreeSet<&[u8]> = names.iter().map(String::as_bytes).collect();
+        for id in 0..20 {
+            assert_eq!(hub.hear_matching(&all, 0, (id, &mailbox)), Ok(()), "client {id}");
+        }
+        assert_eq!(hub.patterns(), 1024);
+        let one_more: BTreeSet<&[u8]> = all.iter().copied().chain([&b"b*"[..]]).collect();
+        let crowded = hub.hear_matching(&one_more, 0, (20, &mailbox)).unwrap_err();
+        assert_eq!(crowded, Crowded { heard: 1024, share: 900 });
+        assert_eq!((hub.patterns(), hub.reach(b"a7"), hub.reach(b"b")), (1024, 20, 0));
+        for id in 0..20 {
+            assert!(names.iter().all(|name| hub.leave_matching(name.as_bytes(), id)));
+        }
+        assert!(!hub.has_hearers() && hub.patterns() == 0);
+    }
+
+    #[test]
+    fn who_comes_or_goes_does_not_wait_for_the_comparisons_of_a_message() {
+        let hub = Hub::new(usize::MAX);
+        let mailbox = Arc::new(Mailbox::new(9999, &hub.post));
+        let hear = |pattern: &str, id| {
+            let more = BTreeSet::from([pattern.as_bytes()]);
+            assert_eq!(hub.hear_matching(&more, 0, (id, &mailbox)), Ok(()));
+        };
+        hear("c*", 1);
+        hear("*", 2);
+        let (state, found) = hub.find_by(|patterns| {
+            assert!(hub.state.try_lock().is_ok(), "the lock is held while patterns are compared");
+            hear("c?", 3);
+            assert!(hub.leave_matching(b"*", 2));
+            patterns.matching(b"cc")
+        });
+        drop(state);
+        let letters: usize = found.iter().map(|heard| heard.hearers().len()).sum();
+        assert_eq!((found.len(), letters), (2, 1), "who has gone gets nothing");
+        assert_eq!((hub.reach(b"cc"), hub.patterns()), (2, 2));
     }
 }

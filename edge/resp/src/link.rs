@@ -7,6 +7,7 @@ use crate::reply::Protocol;
 use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One connection.
 #[derive(Debug)]
@@ -35,9 +36,8 @@ pub struct Link {
     pub queue: Option<Queue>,
     /// What `WATCH` has seen.
     pub watched: Vec<Watched>,
-    /// Messages of the commands that `EXEC` runs: they are sent once it has committed. Each with
-    /// its channel.
-    pub to_publish: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Messages of the commands that `EXEC` runs: they are sent once it has committed.
+    pub outbox: Outbox,
     /// Work that goes on after the request: a walk over a namespace.
     pub work: Option<Box<dyn Work>>,
     /// True once the connection is to be closed behind the present answer.
@@ -54,8 +54,8 @@ pub struct Names {
 }
 
 /// What a name costs beside its bytes, here and in the hub: places in three trees, half of them
-/// empty, and the allocator's share.
-const NAME_COST: usize = 400;
+/// empty; of a pattern what it is found by; and the allocator's share.
+const NAME_COST: usize = 512;
 
 impl Names {
     /// What a name costs: it stands here and in the hub.
@@ -112,6 +112,45 @@ pub struct Queue {
     pub bytes: usize,
     /// True once one of them was refused: `EXEC` refuses all.
     pub is_spoilt: bool,
+}
+
+/// Messages that are sent behind a commit, and how long that will take: behind it, it would be too
+/// late to refuse.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Each with its channel.
+    pub messages: Vec<(Vec<u8>, Vec<u8>)>,
+    /// To how many clients they go: as many letters as that.
+    pub letters: usize,
+    takes: Duration,
+}
+
+/// What a letter takes: a lock, a place in a mailbox, and now and then a call to another core. It
+/// is some tenths of that where the hearers are few and the caches warm; a message without a
+/// letter counts as one.
+const LETTER_TAKES: Duration = Duration::from_micros(1);
+/// What a byte of a message takes: it is copied once, into new memory.
+const BYTE_TAKES: Duration = Duration::from_nanos(1);
+
+impl Outbox {
+    /// A message for so many hearers. To find them took `finding`, and will once more.
+    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
+        let times = |each: Duration, count: usize| {
+            each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+        };
+        let sending = times(LETTER_TAKES, hearers.saturating_add(1));
+        let copying = times(BYTE_TAKES, channel.len() + payload.len());
+        for more in [finding, sending, copying] {
+            self.takes = self.takes.saturating_add(more);
+        }
+        self.letters = self.letters.saturating_add(hearers);
+        self.messages.push((channel.to_vec(), payload.to_vec()));
+    }
+
+    /// How long it will take to send all of them, at the most.
+    pub const fn takes(&self) -> Duration {
+        self.takes
+    }
 }
 
 /// A key that `WATCH` has seen.

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// What waits in all mailboxes of a node together: each message once, and what its letters cost. A
-/// mailbox has a bound of its own, but there are as many as there are clients.
+/// mailbox has a bound of its own, but there are as many as there are clients. Who sends a message
+/// looks behind it whether the post is full, and makes room.
 #[derive(Debug)]
 pub struct Post {
     bytes: AtomicUsize,
@@ -39,7 +40,8 @@ impl Post {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn is_full(&self) -> bool {
+    /// True if more waits than may.
+    pub fn is_full(&self) -> bool {
         self.bytes() > self.bytes_max
     }
 }
@@ -91,7 +93,8 @@ const LETTER_BYTES: usize = 64;
 const LETTERS_KEPT_MAX: usize = 256;
 
 /// The mailbox of one connection. A client that does not read is closed when the letters that wait
-/// for it pass a bound, or those that wait for all clients pass theirs.
+/// for it pass a bound; or when those that wait for all clients pass theirs, and most of them wait
+/// for this one.
 #[derive(Debug)]
 pub struct Mailbox {
     bytes_max: usize,
@@ -106,6 +109,17 @@ struct State {
     waker: Option<Waker>,
     is_over: bool,
     is_closed: bool,
+}
+
+impl State {
+    /// More waits than may: what waits is thrown away, and the connection will be closed.
+    fn overrun(&mut self, post: &Post) {
+        self.is_over = true;
+        self.bytes = 0;
+        post.overruns.fetch_add(1, Ordering::Relaxed);
+        post.give_back(self.letters.len() * LETTER_BYTES);
+        self.letters = VecDeque::new();
+    }
 }
 
 impl fmt::Debug for State {
@@ -131,15 +145,31 @@ impl Mailbox {
             return;
         }
         state.bytes += letter.bytes();
-        if state.bytes > self.bytes_max || self.post.is_full() {
-            state.is_over = true;
-            self.post.overruns.fetch_add(1, Ordering::Relaxed);
-            self.post.give_back(state.letters.len() * LETTER_BYTES);
-            state.letters = VecDeque::new();
+        if state.bytes > self.bytes_max {
+            state.overrun(&self.post);
         } else {
             self.post.take(LETTER_BYTES);
             state.letters.push_back(letter);
         }
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Bytes of what waits in it, whoever else it waits for; 0 once it is over.
+    pub fn held(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// Gives up a client that does not read, as [`Mailbox::put`] does at the mailbox's own bound.
+    pub fn overrun(&self) {
+        let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
+        state.overrun(&self.post);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -221,23 +251,27 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_all_clients_has_a_bound_and_a_message_counts_once() {
+    fn a_message_counts_once_and_what_is_given_up_counts_no_more() {
         let post = Arc::new(Post::new(1000));
-        let [one, two, late] = [(); 3].map(|()| Mailbox::new(10_000, &post));
+        let [one, two] = [(); 2].map(|()| Mailbox::new(10_000, &post));
         let mut cx = Context::from_waker(Waker::noop());
         let large = letter_of(&post, 800);
         one.put(large.clone());
         two.put(large);
         assert_eq!(post.bytes(), 801 + 2 * LETTER_BYTES, "one message, two letters");
-        // Within its own bound, and beyond that of all.
-        late.put(letter_of(&post, 800));
-        assert!(late.is_over() && matches!(late.poll(&mut cx), Poll::Ready(None)));
-        assert!(!one.is_over() && !two.is_over());
-        late.put(letter_of(&post, 1));
-        assert_eq!((post.overruns(), post.bytes()), (1, 801 + 2 * LETTER_BYTES));
+        assert!(!post.is_full());
+        two.put(letter_of(&post, 300));
+        assert!(post.is_full());
+        assert_eq!((one.held(), two.held()), (801 + LETTER_BYTES, 1102 + 2 * LETTER_BYTES));
+        two.overrun();
+        two.overrun();
+        assert!(two.is_over() && matches!(two.poll(&mut cx), Poll::Ready(None)));
+        two.put(letter_of(&post, 1));
+        assert_eq!((two.held(), post.overruns()), (0, 1));
+        assert_eq!(post.bytes(), 801 + LETTER_BYTES, "one has it still");
         let read = one.poll(&mut cx);
-        assert_eq!(post.bytes(), 801 + LETTER_BYTES, "two has it still");
-        drop((read, two));
+        assert_eq!((one.held(), post.bytes()), (0, 801));
+        drop(read);
         assert_eq!(post.bytes(), 0);
         one.put(letter_of(&post, 700));
         assert_eq!(one.take_all().len(), 1);

@@ -2,7 +2,7 @@
 
 use crate::client::Command;
 use crate::command_count::CommandCounts;
-use crate::link::{Link, Names};
+use crate::link::{Link, Names, Outbox};
 use crate::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::Protocol;
@@ -81,7 +81,7 @@ impl OnCore {
             patterns: Names::default(),
             queue: None,
             watched: Vec::new(),
-            to_publish: Vec::new(),
+            outbox: Outbox::default(),
             work: None,
             is_closing: false,
             near: None,

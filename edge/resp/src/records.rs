@@ -20,8 +20,6 @@ pub struct Records {
     /// The last one that was asked for: most requests ask for the same again.
     last: RefCell<String>,
     last_namespace: Cell<Option<Namespace>>,
-    /// What stands before its keys where clients say them. Empty: nothing does.
-    last_prefix: RefCell<Vec<u8>>,
     /// Reads that found a record, and that found none, since the last [`Records::take_found`].
     found: [Cell<u64>; 2],
 }
@@ -44,7 +42,6 @@ impl Records {
             known: RefCell::default(),
             last: RefCell::default(),
             last_namespace: Cell::new(None),
-            last_prefix: RefCell::default(),
             found: Default::default(),
         }
     }
@@ -68,24 +65,12 @@ impl Records {
         &self.session
     }
 
-    /// Where a key's record is, if it begins as the last one did: then it need not be taken apart.
-    #[inline]
-    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
-        let namespace = self.last_namespace.get()?;
-        let prefix = self.last_prefix.borrow();
-        let key = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
-        Some(Spot { namespace, key })
-    }
-
     /// Where a key's record is, or `None` if nobody has made its namespace: then it has none.
     ///
     /// # Errors
     /// Those of the store.
     #[inline]
     pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<Spot<'a>>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Ok(Some(spot));
-        }
         let KeyName { namespace, key } = KeyName::of(key);
         let found = self.namespace(namespace)?;
         Ok(found.map(|namespace| Spot { namespace, key }))
@@ -94,9 +79,6 @@ impl Records {
     /// As [`Records::find`], of namespaces that were met only: no look into the region.
     #[inline]
     pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Some(spot);
-        }
         let KeyName { namespace, key } = KeyName::of(key);
         let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
         let namespace = last.or_else(|| self.known.borrow().get(namespace).copied())?;
@@ -109,9 +91,6 @@ impl Records {
     /// Those of the store.
     #[inline]
     pub fn make<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Ok(spot);
-        }
         let KeyName { namespace: name, key } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
             return Ok(Spot { namespace, key });
@@ -162,7 +141,6 @@ impl Records {
         let mut last = self.last.borrow_mut();
         last.clear();
         last.push_str(name);
-        *self.last_prefix.borrow_mut() = prefix_of(name).unwrap_or_default();
         self.last_namespace.set(Some(namespace));
         Ok(Some(namespace))
     }

@@ -67,6 +67,17 @@ impl Refusal {
         self.0.starts_with("TRYAGAIN ")
     }
 
+    /// Of a request that is half done: what is, and what is to be done. No client may repeat it by
+    /// itself then.
+    #[must_use]
+    pub fn half_way(self, done: &str) -> Self {
+        let text = match self.0.strip_prefix("TRYAGAIN ") {
+            Some(text) => format!("BUSY {text}; {done}"),
+            None => format!("{}; {done}", self.0),
+        };
+        Self::new(text)
+    }
+
     /// The reply's text, without its mark and line end.
     pub fn text(&self) -> &str {
         &self.0
@@ -135,6 +146,16 @@ mod tests {
             let refusal = Refusal::from(error);
             assert!(refusal.text().starts_with(begins), "{refusal}");
         }
+    }
+
+    #[test]
+    fn what_is_half_done_is_not_to_be_repeated_unseen() {
+        let conflict = Refusal::from(Error::Conflict { detail: "x".to_owned() });
+        assert!(conflict.is_conflict());
+        let half = conflict.half_way("one of two is done");
+        assert!(!half.is_conflict() && half.text().starts_with("BUSY x was changed"), "{half}");
+        let full = Refusal::new("OOM full").half_way("one of two is done");
+        assert_eq!(full.text(), "OOM full; one of two is done");
     }
 
     #[test]

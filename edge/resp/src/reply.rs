@@ -14,7 +14,11 @@ pub enum Protocol {
 
 /// Where an aggregate of unknown length began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(usize);
+pub struct Mark {
+    at: usize,
+    /// Something was left out before.
+    is_over: bool,
+}
 
 /// Writes answers. What is written is always well-formed: texts are made harmless, bulks have
 /// their length in front of them. That as many elements follow as were announced is the caller's.
@@ -213,7 +217,7 @@ impl<'o> Reply<'o> {
     /// go back to.
     #[inline]
     pub fn mark(&self) -> Mark {
-        Mark(self.out.len())
+        Mark { at: self.out.len(), is_over: self.is_over }
     }
 
     /// All that was written since `mark` becomes an array of so many elements. Moves it by a few
@@ -232,23 +236,24 @@ impl<'o> Reply<'o> {
         self.close(mark, |reply| reply.map(pairs));
     }
 
-    /// Takes back all that was written since `mark`.
+    /// Takes back all that was written since `mark`, and that something of it was left out.
     #[inline]
     pub fn rewind(&mut self, mark: Mark) {
-        self.out.truncate(mark.0);
+        self.out.truncate(mark.at);
+        self.is_over = mark.is_over;
     }
 
     /// Bytes written since `mark`.
     #[inline]
     pub fn written(&self, mark: Mark) -> usize {
-        self.out.len().saturating_sub(mark.0)
+        self.out.len().saturating_sub(mark.at)
     }
 
     fn close(&mut self, mark: Mark, head: impl FnOnce(&mut Self)) {
         let body = self.written(mark);
         head(self);
         let head = self.written(mark) - body;
-        if let Some(written) = self.out.get_mut(mark.0..) {
+        if let Some(written) = self.out.get_mut(mark.at..) {
             written.rotate_right(head);
         }
     }

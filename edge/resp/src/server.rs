@@ -7,6 +7,7 @@ use crate::keyspace::Keyspace;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::mailbox::Mailbox;
 use nearstate_node::metric::Distribution;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,7 @@ pub struct Settings {
     pub subscriptions_max: usize,
     /// The most bytes of one request.
     pub request_bytes_max: usize,
-    /// How long the commands of one `EXEC` may keep their core.
+    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core.
     pub exec_max: Duration,
     /// Requests that take longer are kept in the slow log.
     pub slow_micros: u64,
@@ -54,15 +55,16 @@ pub const REDIS_VERSION: &str = "7.0.15";
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
 
 /// The most bytes of messages that wait for all clients together: 32 of them may be as far behind
-/// as one may be. The client whose next message would pass it is closed.
+/// as one may be. With more the client is closed for whom most waits, and then the next one, until
+/// it is enough. The last message may pass it, while it is sent.
 pub const MESSAGES_BYTES_MAX: usize = 1 << 30;
 
 /// The most bytes of one request: the largest value, and as much for what comes with it.
 pub const REQUEST_BYTES_MAX: usize = 256 << 20;
 
-/// How long the commands of one `EXEC` may keep their core, conflicts and all that was run again
-/// included. Then nothing of it is changed. It is what a client waits for an answer, and others of
-/// the core wait as long.
+/// How long the commands of one `EXEC` may keep their core, conflicts, all that was run again and
+/// the messages that it is about to send included. Then nothing of it is changed. It is what a
+/// client waits for an answer, and others of the core wait as long.
 pub const EXEC_MAX: Duration = Duration::from_secs(1);
 
 /// Requests that take as long are kept in the slow log: what Redis keeps.
@@ -205,7 +207,33 @@ impl Server {
     /// Sends a message to all that hear a channel; how many letters that were.
     pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
         Tallies::add(&self.tallies.published, 1);
-        self.hub.publish(channel, payload)
+        self.tell(channel, payload)
+    }
+
+    /// As [`Server::publish`], of what no client has published.
+    pub fn tell(&self, channel: &[u8], payload: &[u8]) -> usize {
+        let letters = self.hub.publish(channel, payload);
+        if self.hub.post.is_full() {
+            self.make_room();
+        }
+        letters
+    }
+
+    /// Closes clients for whom most waits until what waits for all is within its bound. Closing one
+    /// may give little back: others may wait for the same messages.
+    #[cold]
+    fn make_room(&self) {
+        // Two cores that find the post full at once close no more than one would: this is held.
+        let cards = self.cards();
+        let held = cards.values().map(|card| (card.mailbox.held(), &card.mailbox));
+        let mut held: Vec<_> = held.filter(|(bytes, _)| *bytes > 0).collect();
+        held.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        for (_, mailbox) in held {
+            if !self.hub.post.is_full() {
+                return;
+            }
+            mailbox.overrun();
+        }
     }
 
     /// How many clients there are.

@@ -225,7 +225,7 @@ fn say(
             channel.clear();
             channel.extend_from_slice(way);
             channel.extend_from_slice(about);
-            server.hub.publish(channel, payload);
+            server.tell(channel, payload);
         };
         if events.has(Class::KEYSPACE) {
             publish(b"__keyspace@0__:", &key, name.as_bytes());

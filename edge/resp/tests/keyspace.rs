@@ -7,7 +7,9 @@ mod talk;
 
 use std::collections::BTreeSet;
 
-use nearstate_store::{BlockChange, Condition, Kind, Labels, Schema, TagSchema, now_ms_coarse};
+use nearstate_store::{
+    BlockChange, Condition, Kind, Labels, Schema, TagSchema, WhenFull, now_ms_coarse,
+};
 use talk::{Place, Talker, place, request};
 
 /// The bulks of an answer, whatever aggregates they stand in.
@@ -227,6 +229,83 @@ fn many_keys_are_deleted_at_once() {
     let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
     assert_eq!(talker.ask_bytes(&words), ":600|");
     assert_eq!(talker.ask("DBSIZE"), ":700|");
+}
+
+/// A namespace whose records cannot be changed any more: its commit stream is full, and refuses.
+fn fill_stream(place: &Place, talker: &mut Talker) {
+    let session = place.region.session().unwrap();
+    let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+    let told = session.namespace("told", &schema).unwrap();
+    session.stream(told, WhenFull::Refuse).unwrap();
+    talker.ask("SET {told},k v");
+    for bytes in [100_000, 100, 1] {
+        let value = "v".repeat(bytes);
+        while talker.ask(&format!("SET {{told}},x{bytes} {value}")) == "+OK|" {}
+    }
+    assert!(talker.ask("DEL {told},k").starts_with("-BUSY "));
+}
+
+fn del(talker: &mut Talker, keys: std::ops::Range<usize>, last: &str) -> String {
+    let name = |number: usize| format!("{{d}},{number}");
+    let mut words = vec!["UNLINK".to_owned()];
+    words.extend(keys.map(name));
+    words.push(last.to_owned());
+    let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+    talker.ask_bytes(&words)
+}
+
+#[test]
+fn many_keys_are_deleted_all_or_none_and_of_too_many_it_is_said_how_far_it_went() {
+    let place = place();
+    let mut talker = place.talker();
+    let session = place.region.session().unwrap();
+    let schema = Schema { kind: Kind::Counters, ..Schema::default() };
+    let counters = session.namespace("counters", &schema).unwrap();
+    session.add(counters, b"k", 5).unwrap();
+    for number in 0..4500 {
+        talker.ask(&format!("SET {{d}},{number} v"));
+    }
+    fill_stream(&place, &mut talker);
+    let there = talker.ask("DBSIZE");
+    // The last key is refused: of those before it none is deleted, and no counter.
+    let said = del(&mut talker, 0..3000, "{told},k");
+    assert!(said.starts_with("-BUSY ") && !said.contains("are done"), "{said}");
+    let said = talker.ask("DEL {counters},k {d},0 {told},k");
+    assert!(said.starts_with("-BUSY ") && !said.contains("are done"), "{said}");
+    assert_eq!(talker.ask("DBSIZE"), there);
+    // More than one transaction takes.
+    talker.ask("DEL {d},7");
+    let said = del(&mut talker, 0..4500, "{told},k");
+    let wanted = "of the 4501 keys the first 4000 are done (counters come last), 3999 of them were \
+                  there and are deleted, and the others are as they were: send it again|";
+    assert!(said.starts_with("-BUSY ") && said.ends_with(wanted), "{said}");
+    assert_eq!(talker.ask("EXISTS {d},0 {d},3999 {d},4000 {d},4499 {told},k"), ":3|");
+    // Between MULTI and EXEC nothing is done before the commit.
+    talker.ask("MULTI");
+    talker.ask("DEL {d},4000 {d},4001");
+    talker.ask("DEL {told},k");
+    assert!(talker.ask("EXEC").starts_with("-BUSY "));
+    assert_eq!(talker.ask("EXISTS {d},4000 {d},4001"), ":2|");
+    let said = talker.ask("FLUSHALL");
+    assert!(said.starts_with("-BUSY ") && said.contains("keys are deleted, the others"), "{said}");
+    assert_eq!(talker.ask("EXISTS {told},k"), ":1|");
+}
+
+#[test]
+fn keys_whose_tags_are_too_much_for_one_transaction_are_deleted_in_parts() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let tags = vec![TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }];
+    let schema = Schema { kind: Kind::Mixed, tags };
+    let namespace = session.namespace("d", &schema).unwrap();
+    for number in 0..3000_u32 {
+        let value = number.to_le_bytes();
+        let tags: &[(&str, &[u8])] = &[("id", &value)];
+        let labels = Labels { tags, ..Labels::default() };
+        let key = number.to_string();
+        session.transact(|txn| txn.put_labelled(namespace, key.as_bytes(), b"v", labels)).unwrap();
+    }
+    assert_eq!(del(&mut place.talker(), 0..3000, "none"), ":3000|");
 }
 
 #[test]

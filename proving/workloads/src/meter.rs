@@ -43,6 +43,15 @@ impl Meter {
     #[inline]
     pub fn step(&mut self, tally: &Tally, ns: u64, now_ns: u64) {
         self.slices.until(now_ns);
+        self.add(tally);
+        if tally.counted == 1
+            && let Some(latencies) = self.classes.get_mut(tally.last)
+        {
+            latencies.record(ns, 1);
+            self.slices.record(ns, 1);
+            self.ops += 1;
+            return;
+        }
         for (latencies, count) in self.classes.iter_mut().zip(tally.classes) {
             if count > 0 {
                 latencies.record(ns, count.into());
@@ -50,7 +59,6 @@ impl Meter {
                 self.ops += u64::from(count);
             }
         }
-        self.add(tally);
     }
 
     /// Takes up a step whose operations were to begin at these moments and all ended at `now_ns`.
@@ -261,7 +269,7 @@ mod tests {
 
     fn tally(count: u32) -> Tally {
         let mut tally = Tally::default();
-        tally.classes[1] = count;
+        (0..count).for_each(|_| tally.count(1));
         tally
     }
 

@@ -4,12 +4,13 @@
 pub mod fault;
 pub mod null;
 pub mod sdl;
-pub mod region;
 pub mod ring;
 pub mod redis;
+pub mod region;
 pub mod lmdb;
 pub mod memcached;
 pub mod geode;
+pub mod mongodb;
 mod resp;
 mod joined;
 mod started;
@@ -115,6 +116,15 @@ pub trait Database: fmt::Debug {
         Vec::new()
     }
 
+    /// Does what its makers advise after a bulk load, before anything is measured; what that was,
+    /// for the report, if anything.
+    ///
+    /// # Errors
+    /// Why it could not be done.
+    fn settle(&mut self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Memory that it takes now, in bytes, as far as it can be told.
     fn memory_bytes(&mut self) -> Option<u64>;
 
@@ -147,6 +157,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));
     all.push(Box::new(geode::GeodeTarget));
+    all.extend(mongodb::ALL.map(|target| Box::new(target) as Box<dyn Target>));
     all.push(Box::new(null::NullTarget));
     all
 }

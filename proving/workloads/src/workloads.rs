@@ -95,6 +95,10 @@ pub trait Blueprint: fmt::Debug {
 pub struct Tally {
     /// Operations of each class.
     pub classes: [u32; CLASSES_MAX],
+    /// The class that was counted last.
+    pub last: usize,
+    /// How many were counted, of all classes.
+    pub counted: u32,
     /// Bytes of keys and parts that were sent to the store.
     pub bytes_out: u64,
     /// Bytes of keys and parts that it answered with.
@@ -110,6 +114,8 @@ impl Tally {
     pub fn count(&mut self, class: usize) {
         if let Some(count) = self.classes.get_mut(class) {
             *count += 1;
+            self.last = class;
+            self.counted += 1;
         }
     }
 }

@@ -190,15 +190,16 @@ settings! {
     "resp.request_bytes_max" as request_bytes_max: Bytes = "256MiB", --"resp-request-bytes-max";
     /// Bytes of messages that may wait for one subscriber; with more it is closed
     "resp.mailbox_bytes_max" as mailbox_bytes_max: Bytes = "32MiB", --"resp-mailbox-bytes-max";
-    /// Bytes of messages that may wait for all subscribers; the next one for whom one comes is
-    /// closed
+    /// Bytes of messages that may wait for all subscribers; with more the one is closed for whom
+    /// most waits
     "resp.messages_bytes_max" as messages_bytes_max: Bytes = "1GiB", --"resp-messages-bytes-max";
     /// Channels and patterns of one client
     "resp.subscriptions_max" as subscriptions_max: Count = "100000", --"resp-subscriptions-max";
     /// The events of keys that clients are told, in Redis' letters (KEA: all); empty: none
     "resp.notify_keyspace_events" as keyspace_events: KeyspaceEvents = "",
         --"resp-notify-keyspace-events";
-    /// How long the commands of one EXEC may keep their core; then nothing of it is changed
+    /// How long the commands of one EXEC and the sending of its messages may keep their core; what
+    /// would take longer is refused
     "resp.exec_max" as exec_max: Time = "1s", --"resp-exec-max";
     /// Requests that take as long are kept in the slow log
     "resp.slow" as slow: Time = "10ms", --"resp-slow";

@@ -1,21 +1,21 @@
 //! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
 
 use super::arg;
-use crate::client::{Change, Client};
+use crate::client::{Change, Client, PATIENCE};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Kept, Spot, put_set, put_string};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use nearstate_model::Error;
-use nearstate_model::limits::KEY_BYTES_MAX;
-use nearstate_store::{BlockChange, Form, Kind};
+use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
+use nearstate_store::{BlockChange, Form, Kind, Txn};
 
 type Answer = Result<(), Refusal>;
 
-/// The most keys that one `DEL` deletes at one instant. What a transaction reads is checked again
-/// with each further read, so that more would keep the core for too long.
-const DELETED_TOGETHER_MAX: usize = 1000;
+/// How many keys are deleted at one instant where one transaction does not take all of them. What
+/// it reads is checked again with each further read: a few parts take a fraction of the time.
+const PART_KEYS: usize = 1000;
 
 /// Up to so many bytes Redis keeps a string within its object.
 const EMBEDDED_BYTES_MAX: usize = 44;
@@ -53,28 +53,86 @@ pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         reply.int(is_gone.into());
         return Ok(());
     }
-    let mut gone = 0;
-    let mut records = Vec::with_capacity(keys.len());
+    let (mut records, mut counters) = (Vec::with_capacity(keys.len()), Vec::new());
     for key in keys.iter() {
         match (counter(client, key)?, client.txn) {
             (None, _) => records.push(key),
             (Some(_), Some(_)) => return Err(Refusal::WRONG_TYPE),
-            (Some(Spot { namespace, key }), None) => {
-                gone += usize::from(client.session().delete(namespace, key)?);
-            }
+            (Some(spot), None) => counters.push(spot),
         }
     }
-    for part in records.chunks(DELETED_TOGETHER_MAX) {
-        gone += client.change(|change| {
+    let mut deleted = Deleted::default();
+    deleted.all(client, &records).and_then(|()| deleted.counters(client, &counters)).map_err(
+        // Between MULTI and EXEC all is taken back.
+        |error| match (deleted.done, client.txn) {
+            (0, _) | (_, Some(_)) => Refusal::from(error),
+            (done, None) => Refusal::from(error).half_way(&format!(
+                "of the {} keys the first {done} are done (counters come last), {} of them were \
+                 there and are deleted, and the others are as they were: send it again",
+                keys.len(),
+                deleted.gone
+            )),
+        },
+    )?;
+    reply.count(deleted.gone);
+    Ok(())
+}
+
+/// How far a `DEL` is.
+#[derive(Debug, Default)]
+struct Deleted {
+    /// Keys that were dealt with, in their order.
+    done: usize,
+    /// Those of them that were there.
+    gone: usize,
+}
+
+impl Deleted {
+    /// Deletes all at one instant if one transaction takes them, else in parts. An error undoes
+    /// what is not counted.
+    fn all(&mut self, client: &Client<'_>, keys: &[&[u8]]) -> Result<(), Error> {
+        if keys.len() <= TRANSACTION_RECORDS_MAX || client.txn.is_some() {
+            match self.part(client, keys) {
+                // What the indexes of tags add is known only by then.
+                Err(Error::TransactionTooLarge { .. })
+                    if client.txn.is_none() && keys.len() > PART_KEYS => {}
+                done => return done,
+            }
+        }
+        keys.chunks(PART_KEYS).try_for_each(|part| self.part(client, part))
+    }
+
+    /// Deletes some keys at one instant, alone or in the transaction of `EXEC`.
+    fn part(&mut self, client: &Client<'_>, keys: &[&[u8]]) -> Result<(), Error> {
+        let delete = |txn: &Txn<'_>| {
             let mut gone = 0;
-            for key in part {
-                gone += usize::from(change.delete(key)?);
+            for key in keys {
+                if let Some(Spot { namespace, key }) = client.records.find(key)? {
+                    gone += usize::from(txn.delete(namespace, key)?);
+                }
             }
             Ok(gone)
-        })?;
+        };
+        self.gone += match client.txn {
+            None => client.session().transact_within(PATIENCE, delete)?,
+            Some(lent) => {
+                let mut gone = Ok(0);
+                lent.with(&mut |txn| gone = delete(txn));
+                gone?
+            }
+        };
+        self.done += keys.len();
+        Ok(())
     }
-    reply.count(gone);
-    Ok(())
+
+    /// Deletes counters, each by itself: they are in no transaction.
+    fn counters(&mut self, client: &Client<'_>, spots: &[Spot<'_>]) -> Result<(), Error> {
+        for Spot { namespace, key } in spots {
+            self.gone += usize::from(client.session().delete(*namespace, key)?);
+            self.done += 1;
+        }
+        Ok(())
+    }
 }
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`

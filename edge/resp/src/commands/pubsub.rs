@@ -7,7 +7,7 @@ use super::elements::Elements;
 use super::transactions::refuse_inside;
 use crate::client::{Client, Command};
 use crate::command::Flags;
-use crate::hub::Hub;
+use crate::hub::{self, Crowded, Hub};
 use crate::link::{Link, Names};
 use crate::mailbox::Letter;
 use crate::parse::Args;
@@ -22,14 +22,9 @@ use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
 
-/// The most patterns of one client. Every message of the node is compared with all patterns of all
-/// clients, while nobody else can send one.
+/// The most patterns of one client, also of those that others hear as well: each is a letter for
+/// every message that matches. What the hub takes of new ones may be fewer.
 const PATTERNS_MAX: usize = 1024;
-
-/// The most different patterns of all clients. A comparison takes some ten nanoseconds where the
-/// begin of the channel differs, and some microseconds if both were made to be slow: then a message
-/// takes 50 ms.
-const PATTERNS_OF_ALL_MAX: usize = 16_384;
 
 /// Channels that a slice of `PUBSUB CHANNELS` looks at, while nobody can send a message.
 const CHANNELS_IN_SLICE: usize = 64;
@@ -156,15 +151,12 @@ fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'
         )));
     }
     if sort == Sort::Pattern {
-        judge_patterns(hub, link, &fresh)?;
+        hear_matching(hub, link, &fresh)?;
     }
     let [word, _] = sort.words();
     for name in names.iter() {
-        if sort.of(link).insert(name) {
-            match sort {
-                Sort::Channel => hub.hear(name, link.id, &link.mailbox),
-                Sort::Pattern => hub.hear_matching(name, link.id, &link.mailbox),
-            };
+        if sort.of(link).insert(name) && sort == Sort::Channel {
+            hub.hear(name, link.id, &link.mailbox);
         }
         confirm(word, Some(name), link, reply);
     }
@@ -172,23 +164,26 @@ fn hear(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'
     Ok(())
 }
 
-/// Refuses patterns with which a message would take too long.
-fn judge_patterns(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
+/// Hears all patterns that are new to a client, or none: with too many a message would take too
+/// long.
+fn hear_matching(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
     fresh.iter().try_for_each(|name| pattern::judge(name))?;
-    if link.patterns.len() + fresh.len() > PATTERNS_MAX {
+    let held = link.patterns.len();
+    if held.saturating_add(fresh.len()) > PATTERNS_MAX {
         return Err(Refusal::new(format!(
             "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
              channels"
         )));
     }
-    // Two cores that add the last ones at once pass it by those of a client.
-    if hub.patterns() + fresh.len() > PATTERNS_OF_ALL_MAX {
-        return Err(Refusal::new(format!(
-            "ERR the node compares each message with at most {PATTERNS_OF_ALL_MAX} patterns, and \
-             its clients hear as many: subscribe to channels"
-        )));
-    }
-    Ok(())
+    hub.hear_matching(fresh, held, (link.id, &link.mailbox)).map_err(|Crowded { heard, share }| {
+        Refusal::new(format!(
+            "ERR the clients of this node hear {heard} different patterns of at most {}, and \
+                 the more they are, the fewer each may have: {share} now, and you would hear {}. \
+                 Unsubscribe from some, subscribe to channels, or to patterns that others hear",
+            hub::PATTERNS_MAX,
+            held + fresh.len()
+        ))
+    })
 }
 
 fn leave(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'_>) -> Answer {

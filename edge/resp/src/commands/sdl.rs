@@ -188,10 +188,13 @@ fn counted(args: Args<'_>, step: usize, refusals: &[Refusal; 2]) -> Result<usize
 }
 
 /// Sends messages, of pairs of a channel and a message.
-fn publish(client: &mut Client<'_>, messages: Args<'_>) {
+fn publish(client: &mut Client<'_>, messages: Args<'_>) -> Answer {
     for at in (0..messages.len()).step_by(2) {
+        // Who hears each of them is looked up at once between MULTI and EXEC as well.
+        client.judge_time()?;
         client.publish(arg(messages, at), arg(messages, at + 1));
     }
+    Ok(())
 }
 
 fn set_all_pub(
@@ -201,7 +204,7 @@ fn set_all_pub(
     reply: &mut Reply<'_>,
 ) -> Answer {
     client.change(|change| put_all(change, pairs))?;
-    publish(client, messages);
+    publish(client, messages)?;
     reply.ok();
     Ok(())
 }
@@ -225,7 +228,7 @@ fn set_if_pub(
         reply.nil();
         return Ok(());
     }
-    publish(client, args.from(messages));
+    publish(client, args.from(messages))?;
     reply.ok();
     Ok(())
 }
@@ -244,7 +247,7 @@ fn del_all_pub(
         Ok(deleted)
     })?;
     if deleted > 0 {
-        publish(client, messages);
+        publish(client, messages)?;
     }
     reply.count(deleted);
     Ok(())
@@ -260,7 +263,7 @@ fn del_if_pub(
     let is_deleted = client
         .change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
     if is_deleted {
-        publish(client, args.from(3));
+        publish(client, args.from(3))?;
     }
     reply.int(is_deleted.into());
     Ok(())

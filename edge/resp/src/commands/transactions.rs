@@ -10,7 +10,7 @@
 use super::arg;
 use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
-use crate::link::{Link, Queue, Watched, WatchedTag};
+use crate::link::{Link, Outbox, Queue, Watched, WatchedTag};
 use crate::parse::Args;
 use crate::records::{Records, Spot};
 use crate::refusal::Refusal;
@@ -109,9 +109,9 @@ pub(crate) fn exec(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) 
     }
     let mut execution = Execution { queue, watched, refused: BTreeMap::new() };
     let done = execution.carry_out(client, reply);
-    let messages = std::mem::take(&mut client.link.to_publish);
+    let outbox = std::mem::take(&mut client.link.outbox);
     done?;
-    for (channel, payload) in messages {
+    for (channel, payload) in outbox.messages {
         client.server.publish(&channel, &payload);
     }
     Ok(())
@@ -146,7 +146,7 @@ impl Execution {
             let mut cut = None;
             let done = session.transact_within(patience, |txn| {
                 reply.rewind(mark);
-                client.link.to_publish.clear();
+                client.link.outbox = Outbox::default();
                 match self.run(client, &Timed { txn, until }, reply)? {
                     // Behind the commit it would be too late to refuse.
                     End::Whole => return session.whole(),
@@ -258,11 +258,21 @@ fn judge(client: &Client<'_>, lent: &dyn Lent, reply: &Reply<'_>) -> Option<Refu
             reply.most()
         )));
     }
-    lent.is_late().then(|| {
+    let (most, rest) = (client.server.settings.exec_max, lent.left());
+    if rest.is_zero() {
+        return Some(Refusal::new(format!(
+            "EXECABORT the commands took longer than {most:?}, and nobody else was served: send \
+             fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed"
+        )));
+    }
+    let outbox = &client.link.outbox;
+    (outbox.takes() > rest).then(|| {
         Refusal::new(format!(
-            "EXECABORT the commands took longer than {:?}, and nobody else was served: send \
-             fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed",
-            client.server.settings.exec_max
+            "EXECABORT with {} messages for {} hearers it would take longer than {most:?}, and \
+             nobody else would be served: publish fewer at once, or outside of MULTI, or raise \
+             resp.exec_max; nothing was changed and nothing sent",
+            outbox.messages.len(),
+            outbox.letters
         ))
     })
 }

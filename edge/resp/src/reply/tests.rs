@@ -143,6 +143,13 @@ fn what_has_no_room_is_left_out_and_known() {
     reply.bulk(&[b'x'; 100]);
     reply.bulk(b"1");
     assert!(reply.is_over());
+    let inner = reply.mark();
+    reply.rewind(inner);
+    assert!(reply.is_over(), "what was left out stands before");
+    reply.rewind(mark);
+    assert!(!reply.is_over(), "taken back with all the rest");
+    reply.bulk(b"short");
+    assert_eq!(reply.written(mark), 11);
     reply.rewind(mark);
     reply.error("ERR too long");
     assert_eq!(out, b"before-ERR too long\r\n");

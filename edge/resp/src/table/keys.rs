@@ -15,7 +15,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::ALL,
         summary: "Deletes keys.",
         complexity: "O(N), N keys given",
-        differs: "More than 1000 keys are deleted in parts of 1000, each at one instant.",
+        differs: "All at one instant, or none, if one transaction takes them: 4096 records, with \
+                  what the indexes of their tags add. Else in parts of 1000, each at one instant, \
+                  and an error says how many keys are done. Counters are deleted last, each alone.",
         run: keys::del,
         ..ROW
     },

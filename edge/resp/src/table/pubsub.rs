@@ -38,7 +38,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Listens to the channels that match patterns.",
         complexity: "O(N), N patterns given",
         differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes, a client at most \
-                  1024 patterns, all clients 16384 different ones.",
+                  1024 patterns, all clients 16384 different ones. The more there are, the \
+                  fewer each client may hear that wishes for one which nobody hears yet: 256 when \
+                  half are free.",
         run: pubsub::psubscribe,
         ..ROW
     },
@@ -59,7 +61,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: ANY_TIME.and(Flags::PUBSUB).and(Flags::FAST),
         channels: Places::ONE,
         summary: "Sends a message to all that listen to a channel.",
-        complexity: "O(N+M), N that listen, M patterns",
+        complexity: "O(N+M), N that listen, M patterns that begin as the channel does",
         differs: "Between MULTI and EXEC it is sent behind the commit, and answers how many \
                   would have been reached before.",
         run: pubsub::publish,

@@ -23,7 +23,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "The region is changed by all of them or by none, also for embedded processes; a \
                   command that fails in it leaves the others' changes, as in Redis. If the commit \
                   is refused (no room, more than 4096 records, a tag that is taken), or all of it \
-                  takes longer than `resp.exec_max` (a second), or its answers are longer than \
+                  takes longer than `resp.exec_max` (a second, the sending of its messages counted \
+                  as a microsecond for each hearer), or its answers are longer than \
                   `limits.output_bytes_max`, EXEC answers one error, and nothing has changed. \
                   Commands that walk over keys see what was there before; those that change keys \
                   on such a walk, those that subscribe, and HELLO answer an error. Messages are \

@@ -112,6 +112,9 @@ impl<'a> Stand<'a> {
             let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
             let mut bar = Bar(stand.desk.display.begin(title, records));
             stand.result.loaded = running.herd.load(&mut bar)?;
+            if let Some(note) = running.database.settle()? {
+                stand.result.version = format!("{}; {note}", stand.result.version);
+            }
             let (records, ns) = stand.result.loaded;
             let rate = rate_text(per_second(records, ns));
             bar.0.finish_run(&format!("{records} records, {rate}/s"));

@@ -1,7 +1,8 @@
 //! A target that keeps nothing but answers as if it did: what the generator and the driver cost.
 //!
-//! It answers each read with the bytes that the last write of any record left, so that a workload's
-//! read-modify-write finds something of the right form. Nothing that it answers is verified.
+//! It answers each read with bytes that a write of any record left, of the size that was written
+//! last, so that a workload's read-modify-write finds something of the right form. Nothing that it
+//! answers is verified.
 
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
@@ -60,7 +61,7 @@ impl Database for Nothing {
     }
 }
 
-/// The last bytes of each part of each table.
+/// Bytes of each part of each table, of the size of the last.
 #[derive(Debug)]
 struct NullConnection {
     tables: Vec<[Vec<u8>; PARTS_MAX]>,
@@ -70,7 +71,8 @@ impl NullConnection {
     fn keep(&mut self, table: Table, parts: &[(usize, &[u8])]) {
         let Some(kept) = self.tables.get_mut(table.0) else { return };
         for (part, bytes) in parts {
-            if let Some(place) = kept.get_mut(*part) {
+            // A copy of each would be counted as the generator's work.
+            if let Some(place) = kept.get_mut(*part).filter(|kept| kept.len() != bytes.len()) {
                 place.clear();
                 place.extend_from_slice(bytes);
             }

@@ -1,6 +1,7 @@
 //! Redis, Valkey and our node, each over TCP and over a Unix socket: a server of our own on a free
 //! port of the loopback interface, in memory alone, with one thread for requests.
 
+use super::region::collapsed;
 use super::resp::{Dialect, Resp};
 use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
@@ -237,6 +238,13 @@ impl Database for Running {
 
     fn processes(&self) -> Vec<u32> {
         self.server.started.processes()
+    }
+
+    fn settle(&mut self) -> Result<Option<String>> {
+        if self.server.program != Program::Node {
+            return Ok(None);
+        }
+        collapsed(&self.server.folder().join("region"))
     }
 
     /// For a node: what it takes itself, and its region.

@@ -329,7 +329,7 @@ impl Client {
         if flight.procedure != Procedure::CellReselection {
             let before = (self.travel == Travel::Tagged).then_some(self.context);
             apply(flight.procedure, &mut self.context, flight.draw);
-            self.write(store, flight, (before.as_ref(), &self.context), tally)?;
+            self.write(store, (flight, &key), (before.as_ref(), &self.context), tally)?;
         }
         self.flights.clear();
         self.land(flight, None, tally);
@@ -340,12 +340,10 @@ impl Client {
     fn write(
         &self,
         store: &mut dyn Connection,
-        flight: Flight,
+        (flight, key): (Flight, &[u8]),
         (before, after): (Option<&Context>, &Context),
         tally: &mut Tally,
     ) -> Result<()> {
-        let key = key_of(self.model.global(flight.ue));
-        let key = key.as_slice();
         let mut parts = [(0, &[][..]); BLOCKS.len()];
         let parts = written(self.travel, after, flight.procedure, &mut parts);
         tally.bytes_out += key.len() as u64 + bytes_of(parts);

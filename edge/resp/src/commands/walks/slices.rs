@@ -307,11 +307,12 @@ impl Work for Counting {
 #[derive(Debug)]
 pub(super) struct Deleting {
     path: Path,
+    gone: usize,
 }
 
 impl Deleting {
     pub(super) fn new(areas: Vec<Area>) -> Self {
-        Self { path: Path::new(areas, None) }
+        Self { path: Path::new(areas, None), gone: 0 }
     }
 }
 
@@ -328,7 +329,13 @@ impl Work for Deleting {
             keys.push((area.namespace, view.key().to_vec()));
         })?;
         for (namespace, key) in keys {
-            session.delete(namespace, &key)?;
+            let is_gone = session.delete(namespace, &key).map_err(|error| match self.gone {
+                0 => Refusal::from(error),
+                gone => Refusal::from(error).half_way(&format!(
+                    "{gone} keys are deleted, the others are not: send it again"
+                )),
+            })?;
+            self.gone += usize::from(is_gone);
         }
         if has_more {
             return Ok(Progress::More);

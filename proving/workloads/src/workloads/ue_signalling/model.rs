@@ -35,20 +35,43 @@ struct Past {
     marks: [u32; BLOCKS.len()],
 }
 
-/// All bytes of a block, folded to 32 bits.
+/// Odd numbers that mix the words of a block; each place has its own.
+const KEY: u64 = 0x9E37_79B9_7F4A_7C15;
+const OTHER_KEY: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// All bytes of a block, folded to 32 bits. The products do not wait for each other, and each place
+/// has a key of its own, so that equal changes of two words do not cancel.
 #[inline]
 fn fold(bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    // Each word turns what came before, so that equal changes of two words do not cancel.
-    let folded = words.iter().fold(0_u64, |all, word| {
-        (all ^ u64::from_le_bytes(*word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
-    });
-    let rest = rest.iter().fold(0, |all, byte| (all << 8) | u64::from(*byte));
-    let both = folded ^ rest.rotate_left(17);
+    let (pairs, rest) = bytes.as_chunks::<16>();
+    let mut folded = bytes.len() as u64;
+    let mut key = KEY;
+    for pair in pairs {
+        folded ^= product(u128::from_le_bytes(*pair), key);
+        key = key.wrapping_add(OTHER_KEY);
+    }
+    let mut last = [0; 16];
+    if let Some(pair) = bytes.last_chunk::<16>() {
+        last = *pair;
+    } else {
+        for (to, byte) in last.iter_mut().zip(rest) {
+            *to = *byte;
+        }
+    }
+    folded ^= product(u128::from_le_bytes(last), !key);
     #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
     {
-        (both ^ (both >> 32)) as u32
+        (folded ^ (folded >> 32)) as u32
     }
+}
+
+/// Two words, mixed into one.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
+const fn product(pair: u128, key: u64) -> u64 {
+    let (low, high) = (pair as u64 ^ key, (pair >> 64) as u64 ^ key.rotate_left(32));
+    let whole = low as u128 * high as u128;
+    (whole >> 64) as u64 ^ whole as u64
 }
 
 /// The model of a client's UEs.
@@ -183,5 +206,35 @@ impl Model {
             }
         }
         context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_sees_every_byte_and_where_it_stands() {
+        for length in [1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 100, 200] {
+            let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at).unwrap() ^ 0x5a).collect();
+            let mark = fold(&bytes);
+            let mut marks = vec![mark, fold(&bytes[1..])];
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut other = bytes.clone();
+                    other[at] ^= 1 << bit;
+                    marks.push(fold(&other));
+                }
+            }
+            for at in (0..bytes.len().saturating_sub(15)).step_by(8) {
+                let mut other = bytes.clone();
+                other[at..at + 16].rotate_left(8);
+                marks.push(fold(&other));
+            }
+            let count = marks.len();
+            marks.sort_unstable();
+            marks.dedup();
+            assert_eq!(marks.len(), count, "two of {length} bytes have one mark");
+        }
     }
 }

@@ -167,7 +167,8 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
             let before = context;
             apply(procedure, &mut context, flight.draw);
             let tally = &mut Tally::default();
-            client.write(&mut store, flight, (Some(&before), &context), tally).unwrap();
+            let key = key_of(client.model.global(ue));
+            client.write(&mut store, (flight, &key), (Some(&before), &context), tally).unwrap();
         }
         client.flights.push(flight);
     }

@@ -1,0 +1,87 @@
+//! A connection to a node's socket, within a time.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
+/// Connects. No wait is longer than `timeout`: this one, and each read and write on the socket.
+///
+/// A Unix socket has no handshake to wait for, but a queue: where a node accepts nobody and that is
+/// full, to connect waits as a write does, and without an end if none is set before.
+///
+/// # Errors
+/// The kernel's; `TimedOut`.
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = UnixStream::from(socket);
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))?;
+    let begun = Instant::now();
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            // Signals that come again and again do not make it longer than twice.
+            Err(Errno::INTR) if begun.elapsed() < timeout => {}
+            Err(Errno::INTR | Errno::AGAIN) => {
+                let text = format!("its queue was full for {timeout:?}: it accepts nobody");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen};
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_node_that_accepts_nobody_is_not_waited_for_without_an_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let node = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&node, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&node, 1).unwrap();
+        let timeout = Duration::from_millis(30);
+        let mut queued = Vec::new();
+        // Two or three have room, as the kernel counts.
+        let error = loop {
+            match connect(&path, timeout) {
+                Ok(socket) => queued.push(socket),
+                Err(error) => break error,
+            }
+            assert!(queued.len() < 9, "the queue has no end");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        drop(node);
+        let error = connect(&path, timeout).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_socket_reads_and_writes_within_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let node = UnixListener::bind(&path).unwrap();
+        let timeout = Duration::from_millis(30);
+        let mut client = connect(&path, timeout).unwrap();
+        let (mut served, _) = node.accept().unwrap();
+        client.write_all(b"x").unwrap();
+        let mut byte = [0];
+        served.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+        assert_eq!(client.read(&mut byte).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(client.write_timeout().unwrap().is_some_and(|set| set < timeout * 2));
+        let long = folder.path().join("x".repeat(200));
+        assert!(connect(&long, timeout).is_err());
+    }
+}

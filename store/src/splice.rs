@@ -1,0 +1,200 @@
+//! A patch that leaves the table of blocks as it is: new bytes of blocks between pieces of the old
+//! version, copied from cell to cell. What a procedure does to a UE's context again and again.
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::Result;
+
+use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, is_name};
+
+/// Changes that are spliced at the most. Beyond that most of a record is new, and it is as well
+/// encoded anew; room for the cuts is taken from the stack.
+const CUTS_MAX: usize = 8;
+
+/// Where a block's size stands in its entry.
+const SIZE_IN_ENTRY: usize = 4;
+
+/// An old version's block table with the bytes of some blocks replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Splice<'a> {
+    old: &'a [u8],
+    cuts: [Cut<'a>; CUTS_MAX],
+    count: usize,
+    bytes: usize,
+}
+
+/// Old bytes that are left out, and the new ones in their place. A record is far below 4 GiB.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cut<'a> {
+    from: u32,
+    to: u32,
+    /// Where the block's size stands.
+    size_at: usize,
+    new: &'a [u8],
+}
+
+impl<'a> Splice<'a> {
+    /// `None` if the table does not stay as it is: a block comes or goes, or one of those that
+    /// change has a cell of its own, before or afterwards.
+    ///
+    /// Complexity: the blocks of the record times the changes; no byte of a block is looked at.
+    ///
+    /// # Errors
+    /// Damage: a table that is cut short.
+    #[inline]
+    pub(crate) fn of(old: &'a [u8], changes: &[BlockChange<'a>]) -> Result<Option<Self>, Damage> {
+        let Some((count, rest)) = old.split_first_chunk::<4>() else { return Ok(None) };
+        let end = u32::try_from(old.len()).map_err(|_| CUT)?;
+        let entries_bytes = (u32::from_le_bytes(*count) as usize).checked_mul(ENTRY).ok_or(CUT)?;
+        let (entries, rest) = rest.split_at_checked(entries_bytes).ok_or(CUT)?;
+        let (entries, _) = entries.as_chunks::<ENTRY>();
+        let names_bytes = entries.iter().map(|[name_bytes, ..]| usize::from(*name_bytes)).sum();
+        let (mut names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
+        let mut splice = Self { old, cuts: Default::default(), count: 0, bytes: old.len() };
+        let mut from = end - u32::try_from(inline.len()).map_err(|_| CUT)?;
+        let mut size_at = 4;
+        for [name_bytes, place, _, _, size @ ..] in entries {
+            let (name, rest) = names.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
+            names = rest;
+            let is_inline = *place == 0;
+            let bytes = if is_inline { u32::from_le_bytes(*size) } else { 0 };
+            let to = from.checked_add(bytes).filter(|to| *to <= end).ok_or(CUT)?;
+            if let Some(change) = changes.iter().find(|c| is_name(c.name.as_bytes(), name)) {
+                let new = change.bytes.filter(|new| is_inline && new.len() <= BLOCK_INLINE_MAX);
+                let (Some(new), Some(cut)) = (new, splice.cuts.get_mut(splice.count)) else {
+                    return Ok(None);
+                };
+                *cut = Cut { from, to, size_at: size_at + SIZE_IN_ENTRY, new };
+                splice.count += 1;
+                splice.bytes = splice.bytes - bytes as usize + new.len();
+            }
+            from = to;
+            size_at += ENTRY;
+        }
+        Ok((splice.count == changes.len() && from == end).then_some(splice))
+    }
+
+    /// Bytes of the new table.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn cuts(&self) -> &[Cut<'a>] {
+        self.cuts.get(..self.count).unwrap_or_default()
+    }
+
+    /// Shows what the new table is made of, in order; sizes of blocks are those of before.
+    #[inline]
+    pub(crate) fn pieces(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut end = 0;
+        for cut in self.cuts() {
+            each(self.old.get(end..cut.from as usize).unwrap_or_default())?;
+            each(cut.new)?;
+            end = cut.to as usize;
+        }
+        each(self.old.get(end..).unwrap_or_default())
+    }
+
+    /// Sizes that differ from before: where they stand in the new table, and what they are.
+    #[inline]
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = (usize, [u8; 4])> {
+        let other = |cut: &&Cut<'_>| cut.new.len() != (cut.to - cut.from) as usize;
+        self.cuts().iter().filter(other).map(|cut| {
+            // At most [`BLOCK_INLINE_MAX`].
+            let size = u32::try_from(cut.new.len()).unwrap_or(u32::MAX);
+            (cut.size_at, size.to_le_bytes())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{Block, Place, Table, encode};
+
+    /// The table with its blocks changed, one by one.
+    fn encoded_anew(blocks: &[(String, Vec<u8>)], changes: &[BlockChange<'_>]) -> Vec<u8> {
+        let all: Vec<Block<'_>> = blocks
+            .iter()
+            .map(|(name, bytes)| {
+                let change = changes.iter().find(|change| change.name == name);
+                let bytes = change.and_then(|change| change.bytes).unwrap_or(bytes);
+                let size = u32::try_from(bytes.len()).unwrap();
+                Block { name: name.as_str(), place: Place::Inline(bytes), bytes: size }
+            })
+            .collect();
+        encode(&all)
+    }
+
+    /// What a splice makes.
+    fn spliced(splice: &Splice<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        splice
+            .pieces(|piece| {
+                out.extend_from_slice(piece);
+                Ok(())
+            })
+            .unwrap();
+        for (at, size) in splice.sizes() {
+            out[at..at + 4].copy_from_slice(&size);
+        }
+        assert_eq!(out.len(), splice.bytes());
+        out
+    }
+
+    fn blocks() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
+        let bytes = || prop::collection::vec(any::<u8>(), 0..40);
+        prop::collection::btree_map("[a-h]{1,3}", bytes(), 1..20)
+            .prop_map(|map| map.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_spliced_is_what_would_be_encoded_anew(
+            blocks in blocks(),
+            new in prop::collection::vec((any::<prop::sample::Index>(), ".{0,50}"), 0..20),
+        ) {
+            let old = encoded_anew(&blocks, &[]);
+            let mut changes: Vec<BlockChange<'_>> = Vec::new();
+            for (index, bytes) in &new {
+                let name = &blocks[index.index(blocks.len())].0;
+                if changes.iter().all(|change| change.name != name) {
+                    changes.push(BlockChange { name, bytes: Some(bytes.as_bytes()) });
+                }
+            }
+            let splice = Splice::of(&old, &changes).unwrap();
+            prop_assert_eq!(splice.is_some(), changes.len() <= CUTS_MAX);
+            if let Some(splice) = splice {
+                prop_assert_eq!(spliced(&splice), encoded_anew(&blocks, &changes));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_spliced_or_not_and_never_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            name in "[a-c]{1,2}",
+        ) {
+            let changes = [BlockChange { name: &name, bytes: Some(b"new") }];
+            if let Ok(Some(splice)) = Splice::of(&bytes, &changes) {
+                let out = spliced(&splice);
+                prop_assert!(Table::new(&out).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_that_does_not_stay_as_it_is_is_not_spliced() {
+        let long = [7; BLOCK_INLINE_MAX + 1];
+        let block = |name, place, bytes| Block { name, place, bytes };
+        let old = encode(&[block("a", Place::Inline(b"1"), 1), block("b", Place::Child(0), 600)]);
+        let to = |name, bytes| [BlockChange { name, bytes }];
+        assert!(Splice::of(&old, &to("a", Some(b"22"))).unwrap().is_some());
+        assert!(Splice::of(&old, &to("a", Some(&long))).unwrap().is_none());
+        assert!(Splice::of(&old, &to("a", None)).unwrap().is_none());
+        assert!(Splice::of(&old, &to("b", Some(b"2"))).unwrap().is_none());
+        assert!(Splice::of(&old, &to("c", Some(b"3"))).unwrap().is_none());
+        assert!(Splice::of(&[], &to("a", Some(b"1"))).unwrap().is_none());
+        assert!(Splice::of(old.get(..old.len() - 1).unwrap(), &to("a", Some(b"1"))).is_err());
+    }
+}
