@@ -30,6 +30,14 @@ pub enum Values<'a> {
 }
 
 impl Session {
+    /// Whether the namespace has a tag of this name, also one whose index is still being built.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn has_tag(&self, namespace: Namespace, tag: &str) -> Result<bool> {
+        Ok(self.tag_set(namespace.index)?.tag(tag).is_some())
+    }
+
     /// The record that has this value of a unique tag, as a zero-copy view, or `None`; also `None`
     /// if its time has passed.
     ///

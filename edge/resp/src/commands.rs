@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod expiry;
 pub(crate) mod facts;
+pub(crate) mod tags;
 pub(crate) mod hashes;
 pub(crate) mod near;
 pub(crate) mod pubsub;

@@ -160,14 +160,33 @@ pub struct Watched {
     pub key: Vec<u8>,
     /// The version of its record; `None`: there was none.
     pub version: Option<u64>,
+    /// The tag that led to it: then that it still does is watched, too. Where it led to none, the
+    /// key is an empty one of the tag's namespace.
+    pub tag: Option<WatchedTag>,
+}
+
+/// A tag's value that `TAG WATCH` has looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedTag {
+    /// The tag's name.
+    pub name: String,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+impl Watched {
+    /// What it keeps of the node's memory, in bytes.
+    fn kept(&self) -> usize {
+        let tag = self.tag.as_ref().map_or(0, |tag| tag.name.len() + tag.value.len());
+        self.key.len() + tag + size_of::<Self>()
+    }
 }
 
 impl Link {
     /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
     pub fn kept(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let watched: usize =
-            self.watched.iter().map(|watched| watched.key.len() + size_of::<Watched>()).sum();
+        let watched: usize = self.watched.iter().map(Watched::kept).sum();
         let work = self.work.as_ref().map_or(0, |work| work.kept());
         queued + watched + work + self.channels.bytes() + self.patterns.bytes()
     }

@@ -12,6 +12,7 @@ mod transactions;
 mod server;
 mod sentinel;
 mod near;
+mod tags;
 
 use crate::catalogue::Catalogue;
 use crate::client::{Command, Run};
@@ -35,6 +36,7 @@ const GROUPS: &[&[Command]] = &[
     server::COMMANDS,
     sentinel::COMMANDS,
     near::COMMANDS,
+    tags::COMMANDS,
 ];
 
 /// What a row says unless it says something else.

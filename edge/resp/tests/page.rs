@@ -13,11 +13,12 @@ use std::path::PathBuf;
 const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test page` and \
                       commit what it wrote";
 
-const GROUPS: [(Group, &str); 11] = [
+const GROUPS: [(Group, &str); 12] = [
     (Group::Strings, "Strings"),
     (Group::Hashes, "Hashes"),
     (Group::Sets, "Sets"),
     (Group::Keys, "Keys"),
+    (Group::Tags, "Records with tags"),
     (Group::Sdl, "Commands of the SDL back-end's module"),
     (Group::Scripts, "Scripts"),
     (Group::Pubsub, "Publish and subscribe"),

@@ -14,6 +14,29 @@ fn each_is_answered(requests: &[(&str, &str)]) {
 }
 
 #[test]
+fn a_key_is_set_only_if_it_is_there_or_only_if_it_is_not() {
+    let place = place();
+    let mut talker = place.talker();
+    for (request, answer) in [
+        ("SET k v XX", "$-1|"),
+        ("EXISTS k", ":0|"),
+        ("SET k v NX", "+OK|"),
+        ("SET k w NX", "$-1|"),
+        ("SET k x XX", "+OK|"),
+        ("GET k", "$1|x|"),
+        ("HSET replaced f v", ":1|"),
+        ("SET replaced s NX", "$-1|"),
+        ("SET replaced s XX", "+OK|"),
+        ("GET replaced", "$1|s|"),
+        ("SET ends v PX 100000", "+OK|"),
+        ("SET ends w XX", "+OK|"),
+        ("TTL ends", ":-1|"),
+    ] {
+        assert_eq!(talker.ask(request), answer, "{request}");
+    }
+}
+
+#[test]
 fn strings_answer_as_redis_does() {
     let place = place();
     let mut talker = place.talker();

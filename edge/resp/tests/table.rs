@@ -43,8 +43,10 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
     assert_eq!(sdl, 20);
     let near = of_others.iter().filter(|name| name.starts_with("near")).count();
     assert_eq!(near, 3);
+    let tags = of_others.iter().filter(|name| name.starts_with("tag")).count();
+    assert_eq!(tags, 9);
     // Two of Redis 7.2 beside the module's and ours.
-    assert_eq!(of_others.len(), sdl + near + 2, "{of_others:?}");
+    assert_eq!(of_others.len(), sdl + near + tags + 2, "{of_others:?}");
     assert_eq!(shared + of_others.len() + 7, TABLE.commands().len());
 }
 

@@ -132,10 +132,16 @@ impl Here {
         }
     }
 
+    /// True if somebody may be waiting for a moment that has come.
+    #[inline]
+    pub(crate) fn has_passed_deadline(&self, now: u64) -> bool {
+        now >= self.deadline_next.get()
+    }
+
     /// Wakes those whose deadline has passed.
     #[inline]
     pub(crate) fn pass_deadlines(&self, now: u64) {
-        if now >= self.deadline_next.get() {
+        if self.has_passed_deadline(now) {
             self.pass_deadlines_slow(now);
         }
     }

@@ -176,14 +176,21 @@ pub(crate) struct Current {
     pub(crate) id: TaskId,
     /// Where its waker points to; 0 between polls.
     pub(crate) waker: usize,
-    /// The clock's reading at which it should give way.
+    /// The clock's reading at which it should give way to others.
     pub(crate) due: u64,
+    /// The one at which it should give way even if nobody else is ready.
+    pub(crate) due_alone: u64,
 }
 
 thread_local! {
     static READY: RefCell<Ready> = const { RefCell::new(Ready::new()) };
     static CURRENT: Cell<Current> = const {
-        Cell::new(Current { id: TaskId { index: 0, generation: 0 }, waker: 0, due: u64::MAX })
+        Cell::new(Current {
+            id: TaskId { index: 0, generation: 0 },
+            waker: 0,
+            due: u64::MAX,
+            due_alone: u64::MAX,
+        })
     };
     /// The number of the executor on this thread; 0 if there is none.
     static EXECUTOR: Cell<u64> = const { Cell::new(0) };

@@ -47,6 +47,8 @@ struct Rounds {
     /// When the last work was done; 0 while there is some.
     idle_since: Cell<u64>,
     has_slept: Cell<bool>,
+    /// When the present round is over.
+    round_end: Cell<u64>,
     /// Ticks of background work that busy rounds owe.
     owed: Cell<u64>,
     alarm: RefCell<Alarm>,
@@ -143,6 +145,7 @@ impl Rounds {
             gaps: RefCell::new(gaps),
             idle_since: Cell::new(0),
             has_slept: Cell::new(false),
+            round_end: Cell::new(0),
             owed: Cell::new(0),
             alarm: RefCell::default(),
             here,
@@ -194,6 +197,7 @@ impl Rounds {
         }
         self.work_has_come(begin);
         let end = begin + self.round;
+        self.round_end.set(end);
         let mut now = begin;
         let mut next = ready::pop_foreground(CONTROL_IN_A_ROW);
         while let Some(task) = next {
@@ -250,10 +254,12 @@ impl Rounds {
     fn poll(&self, mut task: Box<Task>, now: &mut u64) -> Option<Box<Task>> {
         let here = &*self.here;
         let class = task.class;
-        let slice =
-            if class == Class::Background { self.background_slice } else { self.request_slice };
+        let (due, due_alone) = match class {
+            Class::Background => (*now + self.background_slice, *now + self.background_slice),
+            Class::Control | Class::Request => (*now + self.request_slice, self.round_end.get()),
+        };
         let waker = task.waker.data().addr();
-        ready::set_current(Current { id: task.id, waker, due: *now + slice });
+        ready::set_current(Current { id: task.id, waker, due, due_alone });
         let name = task.name;
         here.meter.poll_begins(*now, name);
         let mut cx = Context::from_waker(&task.waker);

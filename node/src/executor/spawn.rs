@@ -140,10 +140,18 @@ impl Future for YieldNow {
 }
 
 /// True if the task has used up its slice and should give way. 10 ns: ask every few dozen steps.
+///
+/// A control or request task to which nobody would be polled instead may go on until the round
+/// ends, and sockets are looked at again: giving way sooner would serve nobody.
 #[inline]
 pub fn is_due() -> bool {
-    let due = ready::current().due;
-    here::try_with(|here| here.clock.now() >= due).unwrap_or(false)
+    let current = ready::current();
+    here::try_with(|here| {
+        let now = here.clock.now();
+        let is_awaited = || ready::has_foreground() || here.has_passed_deadline(now);
+        now >= current.due && (now >= current.due_alone || is_awaited())
+    })
+    .unwrap_or(false)
 }
 
 /// Makes the task that is being polled one of another class, from its next wake on.

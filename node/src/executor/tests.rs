@@ -115,6 +115,34 @@ fn sockets_are_looked_at_once_in_a_round_however_busy_the_tasks_are() {
 }
 
 #[test]
+fn a_task_that_has_used_its_slice_is_due_if_somebody_waits_or_the_round_is_over() {
+    let (executor, clock) = at_virtual_time();
+    let over = REQUEST_SLICE + Duration::from_micros(1);
+    let task = executor.spawn(Class::Request, "long", async move {
+        // Who waits for this task is polled once.
+        yield_now().await;
+        clock.advance(over);
+        assert!(!is_due(), "giving way would serve nobody");
+        drop(spawn(Class::Request, "other", async {}));
+        assert!(is_due(), "somebody waits");
+        yield_now().await;
+        clock.advance(REQUEST_SLICE / 2);
+        assert!(!is_due(), "a new slice");
+        clock.advance(ROUND);
+        assert!(is_due(), "sockets are to be looked at");
+        yield_now().await;
+        clock.advance(over);
+        assert!(!is_due());
+        let deadline = sleep_until(clock.now() + 1);
+        drop(spawn(Class::Request, "sleeper", deadline));
+        yield_now().await;
+        clock.advance(over);
+        assert!(is_due(), "a deadline has passed");
+    });
+    executor.run(task);
+}
+
+#[test]
 fn a_thousand_tasks_that_wait_cost_no_round() {
     let executor = Executor::new(&Config { spin: Spin::Never, ..Config::default() }).unwrap();
     let gate = Rc::new(Gate::default());

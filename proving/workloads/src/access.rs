@@ -210,6 +210,18 @@ pub enum Request<'a> {
     },
 }
 
+impl Request<'_> {
+    /// Of which table.
+    pub const fn table(&self) -> Table {
+        match self {
+            Self::Read { table, .. }
+            | Self::Put { table, .. }
+            | Self::Change { table, .. }
+            | Self::Delete { table, .. } => *table,
+        }
+    }
+}
+
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {

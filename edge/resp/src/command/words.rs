@@ -154,6 +154,8 @@ pub enum Group {
     Sets,
     /// Keys of any form.
     Keys,
+    /// Records that are found by tags.
+    Tags,
     /// The commands of the SDL back-end's module.
     Sdl,
     /// Scripts by their SHA-1.
@@ -177,7 +179,7 @@ impl Group {
             Self::Strings => "string",
             Self::Hashes => "hash",
             Self::Sets => "set",
-            Self::Keys => "generic",
+            Self::Keys | Self::Tags => "generic",
             Self::Sdl => "module",
             Self::Scripts => "scripting",
             Self::Pubsub => "pubsub",
@@ -193,7 +195,7 @@ impl Group {
             Self::Strings => Categories::STRING,
             Self::Hashes => Categories::HASH,
             Self::Sets => Categories::SET,
-            Self::Keys => Categories::KEYSPACE,
+            Self::Keys | Self::Tags => Categories::KEYSPACE,
             Self::Sdl => Categories::SDL,
             Self::Scripts => Categories::SCRIPTING,
             Self::Pubsub => Categories::PUBSUB,

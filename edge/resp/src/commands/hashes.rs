@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Answer = Result<(), Refusal>;
 
 /// A field and its value.
-type Field<'a> = (&'a str, &'a [u8]);
+pub(super) type Field<'a> = (&'a str, &'a [u8]);
 
 /// A number that a field is to be increased by is none.
 const INFINITE: Refusal = Refusal::fixed("ERR value is NaN or Infinity");
@@ -38,7 +38,7 @@ fn name_of(field: &[u8]) -> Result<&str, Refusal> {
 }
 
 /// The fields of a hash; none if there is none.
-fn fields<'f>(found: Option<&'f Found<'_>>) -> Result<Vec<Field<'f>>, Refusal> {
+pub(super) fn fields<'f>(found: Option<&'f Found<'_>>) -> Result<Vec<Field<'f>>, Refusal> {
     found.map_or(Ok(Vec::new()), Found::fields)
 }
 
@@ -53,7 +53,7 @@ fn missing(there: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
 }
 
 /// Sets fields, each named once; how many are new. Refuses before anything is written.
-fn set_fields(
+pub(super) fn set_fields(
     change: &Change<'_, '_>,
     spot: Spot<'_>,
     there: &[Field<'_>],
@@ -70,7 +70,7 @@ fn set_fields(
 }
 
 /// Fields with their values, each once with the last value that it is given.
-fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, Refusal> {
+pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, Refusal> {
     let mut changes: Vec<BlockChange<'_>> = Vec::with_capacity(args.len() / 2);
     let mut places = BTreeMap::new();
     for at in (0..args.len()).step_by(2) {

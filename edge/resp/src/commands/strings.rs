@@ -10,7 +10,7 @@ use crate::records::{Fault, Found, Kept, Spot, put_string};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_store::now_ms_coarse;
+use nearstate_store::{Condition, Outcome, now_ms_coarse};
 
 type Answer = Result<(), Refusal>;
 
@@ -148,6 +148,12 @@ impl SetOptions {
         Ok(read)
     }
 
+    /// Whether the store can judge and do it in one step: nothing of the record that is there is
+    /// told or kept, and the new one is for ever.
+    const fn is_one_step(self) -> bool {
+        self.expires_ms == 0 && !self.is_keeping && !self.has_get
+    }
+
     /// What SET answers.
     pub(crate) fn answer(self, (is_set, before): &SetOutcome, reply: &mut Reply<'_>) {
         match (self.has_get, is_set) {
@@ -180,7 +186,27 @@ fn set_with(
     value: &[u8],
     options: SetOptions,
 ) -> Result<SetOutcome, Refusal> {
+    if client.txn.is_none() && options.is_one_step() {
+        return set_at_once(client, key, value, options);
+    }
     client.change(|change| set_in(change, key, value, options))
+}
+
+/// One step of the store: the condition is judged where the record is replaced.
+fn set_at_once(
+    client: &Client<'_>,
+    key: &[u8],
+    value: &[u8],
+    options: SetOptions,
+) -> Result<SetOutcome, Refusal> {
+    let Spot { namespace, key } = client.records.make(key)?;
+    let condition = match options {
+        SetOptions { is_absent: true, .. } => Condition::Absent,
+        SetOptions { is_present: true, .. } => Condition::Present,
+        SetOptions { .. } => Condition::Always,
+    };
+    let outcome = client.session().put_if(namespace, key, value, condition)?;
+    Ok((matches!(outcome, Outcome::Done { .. }), None))
 }
 
 /// Sets a key as SET does, as a part of a change.

@@ -10,9 +10,9 @@
 use super::arg;
 use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
-use crate::link::{Outbox, Queue, Watched};
+use crate::link::{Link, Outbox, Queue, Watched, WatchedTag};
 use crate::parse::Args;
-use crate::records::Spot;
+use crate::records::{Records, Spot};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::work::Progress;
@@ -20,7 +20,7 @@ use nearstate_model::limits::{
     KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES,
 };
 use nearstate_model::{Error, Result as Stored};
-use nearstate_store::{Patience, since_boot};
+use nearstate_store::{Patience, Txn, since_boot};
 use std::collections::BTreeMap;
 
 type Answer = Result<(), Refusal>;
@@ -61,15 +61,11 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
         return Err(Refusal::fixed("ERR WATCH inside MULTI is not allowed"));
     }
     for key in args.from(1).iter() {
-        if client.link.watched.iter().any(|watched| watched.key == key) {
+        let is_it = |watched: &Watched| watched.tag.is_none() && watched.key == key;
+        if client.link.watched.iter().any(is_it) {
             continue;
         }
-        if client.link.watched.len() >= TRANSACTION_RECORDS_MAX {
-            return Err(Refusal::new(format!(
-                "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a \
-                 transaction takes: UNWATCH, and watch fewer"
-            )));
-        }
+        judge_watched(client.link)?;
         if key.len() > WATCHED_BYTES_MAX {
             return Err(Refusal::new(format!(
                 "ERR a key of {} bytes: it may have {WATCHED_BYTES_MAX}",
@@ -77,11 +73,22 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
             )));
         }
         let version = client.read(key)?.and_then(|found| found.version());
-        client.link.watched.push(Watched { key: key.to_vec(), version });
+        client.link.watched.push(Watched { key: key.to_vec(), version, tag: None });
     }
     client.session().whole()?;
     reply.ok();
     Ok(())
+}
+
+/// Refuses to watch more than a transaction takes.
+pub(super) fn judge_watched(link: &Link) -> Answer {
+    if link.watched.len() < TRANSACTION_RECORDS_MAX {
+        return Ok(());
+    }
+    Err(Refusal::new(format!(
+        "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a transaction \
+         takes: UNWATCH, and watch fewer"
+    )))
 }
 
 /// `UNWATCH`
@@ -174,6 +181,13 @@ impl Execution {
             command.is_some_and(|command| command.flags.has(Flags::WRITE))
         });
         for watched in &self.watched {
+            if let Some(tag) = &watched.tag {
+                if !stands(client.records, txn, (watched, tag))? {
+                    reply.nil_array();
+                    return Ok(End::Whole);
+                }
+                continue;
+            }
             // Made if need be: what is not there yet is watched as well, if something is written.
             let spot = if is_writing {
                 Some(client.records.make(&watched.key)?)
@@ -214,6 +228,25 @@ impl Execution {
         }
         Ok(End::Whole)
     }
+}
+
+/// Whether a watched tag still leads to the same record in the same version, in a transaction.
+///
+/// # Errors
+/// What the store says.
+fn stands(
+    records: &Records,
+    txn: &Txn<'_>,
+    (watched, tag): (&Watched, &WatchedTag),
+) -> Stored<bool> {
+    let Some(Spot { namespace, key }) = records.find(&watched.key)? else {
+        return Ok(watched.version.is_none());
+    };
+    Ok(match (txn.find(namespace, &tag.name, &tag.value)?, watched.version) {
+        (Some((found, record)), Some(version)) => found == key && record.version() == Some(version),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    })
 }
 
 /// Why the commands are to stop here, if they are.

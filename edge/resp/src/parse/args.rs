@@ -3,7 +3,7 @@
 use super::{Place, place};
 
 /// The arguments of one request, the command's name first. A copy is two pointers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Args<'a> {
     bytes: &'a [u8],
     places: &'a [Place],

@@ -2,7 +2,7 @@
 //! port of the loopback interface, in memory alone, with one thread for requests.
 
 use super::region::collapsed;
-use super::resp::Resp;
+use super::resp::{Dialect, Resp};
 use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
 use super::{Abilities, Database, Need, Target, Way};
@@ -56,9 +56,12 @@ impl Program {
         matches!(self, Self::Node)
     }
 
-    /// Lua.
-    pub(crate) const fn has_scripts(self) -> bool {
-        !matches!(self, Self::Node)
+    /// What it has beside what all have.
+    pub(crate) const fn dialect(self) -> Dialect {
+        match self {
+            Self::Redis | Self::Valkey => Dialect::Lua,
+            Self::Node => Dialect::Tags,
+        }
     }
 }
 
@@ -118,7 +121,7 @@ impl Target for RespTarget {
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
         let socket = Socket::at(address)?;
-        Ok(Box::new(Resp::new(socket, schema, self.program.has_scripts())?))
+        Ok(Box::new(Resp::new(socket, schema, self.program.dialect())?))
     }
 }
 
@@ -134,13 +137,11 @@ pub(crate) fn version(program: Program) -> Result<String> {
 
 /// What RESP offers for what a workload asks.
 pub(crate) const fn abilities(program: Program) -> Abilities {
-    let is_node = !program.has_scripts();
+    let is_node = matches!(program, Program::Node);
     Abilities {
         delta: Way::Native,
         unique_tag: if is_node {
-            Way::Emulated(
-                "a key for each tag: WATCH and GET, MULTI, writes, EXEC; found by GET, then read",
-            )
+            Way::Native
         } else {
             Way::Emulated("a key for each tag, written and found with its record by a Lua script")
         },
@@ -230,7 +231,7 @@ impl Server {
 
 fn answers(address: &str) -> Result<()> {
     let schema = Schema { tables: &[] };
-    Resp::new(Socket::at(address)?, &schema, false).map(drop)
+    Resp::new(Socket::at(address)?, &schema, Dialect::Tags).map(drop)
 }
 
 /// A server, and the address by which it is reached.
@@ -313,7 +314,8 @@ mod tests {
     fn what_is_not_native_is_said() {
         for target in ALL {
             let abilities = target.abilities();
-            assert!(matches!(abilities.unique_tag, Way::Emulated(_)), "{target:?}");
+            let emulates = matches!(abilities.unique_tag, Way::Emulated(_));
+            assert_eq!(emulates, target.program != Program::Node, "{target:?}");
             let declines = matches!(abilities.scan, Way::Declined(_));
             assert_eq!(declines, target.program == Program::Node);
         }

@@ -6,20 +6,25 @@
 //! string `{t:TAG},VALUE` that holds the record's key, any other tag a set of keys. A table that is
 //! scanned has a sorted set `{t:},` of its keys.
 //!
-//! What has to be looked at before it may be written (is a tag taken, is the record there) is done
-//! by a script where the server has scripts: one round trip. Elsewhere WATCH and GET go first, and
-//! MULTI, the writes and EXEC second. A change of parts alone is a plain HSET: it says how many
-//! fields are new, and none is where a record was; if some are, they are taken back.
+//! Our node has records with tags: there `TAG SET`, `TAG HSET` and `TAG FIND` do what follows, one
+//! command each, and tags are not keys.
+//!
+//! Elsewhere what has to be looked at before it may be written (is a tag taken, is the record
+//! there) is done by a script where the server has scripts: one round trip. Else WATCH and GET go
+//! first, and MULTI, the writes and EXEC second. A change of parts alone is a plain HSET: it says
+//! how many fields are new, and none is where a record was; if some are, they are taken back.
 
 mod pipeline;
 mod transaction;
 mod guard;
+mod tagged;
 mod answers;
 mod commands;
 
 use self::answers::NIL;
 use self::commands::{Commands, Form};
 use self::guard::{Guard, writes_of_delete, writes_of_put};
+use self::tagged::Native;
 use self::transaction::InTransaction;
 use super::wire::Wire;
 use crate::access::{
@@ -76,6 +81,14 @@ impl Place {
         }
     }
 
+    fn part(&self, part: usize) -> &'static [u8] {
+        self.schema.parts.get(part).map_or(b"", |name| name.as_bytes())
+    }
+
+    fn tag_name(&self, tag: usize) -> &'static [u8] {
+        self.schema.tags.get(tag).map_or(b"", |rule| rule.name.as_bytes())
+    }
+
     const fn is_plain(&self) -> bool {
         self.schema.parts.len() == 1
     }
@@ -100,11 +113,21 @@ struct Scripts {
     find: Vec<u8>,
 }
 
+/// What a server has beside the commands that all have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Scripts in Lua.
+    Lua,
+    /// Records with tags.
+    Tags,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
     wire: Wire<S>,
     places: Vec<Place>,
+    dialect: Dialect,
     scripts: Option<Scripts>,
     /// For what a transaction writes, kept from one to the next.
     queue: Commands,
@@ -115,19 +138,24 @@ pub(crate) struct Resp<S> {
 }
 
 impl<S: io::Read + io::Write> Resp<S> {
-    /// Over a stream whose server answers; `has_scripts` if it runs any.
-    pub(crate) fn new(stream: S, schema: &Schema, has_scripts: bool) -> Result<Self> {
+    /// Over a stream whose server answers.
+    pub(crate) fn new(stream: S, schema: &Schema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
             places: schema.tables.iter().map(Place::new).collect(),
+            dialect,
             scripts: None,
             queue: Commands::default(),
             seen: Vec::new(),
             is_watching: false,
         };
-        if has_scripts {
-            let (write, find) = (resp.load(WRITE)?, resp.load(FIND)?);
-            resp.scripts = Some(Scripts { write, find });
+        match dialect {
+            Dialect::Lua if !schema.tables.is_empty() => {
+                let (write, find) = (resp.load(WRITE)?, resp.load(FIND)?);
+                resp.scripts = Some(Scripts { write, find });
+            }
+            Dialect::Tags => resp.declare()?,
+            Dialect::Lua => {}
         }
         // A dying server's socket still takes connections.
         resp.ping()?;
@@ -138,6 +166,41 @@ impl<S: io::Read + io::Write> Resp<S> {
         commands::request(&mut self.wire.out, &[b"SCRIPT", b"LOAD", script]);
         self.wire.send()?;
         self.wire.bulk()
+    }
+
+    /// Declares the tags of all tables.
+    fn declare(&mut self) -> Result<()> {
+        let mut answers = 0;
+        for place in &self.places {
+            answers += tagged::declare(place, &mut self.wire.out);
+        }
+        if answers > 0 {
+            self.wire.send()?;
+        }
+        (0..answers).try_for_each(|_| self.wire.simple())
+    }
+
+    /// How the server does a request by itself that takes more than a command elsewhere.
+    fn native(&self, request: &Request<'_>) -> Result<Option<Native>> {
+        let place = self.place(request.table())?;
+        Ok(if self.dialect == Dialect::Tags { Native::of(place, request) } else { None })
+    }
+
+    /// Writes it behind what is to be sent.
+    fn ask_natively(&mut self, native: Native, request: &Request<'_>) -> Result<()> {
+        let place = place(&self.places, request.table())?;
+        self.queue.begin(Form::Requests);
+        native.write(place, request, &mut self.queue);
+        self.wire.out.extend_from_slice(self.queue.bytes());
+        Ok(())
+    }
+
+    /// Does it, if the server does it by itself.
+    fn do_natively(&mut self, request: &Request<'_>) -> Result<Option<bool>> {
+        let Some(native) = self.native(request)? else { return Ok(None) };
+        self.ask_natively(native, request)?;
+        self.send()?;
+        native.hear(&mut self.wire).map(Some)
     }
 
     fn ping(&mut self) -> Result<()> {
@@ -307,13 +370,6 @@ impl<S: io::Read + io::Write> Resp<S> {
             other => Err(self.wire.other(other, "what EXEC says")),
         }
     }
-
-    fn key_of_tag(&mut self, table: Table, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
-        let place = place(&self.places, table)?;
-        commands::key_request(&mut self.wire.out, b"GET", place.tag(tag.0), tag.1);
-        self.send()?;
-        self.wire.maybe_bulk()
-    }
 }
 
 fn place(places: &[Place], table: Table) -> Result<&Place> {
@@ -355,7 +411,10 @@ impl<S: io::Read + io::Write> Access for Resp<S> {
     fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
         let place = self.place(table)?;
         must_be_whole(place, entry.parts)?;
-        let guard = Guard::of_put(place, table, entry);
+        if self.do_natively(&Request::Put { table, entry: *entry })?.is_some() {
+            return Ok(());
+        }
+        let guard = Guard::of_put(self.place(table)?, table, entry);
         if guard.is_open() && !guard.has_more {
             return self.plain_put(table, entry);
         }
@@ -364,6 +423,9 @@ impl<S: io::Read + io::Write> Access for Resp<S> {
 
     #[inline]
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        if let Some(done) = self.do_natively(&Request::Change { table, change: *change })? {
+            return Ok(done);
+        }
         let place = place(&self.places, table)?;
         if guard::needs_guard(change) {
             let guard = Guard::of_change(place, table, change);
@@ -379,6 +441,9 @@ impl<S: io::Read + io::Write> Access for Resp<S> {
     }
 
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        if let Some(done) = self.do_natively(&Request::Delete { table, key, tags })? {
+            return Ok(done);
+        }
         let place = place(&self.places, table)?;
         if tags.is_empty() && !place.schema.is_scanned {
             commands::key_request(&mut self.wire.out, b"DEL", &place.prefix, key);
@@ -398,13 +463,13 @@ impl<S: io::Read + io::Write> Access for Resp<S> {
         hear: &mut Hear<'_>,
     ) -> Result<bool> {
         guard::must_be_unique(self.place(table)?, tag)?;
-        let Some(scripts) = &self.scripts else {
-            let Some(found) = self.key_of_tag(table, tag)? else { return Ok(false) };
-            key.clear();
-            key.extend_from_slice(&found);
-            return self.read(table, &found, wanted, hear);
-        };
         let place = place(&self.places, table)?;
+        let Some(scripts) = &self.scripts else {
+            tagged::find(&mut self.wire.out, b"FIND", place, tag, wanted);
+            self.send()?;
+            let place = self::place(&self.places, table)?;
+            return tagged::hear_find(&mut self.wire, place, wanted, key, hear);
+        };
         commands::find_request(&mut self.wire.out, &scripts.find, place, tag, wanted);
         self.send()?;
         match self.wire.head()? {

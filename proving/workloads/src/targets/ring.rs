@@ -45,7 +45,7 @@ impl Target for RingTarget {
             Answer::Refused(text) => Err(refused(text)),
             Answer::Given(memory) => {
                 let ring = NearRing::new(memory, socket, PATIENCE)?;
-                let resp = Resp::new(ring, schema, Program::Node.has_scripts())?;
+                let resp = Resp::new(ring, schema, Program::Node.dialect())?;
                 Ok(Box::new(resp))
             }
         }

@@ -24,7 +24,6 @@ use nearstate_model::{Error, Result};
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
 };
-use std::collections::VecDeque;
 use travel::{Landing, Tagging, Travel, bytes_of, gone, parts_of, stale, whole, written};
 
 /// UEs unless told otherwise: a tenth of the paper's million.
@@ -33,9 +32,9 @@ const UES: u64 = 100_000;
 /// What a region or a server keeps for one context at the most, tags included.
 const CONTEXT_ROOM: u64 = 1024;
 
-/// How many procedures before its own a UE is drawn: what is known of it is in the cache by then.
-/// One is drawn for each that is done; many at once would be a pause that the store answers for.
-const AHEAD: usize = 16;
+/// UEs that are drawn at once: the cache misses of their models overlap. Not more: they are a pause
+/// that the store answers for.
+const AHEAD: usize = 8;
 
 /// Records that travel together while loading and verifying.
 const BATCH: usize = 64;
@@ -203,7 +202,7 @@ impl Blueprint for UeSignalling {
 #[derive(Debug)]
 enum Source {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, dice: Dice, ahead: VecDeque<Ue> },
+    Shares { ring: Ring, dice: Dice, ahead: Vec<Ue> },
     /// The state machine.
     Machine(Box<Machine>),
 }
@@ -254,7 +253,7 @@ impl Client {
             Source::Machine(Box::new(Machine::new(own, seed)?))
         } else {
             let ring = Ring::new(parameters.spread, own, seed)?;
-            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead: VecDeque::new() }
+            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead: Vec::new() }
         };
         Ok(Self {
             model,
@@ -278,12 +277,11 @@ impl Client {
         match &mut self.source {
             Source::Shares { ring, dice, ahead } => {
                 if count == 1 {
-                    while ahead.len() < AHEAD {
-                        let ue = Ue::of(ring.next());
-                        self.model.warm(ue);
-                        ahead.push_back(ue);
+                    if ahead.is_empty() {
+                        ahead.extend((0..AHEAD).map(|_| Ue::of(ring.next())));
+                        self.model.warm(ahead);
                     }
-                    let Some(ue) = ahead.pop_front() else { return };
+                    let Some(ue) = ahead.pop() else { return };
                     let procedure = by_shares(dice);
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });

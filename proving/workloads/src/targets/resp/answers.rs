@@ -26,7 +26,8 @@ impl<S: io::Read + io::Write> Wire<S> {
             b'+' => Some((kind, 0)),
             b'-' => {
                 let text = String::from_utf8_lossy(rest).into_owned();
-                return Err(self.refused(&text));
+                // That is an answer like others: the next one follows.
+                return Err(taken(&text).unwrap_or_else(|| self.refused(&text)));
             }
             b':' => number(rest).map(|value| (kind, value)),
             b'$' | b'*' => number(rest).filter(|n| *n >= NIL).map(|length| (kind, length)),
@@ -181,4 +182,25 @@ fn hear_some<S: io::Read + io::Write>(
         }
     }
     Ok(is_there)
+}
+
+/// What the node says of a taken value: `TAGTAKEN the unique tag "imsi" has the value ..`.
+fn taken(text: &str) -> Option<Error> {
+    let mut quoted = text.strip_prefix("TAGTAKEN ")?.split('"').skip(1).step_by(2);
+    let mut next = || quoted.next().unwrap_or("?").to_owned();
+    Some(Error::TagTaken { tag: next(), value: next(), holder: next() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_tag_is_read_out_of_what_the_node_says() {
+        let text = |text: &str| text.to_owned();
+        let said = Error::TagTaken { tag: text("imsi"), value: text("7"), holder: text("a") };
+        let heard = taken(&format!("TAGTAKEN {said}")).map(|error| error.to_string());
+        assert_eq!(heard, Some(said.to_string()));
+        assert!(taken("ERR the unique tag").is_none());
+    }
 }

@@ -58,6 +58,11 @@ impl Commands {
         word(&mut self.bytes, bytes);
     }
 
+    /// A number as a word.
+    pub(super) fn number(&mut self, number: usize) {
+        word_of_number(&mut self.bytes, number);
+    }
+
     pub(super) fn key(&mut self, prefix: &[u8], key: &[u8]) {
         two(&mut self.bytes, prefix, key);
     }
@@ -128,12 +133,19 @@ fn reading(place: &Place, wanted: Parts) -> (&'static [u8], usize) {
     } else if place.is_all(wanted) {
         (b"HGETALL", 0)
     } else {
-        let fields = (0..place.schema.parts.len()).filter(|part| wanted.has(*part)).count();
-        (b"HMGET", fields)
+        (b"HMGET", fields_of(place, wanted))
     }
 }
 
-fn field_names(out: &mut Vec<u8>, place: &Place, wanted: Parts, fields: usize) {
+/// How many fields have to be named for these parts: none where the whole record is asked for.
+pub(super) fn fields_of(place: &Place, wanted: Parts) -> usize {
+    if wanted.is_empty() || place.is_plain() || place.is_all(wanted) {
+        return 0;
+    }
+    (0..place.schema.parts.len()).filter(|part| wanted.has(*part)).count()
+}
+
+pub(super) fn field_names(out: &mut Vec<u8>, place: &Place, wanted: Parts, fields: usize) {
     if fields > 0 {
         let parts = place.schema.parts.iter().enumerate();
         for (_, name) in parts.filter(|(part, _)| wanted.has(*part)) {
@@ -165,7 +177,7 @@ pub(super) fn parts_write(
     word(out, b"HSET");
     two(out, &place.prefix, key);
     for (part, bytes) in parts {
-        word(out, name_of(place, *part));
+        word(out, place.part(*part));
         word(out, bytes);
     }
 }
@@ -186,7 +198,7 @@ pub(super) fn parts_command(out: &mut Commands, place: &Place, key: &[u8], parts
     out.word(b"HSET");
     out.key(&place.prefix, key);
     for (part, bytes) in parts {
-        out.word(name_of(place, *part));
+        out.word(place.part(*part));
         out.word(bytes);
     }
 }
@@ -229,9 +241,4 @@ pub(super) fn scan_request(out: &mut Vec<u8>, place: &Place, from: &[u8], count:
 #[inline]
 fn first<'a>(parts: &[Part<'a>]) -> &'a [u8] {
     parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
-}
-
-#[inline]
-fn name_of(place: &Place, part: usize) -> &'static [u8] {
-    place.schema.parts.get(part).map_or(b"", |name| name.as_bytes())
 }

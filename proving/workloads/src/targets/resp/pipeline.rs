@@ -2,8 +2,8 @@
 
 use super::commands::{self, Commands, Form};
 use super::guard::{self, Guard, needs_guard};
-use super::{Place, Resp, must_be_whole, place};
-use crate::access::{Reply, Request, Table};
+use super::{Dialect, Place, Resp, must_be_whole, place};
+use crate::access::{Reply, Request};
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 use std::io;
@@ -25,15 +25,6 @@ fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<Guard<'a>> {
         Request::Delete { table, key, tags } => {
             (!tags.is_empty() || place.schema.is_scanned).then(|| Guard::of_delete(*table, key))
         }
-    }
-}
-
-const fn table_of(request: &Request<'_>) -> Table {
-    match request {
-        Request::Read { table, .. }
-        | Request::Put { table, .. }
-        | Request::Change { table, .. }
-        | Request::Delete { table, .. } => *table,
     }
 }
 
@@ -90,9 +81,12 @@ impl<S: io::Read + io::Write> Resp<S> {
     /// What needs more than one command, and which: all that are guarded, and those that write
     /// beside the record.
     fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<Guard<'a>>> {
-        let place = place(&self.places, table_of(request))?;
+        let place = place(&self.places, request.table())?;
         if let Request::Put { entry, .. } = request {
             must_be_whole(place, entry.parts)?;
+        }
+        if self.dialect == Dialect::Tags && !place.schema.tags.is_empty() {
+            return Ok(None);
         }
         Ok(guard_of(place, request).filter(|guard| !guard.is_open() || guard.has_more))
     }
@@ -160,10 +154,13 @@ impl<S: io::Read + io::Write> Resp<S> {
     }
 
     fn ask_one(&mut self, request: &Request<'_>) -> Result<()> {
+        if let Some(native) = self.native(request)? {
+            return self.ask_natively(native, request);
+        }
         if let Some(guard) = self.needs(request)? {
             return self.ask_script(&guard, &|place, out| writes_of(place, request, out));
         }
-        let place = place(&self.places, table_of(request))?;
+        let place = place(&self.places, request.table())?;
         let out = &mut self.wire.out;
         match request {
             Request::Read { key, wanted, .. } => commands::parts_request(out, place, key, *wanted),
@@ -184,6 +181,9 @@ impl<S: io::Read + io::Write> Resp<S> {
         made: &mut Made,
         hear: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<bool> {
+        if let Some(native) = self.native(request)? {
+            return native.hear(&mut self.wire);
+        }
         if let Some(guard) = self.needs(request)? {
             return self.hear_script(&guard);
         }

@@ -2,8 +2,8 @@
 
 use super::commands::{self, Commands};
 use super::guard::{self, Guard, must_be_unique};
-use super::{Resp, must_be_whole, place};
-use crate::access::{Access, Change, Entry, Hear, Parts, Table, Tag};
+use super::{Dialect, Resp, must_be_whole, place, tagged};
+use crate::access::{Access, Change, Entry, Hear, Parts, Request, Table, Tag};
 use nearstate_model::{Error, Result};
 use std::io;
 
@@ -32,6 +32,36 @@ impl<'c, S: io::Read + io::Write> InTransaction<'c, S> {
         let prefix = place(&self.resp.places, table)?.prefix.as_slice();
         let is_it = |seen: &Vec<u8>| seen.strip_prefix(prefix) == Some(key);
         Ok(self.resp.seen.iter().any(is_it))
+    }
+
+    /// Puts what the server does by itself into the queue; false if it takes more than that.
+    fn queue_natively(&mut self, request: &Request<'_>) -> Result<bool> {
+        let Some(native) = self.resp.native(request)? else { return Ok(false) };
+        let place = place(&self.resp.places, request.table())?;
+        native.write(place, request, &mut self.queue);
+        Ok(true)
+    }
+
+    /// Watches a tag with its record, and reads it.
+    fn find_natively(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        (key, hear): (&mut Vec<u8>, &mut Hear<'_>),
+    ) -> Result<bool> {
+        let place = place(&self.resp.places, table)?;
+        tagged::find(&mut self.resp.wire.out, b"WATCH", place, tag, Parts(0));
+        tagged::find(&mut self.resp.wire.out, b"FIND", place, tag, wanted);
+        self.reads += 1;
+        self.resp.send()?;
+        self.resp.wire.simple()?;
+        let place = super::place(&self.resp.places, table)?;
+        let is_there = tagged::hear_find(&mut self.resp.wire, place, wanted, key, hear)?;
+        if is_there {
+            self.remember(table, key)?;
+        }
+        Ok(is_there)
     }
 
     fn remember(&mut self, table: Table, key: &[u8]) -> Result<()> {
@@ -79,11 +109,20 @@ impl<S: io::Read + io::Write> Access for InTransaction<'_, S> {
     fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
         let place = place(&self.resp.places, table)?;
         must_be_whole(place, entry.parts)?;
+        if self.queue_natively(&Request::Put { table, entry: *entry })? {
+            return Ok(());
+        }
+        let place = super::place(&self.resp.places, table)?;
         guard::writes_of_put(place, entry, &mut self.queue);
         self.holds(Guard::of_put(place, table, entry)).map(drop)
     }
 
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let request = Request::Change { table, change: *change };
+        if self.resp.native(&request)?.is_some() {
+            return Ok(self.holds(Guard::of_delete(table, change.key))?
+                && self.queue_natively(&request)?);
+        }
         let place = place(&self.resp.places, table)?;
         if !self.holds(Guard::of_change(place, table, change))? {
             return Ok(false);
@@ -96,6 +135,9 @@ impl<S: io::Read + io::Write> Access for InTransaction<'_, S> {
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
         if !self.holds(Guard::of_delete(table, key))? {
             return Ok(false);
+        }
+        if self.queue_natively(&Request::Delete { table, key, tags })? {
+            return Ok(true);
         }
         let place = place(&self.resp.places, table)?;
         guard::writes_of_delete(place, key, tags, &mut self.queue);
@@ -112,6 +154,9 @@ impl<S: io::Read + io::Write> Access for InTransaction<'_, S> {
     ) -> Result<bool> {
         let place = place(&self.resp.places, table)?;
         must_be_unique(place, tag)?;
+        if self.resp.dialect == Dialect::Tags {
+            return self.find_natively(table, tag, wanted, (key, hear));
+        }
         commands::key_request(&mut self.resp.wire.out, b"WATCH", place.tag(tag.0), tag.1);
         commands::key_request(&mut self.resp.wire.out, b"GET", place.tag(tag.0), tag.1);
         self.reads += 1;

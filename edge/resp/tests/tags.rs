@@ -1,0 +1,306 @@
+//! Records with tags: `TAG`.
+mod talk;
+
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::Settings;
+use nearstate_resp::table::TABLE;
+use nearstate_store::{Kind, Schema};
+use talk::{Place, Talker, place};
+
+fn all(talker: &mut Talker, script: &[(&str, &str)]) {
+    for (request, answer) in script {
+        assert_eq!(talker.ask(request), *answer, "{request}");
+    }
+}
+
+/// With the unique tag `id` and the tag `group` in namespace `s`.
+fn tagged() -> (Place, Talker) {
+    let place = place();
+    let mut talker = place.talker();
+    all(
+        &mut talker,
+        &[
+            ("TAG DECLARE {s},* id UNIQUE", "+OK|"),
+            ("TAG DECLARE {s},* group COUNTED", "+OK|"),
+            ("TAG DECLARE {s},* id UNIQUE", "+OK|"),
+        ],
+    );
+    (place, talker)
+}
+
+#[test]
+fn what_is_put_with_tags_is_found_by_them() {
+    let (_place, mut talker) = tagged();
+    all(
+        &mut talker,
+        &[
+            ("TAG SET {s},a one 2 id 7 group g", "+OK|"),
+            ("GET {s},a", "$3|one|"),
+            ("TAG FIND {s},* id 7", "*2|$5|{s},a|$3|one|"),
+            ("TAG FIND {s},* id 8", "*-1|"),
+            ("TAG OF {s},a", "*4|$5|group|$1|g|$2|id|$1|7|"),
+            ("TAG OF {s},nobody", "*-1|"),
+            ("TAG HSET {s},h 2 f 1 g 2 2 id 8 group g", ":2|"),
+            ("TAG FIND {s},* id 8", "*2|$5|{s},h|*4|$1|f|$1|1|$1|g|$1|2|"),
+            ("TAG FIND {s},* id 8 g x", "*2|$5|{s},h|*2|$1|2|$-1|"),
+            ("TAG KEYS {s},* group g COUNT 1", "*1|$5|{s},a|"),
+            ("TAG KEYS {s},* id 8", "*1|$5|{s},h|"),
+            ("TAG KEYS {s},* group nobody", "*0|"),
+            ("TAG HSET {s},h 1 f 3 1 id 9 XX", ":0|"),
+            ("TAG FIND {s},* id 8", "*-1|"),
+            ("TAG FIND {s},* id 9 f g", "*2|$5|{s},h|*2|$1|3|$1|2|"),
+            ("TAG HSET {s},new 1 f 3 1 id 10 XX", "$-1|"),
+            ("TAG SET {s},new x 0 XX", "$-1|"),
+            ("TAG SET {s},a x 0 NX", "$-1|"),
+            ("EXISTS {s},new", ":0|"),
+            ("TAG SET {s},a two KEEP XX", "+OK|"),
+            ("TAG FIND {s},* id 7", "*2|$5|{s},a|$3|two|"),
+            ("TAG CHANGE {s},a 1 group h", ":1|"),
+            ("TAG FIND {s},* id 7", "*-1|"),
+            ("TAG KEYS {s},* group h", "*1|$5|{s},a|"),
+            ("GET {s},a", "$3|two|"),
+            ("TAG CHANGE {s},nobody 0", ":0|"),
+            ("TAG CHANGE {unmade},nobody 0", ":0|"),
+            ("TAG SET {s},a three 1 id 11", "+OK|"),
+            ("SET {s},a four", "+OK|"),
+            ("TAG FIND {s},* id 11", "*-1|"),
+            ("DEL {s},h", ":1|"),
+            ("TAG FIND {s},* id 9", "*-1|"),
+            ("SADD {s},m x", ":1|"),
+            ("TAG CHANGE {s},m 1 id 12", ":1|"),
+            ("TAG FIND {s},* id 12", "*2|$5|{s},m|*1|$1|x|"),
+        ],
+    );
+}
+
+#[test]
+fn an_end_stays_with_the_fields_and_goes_with_a_new_value() {
+    let (_place, mut talker) = tagged();
+    all(
+        &mut talker,
+        &[
+            ("TAG HSET {s},h 1 f v 1 id 1", ":1|"),
+            ("EXPIRE {s},h 1000", ":1|"),
+            ("TAG HSET {s},h 1 f w 1 id 1", ":0|"),
+            ("TTL {s},h", ":1000|"),
+            ("TAG CHANGE {s},h 1 id 2", ":1|"),
+            ("TTL {s},h", ":1000|"),
+            ("TAG SET {s},h x KEEP", "+OK|"),
+            ("TTL {s},h", ":-1|"),
+            ("TAG FIND {s},* id 2", "*2|$5|{s},h|$1|x|"),
+            ("EXPIRE {s},h -1", ":1|"),
+            ("TAG FIND {s},* id 2", "*-1|"),
+        ],
+    );
+}
+
+#[test]
+fn a_unique_value_is_refused_to_a_second_record_and_nothing_is_changed() {
+    let (_place, mut talker) = tagged();
+    all(&mut talker, &[("TAG SET {s},a x 1 id 7", "+OK|"), ("TAG SET {s},b y 1 id 8", "+OK|")]);
+    let taken = "-TAGTAKEN the unique tag \"id\" has the value \"7\" in record \"a\" already: \
+                 delete that record or take the value from it first|";
+    for request in [
+        "TAG SET {s},c z 1 id 7",
+        "TAG HSET {s},c 1 f v 1 id 7",
+        "TAG SET {s},b z 1 id 7 XX",
+        "TAG CHANGE {s},b 1 id 7",
+    ] {
+        assert_eq!(talker.ask(request), taken, "{request}");
+    }
+    all(
+        &mut talker,
+        &[
+            ("EXISTS {s},c", ":0|"),
+            ("TAG FIND {s},* id 8", "*2|$5|{s},b|$1|y|"),
+            // One that goes from one record to another does so at once.
+            ("MULTI", "+OK|"),
+            ("TAG CHANGE {s},a 0", "+QUEUED|"),
+            ("TAG CHANGE {s},b 1 id 7", "+QUEUED|"),
+            ("EXEC", "*2|:1|:1|"),
+            ("TAG FIND {s},* id 7", "*2|$5|{s},b|$1|y|"),
+            ("TAG FIND {s},* id 8", "*-1|"),
+        ],
+    );
+}
+
+#[test]
+fn requests_that_are_off_are_refused_with_what_to_do() {
+    let (_place, mut talker) = tagged();
+    let long = "x".repeat(256);
+    let large = "x".repeat(1025);
+    let many = format!("TAG SET {{s}},k v 65{}", " id x".repeat(65));
+    assert_eq!(talker.ask("TAG SET {s},k v 0"), "+OK|");
+    for (request, refusal) in [
+        ("TAG", "-ERR wrong number of arguments for 'tag' command"),
+        ("TAG FOO {s},k", "-ERR unknown subcommand 'FOO'. TAG offers: "),
+        ("TAG SET {s},k v", "-ERR wrong number of arguments for 'tag|set' command"),
+        ("TAG SET {s},k v x", "-ERR value is not an integer"),
+        ("TAG SET {s},k v -1", "-ERR value is not an integer"),
+        ("TAG SET {s},k v 1 id", "-ERR 1 pairs were announced, and 1 words follow"),
+        ("TAG SET {s},k v 9223372036854775807 id 1", "-ERR 9223372036854775807 pairs were"),
+        ("TAG SET {s},k v 1 id 1 YY", "-ERR syntax error"),
+        ("TAG SET {s},k v 1 id 1 NX XX", "-ERR syntax error"),
+        ("TAG SET {s},k v 1 nope 1", "-ERR the namespace has no tag 'nope': declare it first"),
+        ("TAG SET plain v 1 id 1", "-ERR the namespace has no tag 'id': declare it first"),
+        (many.as_str(), "-ERR 65 tags: a record has at most 64"),
+        (&format!("TAG SET {{s}},k v 1 {long} 1"), "-ERR a tag's name has 1 to 255 bytes"),
+        (&format!("TAG SET {{s}},k v 1 id {large}"), "-ERR a tag's value of 1025 bytes"),
+        ("TAG HSET {s},k 1 f v 0", "-WRONGTYPE "),
+        ("TAG HSET {s},h 0 1 id 1 NX", "-ERR no field is set"),
+        ("TAG HSET {s},h 1 f v x id 1", "-ERR value is not an integer"),
+        ("TAG HSET {s},h 1 f v 1 id 1 XX x", "-ERR syntax error"),
+        ("TAG CHANGE {s},k 0 XX", "-ERR syntax error"),
+        ("TAG CHANGE {s},k 1 nope 1", "-ERR the namespace has no tag 'nope'"),
+        ("TAG FIND {s},* group g", "-ERR the tag \"group\" is not unique"),
+        ("TAG FIND {s},* nope g", "-ERR the namespace has no tag 'nope'"),
+        ("TAG FIND {none},* id g", "-ERR the namespace has no tag 'id'"),
+        ("TAG FIND {s},k id g", "-ERR tags belong to one namespace"),
+        ("TAG FIND * id g", "-ERR tags belong to one namespace"),
+        ("TAG KEYS {s},* id g COUNT 0", "-ERR a count of keys is 1 to 4096"),
+        ("TAG KEYS {s},* id g COUNT 4097", "-ERR a count of keys is 1 to 4096"),
+        ("TAG KEYS {s},* id g COUNT", "-ERR syntax error"),
+        ("TAG DECLARE {s},k id", "-ERR tags belong to one namespace"),
+        ("TAG DECLARE {s},* id", "-ERR the tag \"id\" is declared in another form already"),
+        ("TAG DECLARE {s},* other FOO", "-ERR syntax error"),
+        ("TAG WATCH {s},* group g", "-ERR the tag \"group\" is not unique"),
+    ] {
+        let answer = talker.ask(request);
+        assert!(answer.starts_with(refusal), "{request}: {answer}");
+    }
+    all(
+        &mut talker,
+        &[
+            ("TAG SET {s},k w 1 id 1", "+OK|"),
+            (
+                "TAG FIND {s},* id 1 f",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value|",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_tag_is_declared_only_beside_few_records() {
+    let place = place();
+    let mut talker = place.talker();
+    for key in 0..1000 {
+        talker.ask(&format!("SET {{s}},{key} v"));
+    }
+    assert_eq!(talker.ask("TAG DECLARE {s},* few"), "+OK|");
+    assert_eq!(talker.ask("SET {s},more v"), "+OK|");
+    let refused = talker.ask("TAG DECLARE {s},* many");
+    assert!(refused.starts_with("-ERR the namespace has or had more than 1000"), "{refused}");
+    assert_eq!(talker.ask("TAG DECLARE {s},* few"), "+OK|", "it is there already");
+}
+
+#[test]
+fn more_keys_than_may_be_answered_are_refused() {
+    let (place, mut talker) = tagged();
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
+    for key in 0..4097_u32 {
+        let tags: &[(&str, &[u8])] = &[("group", b"g")];
+        let labels = nearstate_store::Labels { tags, expires_ms: 0 };
+        let put =
+            |txn: &nearstate_store::Txn<'_>| txn.put_labelled(ns, &key.to_be_bytes(), b"", labels);
+        session.transact(put).unwrap();
+    }
+    assert!(talker.ask("TAG KEYS {s},* group g").starts_with("-ERR more than 4096 records"));
+    assert!(talker.ask("TAG KEYS {s},* group g COUNT 4096").starts_with("*4096|"));
+}
+
+#[test]
+fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
+    let (_place, mut talker) = tagged();
+    let queued = "+QUEUED|";
+    all(
+        &mut talker,
+        &[
+            ("TAG SET {s},a x 1 id 1", "+OK|"),
+            ("MULTI", "+OK|"),
+            ("TAG SET {s},b y 1 id 2", queued),
+            ("TAG HSET {s},h 1 f v 2 id 3 group g", queued),
+            ("TAG OF {s},b", queued),
+            ("TAG FIND {s},* id 1", queued),
+            ("TAG FIND {s},* id 2", queued),
+            ("TAG KEYS {s},* group g", queued),
+            ("TAG SET {s},b y 1 nope 2", queued),
+            ("TAG DECLARE {s},* more", queued),
+            ("TAG WATCH {s},* id 1", queued),
+            ("GET {s},b", queued),
+        ],
+    );
+    let answer = talker.ask("EXEC");
+    let (done, refused) = answer.split_at(answer.find('-').unwrap());
+    assert_eq!(done, "*10|+OK|:1|*2|$2|id|$1|2|*2|$5|{s},a|$1|x|*", "{answer}");
+    assert!(refused.starts_with("-1|*0|-ERR the namespace has no tag 'nope'"), "{answer}");
+    assert_eq!(answer.matches("is not allowed between MULTI and EXEC").count(), 2, "{answer}");
+    assert!(answer.ends_with("|$1|y|"), "{answer}");
+    all(
+        &mut talker,
+        &[
+            ("TAG FIND {s},* id 2", "*2|$5|{s},b|$1|y|"),
+            ("MULTI", "+OK|"),
+            ("SET {s},c z", queued),
+            ("TAG SET {s},d z 1 id 1", queued),
+        ],
+    );
+    assert!(talker.ask("EXEC").starts_with("-TAGTAKEN "));
+    assert_eq!(talker.ask("EXISTS {s},c {s},d"), ":0|");
+}
+
+#[test]
+fn a_watched_tag_that_has_moved_or_whose_record_has_changed_ends_exec() {
+    let (place, mut talker) = tagged();
+    let mut other = place.talker();
+    assert_eq!(talker.ask("TAG SET {s},a x 1 id 1"), "+OK|");
+    for (watched, change, outcome) in [
+        ("1", "PING", "*1|+OK|"),
+        ("1", "SET {s},unrelated x", "*1|+OK|"),
+        ("1", "TAG SET {s},a y 1 id 1", "*-1|"),
+        ("2", "PING", "*1|+OK|"),
+        ("2", "TAG SET {s},b y 1 id 2", "*-1|"),
+        ("2", "TAG CHANGE {s},b 0", "*-1|"),
+        ("1", "DEL {s},a", "*-1|"),
+        ("1", "PING", "*1|+OK|"),
+    ] {
+        assert_eq!(talker.ask(&format!("TAG WATCH {{s}},* id {watched}")), "+OK|");
+        other.ask(change);
+        assert_eq!(talker.ask("MULTI"), "+OK|");
+        assert_eq!(talker.ask("SET {s},done x"), "+QUEUED|");
+        assert_eq!(talker.ask("EXEC"), outcome, "{watched}, {change}");
+    }
+    let kept = talker.kept();
+    assert_eq!(talker.ask("TAG WATCH {s},* id 1"), "+OK|");
+    assert!(talker.kept() > kept, "what is watched is counted");
+    assert_eq!(talker.ask("UNWATCH"), "+OK|");
+    assert_eq!(talker.kept(), kept);
+}
+
+#[test]
+fn a_user_finds_by_tags_where_he_may_walk() {
+    let users = "user op on nopass ~* +@all\nuser cu on nopass ~{s},* +@all";
+    let users = Users::parse(users, &TABLE).unwrap();
+    let place = talk::place_with(Settings::new(users));
+    let (mut op, mut cu) = (place.talker(), place.talker());
+    assert_eq!(op.ask("AUTH op x"), "+OK|");
+    assert_eq!(cu.ask("AUTH cu x"), "+OK|");
+    for name in ["s", "t"] {
+        assert_eq!(op.ask(&format!("TAG DECLARE {{{name}}},* id UNIQUE")), "+OK|");
+        assert_eq!(op.ask(&format!("TAG SET {{{name}}},k v 1 id 1")), "+OK|");
+    }
+    assert_eq!(cu.ask("TAG FIND {s},* id 1"), "*2|$5|{s},k|$1|v|");
+    for request in [
+        "TAG FIND {t},* id 1",
+        "TAG KEYS {t},* id 1",
+        "TAG WATCH {t},* id 1",
+        "TAG DECLARE {t},* more",
+        "TAG SET {t},k v 0",
+        "TAG HSET {t},k 1 f v 0",
+        "TAG CHANGE {t},k 0",
+        "TAG OF {t},k",
+    ] {
+        assert!(cu.ask(request).starts_with("-NOPERM "), "{request}");
+    }
+}

@@ -1,0 +1,184 @@
+//! What the node does with one command of its own (`TAG`), where others need a script or a watch:
+//! records with tags, in tables that have some.
+
+use super::Place;
+use super::answers::NIL;
+use super::commands::{self, Commands};
+use crate::access::{Change, Hear, Part, Parts, Request, Tag};
+use crate::targets::wire::Wire;
+use nearstate_model::Result;
+use std::io;
+
+/// Which command does a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Native {
+    /// `TAG SET` or `TAG HSET`; the record must be there or not.
+    Write { must_exist: bool },
+    /// `TAG SET .. KEEP XX`: SET would take the tags away.
+    Value,
+    /// `TAG CHANGE`.
+    Retag,
+    /// `EXISTS`: nothing changes.
+    Look,
+    /// `DEL`, which takes the tags along.
+    Delete,
+}
+
+impl Native {
+    /// `None`: the commands of Redis do it.
+    pub(super) fn of(place: &Place, request: &Request<'_>) -> Option<Self> {
+        if place.schema.tags.is_empty() {
+            return None;
+        }
+        match request {
+            Request::Read { .. } => None,
+            Request::Put { .. } => Some(Self::Write { must_exist: false }),
+            Request::Delete { .. } => Some(Self::Delete),
+            Request::Change { change: Change { parts, tags, .. }, .. } => {
+                match (tags.is_some(), parts.is_empty()) {
+                    (true, false) => Some(Self::Write { must_exist: true }),
+                    (true, true) => Some(Self::Retag),
+                    (false, true) => Some(Self::Look),
+                    (false, false) => place.is_plain().then_some(Self::Value),
+                }
+            }
+        }
+    }
+
+    /// Appends the command.
+    pub(super) fn write(self, place: &Place, request: &Request<'_>, out: &mut Commands) {
+        let (key, parts, tags) = match request {
+            Request::Read { key, .. } | Request::Delete { key, .. } => (*key, &[][..], &[][..]),
+            Request::Put { entry, .. } => (entry.key, entry.parts, entry.tags),
+            Request::Change { change, .. } => {
+                (change.key, change.parts, change.tags.map_or(&[][..], |(_, after)| after))
+            }
+        };
+        match self {
+            Self::Write { must_exist } => {
+                let condition = usize::from(must_exist);
+                if place.is_plain() {
+                    head(out, (b"SET", 3 + 2 * tags.len() + condition), place, key);
+                    out.word(first(parts));
+                } else {
+                    let words = 3 + 2 * parts.len() + 2 * tags.len() + condition;
+                    head(out, (b"HSET", words), place, key);
+                    out.number(parts.len());
+                    for (part, bytes) in parts {
+                        out.word(place.part(*part));
+                        out.word(bytes);
+                    }
+                }
+                write_tags(place, tags, out);
+                if must_exist {
+                    out.word(b"XX");
+                }
+            }
+            Self::Value => {
+                head(out, (b"SET", 4), place, key);
+                out.word(first(parts));
+                out.word(b"KEEP");
+                out.word(b"XX");
+            }
+            Self::Retag => {
+                head(out, (b"CHANGE", 2 + 2 * tags.len()), place, key);
+                write_tags(place, tags, out);
+            }
+            Self::Look | Self::Delete => {
+                out.command(2);
+                out.word(if self == Self::Look { b"EXISTS" } else { b"DEL" });
+                out.key(&place.prefix, key);
+            }
+        }
+    }
+
+    /// Whether it is done: there was a record, or none was needed.
+    pub(super) fn hear<S: io::Read + io::Write>(self, wire: &mut Wire<S>) -> Result<bool> {
+        match (wire.head()?, self) {
+            ((b'$', NIL), Self::Write { must_exist: true } | Self::Value) => Ok(false),
+            ((b'+', _), Self::Write { .. } | Self::Value) | ((b':', _), Self::Write { .. }) => {
+                Ok(true)
+            }
+            ((b':', count), Self::Retag | Self::Look | Self::Delete) => Ok(count > 0),
+            (other, _) => Err(wire.other(other, "what the node says of a record with tags")),
+        }
+    }
+}
+
+/// `TAG name key`, and how many words follow `TAG name`.
+fn head(out: &mut Commands, (name, words): (&[u8], usize), place: &Place, key: &[u8]) {
+    out.command(2 + words);
+    out.word(b"TAG");
+    out.word(name);
+    out.key(&place.prefix, key);
+}
+
+fn write_tags(place: &Place, tags: &[Tag<'_>], out: &mut Commands) {
+    out.number(tags.len());
+    for (tag, value) in tags {
+        out.word(place.tag_name(*tag));
+        out.word(value);
+    }
+}
+
+fn first<'a>(parts: &[Part<'a>]) -> &'a [u8] {
+    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
+}
+
+/// Declares the tags of a table; returns how many answers come.
+pub(super) fn declare(place: &Place, out: &mut Vec<u8>) -> usize {
+    for rule in place.schema.tags {
+        commands::head(out, if rule.is_unique { 5 } else { 4 });
+        commands::word(out, b"TAG");
+        commands::word(out, b"DECLARE");
+        commands::two(out, &place.prefix, b"*");
+        commands::word(out, rule.name.as_bytes());
+        if rule.is_unique {
+            commands::word(out, b"UNIQUE");
+        }
+    }
+    place.schema.tags.len()
+}
+
+/// `TAG FIND`, or a command with the same first arguments.
+pub(super) fn find(
+    out: &mut Vec<u8>,
+    command: &[u8],
+    place: &Place,
+    (tag, value): Tag<'_>,
+    wanted: Parts,
+) {
+    let fields = commands::fields_of(place, wanted);
+    commands::head(out, 5 + fields);
+    commands::word(out, b"TAG");
+    commands::word(out, command);
+    commands::two(out, &place.prefix, b"*");
+    commands::word(out, place.tag_name(tag));
+    commands::word(out, value);
+    commands::field_names(out, place, wanted, fields);
+}
+
+/// What it answers: false if there is none.
+pub(super) fn hear_find<S: io::Read + io::Write>(
+    wire: &mut Wire<S>,
+    place: &Place,
+    wanted: Parts,
+    key: &mut Vec<u8>,
+    hear: &mut Hear<'_>,
+) -> Result<bool> {
+    match wire.head()? {
+        (b'*', NIL) => return Ok(false),
+        (b'*', 2) => {}
+        other => return Err(wire.other(other, "a key and its record")),
+    }
+    let said = wire.bulk()?;
+    let Some(found) = said.strip_prefix(place.prefix.as_slice()) else {
+        return Err(wire.strange("a key of another namespace"));
+    };
+    key.clear();
+    key.extend_from_slice(found);
+    if wanted.is_empty() {
+        return wire.skip().map(|()| true);
+    }
+    super::answers::hear_parts(wire, place, wanted, hear)
+}
