@@ -70,7 +70,7 @@ impl Session {
         self.change_tags(namespace, |tags| tags.declare(wanted).map(drop))?;
         let ids = self.ids_of(namespace, wanted, TagState::Building)?;
         self.member.pass_every_bucket(self.table(namespace)?)?;
-        match self.each_record(namespace, |txn, key| txn.enter(namespace, key, &ids)) {
+        match self.each_record(namespace, |_| true, |txn, key| txn.enter(namespace, key, &ids)) {
             Ok(()) => {}
             Err(error @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
                 self.change_tags(namespace, |tags| {
@@ -194,10 +194,8 @@ impl Session {
         // A count's key has its stripe behind the tag.
         count_key(namespace.index, tag.id, 0, &[], counts);
         counts.pop();
-        self.each_record(hidden, |txn, key| {
-            if !prefixes.iter().any(|prefix| key.starts_with(prefix)) {
-                return Ok(());
-            }
+        let is_its = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
+        self.each_record(hidden, is_its, |txn, key| {
             let mut set = txn.set.borrow_mut();
             if set.is_in(namespace, tag.id, TagState::Leaving)? {
                 set.delete_hidden(key)?;
@@ -206,20 +204,23 @@ impl Session {
         })
     }
 
-    /// Runs a transaction for each record of a namespace, also for those whose time has passed.
+    /// Runs a transaction for each record of a namespace with such a key, also for those whose time
+    /// has passed.
     fn each_record(
         &self,
         namespace: Namespace,
+        is_wanted: impl Fn(&[u8]) -> bool,
         work: impl Fn(&Txn<'_>, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut scan = self.scan(namespace)?.with_past();
         let mut key = Vec::new();
         loop {
             match scan.next()? {
-                Some(view) => {
+                Some(view) if is_wanted(view.key()) => {
                     key.clear();
                     key.extend_from_slice(view.key());
                 }
+                Some(_) => continue,
                 None => return Ok(()),
             }
             self.transact(|txn| work(txn, &key))?;

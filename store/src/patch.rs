@@ -12,8 +12,12 @@ use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 use crate::splice::Splice;
 use crate::write::{Condition, Outcome, SEEN_TO, TOLD, present};
 
+/// How often a patch is made anew because somebody else has changed the record meanwhile.
+const TURNS: u32 = 16;
+
 impl Session {
-    /// Patches a record of a namespace whose writers have nothing to see to; `None` if they have.
+    /// Patches a record that nobody is told of and whose tags stay as they are; `None` if it is not
+    /// one, or others change it all the time.
     pub(crate) fn patch_plainly(
         &self,
         namespace: Namespace,
@@ -26,7 +30,7 @@ impl Session {
             return Ok(None);
         }
         let spot = Spot { form: Form::Blocks, ..self.spot(namespace, key)? };
-        loop {
+        for _ in 0..TURNS {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
             let placed = self.member.find_placed(spot.table, spot.hash, key)?;
@@ -62,6 +66,8 @@ impl Session {
             }
             // Somebody else changed the record meanwhile, so that one went forward.
         }
+        // A transaction has pauses, and an end.
+        Ok(None)
     }
 
     /// The record with the changes made, as a draft.
@@ -81,7 +87,9 @@ impl Session {
             Some(cell) => split(cell, cell.value()?)?,
             None => (&[][..], &[][..]),
         };
-        if let (Some(cell), Some(splice)) = (old, Splice::of(value, changes)?) {
+        if let (Some(cell), Some(splice)) =
+            (old, Splice::of(value, old.map_or(0, |cell| cell.children()), changes)?)
+        {
             return self.draft_spliced(spot, cell.children_bytes()?, &splice, meta.unwrap_or(kept));
         }
         let mut old_blocks = Table::new(value)?;

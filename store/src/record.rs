@@ -24,6 +24,8 @@ pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
 /// Bytes of a block's entry in the table.
 pub(crate) const ENTRY: usize = 8;
+pub(crate) const NO_TEXT: Damage = Damage("a block's name is not UTF-8");
+pub(crate) const NO_PLACE: Damage = Damage("a block stands in a place that does not exist");
 pub(crate) const CUT: Damage = Damage("a record's block table is cut short");
 
 /// What the records of a namespace are.
@@ -181,7 +183,7 @@ impl<'a> Table<'a> {
     /// The next block, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Block<'a>>, Damage> {
         let Some(Block { name, place, bytes }) = self.step()? else { return Ok(None) };
-        let name = str::from_utf8(name).map_err(|_| Damage("a block's name is not UTF-8"))?;
+        let name = str::from_utf8(name).map_err(|_| NO_TEXT)?;
         Ok(Some(Block { name, place, bytes }))
     }
 
@@ -201,7 +203,7 @@ impl<'a> Table<'a> {
                 Place::Inline(inline)
             }
             1 => Place::Child(u64::from(u16::from_le_bytes([c0, c1]))),
-            _ => return Err(Damage("a block stands in a place that does not exist")),
+            _ => return Err(NO_PLACE),
         };
         (self.entries, self.names) = (entries, names);
         Ok(Some(Block { name, place, bytes }))

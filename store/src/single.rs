@@ -84,9 +84,9 @@ impl Session {
     ///
     /// # Errors
     /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
-    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing was changed then. In a
-    /// namespace that is watched or streamed, and of a new record in one that has tags, also as
-    /// [`Session::put`].
+    /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`, `Deadline` (others change it all
+    /// the time); nothing was changed then. In a namespace that is watched or streamed, and of a
+    /// new record in one that has tags, also as [`Session::put`].
     pub fn patch(
         &self,
         namespace: Namespace,

@@ -4,7 +4,7 @@
 use nearstate_memory::layout::Damage;
 use nearstate_model::Result;
 
-use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, is_name};
+use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT, is_name};
 
 /// Changes that are spliced at the most. Beyond that most of a record is new, and it is as well
 /// encoded anew; room for the cuts is taken from the stack.
@@ -39,9 +39,13 @@ impl<'a> Splice<'a> {
     /// Complexity: the blocks of the record times the changes; no byte of a block is looked at.
     ///
     /// # Errors
-    /// Damage: a table that is cut short.
+    /// Damage: a table that is cut short, or names what is not there. It would be sealed anew.
     #[inline]
-    pub(crate) fn of(old: &'a [u8], changes: &[BlockChange<'a>]) -> Result<Option<Self>, Damage> {
+    pub(crate) fn of(
+        old: &'a [u8],
+        children: u64,
+        changes: &[BlockChange<'a>],
+    ) -> Result<Option<Self>, Damage> {
         let Some((count, rest)) = old.split_first_chunk::<4>() else { return Ok(None) };
         let end = u32::try_from(old.len()).map_err(|_| CUT)?;
         let entries_bytes = (u32::from_le_bytes(*count) as usize).checked_mul(ENTRY).ok_or(CUT)?;
@@ -49,13 +53,19 @@ impl<'a> Splice<'a> {
         let (entries, _) = entries.as_chunks::<ENTRY>();
         let names_bytes = entries.iter().map(|[name_bytes, ..]| usize::from(*name_bytes)).sum();
         let (mut names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
+        // All at once: a name by itself is compared as bytes.
+        str::from_utf8(names).map_err(|_| NO_TEXT)?;
         let mut splice = Self { old, cuts: Default::default(), count: 0, bytes: old.len() };
         let mut from = end - u32::try_from(inline.len()).map_err(|_| CUT)?;
         let mut size_at = 4;
-        for [name_bytes, place, _, _, size @ ..] in entries {
+        for [name_bytes, place, c0, c1, size @ ..] in entries {
             let (name, rest) = names.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
             names = rest;
             let is_inline = *place == 0;
+            if !is_inline && (*place != 1 || u64::from(u16::from_le_bytes([*c0, *c1])) >= children)
+            {
+                return Err(NO_PLACE);
+            }
             let bytes = if is_inline { u32::from_le_bytes(*size) } else { 0 };
             let to = from.checked_add(bytes).filter(|to| *to <= end).ok_or(CUT)?;
             if let Some(change) = changes.iter().find(|c| is_name(c.name.as_bytes(), name)) {
@@ -163,7 +173,7 @@ mod tests {
                     changes.push(BlockChange { name, bytes: Some(bytes.as_bytes()) });
                 }
             }
-            let splice = Splice::of(&old, &changes).unwrap();
+            let splice = Splice::of(&old, 0, &changes).unwrap();
             prop_assert_eq!(splice.is_some(), changes.len() <= CUTS_MAX);
             if let Some(splice) = splice {
                 prop_assert_eq!(spliced(&splice), encoded_anew(&blocks, &changes));
@@ -176,7 +186,7 @@ mod tests {
             name in "[a-c]{1,2}",
         ) {
             let changes = [BlockChange { name: &name, bytes: Some(b"new") }];
-            if let Ok(Some(splice)) = Splice::of(&bytes, &changes) {
+            if let Ok(Some(splice)) = Splice::of(&bytes, 1, &changes) {
                 let out = spliced(&splice);
                 prop_assert!(Table::new(&out).is_ok());
             }
@@ -189,12 +199,19 @@ mod tests {
         let block = |name, place, bytes| Block { name, place, bytes };
         let old = encode(&[block("a", Place::Inline(b"1"), 1), block("b", Place::Child(0), 600)]);
         let to = |name, bytes| [BlockChange { name, bytes }];
-        assert!(Splice::of(&old, &to("a", Some(b"22"))).unwrap().is_some());
-        assert!(Splice::of(&old, &to("a", Some(&long))).unwrap().is_none());
-        assert!(Splice::of(&old, &to("a", None)).unwrap().is_none());
-        assert!(Splice::of(&old, &to("b", Some(b"2"))).unwrap().is_none());
-        assert!(Splice::of(&old, &to("c", Some(b"3"))).unwrap().is_none());
-        assert!(Splice::of(&[], &to("a", Some(b"1"))).unwrap().is_none());
-        assert!(Splice::of(old.get(..old.len() - 1).unwrap(), &to("a", Some(b"1"))).is_err());
+        assert!(Splice::of(&old, 1, &to("a", Some(b"22"))).unwrap().is_some());
+        assert!(Splice::of(&old, 1, &to("a", Some(&long))).unwrap().is_none());
+        assert!(Splice::of(&old, 1, &to("a", None)).unwrap().is_none());
+        assert!(Splice::of(&old, 1, &to("b", Some(b"2"))).unwrap().is_none());
+        assert!(Splice::of(&old, 1, &to("c", Some(b"3"))).unwrap().is_none());
+        assert!(Splice::of(&[], 0, &to("a", Some(b"1"))).unwrap().is_none());
+        assert!(Splice::of(old.get(..old.len() - 1).unwrap(), 1, &to("a", Some(b"1"))).is_err());
+        assert_eq!(Splice::of(&old, 0, &to("a", Some(b"1"))).unwrap_err(), NO_PLACE);
+        let mut damaged = old.clone();
+        damaged[4 + ENTRY + 1] = 2;
+        assert_eq!(Splice::of(&damaged, 1, &to("a", Some(b"1"))).unwrap_err(), NO_PLACE);
+        damaged = old;
+        damaged[4 + 2 * ENTRY + 1] = 0xff;
+        assert_eq!(Splice::of(&damaged, 1, &to("a", Some(b"1"))).unwrap_err(), NO_TEXT);
     }
 }

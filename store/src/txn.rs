@@ -346,14 +346,11 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// As [`Txn::delete`]; some of them may be deleted in the transaction then.
-    pub fn delete_all<'k>(
-        &self,
-        records: impl IntoIterator<Item = (Namespace, &'k [u8])>,
-    ) -> Result<usize> {
+    pub fn delete_all(&self, records: &[(Namespace, &[u8])]) -> Result<usize> {
         self.set.borrow_mut().buffers.is_judged_later = true;
         let mut gone = 0;
-        let done = records.into_iter().try_for_each(|(namespace, key)| {
-            gone += usize::from(self.delete(namespace, key)?);
+        let done = records.iter().try_for_each(|(namespace, key)| {
+            gone += usize::from(self.delete(*namespace, key)?);
             Ok(())
         });
         let mut set = self.set.borrow_mut();

@@ -179,7 +179,8 @@ impl Session {
         for (size_at, size) in splice.sizes() {
             self.member.write(at, (before + size_at) as u64, &size)?;
         }
-        // What was written is in the cache: one sum costs less than one for each piece.
+        // What was written is in the cache: one sum costs less than one for each piece. Most of it
+        // came from the region anyway: whoever wrote there by mistake is in either sum.
         Ok(Draft { at, body_crc: crc32fast::hash(self.member.drafted(at, body as u64)?) })
     }
 

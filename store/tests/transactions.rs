@@ -311,28 +311,24 @@ fn single_reads_see_a_transaction_at_one_instant() {
 
 #[test]
 fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
-    let dir = tempfile::tempdir().unwrap();
-    let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
-    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let place = place();
+    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let keys: Vec<[u8; 2]> = (0..2000_u16).map(u16::to_be_bytes).collect();
-    let even = || keys.iter().step_by(2);
-    for key in even() {
+    for key in keys.iter().step_by(2) {
         session.put(ns, key, b"context").unwrap();
     }
-    let all = || keys.iter().map(|key| (ns, key.as_slice()));
-    // One comes while half of them are read: the answer would be of no moment.
+    let all: Vec<(Namespace, &[u8])> = keys.iter().map(|key| (ns, key.as_slice())).collect();
+    // One comes after it was read: the answer would be of no moment.
     let txn = session.begin().unwrap();
-    let met = txn.delete_all(all().inspect(|(_, key)| {
-        if *key == keys[1001] {
-            other.put(ns, &keys[1], b"late").unwrap();
-        }
-    }));
+    assert!(txn.get(ns, &keys[1]).unwrap().is_none());
+    other.put(ns, &keys[1], b"late").unwrap();
+    let met = txn.delete_all(&all);
     assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
     drop(txn);
     assert_eq!(session.count(ns).unwrap(), 1001);
-    assert_eq!(session.transact(|txn| txn.delete_all(all())).unwrap(), 1001);
-    assert_eq!(session.transact(|txn| txn.delete_all(all())).unwrap(), 0);
+    assert_eq!(session.transact(|txn| txn.delete_all(&all)).unwrap(), 1001);
+    assert_eq!(session.transact(|txn| txn.delete_all(&all)).unwrap(), 0);
     assert_eq!(session.count(ns).unwrap(), 0);
     // Once more what the transaction itself has written, and read before.
     session.put(ns, b"a", b"1").unwrap();
@@ -341,10 +337,12 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
             assert!(txn.get(ns, b"a")?.is_some());
             txn.put(ns, b"b", b"2")?;
             let those = [(ns, b"a".as_slice()), (ns, b"b"), (ns, b"c"), (ns, b"b")];
-            assert_eq!(txn.delete_all(those)?, 2);
+            assert_eq!(txn.delete_all(&those)?, 2);
             assert!(txn.get(ns, b"a")?.is_none());
             Ok(())
         })
         .unwrap();
     assert_eq!(session.count(ns).unwrap(), 0);
+    drop((session, other));
+    place.close_and_check();
 }

@@ -248,3 +248,37 @@ fn the_list_names_workloads_and_targets() {
         assert!(text.contains(name), "{name}: {text}");
     }
 }
+
+/// The first child of a process, once it has one.
+fn child_of(process: u32) -> u32 {
+    let path = format!("/proc/{process}/task/{process}/children");
+    loop {
+        let children = std::fs::read_to_string(&path).expect("the process is there");
+        if let Some(child) = children.split_whitespace().next() {
+            return child.parse().expect("a process id");
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_keeper_outlives_what_ends_programs_of_its_name_and_cleans_up_when_its_input_ends() {
+    let kept = folder("keeper").join("nearstate-bench-kept");
+    std::fs::create_dir_all(&kept).expect("a folder to keep");
+    let mut keeper = Command::new(NEARSTATE)
+        .args(["bench", "access-keeper"])
+        .arg(&kept)
+        .args(["--", "sleep", "1000"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the keeper starts");
+    let server = child_of(keeper.id());
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let sent = Command::new("kill").args([signal, &keeper.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+    drop(keeper.stdin.take());
+    assert!(keeper.wait().expect("it ends").success(), "it was ended by a signal");
+    is_clean("keeper");
+    assert!(!PathBuf::from(format!("/proc/{server}")).exists(), "the server was stopped");
+}

@@ -245,7 +245,10 @@ fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), Refusal> {
 /// Between MULTI and EXEC commands are queued, but for those that are about that.
 fn is_queued(link: &Link, command: &Command) -> bool {
     link.queue.is_some()
-        && !matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+        && !matches!(
+            command.name,
+            "exec" | "discard" | "multi" | "watch" | "tag|watch" | "quit" | "reset"
+        )
 }
 
 fn queue(

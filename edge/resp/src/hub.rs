@@ -131,6 +131,28 @@ impl Hub {
         self.count(was_there, false)
     }
 
+    /// As [`Hub::leave_matching`] of many: while somebody compares patterns they are copied once,
+    /// not for each.
+    pub fn leave_all_matching<'p>(&self, patterns: impl Iterator<Item = &'p [u8]>, id: u64) {
+        let mut state = self.lock();
+        let mut gone = Vec::new();
+        for pattern in patterns {
+            let Some(heard) = state.patterns.get(pattern) else { continue };
+            let mut hearers = heard.hearers();
+            self.count(hearers.remove(&id).is_some(), false);
+            if hearers.is_empty() {
+                gone.push(pattern);
+            }
+        }
+        if gone.is_empty() {
+            return;
+        }
+        let patterns = Arc::make_mut(&mut state.patterns);
+        for pattern in gone {
+            patterns.remove(pattern);
+        }
+    }
+
     fn count(&self, is_change: bool, is_more: bool) -> bool {
         match (is_change, is_more) {
             (false, _) => {}
@@ -300,9 +322,15 @@ mod tests {
         let crowded = hub.hear_matching(&one_more, 0, (20, &mailbox)).unwrap_err();
         assert_eq!(crowded, Crowded { heard: 1024, share: 900 });
         assert_eq!((hub.patterns(), hub.reach(b"a7"), hub.reach(b"b")), (1024, 20, 0));
-        for id in 0..20 {
-            assert!(names.iter().all(|name| hub.leave_matching(name.as_bytes(), id)));
+        for id in 0..19 {
+            hub.leave_all_matching(one_more.iter().copied(), id);
+            assert_eq!(
+                (hub.patterns(), hub.reach(b"a7")),
+                (1024, 19 - usize::try_from(id).unwrap())
+            );
         }
+        assert!(names.iter().skip(1).all(|name| hub.leave_matching(name.as_bytes(), 19)));
+        hub.leave_all_matching(all.iter().copied(), 19);
         assert!(!hub.has_hearers() && hub.patterns() == 0);
     }
 

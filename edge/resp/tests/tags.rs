@@ -168,6 +168,11 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
         let answer = talker.ask(request);
         assert!(answer.starts_with(refusal), "{request}: {answer}");
     }
+    let long = "v".repeat(1025);
+    for request in ["TAG FIND {s},* id", "TAG KEYS {s},* id", "TAG WATCH {s},* id"] {
+        let answer = talker.ask(&format!("{request} {long}"));
+        assert!(answer.starts_with("-ERR a tag's value of 1025 bytes"), "{request}: {answer}");
+    }
     all(
         &mut talker,
         &[
@@ -227,15 +232,15 @@ fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
             ("TAG KEYS {s},* group g", queued),
             ("TAG SET {s},b y 1 nope 2", queued),
             ("TAG DECLARE {s},* more", queued),
-            ("TAG WATCH {s},* id 1", queued),
+            ("TAG WATCH {s},* id 1", "-ERR TAG WATCH inside MULTI is not allowed|"),
             ("GET {s},b", queued),
         ],
     );
     let answer = talker.ask("EXEC");
     let (done, refused) = answer.split_at(answer.find('-').unwrap());
-    assert_eq!(done, "*10|+OK|:1|*2|$2|id|$1|2|*2|$5|{s},a|$1|x|*", "{answer}");
+    assert_eq!(done, "*9|+OK|:1|*2|$2|id|$1|2|*2|$5|{s},a|$1|x|*", "{answer}");
     assert!(refused.starts_with("-1|*0|-ERR the namespace has no tag 'nope'"), "{answer}");
-    assert_eq!(answer.matches("is not allowed between MULTI and EXEC").count(), 2, "{answer}");
+    assert_eq!(answer.matches("is not allowed between MULTI and EXEC").count(), 1, "{answer}");
     assert!(answer.ends_with("|$1|y|"), "{answer}");
     all(
         &mut talker,
@@ -303,4 +308,34 @@ fn a_user_finds_by_tags_where_he_may_walk() {
     ] {
         assert!(cu.ask(request).starts_with("-NOPERM "), "{request}");
     }
+}
+
+#[test]
+fn records_with_more_tags_than_one_transaction_takes_are_deleted_all_the_same() {
+    let place = talk::place();
+    let mut talker = place.talker();
+    for tag in ["a", "b", "c", "d", "e"] {
+        assert_eq!(talker.ask(&format!("TAG DECLARE {{s}},* {tag} UNIQUE")), "+OK|");
+    }
+    let mut keys = String::new();
+    for number in 0..900 {
+        let set = format!("TAG SET {{s}},{number} x 5 a {number} b {number} c {number} d {number}");
+        assert_eq!(talker.ask(&format!("{set} e {number}")), "+OK|");
+        keys.push_str(&format!(" {{s}},{number}"));
+    }
+    assert_eq!(talker.ask(&format!("DEL{keys} {{s}},none")), ":900|");
+    assert_eq!(talker.ask("TAG FIND {s},* e 899"), "*-1|");
+}
+
+#[test]
+fn who_may_write_may_not_declare_tags_for_all() {
+    let users = "user w on nopass ~* +@all -@dangerous\nuser o on nopass ~* +@all";
+    let place = talk::place_with(Settings::new(Users::parse(users, &TABLE).unwrap()));
+    let mut talker = place.talker();
+    assert_eq!(talker.ask("AUTH w x"), "+OK|");
+    assert!(talker.ask("TAG DECLARE {s},* id UNIQUE").starts_with("-NOPERM"));
+    assert_eq!(talker.ask("AUTH o x"), "+OK|");
+    assert_eq!(talker.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    assert_eq!(talker.ask("AUTH w x"), "+OK|");
+    assert_eq!(talker.ask("TAG SET {s},k v 1 id 1"), "+OK|");
 }

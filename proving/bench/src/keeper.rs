@@ -6,12 +6,14 @@
 //! cleans up when its standard input ends: on request, or because the orchestrator is gone.
 
 use nearstate_model::{Error, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::{env, fs};
 
 /// The program that plays our roles, where it is not the one that runs.
@@ -84,6 +86,12 @@ pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
 }
 
 fn keep(server: &[OsString]) -> Result<()> {
+    // Somebody ends all programs of our name: the orchestrator's end is what a keeper goes by, and
+    // without one nobody would stop the server. It has its own signals again once it runs.
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::default())
+            .map_err(|e| system("taking the signals that end programs", &e))?;
+    }
     let mut child = match server.split_first() {
         None => None,
         Some((program, arguments)) => {

@@ -243,8 +243,8 @@ pub trait Connection: Access {
     }
 
     /// Whether the way to the store broke: it answers nothing any more, and what was on its way may
-    /// or may not have been done. Not after an answer that is an error, or no answer at all: a
-    /// store that says such things is not measured.
+    /// or may not have been done. Not after an answer that is an error, and not after a stall: such
+    /// a run does not count.
     fn is_lost(&self) -> bool {
         false
     }

@@ -15,12 +15,16 @@ use crate::on_region::RegionStorage;
 
 /// How often the connection is looked at by which a region came, and once that has ended the
 /// region's file: a look is a system call or two, and the clock of those between is five
-/// nanoseconds. So long records may be written to a file that nobody else will open.
+/// nanoseconds. So long records may be written to a file that was removed; to one that has kept its
+/// name while the next node took another, until the next attempt to reach that node.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// After an attempt to reach the next node that failed, so many times as long none is made: who
 /// works on the region waits for a twentieth of its time at the most. The looks go on meanwhile.
 const REST: u32 = 20;
+
+/// The longest rest: the next node may have another file, and what is written meanwhile is in ours.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// A region that a node has given.
 pub(super) struct Mapped {
@@ -137,7 +141,8 @@ impl Times {
 
     fn missed(&mut self, begun: Duration, now: Duration) {
         self.looked(now);
-        self.ask_at = now + now.saturating_sub(begun).saturating_mul(REST);
+        let rest = now.saturating_sub(begun).saturating_mul(REST);
+        self.ask_at = now + rest.min(REST_MAX);
     }
 }
 
@@ -152,9 +157,9 @@ mod tests {
         assert_eq!((times.look_at, times.ask_at), (ms(1100), ms(1000)));
         times.looked(ms(1150));
         times.missed(ms(1150), ms(1350));
-        assert_eq!((times.look_at, times.ask_at), (ms(1450), ms(5350)));
+        assert_eq!((times.look_at, times.ask_at), (ms(1450), ms(2350)));
         times.looked(ms(1450));
-        assert_eq!((times.look_at, times.ask_at), (ms(1550), ms(5350)));
+        assert_eq!((times.look_at, times.ask_at), (ms(1550), ms(2350)));
         times.missed(ms(5400), ms(5400));
         assert_eq!((times.look_at, times.ask_at), (ms(5500), ms(5400)));
     }

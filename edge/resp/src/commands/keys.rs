@@ -13,8 +13,8 @@ use nearstate_store::{BlockChange, Form, Kind, Txn};
 
 type Answer = Result<(), Refusal>;
 
-/// How many keys are deleted at one instant where one transaction does not take all of them: with
-/// the indexes of their tags they fit into one in all likelihood.
+/// How many keys are deleted at one instant at first where one transaction does not take all of
+/// them; fewer where the indexes of their tags are too many as well.
 const PART_KEYS: usize = 1000;
 
 /// Up to so many bytes Redis keeps a string within its object.
@@ -94,12 +94,23 @@ impl Deleted {
         if keys.len() <= TRANSACTION_RECORDS_MAX || client.txn.is_some() {
             match self.part(client, keys) {
                 // What the indexes of tags add is known only by then.
-                Err(Error::TransactionTooLarge { .. })
-                    if client.txn.is_none() && keys.len() > PART_KEYS => {}
+                Err(Error::TransactionTooLarge { .. }) if client.txn.is_none() => {}
                 done => return done,
             }
         }
-        keys.chunks(PART_KEYS).try_for_each(|part| self.part(client, part))
+        let (mut rest, mut most) = (keys, PART_KEYS.min(keys.len().div_ceil(2)));
+        while !rest.is_empty() {
+            let (part, others) = rest.split_at(most.min(rest.len()));
+            match self.part(client, part) {
+                // With so many tags as a record may have one fits.
+                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => most = part.len() / 2,
+                done => {
+                    done?;
+                    rest = others;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Deletes some keys at one instant, alone or in the transaction of `EXEC`.
@@ -110,7 +121,7 @@ impl Deleted {
                 spots.push((namespace, key));
             }
         }
-        let delete = |txn: &Txn<'_>| txn.delete_all(spots.iter().copied());
+        let delete = |txn: &Txn<'_>| txn.delete_all(&spots);
         self.gone += match client.txn {
             None => client.session().transact_within(PATIENCE, delete)?,
             Some(lent) => {

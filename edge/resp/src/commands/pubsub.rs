@@ -51,9 +51,8 @@ pub(crate) fn leave_all(server: &Server, link: &mut Link) {
     for channel in std::mem::take(&mut link.channels).iter() {
         server.hub.leave(channel, link.id);
     }
-    for pattern in std::mem::take(&mut link.patterns).iter() {
-        server.hub.leave_matching(pattern, link.id);
-    }
+    let patterns = std::mem::take(&mut link.patterns);
+    server.hub.leave_all_matching(patterns.iter(), link.id);
 }
 
 /// Writes a message.

@@ -289,7 +289,7 @@ impl<'a> Sought<'a> {
     /// Of arguments 2 to 4. A tag that is not declared is refused.
     fn of(client: &Client<'_>, args: Args<'a>) -> Result<Self, Refusal> {
         let name = namespace_of(arg(args, 2))?;
-        let (tag, value) = (tag_name(arg(args, 3))?, arg(args, 4));
+        let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
         let known = client.records.namespace(name)?.zip(prefix_of(name));
         let Some((namespace, prefix)) = known else { return Err(undeclared(tag)) };
         if !client.session().has_tag(namespace, tag)? {
@@ -426,13 +426,14 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 
 /// `TAG WATCH {ns},* tag value`
 pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    refuse_inside(client, args)?;
-    let value = value_of(arg(args, 4))?;
+    if client.link.queue.is_some() {
+        return Err(Refusal::fixed("ERR TAG WATCH inside MULTI is not allowed"));
+    }
     let sought = Sought::of(client, args)?;
-    judge_watched(client.link)?;
+    judge_watched(client.link, 2)?;
     let seen = sought.find(client, |key, found| Ok((sought.said(key), found.version())))?;
     let (key, version) = seen.unwrap_or_else(|| (sought.said(b""), None));
-    let tag = WatchedTag { name: sought.tag.to_owned(), value: value.to_vec() };
+    let tag = WatchedTag { name: sought.tag.to_owned(), value: sought.value.to_vec() };
     client.link.watched.push(Watched { key, version, tag: Some(tag) });
     client.session().whole()?;
     reply.ok();

@@ -65,7 +65,7 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
         if client.link.watched.iter().any(is_it) {
             continue;
         }
-        judge_watched(client.link)?;
+        judge_watched(client.link, 1)?;
         if key.len() > WATCHED_BYTES_MAX {
             return Err(Refusal::new(format!(
                 "ERR a key of {} bytes: it may have {WATCHED_BYTES_MAX}",
@@ -80,14 +80,16 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     Ok(())
 }
 
-/// Refuses to watch more than a transaction takes.
-pub(super) fn judge_watched(link: &Link) -> Answer {
-    if link.watched.len() < TRANSACTION_RECORDS_MAX {
+/// Refuses to watch `more` records when a transaction does not take them: a tag's value is one, and
+/// the record that it leads to.
+pub(super) fn judge_watched(link: &Link, more: usize) -> Answer {
+    let of = |watched: &Watched| 1 + usize::from(watched.tag.is_some());
+    if link.watched.iter().map(of).sum::<usize>() + more <= TRANSACTION_RECORDS_MAX {
         return Ok(());
     }
     Err(Refusal::new(format!(
         "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a transaction \
-         takes: UNWATCH, and watch fewer"
+         takes (a value of a tag counts twice): UNWATCH, and watch fewer"
     )))
 }
 

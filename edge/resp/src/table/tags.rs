@@ -2,7 +2,7 @@
 
 use super::{GROW, READ, READ_FAST};
 use crate::client::Command;
-use crate::command::{Flags, Group, Places, Walk};
+use crate::command::{Categories, Flags, Group, Places, Walk};
 use crate::commands::tags;
 
 const ROW: Command = Command { group: Group::Tags, differs: "Is not there.", ..super::ROW };
@@ -26,9 +26,12 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "tag|declare",
         arity: -4,
         flags: GROW,
+        // For good, and it may make others' writes fail.
+        also: Categories::DANGEROUS,
         summary: "Gives the namespace {ns},* a tag: UNIQUE, ORDERED, COUNTED, REQUIRED.",
         complexity: "O(N), N records of the namespace, at most 1000",
-        differs: "Is not there. Not between MULTI and EXEC. A tag is for good.",
+        differs: "Is not there. Not between MULTI and EXEC. A tag is for good; a namespace has at \
+                  most 32.",
         run: tags::declare,
         ..OF_NAMESPACE
     },

@@ -109,8 +109,9 @@ impl Database for Kept {
 /// Large pages for what was loaded into a region: a record is found with fewer walks through page
 /// tables.
 pub(super) fn collapsed(path: &Path) -> Result<Option<String>> {
-    let mib = Region::attach(path)?.collapse()? >> 20;
-    Ok((mib > 0).then(|| format!("{mib} MiB on 2 MiB pages after collapse()")))
+    let has_large = Region::attach(path)?.collapse()? > 0;
+    let pages = if has_large { "2 MiB pages" } else { "4 KiB pages: the kernel gave no larger" };
+    Ok(Some(format!("{pages} after collapse()")))
 }
 
 /// A client's attachment.

@@ -109,7 +109,7 @@ pub(crate) struct Wire<S> {
     end: usize,
     /// Given up, for whatever reason.
     is_lost: bool,
-    /// Given up because the stream broke, or stalled.
+    /// Given up because the stream broke.
     is_cut: bool,
 }
 
@@ -126,7 +126,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Whether the stream broke, or stalled: not if the server answered what it must not.
+    /// Whether the stream broke: not if the server stalled, or answered what it must not.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -200,8 +200,9 @@ impl<S: Read + Write> Wire<S> {
 
     #[cold]
     fn lost(&mut self, doing: &str, e: &std::io::Error) -> Error {
-        (self.is_lost, self.is_cut) = (true, true);
         let is_late = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        // A server that stalls is there: connecting again would hide it.
+        (self.is_lost, self.is_cut) = (true, !is_late);
         let detail = if is_late {
             format!("{doing}: no sign of it for {} s", PATIENCE.as_secs())
         } else if e.kind() == ErrorKind::UnexpectedEof {
