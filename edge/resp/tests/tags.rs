@@ -312,18 +312,19 @@ fn a_user_finds_by_tags_where_he_may_walk() {
 
 #[test]
 fn records_with_more_tags_than_one_transaction_takes_are_deleted_all_the_same() {
-    let place = talk::place();
+    let place = place();
     let mut talker = place.talker();
     for tag in ["a", "b", "c", "d", "e"] {
         assert_eq!(talker.ask(&format!("TAG DECLARE {{s}},* {tag} UNIQUE")), "+OK|");
     }
-    let mut keys = String::new();
+    let mut del = vec!["DEL".to_owned()];
     for number in 0..900 {
         let set = format!("TAG SET {{s}},{number} x 5 a {number} b {number} c {number} d {number}");
         assert_eq!(talker.ask(&format!("{set} e {number}")), "+OK|");
-        keys.push_str(&format!(" {{s}},{number}"));
+        del.push(format!("{{s}},{number}"));
     }
-    assert_eq!(talker.ask(&format!("DEL{keys} {{s}},none")), ":900|");
+    del.push("{s},none".to_owned());
+    assert_eq!(talker.ask(&del.join(" ")), ":900|");
     assert_eq!(talker.ask("TAG FIND {s},* e 899"), "*-1|");
 }
 
