@@ -323,3 +323,43 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     drop(session);
     place.close_and_check();
 }
+
+#[test]
+fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
+    const PATCHES: u32 = 20_000;
+    let place = place();
+    let session = place.region.session().unwrap();
+    for tags in [vec![], vec![unique("supi")]] {
+        let has_tags = !tags.is_empty();
+        let name = if has_tags { "tagged" } else { "plain" };
+        let ns = session.namespace(name, &Schema { kind: Kind::Blocks, tags }).unwrap();
+        let supi: &[(&str, &[u8])] = if has_tags { &[("supi", b"1")] } else { &[] };
+        let zero = 0_u32.to_le_bytes();
+        let names = ["bearer", "radio"];
+        let first = names.map(|name| BlockChange { name, bytes: Some(&zero) });
+        session
+            .transact(|txn| {
+                txn.patch(ns, b"ue", &first)?;
+                txn.label(ns, b"ue", Labels { tags: supi, expires_ms: 0 }).map(drop)
+            })
+            .unwrap();
+        std::thread::scope(|scope| {
+            for name in names {
+                let region = place.region.clone();
+                scope.spawn(move || {
+                    let session = region.session().unwrap();
+                    for number in 1..=PATCHES {
+                        let bytes = number.to_le_bytes();
+                        let change = BlockChange { name, bytes: Some(&bytes) };
+                        session.patch(ns, b"ue", &[change], Condition::Present).unwrap();
+                        let view = session.get(ns, b"ue").unwrap().unwrap();
+                        assert_eq!(view.block(name), Some(bytes.as_slice()), "a patch is lost");
+                    }
+                });
+            }
+        });
+        assert_eq!(session.get(ns, b"ue").unwrap().unwrap().tags().count(), supi.len());
+    }
+    drop(session);
+    place.close_and_check();
+}
