@@ -186,6 +186,15 @@ impl<'m> Cell<'m> {
         self.map.bytes(self.at + HEADER, 8 * self.children())
     }
 
+    /// All that follows the header.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn body(&self) -> Result<&'m [u8], Damage> {
+        self.map.bytes(self.at + HEADER, self.body_bytes())
+    }
+
     /// The key.
     ///
     /// # Errors

@@ -93,6 +93,8 @@ pub use index::{Placed, Seen, hash};
 #[cfg(not(loom))]
 pub use inspect::{Inspection, MemberEntry};
 #[cfg(not(loom))]
+pub use map::prefetch;
+#[cfg(not(loom))]
 pub use member::{Member, Pin, WAIT_MAX};
 #[cfg(not(loom))]
 pub use namespace::NamespaceEntry;

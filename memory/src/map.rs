@@ -249,17 +249,9 @@ impl Map {
     #[inline]
     pub(crate) fn prefetch(&self, at: u64) {
         if at < self.bytes {
-            #[cfg(target_arch = "x86_64")]
-            {
-                // SAFETY: inside the mapping.
-                let address = unsafe { self.base.add(at as usize) };
-                // SAFETY: a prefetch is a hint: it cannot fault.
-                unsafe {
-                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                        address.as_ptr().cast(),
-                    );
-                }
-            }
+            // SAFETY: inside the mapping.
+            let address = unsafe { self.base.add(at as usize) };
+            hint(address.as_ptr());
         }
     }
 
@@ -300,6 +292,25 @@ impl Map {
     pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
         system::bind_memory(self.base, self.bytes, interleave, nodes)
     }
+}
+
+/// Asks the processor to fetch the line in which a value begins, so that a later look at it need
+/// not wait. A hint: it reads nothing, changes nothing, and does nothing where there is no such
+/// instruction.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    hint(std::ptr::from_ref(value).cast());
+}
+
+#[inline]
+fn hint(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint: whatever the address, it cannot fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// The region's file for some work.

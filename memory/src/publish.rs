@@ -441,8 +441,17 @@ pub(crate) fn retire_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(),
     Ok(())
 }
 
-#[cold]
+#[inline]
 fn retire_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Damage> {
+    // The usual change leaves all of them.
+    if new != 0 && Cell::new(arena.map, at_of(new))?.children_bytes()? == old.children_bytes()? {
+        return Ok(());
+    }
+    retire_some_children(arena, old, new)
+}
+
+#[cold]
+fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Damage> {
     let mut kept = Vec::new();
     if new != 0 {
         let cell = Cell::new(arena.map, at_of(new))?;

@@ -30,6 +30,7 @@ mod searching;
 mod scan;
 mod lookup;
 mod declare;
+mod to_change;
 mod single;
 mod txn;
 mod expiry;
@@ -56,6 +57,7 @@ mod members;
 mod event;
 mod commit;
 pub mod search;
+mod layout;
 mod splice;
 mod record;
 pub mod ordered;
@@ -71,11 +73,12 @@ pub use commit::{Committed, Step};
 pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
 pub use found::Record;
+pub use layout::BlockNames;
 pub use lookup::Values;
 pub use members::Members;
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
-    event_descriptor, now_ms_coarse, since_boot, without_signals,
+    event_descriptor, now_ms_coarse, prefetch, since_boot, without_signals,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use object::Objects;
@@ -84,6 +87,7 @@ pub use scan::{Buckets, Counted, Pattern, Scan};
 pub use schema::{Tag, TagSchema, TagState};
 pub use session::{Namespace, Region, Schema, Session};
 pub use stream::{CommitStream, Entry, Told, WhenFull};
+pub use to_change::ToChange;
 pub use txn::{Patience, Txn};
 pub use view::{Blocks, View};
 pub use watch::{Filter, Looked, Notice, Waiter, Watch};

@@ -90,7 +90,7 @@ impl Session {
         if let (Some(cell), Some(splice)) =
             (old, Splice::of(value, old.map_or(0, |cell| cell.children()), changes)?)
         {
-            return self.draft_spliced(spot, cell.children_bytes()?, &splice, meta.unwrap_or(kept));
+            return self.draft_spliced(spot, cell, &splice, meta);
         }
         let mut old_blocks = Table::new(value)?;
         // Most records have some blocks, and a patch changes few: one allocation then.

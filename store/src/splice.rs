@@ -10,26 +10,45 @@ use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT
 /// encoded anew; room for the cuts is taken from the stack.
 const CUTS_MAX: usize = 8;
 
-/// Where a block's size stands in its entry.
-const SIZE_IN_ENTRY: usize = 4;
+/// Bytes of a block's entry, and where its size stands in it.
+pub(crate) const ENTRY_BYTES: u32 = 8;
+const _: () = assert!(ENTRY_BYTES as usize == ENTRY);
+pub(crate) const SIZE_IN_ENTRY: u32 = 4;
 
 /// An old version's block table with the bytes of some blocks replaced.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Splice<'a> {
-    old: &'a [u8],
+    /// In the order in which they stand.
     cuts: [Cut<'a>; CUTS_MAX],
     count: usize,
-    bytes: usize,
+    /// Old bytes that are left out, and new ones.
+    gone: usize,
+    come: usize,
 }
 
-/// Old bytes that are left out, and the new ones in their place. A record is far below 4 GiB.
+/// Old bytes that are left out, and the new ones in their place.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cut<'a> {
-    from: u32,
-    to: u32,
-    /// Where the block's size stands.
-    size_at: usize,
+    old: Span,
     new: &'a [u8],
+}
+
+/// Where a block stands in a table. A record is far below 4 GiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Its first byte, and the one behind its last.
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// Its size.
+    pub(crate) size_at: u32,
+}
+
+impl Span {
+    /// Its bytes.
+    #[inline]
+    pub(crate) fn of<'v>(&self, table: &'v [u8]) -> Option<&'v [u8]> {
+        table.get(self.from as usize..self.to as usize)
+    }
 }
 
 impl<'a> Splice<'a> {
@@ -55,9 +74,9 @@ impl<'a> Splice<'a> {
         let (mut names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
         // All at once: a name by itself is compared as bytes.
         str::from_utf8(names).map_err(|_| NO_TEXT)?;
-        let mut splice = Self { old, cuts: Default::default(), count: 0, bytes: old.len() };
+        let mut splice = Self::default();
         let mut from = end - u32::try_from(inline.len()).map_err(|_| CUT)?;
-        let mut size_at = 4;
+        let mut entry_at = 4;
         for [name_bytes, place, c0, c1, size @ ..] in entries {
             let (name, rest) = names.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
             names = rest;
@@ -69,49 +88,78 @@ impl<'a> Splice<'a> {
             let bytes = if is_inline { u32::from_le_bytes(*size) } else { 0 };
             let to = from.checked_add(bytes).filter(|to| *to <= end).ok_or(CUT)?;
             if let Some(change) = changes.iter().find(|c| is_name(c.name.as_bytes(), name)) {
-                let new = change.bytes.filter(|new| is_inline && new.len() <= BLOCK_INLINE_MAX);
-                let (Some(new), Some(cut)) = (new, splice.cuts.get_mut(splice.count)) else {
+                let Some(new) = change.bytes.filter(|_| is_inline) else { return Ok(None) };
+                let size_at = entry_at + SIZE_IN_ENTRY;
+                if !splice.add(Span { from, to, size_at }, new) {
                     return Ok(None);
-                };
-                *cut = Cut { from, to, size_at: size_at + SIZE_IN_ENTRY, new };
-                splice.count += 1;
-                splice.bytes = splice.bytes - bytes as usize + new.len();
+                }
             }
             from = to;
-            size_at += ENTRY;
+            entry_at += ENTRY_BYTES;
         }
         Ok((splice.count == changes.len() && from == end).then_some(splice))
     }
 
-    /// Bytes of the new table.
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes
+    /// Replaces one more block, none of those that are; false if there is no room for it, here or
+    /// in the record's cell.
+    #[inline]
+    pub(crate) fn add(&mut self, old: Span, new: &'a [u8]) -> bool {
+        if new.len() > BLOCK_INLINE_MAX || self.count >= CUTS_MAX {
+            return false;
+        }
+        // Most changes come in the order of the table.
+        let behind = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
+        let behind = behind.count();
+        if let Some(place) = self.cuts.get_mut(self.count) {
+            *place = Cut { old, new };
+        }
+        if behind > 0
+            && let Some(later) = self.cuts.get_mut(self.count - behind..=self.count)
+        {
+            later.rotate_right(1);
+        }
+        self.count += 1;
+        self.gone += (old.to - old.from) as usize;
+        self.come += new.len();
+        true
+    }
+
+    /// What becomes of so many bytes that hold the table.
+    #[inline]
+    pub(crate) const fn bytes_of(&self, old: usize) -> usize {
+        (old + self.come).saturating_sub(self.gone)
     }
 
     fn cuts(&self) -> &[Cut<'a>] {
         self.cuts.get(..self.count).unwrap_or_default()
     }
 
-    /// Shows what the new table is made of, in order; sizes of blocks are those of before.
+    /// Shows what becomes of bytes in which the table begins at `table_at`, in order; sizes of
+    /// blocks are those of before.
     #[inline]
-    pub(crate) fn pieces(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub(crate) fn pieces(
+        &self,
+        old: &[u8],
+        table_at: usize,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut end = 0;
         for cut in self.cuts() {
-            each(self.old.get(end..cut.from as usize).unwrap_or_default())?;
+            each(old.get(end..table_at + cut.old.from as usize).unwrap_or_default())?;
             each(cut.new)?;
-            end = cut.to as usize;
+            end = table_at + cut.old.to as usize;
         }
-        each(self.old.get(end..).unwrap_or_default())
+        each(old.get(end..).unwrap_or_default())
     }
 
     /// Sizes that differ from before: where they stand in the new table, and what they are.
     #[inline]
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (usize, [u8; 4])> {
-        let other = |cut: &&Cut<'_>| cut.new.len() != (cut.to - cut.from) as usize;
+        let other = |cut: &&Cut<'_>| cut.new.len() != (cut.old.to - cut.old.from) as usize;
         self.cuts().iter().filter(other).map(|cut| {
             // At most [`BLOCK_INLINE_MAX`].
             let size = u32::try_from(cut.new.len()).unwrap_or(u32::MAX);
-            (cut.size_at, size.to_le_bytes())
+            (cut.old.size_at as usize, size.to_le_bytes())
         })
     }
 }
@@ -137,20 +185,20 @@ mod tests {
         encode(&all)
     }
 
-    /// What a splice makes.
-    fn spliced(splice: &Splice<'_>) -> Vec<u8> {
-        let mut out = Vec::new();
+    /// What a splice makes, with something before the table and behind it.
+    fn spliced(splice: &Splice<'_>, old: &[u8]) -> Vec<u8> {
+        let (mut out, old) = (Vec::new(), [b"key", old, b"tags"].concat());
         splice
-            .pieces(|piece| {
+            .pieces(&old, 3, |piece| {
                 out.extend_from_slice(piece);
                 Ok(())
             })
             .unwrap();
         for (at, size) in splice.sizes() {
-            out[at..at + 4].copy_from_slice(&size);
+            out[3 + at..3 + at + 4].copy_from_slice(&size);
         }
-        assert_eq!(out.len(), splice.bytes());
-        out
+        assert_eq!(out.len(), splice.bytes_of(old.len()));
+        out.strip_prefix(b"key").unwrap().strip_suffix(b"tags").unwrap().to_vec()
     }
 
     fn blocks() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
@@ -176,7 +224,7 @@ mod tests {
             let splice = Splice::of(&old, 0, &changes).unwrap();
             prop_assert_eq!(splice.is_some(), changes.len() <= CUTS_MAX);
             if let Some(splice) = splice {
-                prop_assert_eq!(spliced(&splice), encoded_anew(&blocks, &changes));
+                prop_assert_eq!(spliced(&splice, &old), encoded_anew(&blocks, &changes));
             }
         }
 
@@ -187,7 +235,7 @@ mod tests {
         ) {
             let changes = [BlockChange { name: &name, bytes: Some(b"new") }];
             if let Ok(Some(splice)) = Splice::of(&bytes, 1, &changes) {
-                let out = spliced(&splice);
+                let out = spliced(&splice, &bytes);
                 prop_assert!(Table::new(&out).is_ok());
             }
         }

@@ -44,6 +44,12 @@ impl<'s> View<'s> {
         Ok(if is_past(meta)? { None } else { Some(Self::new(pin, cell, value, kind)) })
     }
 
+    /// What stands in the cell: a value, or a table of blocks or members.
+    #[inline]
+    pub(crate) const fn stored(&self) -> &'s [u8] {
+        self.value
+    }
+
     fn meta(&self) -> Option<Meta<'_>> {
         if !self.cell.has_meta() {
             return None;

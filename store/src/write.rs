@@ -130,7 +130,7 @@ impl Session {
     ) -> Result<Draft> {
         let Spot { table, hash, key, is_seen, .. } = spot;
         let body = children.len() + key.len() + value.len() + meta.len();
-        let at = self.member.draft(&head_of(spot, children, body, !meta.is_empty())?)?;
+        let at = self.member.draft(&head_of(spot, children.len() / 8, body, !meta.is_empty())?)?;
         let is_small = body <= BODY_SMALL;
         let mut crc = crc32fast::Hasher::new();
         if !is_small {
@@ -154,30 +154,42 @@ impl Session {
         Ok(Draft { at, body_crc: crc.finalize() })
     }
 
-    /// As [`Session::draft`] of an old version with some bytes replaced: each is copied once, from
-    /// cell to cell.
+    /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each is
+    /// copied once, from cell to cell. `meta` is what follows the table; `None` keeps what there
+    /// was.
+    #[inline]
     pub(crate) fn draft_spliced(
         &self,
         spot: Spot<'_>,
-        children: &[u8],
+        old: Cell<'_>,
         splice: &Splice<'_>,
-        meta: &[u8],
+        meta: Option<&[u8]>,
     ) -> Result<Draft> {
-        let before = children.len() + spot.key.len();
-        let body = before + splice.bytes() + meta.len();
-        let at = self.member.draft(&head_of(spot, children, body, !meta.is_empty())?)?;
+        let table_at = old.children_bytes()?.len() + spot.key.len();
+        let (kept, new, has_meta) = match meta {
+            None => (old.body()?, &[][..], old.has_meta()),
+            Some(new) => {
+                let table = split(old, old.value()?)?.0;
+                let kept = old.body()?.get(..table_at + table.len()).unwrap_or_default();
+                (kept, new, !new.is_empty())
+            }
+        };
+        let body = splice.bytes_of(kept.len()) + new.len();
+        let at =
+            self.member.draft(&head_of(spot, old.children_bytes()?.len() / 8, body, has_meta)?)?;
         let mut offset = 0;
         let mut write = |part: &[u8]| {
+            if part.is_empty() {
+                return Ok(());
+            }
             let done = self.member.write(at, offset, part);
             offset += part.len() as u64;
             done
         };
-        write(children)?;
-        write(spot.key)?;
-        splice.pieces(&mut write)?;
-        write(meta)?;
+        splice.pieces(kept, table_at, &mut write)?;
+        write(new)?;
         for (size_at, size) in splice.sizes() {
-            self.member.write(at, (before + size_at) as u64, &size)?;
+            self.member.write(at, (table_at + size_at) as u64, &size)?;
         }
         // What was written is in the cache: one sum costs less than one for each piece. Most of it
         // came from the region anyway: whoever wrote there by mistake is in either sum.
@@ -213,7 +225,7 @@ impl Session {
 #[inline]
 fn head_of(
     Spot { hash, key, form, .. }: Spot<'_>,
-    children: &[u8],
+    children: usize,
     body: usize,
     has_meta: bool,
 ) -> Result<Head> {
@@ -222,8 +234,7 @@ fn head_of(
         flags: form.flags() | if has_meta { FLAG_META } else { 0 },
         body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
         key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
-        children: u16::try_from(children.len() / 8)
-            .map_err(|_| Error::TooManyBlocks { blocks: children.len() / 8 })?,
+        children: u16::try_from(children).map_err(|_| Error::TooManyBlocks { blocks: children })?,
         hash,
     })
 }

@@ -6,7 +6,7 @@ mod group;
 use std::path::Path;
 
 use nearstate_store::{
-    BlockChange, Condition, Error, Kind, Namespace, Outcome, Region, Schema, Session,
+    BlockChange, BlockNames, Condition, Error, Kind, Namespace, Outcome, Region, Schema, Session,
 };
 
 use crate::clock::now_ns;
@@ -80,6 +80,8 @@ pub(crate) struct Writer {
     last: Option<Entry>,
     me: u16,
     buffer: Vec<u8>,
+    /// Of the blocks, at their numbers.
+    names: BlockNames,
     /// A full region is an answer, not a failure.
     pub(crate) is_full_fine: bool,
     /// Stops itself right before and right after the call: for whoever steps through it.
@@ -104,6 +106,8 @@ impl Writer {
         journal.attached(now_ns())?;
         let spaces = Spaces::open(&session, round)?;
         let buffer = Vec::new();
+        let names: Vec<&str> = (0..BLOCKS).map(block_name).collect();
+        let names = BlockNames::new(&names).map_err(|e| format!("names: {e}"))?;
         Ok(Self {
             session,
             spaces,
@@ -111,6 +115,7 @@ impl Writer {
             last,
             me,
             buffer,
+            names,
             is_full_fine: false,
             is_stepped: false,
         })
@@ -236,6 +241,14 @@ impl Writer {
             }
             Op::PutAbsent => session.put_if(namespace, &key, &value, Condition::Absent),
             Op::PutPresent => session.put_if(namespace, &key, &value, Condition::Present),
+            Op::PutVersion if is_read_first(intent) => {
+                match session.get_to_change(namespace, &key)? {
+                    Some(record) if record.view().version() == version => record.put(&value),
+                    other => {
+                        Ok(Outcome::Refused { current: other.map(|there| there.view().version()) })
+                    }
+                }
+            }
             Op::PutVersion => session.put_if(namespace, &key, &value, Condition::Version(version)),
             Op::PutStale => {
                 session.put_if(namespace, &key, &value, Condition::Version(version + 1))
@@ -251,7 +264,7 @@ impl Writer {
             }
             Op::Delete => session.delete_if(namespace, &key, Condition::Present),
             Op::DeleteVersion => session.delete_if(namespace, &key, Condition::Version(version)),
-            Op::Patch => patch(session, namespace, &key, intent, self.me),
+            Op::Patch => patch(session, &self.names, (namespace, &key), intent, self.me),
             Op::Raise => {
                 let count = seen.map_or(0, |found| found.count) + 1;
                 let condition = match seen {
@@ -269,23 +282,37 @@ impl Writer {
     }
 }
 
+/// Whether a change is one of a record that was read for it: every second one, where it can be.
+const fn is_read_first(intent: &Entry) -> bool {
+    intent.seq.is_multiple_of(2)
+}
+
 fn patch(
     session: &Session,
-    namespace: Namespace,
-    key: &[u8],
+    names: &BlockNames,
+    (namespace, key): (Namespace, &[u8]),
     intent: &Entry,
     writer: u16,
 ) -> Result<Outcome, Error> {
     let contents = contents(intent, writer);
+    let by_place: Option<Vec<(usize, &[u8])>> = contents
+        .iter()
+        .map(|(block, bytes)| Some((usize::from(*block), bytes.as_deref()?)))
+        .collect();
+    if let Some(by_place) = by_place.filter(|_| is_read_first(intent))
+        && let Some(record) = session.get_to_change(namespace, key)?
+    {
+        return record.patch(names, &by_place);
+    }
     let changes: Vec<BlockChange<'_>> = contents
         .iter()
-        .map(|(name, bytes)| BlockChange { name, bytes: bytes.as_deref() })
+        .map(|(block, bytes)| BlockChange { name: block_name(*block), bytes: bytes.as_deref() })
         .collect();
     session.patch(namespace, key, &changes, Condition::Always)
 }
 
 /// The blocks that a patch changes, and their bytes; `None` takes one away.
-fn contents(intent: &Entry, writer: u16) -> Vec<(&'static str, Option<Vec<u8>>)> {
+fn contents(intent: &Entry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
     let mut contents = Vec::new();
     for block in 0..BLOCKS {
         let mut bytes = None;
@@ -298,7 +325,7 @@ fn contents(intent: &Entry, writer: u16) -> Vec<(&'static str, Option<Vec<u8>>)>
             Some(false) => {}
             None => continue,
         }
-        contents.push((block_name(block), bytes));
+        contents.push((block, bytes));
     }
     contents
 }

@@ -8,7 +8,7 @@ use crate::clock::now_ns;
 use crate::content::{Key, Space, Stamp, counter};
 use crate::dice::Dice;
 use crate::journal::{CONFLICT, Entry, FULL, Op, Tag};
-use crate::oracle::{Found, judge_record};
+use crate::oracle::{Found, block_name, judge_record};
 
 /// How often a transaction is tried: others change the shared records all the time.
 const TRIES: u32 = 200;
@@ -187,7 +187,10 @@ impl Writer {
                 let contents = contents(intent, self.me);
                 let changes: Vec<BlockChange<'_>> = contents
                     .iter()
-                    .map(|(name, bytes)| BlockChange { name, bytes: bytes.as_deref() })
+                    .map(|(block, bytes)| BlockChange {
+                        name: block_name(*block),
+                        bytes: bytes.as_deref(),
+                    })
                     .collect();
                 txn.patch(namespace, &key, &changes)?;
             }
