@@ -290,12 +290,12 @@ macro_rules! contexts {
             /// `BadArgument`: other than [`CONTEXT_BYTES`] bytes.
             #[inline]
             pub fn place(&mut self, bytes: &[u8]) -> nearstate_model::Result<()> {
-                let Ok(bytes) = bytes.try_into() else {
+                if bytes.len() != CONTEXT_BYTES {
                     return $crate::context::no_context(format_args!(
                         "{} bytes, and a context has {CONTEXT_BYTES}", bytes.len()
                     ));
-                };
-                self.bytes = bytes;
+                }
+                self.bytes.copy_from_slice(bytes);
                 Ok(())
             }
 

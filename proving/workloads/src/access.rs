@@ -110,6 +110,23 @@ pub struct Change<'a> {
 /// Hears the parts of a record, one call each.
 pub type Hear<'h> = dyn FnMut(usize, &[u8]) + 'h;
 
+/// What is done with a record between reading and writing it.
+pub trait Work {
+    /// Hears a wanted part.
+    fn hear(&mut self, part: usize, bytes: &[u8]);
+
+    /// All of them were heard, of a record that is there: changes it by one call of `write`, or
+    /// leaves it. Where somebody else has changed the record meanwhile a store may begin anew: then
+    /// the parts are heard once more, and this is called again.
+    ///
+    /// # Errors
+    /// What `write` returned, or what is wrong with what was heard.
+    fn change(&mut self, write: &mut Write<'_>) -> Result<()>;
+}
+
+/// Makes a change of the record that was read.
+pub type Write<'w> = dyn FnMut(&Change<'_>) -> Result<()> + 'w;
+
 /// Single operations, alone or in a transaction.
 pub trait Access {
     /// Hands the wanted parts of a record to `hear`; false if there is no record. A store that can
@@ -137,6 +154,33 @@ pub trait Access {
     /// # Errors
     /// What the store said; `TagTaken` if another record has a unique tag's value.
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool>;
+
+    /// Reads wanted parts of a record and changes it by what they are: the work's one change.
+    /// False if there is no record, and then the work is not asked for a change. No
+    /// transaction where the store does not make it one: whoever shares records needs
+    /// [`Connection::transact`].
+    ///
+    /// # Errors
+    /// What the store said, or the work.
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let is_there = self.read(table, key, wanted, &mut |part, bytes| work.hear(part, bytes))?;
+        if !is_there {
+            return Ok(false);
+        }
+        let mut is_still_there = true;
+        work.change(&mut |change| {
+            is_still_there = self.change(table, change)?;
+            Ok(())
+        })?;
+        Ok(is_still_there)
+    }
 
     /// Deletes a record that has these tags; false if there was none.
     ///
@@ -318,6 +362,16 @@ impl<T: Access + ?Sized> Access for Box<T> {
 
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
         (**self).change(table, change)
+    }
+
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        (**self).update(table, key, wanted, work)
     }
 
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {

@@ -1,6 +1,7 @@
 //! What every target is held to before it is measured: the promises of [`crate::access`], tried one
 //! after the other against a database of its own.
 
+mod update;
 mod records;
 mod tags;
 mod transactions;
@@ -100,6 +101,7 @@ const PROMISES: &[(&str, About, Check)] = &[
     ("wanted parts are handed over", About::All, records::wanted_parts),
     ("a change touches its parts and nothing else", About::All, records::change),
     ("a change of no record leaves none", About::All, records::change_of_nothing),
+    ("an update writes what it makes of what it reads", About::All, update::update),
     ("a record is deleted once", About::All, records::delete),
     ("any bytes are a key, and parts are empty or large", About::All, records::hostile),
     ("tables do not meet", About::All, records::tables_apart),

@@ -85,6 +85,10 @@ impl Herd {
         // Its own group: the terminal's Ctrl-C is for the orchestrator, which then ends it.
         command.args(["bench", "workload-client"]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Large pages for what the generator keeps of each record, whatever the target.
+        if std::env::var_os(TUNABLES).is_none() {
+            command.env(TUNABLES, LARGE_PAGES);
+        }
         let mut process = command.spawn().map_err(|e| Error::System {
             detail: "starting a client of the benchmark".to_owned(),
             errno: e.raw_os_error().unwrap_or(0),
@@ -275,6 +279,10 @@ fn silent() -> Error {
         ),
     }
 }
+
+/// How glibc's allocator is told to ask for large pages where the system gives them on request.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+const LARGE_PAGES: &str = "glibc.malloc.hugetlb=1";
 
 /// Passes on what a client says, until it ends.
 fn listen(client: usize, output: ChildStdout, tell: &Sender<Heard>) {

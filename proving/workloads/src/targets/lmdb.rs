@@ -10,7 +10,7 @@ use super::joined::{hand_over, joined};
 use super::{Abilities, Database as Running, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
-    TableSchema, Tag,
+    TableSchema, Tag, Work,
 };
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
@@ -497,6 +497,18 @@ impl Access for LmdbConnection {
 
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
         self.writing(|access| access.change(table, change))
+    }
+
+    /// One write transaction: a read by itself would be a transaction more.
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        self.writing(|access| access.update(table, key, wanted, work))
     }
 
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {

@@ -5,9 +5,7 @@
 //! answers is verified.
 
 use super::{Abilities, Database, Need, Target, Way};
-use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Schema, Table, Tag,
-};
+use crate::access::{Access, Body, Change, Connection, Entry, Hear, Parts, Schema, Table, Tag};
 use nearstate_model::Result;
 
 /// The null target.
@@ -43,7 +41,8 @@ impl Target for NullTarget {
     }
 
     fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
-        let tables = schema.tables.iter().map(|_| Default::default()).collect();
+        let parts = schema.tables.iter().map(|table| table.parts.len());
+        let tables = parts.map(|parts| vec![Vec::new(); parts]).collect();
         Ok(Box::new(NullConnection { tables }))
     }
 }
@@ -64,7 +63,7 @@ impl Database for Nothing {
 /// Bytes of each part of each table, of the size of the last.
 #[derive(Debug)]
 struct NullConnection {
-    tables: Vec<[Vec<u8>; PARTS_MAX]>,
+    tables: Vec<Vec<Vec<u8>>>,
 }
 
 impl NullConnection {

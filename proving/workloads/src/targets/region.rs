@@ -3,14 +3,14 @@
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Reply, Request, Schema,
-    TAGS_MAX, Table, TableSchema, Tag, one_by_one,
+    TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
 };
 use nearstate_bench::keeper::Keeper;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Kind, Labels, Namespace, Outcome, Record, Region,
-    Session, TagSchema, Txn, Values, View,
+    BlockChange, BlockNames, Condition, CreateOptions, Kind, Labels, Namespace, Outcome, Record,
+    Region, Session, TagSchema, ToChange, Txn, Values, View,
 };
 use std::ops::Bound;
 use std::path::Path;
@@ -119,6 +119,8 @@ pub(super) fn collapsed(path: &Path) -> Result<Option<String>> {
 pub struct RegionConnection {
     session: Session,
     tables: Tables,
+    /// The parts of each table.
+    names: Vec<BlockNames>,
 }
 
 #[derive(Debug)]
@@ -146,7 +148,49 @@ impl RegionConnection {
         let tables = namespaces
             .map(|table| Ok((session.namespace(table.name, &schema_of(table))?, table)))
             .collect::<Result<_>>()?;
-        Ok(Self { session, tables: Tables(tables) })
+        let names = schema.tables.iter().map(|table| BlockNames::new(table.parts));
+        Ok(Self { session, tables: Tables(tables), names: names.collect::<Result<_>>()? })
+    }
+}
+
+impl RegionConnection {
+    /// Hands the parts of a record over that is to be changed.
+    #[inline]
+    fn hand_parts(&self, table: Table, record: &ToChange<'_>, wanted: Parts, work: &mut dyn Work) {
+        match self.names.get(table.0) {
+            Some(names) if names.len() > 1 => {
+                record.blocks_of(
+                    names,
+                    |part| wanted.has(part),
+                    |part, bytes| work.hear(part, bytes),
+                );
+            }
+            _ => work.hear(0, record.view().bytes()),
+        }
+    }
+
+    /// Writes what changes of a record that was read; false if somebody else has changed it
+    /// meanwhile.
+    #[inline]
+    fn write(&self, table: Table, record: &ToChange<'_>, change: &Change<'_>) -> Result<bool> {
+        let (_, schema) = self.tables.at(table)?;
+        // A put takes away the tags that it does not name.
+        let has_to_keep_tags =
+            schema.parts.len() == 1 && (!schema.tags.is_empty() || schema.is_scanned);
+        let outcome = match self.names.get(table.0) {
+            Some(_) if change.tags.is_some() || has_to_keep_tags => {
+                return self.change_in_transaction(table, change);
+            }
+            Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
+            _ => record.put(first(change.parts))?,
+        };
+        Ok(matches!(outcome, Outcome::Done { .. }))
+    }
+
+    #[cold]
+    fn change_in_transaction(&self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let Self { session, tables, .. } = self;
+        session.transact(|txn| InTransaction { txn, tables }.change(table, change))
     }
 }
 
@@ -256,7 +300,7 @@ impl Access for RegionConnection {
     fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
         if !schema.tags.is_empty() || schema.is_scanned {
-            let Self { session, tables } = self;
+            let Self { session, tables, .. } = self;
             return session.transact(|txn| InTransaction { txn, tables }.put(table, entry));
         }
         if schema.parts.len() == 1 {
@@ -270,22 +314,48 @@ impl Access for RegionConnection {
     #[inline]
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
-        // A put takes away the tags that it does not name.
-        let has_to_keep_tags =
-            schema.parts.len() == 1 && (!schema.tags.is_empty() || schema.is_scanned);
-        if change.tags.is_some() || has_to_keep_tags {
-            let Self { session, tables } = self;
-            return session.transact(|txn| InTransaction { txn, tables }.change(table, change));
-        }
-        let outcome = if schema.parts.len() == 1 {
+        if schema.parts.len() == 1
+            && schema.tags.is_empty()
+            && !schema.is_scanned
+            && change.tags.is_none()
+        {
             let bytes = first(change.parts);
-            self.session.put_if(namespace, change.key, bytes, Condition::Present)?
-        } else {
-            let mut blocks = NO_BLOCKS;
-            let blocks = blocks_of(schema, change.parts, &mut blocks);
-            self.session.patch(namespace, change.key, blocks, Condition::Present)?
-        };
-        Ok(matches!(outcome, Outcome::Done { .. }))
+            let outcome = self.session.put_if(namespace, change.key, bytes, Condition::Present)?;
+            return Ok(matches!(outcome, Outcome::Done { .. }));
+        }
+        loop {
+            let Some(record) = self.session.get_to_change(namespace, change.key)? else {
+                return Ok(false);
+            };
+            if self.write(table, &record, change)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let (namespace, _) = self.tables.at(table)?;
+        loop {
+            let Some(record) = self.session.get_to_change(namespace, key)? else {
+                return Ok(false);
+            };
+            let mut is_done = true;
+            self.hand_parts(table, &record, wanted, work);
+            work.change(&mut |change| {
+                is_done = self.write(table, &record, change)?;
+                Ok(())
+            })?;
+            if is_done {
+                return Ok(true);
+            }
+        }
     }
 
     #[inline]
@@ -337,7 +407,7 @@ impl Access for RegionConnection {
 impl Connection for RegionConnection {
     #[inline]
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
-        let Self { session, tables } = self;
+        let Self { session, tables, .. } = self;
         session.transact(|txn| body(&mut InTransaction { txn, tables }))
     }
 

@@ -5,6 +5,7 @@
 //! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
 
 mod together;
+mod alone;
 mod compare;
 mod names;
 mod travel;
@@ -13,10 +14,11 @@ mod model;
 
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, share};
 use crate::access::{
-    Change, Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
+    Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
 use crate::chance::{Dice, Ring};
 use crate::result::{Check, Foreign, Verdict};
+use alone::Turn;
 use machine::Machine;
 use model::{Model, Ue};
 use names::{Names, is_named, named_share};
@@ -24,7 +26,7 @@ use nearstate_model::{Error, Result};
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
 };
-use travel::{Landing, Tagging, Travel, bytes_of, gone, parts_of, stale, whole, written};
+use travel::{Landing, Tagging, Travel, parts_of, stale, whole};
 
 /// UEs unless told otherwise: a tenth of the paper's million.
 const UES: u64 = 100_000;
@@ -32,9 +34,9 @@ const UES: u64 = 100_000;
 /// What a region or a server keeps for one context at the most, tags included.
 const CONTEXT_ROOM: u64 = 1024;
 
-/// UEs that are drawn at once: the cache misses of their models overlap. Not more: they are a pause
-/// that the store answers for.
-const AHEAD: usize = 8;
+/// UEs that are drawn before their procedures: what the model knows of them is in the cache when it
+/// is needed.
+const AHEAD: usize = 16;
 
 /// Records that travel together while loading and verifying.
 const BATCH: usize = 64;
@@ -202,9 +204,32 @@ impl Blueprint for UeSignalling {
 #[derive(Debug)]
 enum Source {
     /// Table II's shares, UEs by the spread.
-    Shares { ring: Ring, dice: Dice, ahead: Vec<Ue> },
+    Shares { ring: Ring, dice: Dice, ahead: Ahead },
     /// The state machine.
     Machine(Box<Machine>),
+}
+
+/// The next UEs of procedures that come one by one.
+#[derive(Debug)]
+struct Ahead {
+    ues: [Ue; AHEAD],
+    at: usize,
+}
+
+impl Ahead {
+    fn new(ring: &mut Ring) -> Self {
+        Self { ues: std::array::from_fn(|_| Ue::of(ring.next())), at: 0 }
+    }
+
+    /// The next, and another behind the last.
+    #[inline]
+    fn next(&mut self, ring: &mut Ring, model: &Model) -> Option<Ue> {
+        self.at = (self.at + 1) % AHEAD;
+        let place = self.ues.get_mut(self.at)?;
+        let drawn = Ue::of(ring.next());
+        model.warm(drawn);
+        Some(std::mem::replace(place, drawn))
+    }
 }
 
 /// A procedure that is on its way.
@@ -252,8 +277,9 @@ impl Client {
         let source = if parameters.variant.starts_with("machine") {
             Source::Machine(Box::new(Machine::new(own, seed)?))
         } else {
-            let ring = Ring::new(parameters.spread, own, seed)?;
-            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead: Vec::new() }
+            let mut ring = Ring::new(parameters.spread, own, seed)?;
+            let ahead = Ahead::new(&mut ring);
+            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead }
         };
         Ok(Self {
             model,
@@ -277,11 +303,7 @@ impl Client {
         match &mut self.source {
             Source::Shares { ring, dice, ahead } => {
                 if count == 1 {
-                    if ahead.is_empty() {
-                        ahead.extend((0..AHEAD).map(|_| Ue::of(ring.next())));
-                        self.model.warm(ahead);
-                    }
-                    let Some(ue) = ahead.pop() else { return };
+                    let Some(ue) = ahead.next(ring, &self.model) else { return };
                     let procedure = by_shares(dice);
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });
@@ -329,55 +351,10 @@ impl Client {
     #[inline]
     fn fly(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
         let Some(flight) = self.flights.first().copied() else { return Ok(()) };
-        let key = key_of(self.model.global(flight.ue));
-        let wanted = self.wanted(flight.procedure);
-        if !wanted.is_empty() {
-            let mut landing = Landing::new(self.travel);
-            let context = &mut self.context;
-            let is_there = store.read(CONTEXTS, &key, wanted, &mut |part, bytes| {
-                landing.take(context, part, bytes);
-            })?;
-            tally.bytes_out += KEY_BYTES as u64;
-            tally.bytes_in += landing.bytes;
-            landing.judge(is_there, flight)?;
-            self.compare(flight, wanted, &self.context)?;
-        } else if self.travel == Travel::Tagged {
-            self.find_alone(store, flight, tally)?;
-        }
-        if flight.procedure != Procedure::CellReselection {
-            let before = (self.travel == Travel::Tagged).then_some(self.context);
-            apply(flight.procedure, &mut self.context, flight.draw);
-            self.write(store, (flight, &key), (before.as_ref(), &self.context), tally)?;
-            if before.is_some() {
-                self.names.took(flight.ue, &self.context);
-            }
-        }
+        Turn::new(self, flight, tally).go(store)?;
         self.flights.clear();
         self.land(flight, None, tally);
         Ok(())
-    }
-
-    #[inline]
-    fn write(
-        &self,
-        store: &mut dyn Connection,
-        (flight, key): (Flight, &[u8]),
-        (before, after): (Option<&Context>, &Context),
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let mut parts = [(0, &[][..]); BLOCKS.len()];
-        let parts = written(self.travel, after, flight.procedure, &mut parts);
-        tally.bytes_out += key.len() as u64 + bytes_of(parts);
-        let (mut old, mut new) = (Tagging::default(), Tagging::default());
-        let mut change = Change { key, parts, tags: None };
-        if let Some(before) = before {
-            old.fill(before);
-            new.fill(after);
-            if old.tags() != new.tags() {
-                change.tags = Some((old.tags(), new.tags()));
-            }
-        }
-        if store.change(CONTEXTS, &change)? { Ok(()) } else { Err(gone(flight)) }
     }
 
     /// The model takes up what has been done.

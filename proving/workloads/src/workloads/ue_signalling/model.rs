@@ -122,12 +122,12 @@ impl Model {
         self.client + ue.0 as u64 * self.clients
     }
 
-    /// Brings what is known of some UEs into the cache: their misses overlap, because none of them
-    /// waits for another.
+    /// Asks for what is known of a UE, long before it is needed.
     #[inline]
-    pub(super) fn warm(&self, ues: &[Ue]) {
-        let turns = ues.iter().filter_map(|ue| self.past.get(ue.0)).map(|past| past.turns);
-        std::hint::black_box(turns.fold(0, |all, turns| all ^ turns));
+    pub(super) fn warm(&self, ue: Ue) {
+        if let Some(past) = self.past.get(ue.0) {
+            nearstate_store::prefetch(past);
+        }
     }
 
     /// What the next procedure of a UE draws from.

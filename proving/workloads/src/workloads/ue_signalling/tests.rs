@@ -1,7 +1,7 @@
 //! The workload on a region, beside planted faults, and without any store.
 
 use super::*;
-use crate::access::{Access, Body, Hear, TAGS_MAX, Tag};
+use crate::access::{Access, Body, Change, Hear, TAGS_MAX, Tag};
 use crate::protocol::Fault;
 use crate::targets::Target as _;
 use crate::targets::fault::Faulty;
@@ -152,6 +152,23 @@ fn the_machine_emits_only_legal_procedures_of_different_ues() {
     assert!(states.contains(&nearstate_ue::UeState::Deregistered));
 }
 
+/// Writes what a procedure leaves, unknown to the model.
+fn write(
+    client: &Client,
+    store: &mut RegionConnection,
+    flight: Flight,
+    (before, after): (&Context, &Context),
+) {
+    let mut parts = [(0, &[][..]); BLOCKS.len()];
+    let parts = travel::written(client.travel, after, flight.procedure, &mut parts);
+    let (mut old, mut new) = (Tagging::default(), Tagging::default());
+    old.fill(before);
+    new.fill(after);
+    let tags = (client.travel == Travel::Tagged).then_some((old.tags(), new.tags()));
+    let key = key_of(client.model.global(flight.ue));
+    assert!(store.change(CONTEXTS, &Change { key: &key, parts, tags }).unwrap());
+}
+
 #[test]
 fn what_was_in_flight_is_settled_as_it_turned_out() {
     let parameters = parameters("delta");
@@ -167,9 +184,7 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
             let mut context = client.model.expected(ue);
             let before = context;
             apply(procedure, &mut context, flight.draw);
-            let tally = &mut Tally::default();
-            let key = key_of(client.model.global(ue));
-            client.write(&mut store, (flight, &key), (Some(&before), &context), tally).unwrap();
+            write(&client, &mut store, flight, (&before, &context));
         }
         client.flights.push(flight);
     }
@@ -315,9 +330,7 @@ fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
     let before = client.model.expected(ue);
     let mut after = before;
     apply(flight.procedure, &mut after, flight.draw);
-    let key = key_of(client.model.global(flight.ue));
-    let tally = &mut Tally::default();
-    client.write(&mut store, (flight, &key), (Some(&before), &after), tally).unwrap();
+    write(&client, &mut store, flight, (&before, &after));
     client.flights.push(flight);
     client.settle(&mut store).unwrap();
     let procedure = Procedure::ServiceRequest;

@@ -75,10 +75,12 @@ pub(super) fn whole<'p, 'c>(
 
 /// What a store answered with, on its way into a context. It is not checked to be one: it is held
 /// against the model's marks, which no other bytes meet.
+#[derive(Clone, Copy)]
 pub(super) struct Landing {
     travel: Travel,
     pub(super) bytes: u64,
-    fault: Option<String>,
+    /// A part that was no part of a context, and its bytes.
+    fault: Option<(usize, usize)>,
 }
 
 impl Landing {
@@ -97,18 +99,28 @@ impl Landing {
                 None => Ok(()),
             }
         };
-        if let Err(e) = taken {
-            self.fault.get_or_insert_with(|| e.to_string());
+        if taken.is_err() {
+            self.fault = self.fault.or(Some((part, bytes.len())));
         }
     }
 
     #[inline]
     pub(super) fn judge(self, is_there: bool, flight: Flight) -> Result<()> {
-        if let Some(fault) = self.fault {
-            let detail = format!("the store answered with something else than a context: {fault}");
-            return Err(Error::Damaged { detail });
+        match self.fault {
+            Some((part, bytes)) => Err(no_context(part, bytes)),
+            None if is_there => Ok(()),
+            None => Err(gone(flight)),
         }
-        if is_there { Ok(()) } else { Err(gone(flight)) }
+    }
+}
+
+#[cold]
+fn no_context(part: usize, bytes: usize) -> Error {
+    Error::Damaged {
+        detail: format!(
+            "the store answered with something else than a context: {bytes} bytes as its part \
+             {part}"
+        ),
     }
 }
 
