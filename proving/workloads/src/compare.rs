@@ -16,7 +16,7 @@ mod output;
 pub use output::{page, text};
 
 use crate::figures::{self, Class, Figures};
-use crate::result::{Drive, Run};
+use crate::result::{Drive, Run, TargetResult};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
 
@@ -181,6 +181,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
     let (of_a, of_b) = (&a.drive, &b.drive);
     differs("operations of a client and round", of_a.ops.to_string(), of_b.ops.to_string());
     differs("length of a round", round_time(of_a), round_time(of_b));
+    differs("after loading", settling(of_a), settling(of_b));
     differs("warm-up", of_a.warm_up.to_string(), of_b.warm_up.to_string());
     differs("rounds", of_a.rounds.to_string(), of_b.rounds.to_string());
     let seed = |run: &Run| run.workload.parameters.seed.to_string();
@@ -192,6 +193,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
                 one.version.clone(),
                 other.version.clone(),
             );
+            differs(&format!("{} after loading", one.name), settled(one), settled(other));
             differs(&format!("{} does it", one.name), ways(&one.ways), ways(&other.ways));
         }
     }
@@ -209,6 +211,15 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
 
 fn round_time(drive: &Drive) -> String {
     drive.round_time_s.map_or("by operations alone".to_owned(), |s| format!("at most {s} s"))
+}
+
+fn settling(drive: &Drive) -> String {
+    let words = if drive.is_unsettled { "nothing (--no-settle)" } else { "what makers advise" };
+    words.to_owned()
+}
+
+fn settled(target: &TargetResult) -> String {
+    target.settled.clone().unwrap_or_else(|| "nothing told".to_owned())
 }
 
 /// Why a target's figures are not compared.
@@ -408,6 +419,25 @@ mod tests {
         assert!(comparison.obstacles.is_empty());
         let words = "length of a round: by operations alone in the first, at most 2.5 s in the";
         assert!(comparison.notes.iter().any(|note| note.contains(words)));
+    }
+
+    /// What large pages bring is what somebody may want to know: that is compared, and told.
+    #[test]
+    fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
+        let (a, mut b) = (run(), run());
+        b.targets[0].settled = None;
+        b.drive.is_unsettled = true;
+        let comparison = compare(&a, &b);
+        assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
+        let is_told = |words: &str| comparison.notes.iter().any(|note| note == words);
+        assert!(is_told(
+            "after loading: what makers advise in the first, nothing (--no-settle) in the second"
+        ));
+        assert!(is_told(
+            "region after loading: 2 MiB pages after collapse() in the first, nothing told in the \
+             second"
+        ));
+        assert!(!comparison.notes.iter().any(|note| note.contains("version of")));
     }
 
     #[test]

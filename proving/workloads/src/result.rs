@@ -92,6 +92,9 @@ pub struct Drive {
     /// The bound of the ramp's p99, in nanoseconds.
     #[serde(default)]
     pub ramp_p99_ns: Option<u64>,
+    /// Whether targets were left as they were loaded, also where their makers advise otherwise.
+    #[serde(default)]
+    pub is_unsettled: bool,
 }
 
 /// The machine's own unsteadiness: a loop of fixed work, done many times.
@@ -117,6 +120,10 @@ pub struct TargetResult {
     pub name: String,
     /// What it is and in which version.
     pub version: String,
+    /// What was done to it between loading and the first turn, if anything. Missing in older
+    /// files, whose version ends with it.
+    #[serde(default)]
+    pub settled: Option<String>,
     /// Ability and how it is provided, for those that the workload needs.
     pub ways: Vec<(String, String)>,
     /// Why it does not take part.

@@ -276,6 +276,7 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         fault: options.fault,
         round_time_s: options.round_time,
         ramp_p99_ns: options.ramp,
+        is_unsettled: options.no_settle,
     }
 }
 

@@ -54,6 +54,7 @@ pub(crate) fn run() -> Run {
             fault: None,
             round_time_s: None,
             ramp_p99_ns: Some(1_000_000),
+            is_unsettled: false,
         },
         targets: targets(),
         caveats: vec!["clients and servers share two processors".to_owned()],
@@ -93,6 +94,7 @@ fn target(name: &str, wall_ns: u64, ns: u64) -> TargetResult {
     TargetResult {
         name: name.to_owned(),
         version: format!("{name} 1.2"),
+        settled: (name == "region").then(|| "2 MiB pages after collapse()".to_owned()),
         ways: vec![
             ("delta".to_owned(), "native".to_owned()),
             ("unique tag".to_owned(), format!("emulated: as {name} has it")),

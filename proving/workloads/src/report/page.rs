@@ -346,7 +346,7 @@ fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
     let mut machine = run.machine.clone();
     machine.push(("noise before the run".to_owned(), words::noise(&run.noise)));
     machine.push(("began".to_owned(), format!("{} s after 1970-01-01 UTC", run.began_s)));
-    let versions = all.iter().map(|f| (f.target.name.clone(), f.target.version.clone()));
+    let versions = all.iter().map(|f| (f.target.name.clone(), words::about(f.target)));
     vec![
         Block::Heading("How it was measured".to_owned()),
         Block::Code(run.command.clone()),
@@ -394,6 +394,7 @@ mod tests {
         // Two distributions; a histogram and two courses for each of four targets; two curves.
         assert_eq!(html.matches("<svg").count(), 2 + 4 * 3 + 2);
         assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
+        assert!(html.contains("region 1.2; after loading: 2 MiB pages after collapse()"));
         assert!(html.contains("◆</b>null") && html.contains("▲</b>geode (INVALID)"));
     }
 

@@ -41,6 +41,7 @@ fn target(figures: &Figures<'_>, first: Option<f64>) -> Value {
     json!({
         "name": target.name,
         "version": target.version,
+        "settled": target.settled,
         "ways": target.ways,
         "declined": target.declined,
         "invalid": figures.troubles(),

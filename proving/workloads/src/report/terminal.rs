@@ -65,7 +65,7 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
 }
 
 fn notes(run: &Run, all: &[Figures<'_>]) -> String {
-    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, f.target.version));
+    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, words::about(f.target)));
     let mut machine: Vec<String> = run.machine.iter().map(|(n, v)| format!("{n}: {v}")).collect();
     machine.push(format!("noise: {}", words::noise(&run.noise)));
     let mut out = String::new();
@@ -218,6 +218,23 @@ mod tests {
         ] {
             assert!(line.contains(words), "{words:?} is not in {line}");
         }
+    }
+
+    #[test]
+    fn what_was_done_after_loading_is_told_beside_the_version_and_to_be_kept_in_mind() {
+        let mut run = run();
+        let (targets, settled) = (&mut run.targets, Some("2 MiB pages after collapse()"));
+        targets[1].settled = settled.map(str::to_owned);
+        let told = text(&run);
+        assert!(told.contains("region: region 1.2; after loading: 2 MiB pages"), "{told}");
+        let mind = told.split_once("Keep in mind").unwrap().1;
+        assert!(mind.contains("done after loading to region, redis, as makers advise: 2 MiB"));
+        run.drive.is_unsettled = true;
+        run.targets.iter_mut().for_each(|target| target.settled = None);
+        let told = text(&run);
+        assert!(!told.contains("after loading: ") && told.contains("; targets left as they were"));
+        let mind = told.split_once("Keep in mind").unwrap().1;
+        assert!(mind.contains("targets were left as they were loaded (--no-settle)"), "{mind}");
     }
 
     #[test]

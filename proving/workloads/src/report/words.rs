@@ -6,7 +6,7 @@ use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
-use crate::result::{About, CUT, Drive, Noise, Run};
+use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
 use nearstate_bench::table::{latency_text, rate_text};
 use std::fmt::Write as _;
 
@@ -91,7 +91,8 @@ fn further(drive: &Drive) -> Vec<String> {
     let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
     let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
     let fault = drive.fault.map(|fault| format!("fault planted: {fault:?}"));
-    [round, ramp, layout, kill, fault].into_iter().flatten().collect()
+    let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
+    [round, ramp, layout, kill, fault, unsettled].into_iter().flatten().collect()
 }
 
 /// What speaks against the whole run.
@@ -137,6 +138,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
             100.0 * share
         ));
     }
+    out.extend(settled(run, all));
     out.extend(all.iter().filter_map(cut));
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
@@ -147,6 +149,39 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
         ));
     }
     out
+}
+
+/// What a target is, and what was done to it after it was loaded.
+pub(super) fn about(target: &TargetResult) -> String {
+    match &target.settled {
+        Some(settled) => format!("{}; after loading: {settled}", target.version),
+        None => target.version.clone(),
+    }
+}
+
+/// What was done to targets after loading: the same words once for all targets that they are for.
+fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    if run.drive.is_unsettled {
+        let all = "targets were left as they were loaded (--no-settle), also where their makers \
+                   advise something after a bulk load";
+        return vec![all.to_owned()];
+    }
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for target in all.iter().map(|figures| figures.target) {
+        let Some(settled) = target.settled.as_deref() else { continue };
+        match groups.iter_mut().find(|(words, _)| *words == settled) {
+            Some((_, names)) => names.push(&target.name),
+            None => groups.push((settled, vec![&target.name])),
+        }
+    }
+    let line = |(settled, names): (&str, Vec<&str>)| {
+        format!(
+            "done after loading to {}, as makers advise: {settled}; not done to others \
+             (--no-settle: to nobody)",
+            names.join(", ")
+        )
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// What a lost connection did to the latencies.

@@ -43,6 +43,7 @@ impl<'a> Stand<'a> {
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
+            settled: None,
             ways: ways_of(target.as_ref(), wishes, layout),
             declined: None,
             loaded: (0, 0),
@@ -119,8 +120,8 @@ impl<'a> Stand<'a> {
             let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
             let mut bar = Bar(stand.desk.display.begin(title, records));
             stand.result.loaded = running.herd.load(&mut bar)?;
-            if let Some(note) = running.database.settle()? {
-                stand.result.version = format!("{}; {note}", stand.result.version);
+            if !stand.desk.options.no_settle {
+                stand.result.settled = running.database.settle()?;
             }
             let (records, ns) = stand.result.loaded;
             let rate = rate_text(per_second(records, ns));
