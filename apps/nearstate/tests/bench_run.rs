@@ -129,7 +129,13 @@ fn planted_faults_are_caught_on_every_target() {
             let words = ["--targets", target, "--fault", fault, "--json"];
             let (output, text, errors) = run("planted", &words);
             assert!(!output.status.success(), "{target}, {fault}: {text}");
-            assert!(!parsed(&text)["invalid"].as_array().unwrap().is_empty(), "{errors}");
+            let invalid = parsed(&text)["invalid"].clone();
+            assert!(!invalid.as_array().unwrap().is_empty(), "{errors}");
+            // What is wrong is told of the target, whichever it is, and not of a region of ours.
+            let words = invalid.to_string().replace("region:", "");
+            assert!(!words.contains("region") && !words.contains("back-end"), "{words}");
+            let is_told = ["the target answered wrongly", "are not what was written"];
+            assert!(is_told.iter().any(|what| words.contains(what)), "{words}");
         }
     }
     // A stall is no lie: it is seen in the latencies.

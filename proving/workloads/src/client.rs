@@ -3,7 +3,7 @@
 use crate::access::Connection;
 use crate::chance::seed_of;
 use crate::meter::Meter;
-use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
+use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, in_words, say};
 use crate::result::CUT;
 use crate::schedule::{Phase, Schedule};
 use crate::targets::fault::Faulty;
@@ -32,7 +32,7 @@ const PROGRESS_NS: u64 = 100_000_000;
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
     let outcome = begin(&mut input, &mut output);
     if let Err(e) = &outcome {
-        let _ = say(&mut output, &Said::Failed(e.to_string()));
+        let _ = say(&mut output, &Said::Failed(in_words(e)));
     }
     outcome
 }

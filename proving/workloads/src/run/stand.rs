@@ -4,7 +4,7 @@ use super::ramp::{self, Step};
 use super::{Desk, memory_bytes, wished};
 use crate::herd::{Herd, Listener, STOPPED};
 use crate::processes;
-use crate::protocol::{Plan, Ran, Turn};
+use crate::protocol::{Plan, Ran, Turn, in_words};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::targets::{Database, Need, Target, Way};
 use crate::workloads::Wishes;
@@ -69,7 +69,7 @@ impl<'a> Stand<'a> {
                 }
                 self.running = Some(running);
             }
-            Err(e) => self.result.invalid.push(format!("could not be started: {e}")),
+            Err(e) => self.result.invalid.push(format!("could not be started: {}", in_words(&e))),
         }
     }
 
@@ -104,8 +104,9 @@ impl<'a> Stand<'a> {
             Ok(()) => self.running = Some(running),
             Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => {
+                let e = in_words(&e);
                 let why = match running.database.alive() {
-                    Err(death) => format!("{what}: {e} ({death})"),
+                    Err(death) => format!("{what}: {e} ({})", in_words(&death)),
                     Ok(()) => format!("{what}: {e}"),
                 };
                 self.desk.display.say(&format!("  {}: INVALID, {why}", self.target.name()));

@@ -14,7 +14,7 @@ use super::model::Ue;
 use super::travel::{Landing, Tagging};
 use super::{CONTEXTS, Client, Context, Flight, KEY_BYTES, TAGGED, key_of};
 use crate::access::{Connection, Parts, Tag};
-use crate::workloads::Tally;
+use crate::workloads::{Tally, wrong_answer};
 use nearstate_model::{Error, Result};
 use nearstate_ue::Procedure;
 
@@ -168,7 +168,7 @@ fn in_words(found: Option<Vec<u8>>) -> String {
 
 #[cold]
 fn astray(flight: Flight, key: &[u8]) -> Error {
-    let (ue, procedure) = (flight.ue, flight.procedure);
+    let (ue, procedure) = (flight.ue.place(), flight.procedure);
     let key = String::from_utf8_lossy(key);
-    Error::Damaged { detail: format!("{procedure}: the GUTI of {ue:?} leads to {key}") }
+    wrong_answer(format_args!("{procedure}: the GUTI of this client's UE {ue} leads to {key}"))
 }

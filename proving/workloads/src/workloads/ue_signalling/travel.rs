@@ -2,6 +2,7 @@
 
 use super::{Flight, TAGGED};
 use crate::access::{Part, Parts, TAGS_MAX, Tag};
+use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
 
@@ -105,8 +106,8 @@ impl Landing {
     #[inline]
     pub(super) fn judge(self, is_there: bool, flight: Flight) -> Result<()> {
         if let Some(fault) = self.fault {
-            let detail = format!("the store answered with something else than a context: {fault}");
-            return Err(Error::Damaged { detail });
+            let procedure = flight.procedure;
+            return Err(wrong_answer(format_args!("{procedure}: not with a context: {fault}")));
         }
         if is_there { Ok(()) } else { Err(gone(flight)) }
     }
@@ -114,19 +115,17 @@ impl Landing {
 
 #[cold]
 pub(super) fn gone(flight: Flight) -> Error {
-    let (ue, procedure) = (flight.ue, flight.procedure);
-    Error::Damaged { detail: format!("{procedure}: the store has no context of {ue:?}") }
+    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+    wrong_answer(format_args!("{procedure}: it has no context of this client's UE {ue}"))
 }
 
 #[cold]
 pub(super) fn stale(flight: Flight) -> Error {
-    let (ue, procedure) = (flight.ue, flight.procedure);
-    Error::Damaged {
-        detail: format!(
-            "{procedure}: the store's context of {ue:?} is not what its last procedure left: an \
-             acknowledged write is lost, or another record was answered"
-        ),
-    }
+    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+    wrong_answer(format_args!(
+        "{procedure}: its context of this client's UE {ue} is not what the last procedure left: an \
+         acknowledged write is lost, or another record was answered"
+    ))
 }
 
 /// Tags of a context in the workload's words.
