@@ -16,7 +16,7 @@ mod output;
 pub use output::{page, text};
 
 use crate::figures::{self, Class, Figures};
-use crate::result::{Drive, Run, TargetResult};
+use crate::result::{CUT, Drive, Run, TargetResult};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
 
@@ -301,7 +301,8 @@ fn compare_target(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Vec
     };
     push(&a.all_classes(), &b.all_classes());
     // What is not compared as a whole would not be in parts.
-    for one in a.classes.iter().filter(|_| not.is_none()) {
+    let of_workload = a.classes.iter().filter(|class| class.name != CUT);
+    for one in of_workload.filter(|_| not.is_none()) {
         if let Some(other) = b.classes.iter().find(|other| other.name == one.name) {
             push(one, other);
         }
@@ -367,7 +368,7 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
 mod tests {
     use super::*;
     use crate::parameters::Fault;
-    use crate::result::Round;
+    use crate::result::{ClassResult, Round};
     use crate::sample::run;
 
     /// The sample with its targets this many times slower.
@@ -438,6 +439,17 @@ mod tests {
              second"
         ));
         assert!(!comparison.notes.iter().any(|note| note.contains("version of")));
+    }
+
+    #[test]
+    fn what_a_reconnect_cut_is_no_class_that_is_compared() {
+        let mut run = run();
+        let cut = ClassResult { name: CUT.to_owned(), latencies: vec![(2_000_000_000, 3)] };
+        for round in &mut run.targets[0].rounds {
+            round.classes.push(cut.clone());
+        }
+        let comparison = compare(&run, &run);
+        assert!(comparison.rows.iter().all(|row| row.class != CUT));
     }
 
     #[test]

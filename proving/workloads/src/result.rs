@@ -149,7 +149,7 @@ pub struct TargetResult {
 /// One turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Round {
-    /// Operations of all clients.
+    /// Operations of all clients, those among them that a reconnect cut.
     pub ops: u64,
     /// From the first client's begin to the last one's end, in nanoseconds.
     pub wall_ns: u64,
@@ -297,10 +297,22 @@ pub struct Foreign {
 }
 
 impl Round {
-    /// Operations per second.
+    /// Operations that a lost connection cut ([`CUT`]). Some of them were done and some were not,
+    /// and none was done at the target's pace.
+    pub fn cut(&self) -> u64 {
+        let cut = self.classes.iter().filter(|class| class.name == CUT);
+        cut.flat_map(|class| &class.latencies).fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Operations that no lost connection cut.
+    pub fn done(&self) -> u64 {
+        self.ops.saturating_sub(self.cut())
+    }
+
+    /// Operations per second, without those that were cut.
     pub fn rate(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
-        let (ops, ns) = (self.ops as f64, self.wall_ns.max(1) as f64);
+        let (ops, ns) = (self.done() as f64, self.wall_ns.max(1) as f64);
         ops * 1e9 / ns
     }
 

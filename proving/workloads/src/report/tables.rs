@@ -1,7 +1,7 @@
 //! The tables, for a terminal and for the page.
 
 use crate::figures::{self, Class, Cost, Figures, PERCENTILES, as_f64, reference};
-use crate::result::{Check, Run, TargetResult};
+use crate::result::{CUT, Check, Run, TargetResult};
 use crate::spread::Spread;
 use nearstate_bench::machine::bytes_text;
 use nearstate_bench::stat::Latencies;
@@ -123,7 +123,9 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
         let count = class.latencies.count();
         let share = 100.0 * as_f64(count) / as_f64(all);
         let mut cells = vec![class.name.clone(), count.to_string(), format!("{share:.2} %")];
-        cells.push(rate_text(class.rates.median()));
+        // What a reconnect cut has no pace of its own.
+        let is_cut = class.name == CUT;
+        cells.push(if is_cut { NONE.to_owned() } else { rate_text(class.rates.median()) });
         cells.extend(percentile_cells(&class.latencies));
         table.row(cells);
     };
@@ -177,6 +179,7 @@ pub(super) fn trust(all: &[Figures<'_>]) -> Table {
         ("wrong", Align::Right),
         ("operations without effect", Align::Right),
         ("reconnects", Align::Right),
+        ("cut by them", Align::Right),
         ("outcome", Align::Left),
     ]);
     for figures in all {
@@ -191,6 +194,7 @@ pub(super) fn trust(all: &[Figures<'_>]) -> Table {
             wrong,
             unsuccessful_text(figures),
             target.reconnects.to_string(),
+            figures.cut.to_string(),
             outcome(figures),
         ]);
     }

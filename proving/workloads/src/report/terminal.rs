@@ -243,7 +243,10 @@ mod tests {
         let latencies = vec![(2_000_000_000, 3)];
         run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
         let line = "redis: 3 operations were on their way when a connection was lost";
-        assert!(text(&run).contains(line));
+        let told = text(&run);
+        assert!(told.contains(line) && told.contains("none of them is in a rate"), "{told}");
+        let trust = row(&told, "Whether the figures", "redis");
+        assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
 
