@@ -1,4 +1,4 @@
-//! Word of progress while records are loaded or verified, from a client whose target takes its time.
+//! Word of progress while records are loaded or verified, however long the target takes.
 //!
 //! Workloads count what they have done in batches, and a slow target may need minutes for one: a
 //! store that searches a whole table for each tag, say. Whoever waits for this client must not take

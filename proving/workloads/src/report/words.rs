@@ -190,8 +190,8 @@ fn cut(figures: &Figures<'_>) -> Option<String> {
     Some(format!(
         "{}: {} operations were on their way when a connection was lost; they are a class of their \
          own ({CUT}), whatever they were, and took until it was back and known which of them had \
-         been done, {} at the most; none of them is in a rate or a cost, whether it was done or given \
-         up",
+         been done, {} at the most; none of them is in a rate or a cost, whether it was done or \
+         given up",
         figures.target.name,
         class.latencies.count(),
         latency_text(as_f64(class.latencies.max()))
