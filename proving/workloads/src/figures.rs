@@ -1,6 +1,6 @@
 //! What is worked out from a target's rounds: the figures that tables, page and comparison share.
 
-use crate::result::{Round, Run, Slice, TargetResult};
+use crate::result::{Round, Run, Slice, TargetResult, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::stat::Latencies;
 
@@ -37,7 +37,8 @@ pub struct Figures<'r> {
     pub unsuccessful: u64,
     /// What one operation cost, over all rounds; `None` if there was none.
     pub cost: Option<Cost>,
-    /// Records at the end, as far as they were counted: those compared, else those loaded.
+    /// Records at the end, as far as they were counted: those that were compared and must be there,
+    /// else those loaded.
     pub records: u64,
 }
 
@@ -108,7 +109,8 @@ impl<'r> Figures<'r> {
         });
         let mut latencies = Latencies::new();
         rounds().for_each(|round| latencies.add(&round.latencies()));
-        let compared = target.verdict.as_ref().map_or(0, |verdict| verdict.records);
+        let there = |verdict: &Verdict| verdict.records.saturating_sub(verdict.absent);
+        let compared = target.verdict.as_ref().map_or(0, there);
         Self {
             target,
             rates: Spread::new(rounds().map(Round::rate)),
@@ -317,6 +319,15 @@ mod tests {
         assert!((share - 0.1).abs() < 1e-6, "{share}");
         let cost = figures.cost.unwrap();
         assert!((cost.client_ns - 480.0).abs() < 1e-6 && (cost.bytes_out - 200.0).abs() < 1e-6);
+        assert!((figures.memory_per_record().unwrap() - 1024.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_rightly_not_there_takes_no_share_of_the_memory() {
+        let mut run = run();
+        let verdict = run.targets[0].verdict.as_mut().unwrap();
+        (verdict.records, verdict.absent) = (40_000, 30_000);
+        let figures = Figures::new(&run.targets[0]);
         assert!((figures.memory_per_record().unwrap() - 1024.0).abs() < 1e-6);
     }
 

@@ -227,6 +227,10 @@ pub struct Verdict {
     pub records: u64,
     /// Records that are not what they must be.
     pub wrong: u64,
+    /// Those among the others that must not be there, and are not: room for records to come, or
+    /// what was deleted. Missing in older files.
+    #[serde(default)]
+    pub absent: u64,
     /// Some of them, in words.
     pub examples: Vec<String>,
 }
@@ -239,6 +243,13 @@ impl Verdict {
     #[inline]
     pub const fn right(&mut self) {
         self.records += 1;
+    }
+
+    /// Counts one more that is as it must be: there, or not.
+    #[inline]
+    pub fn right_as(&mut self, is_there: bool) {
+        self.records += 1;
+        self.absent += u64::from(!is_there);
     }
 
     /// Counts one more that is not.
@@ -254,6 +265,7 @@ impl Verdict {
     pub fn add(&mut self, other: Self) {
         self.records += other.records;
         self.wrong += other.wrong;
+        self.absent += other.absent;
         let room = EXAMPLES_MAX.saturating_sub(self.examples.len());
         self.examples.extend(other.examples.into_iter().take(room));
     }

@@ -186,8 +186,8 @@ fn check(run: &Run) -> Result<(), String> {
         }
         if let Some(verdict) = &target.verdict {
             amount_fits(&of("records"), verdict.records)?;
-            if verdict.wrong > verdict.records {
-                return Err(format!("more wrong records than {}", of("records")));
+            if verdict.wrong.saturating_add(verdict.absent) > verdict.records {
+                return Err(format!("more wrong or absent records than {}", of("records")));
             }
         }
         let mut counted = 0_u64;

@@ -513,7 +513,7 @@ impl<F: Form, const P: usize> Stock<F, P> {
                 }
             }
             if is_right {
-                verdict.right();
+                verdict.right_as(state.is_there());
             } else {
                 verdict.wrong(|| rule.in_words("comparison", (*slot, state), false));
             }

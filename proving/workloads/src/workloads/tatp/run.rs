@@ -560,7 +560,7 @@ impl Client {
                     Some(None) | None => !is_found,
                 };
                 if is_right {
-                    verdict.right();
+                    verdict.right_as(is_found);
                 } else {
                     verdict.wrong(|| format!("row {number} of subscriber {s_id}"));
                 }
