@@ -166,7 +166,10 @@ impl Desk<'_> {
             out.push(format!("{clients} clients share {} processors", machine.cores));
         }
         if !machine.governor.starts_with("performance") {
-            out.push(format!("frequency governor: {}", machine.governor));
+            out.push(format!(
+                "processors may change their clock meanwhile (frequency governor: {})",
+                machine.governor
+            ));
         }
         if let Some(name) = &self.options.kill {
             out.push(format!(
