@@ -31,13 +31,11 @@ const PROGRESS_NS: u64 = 100_000_000;
 /// The life of a client: hears what to do on `input`, tells everything on `output`.
 ///
 /// # Errors
-/// What went wrong; it was told on `output` too.
+/// What went wrong, if nobody could be told of it on `output`: whoever was told passes it on, and
+/// twice on one terminal it would look like two failures.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
-    let outcome = begin(&mut input, &mut output);
-    if let Err(e) = &outcome {
-        let _ = say(&mut output, &Said::Failed(in_words(e)));
-    }
-    outcome
+    let Err(e) = begin(&mut input, &mut output) else { return Ok(()) };
+    say(&mut output, &Said::Failed(in_words(&e))).map_err(|_| e)
 }
 
 fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {

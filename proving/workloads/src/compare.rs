@@ -140,7 +140,7 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("bound to processors", pinning),
         ("layout", drive.layout.clone().unwrap_or_else(|| "each target's own".to_owned())),
         ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
-        ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| format!("{f:?}"))),
+        ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into_iter()

@@ -178,7 +178,7 @@ impl Desk<'_> {
             ));
         }
         if let Some(fault) = self.options.fault {
-            out.push(format!("a fault was planted on purpose: {fault:?}"));
+            out.push(format!("a fault was planted on purpose: {fault}"));
         }
         out
     }

@@ -302,6 +302,17 @@ fn first_words(cpu: Option<usize>) -> Vec<Said> {
 }
 
 #[test]
+fn what_goes_wrong_is_told_once() {
+    let mut output = Vec::new();
+    serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
+    let told = hear(&mut output.as_slice()).unwrap();
+    assert!(matches!(told, Some(Said::Failed(_))), "{told:?}");
+    // Nobody listens: then it is the program's own error.
+    let nobody = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert!(serve(&b"{\"load\":1}\n"[..], nobody).is_err());
+}
+
+#[test]
 fn a_client_that_cannot_be_bound_to_its_processor_says_so_and_goes_on() {
     assert_eq!(first_words(None), [Said::Ready]);
     // A processor that no machine has, and one that this one has not.

@@ -112,7 +112,7 @@ fn further(drive: &Drive) -> Vec<String> {
     let round = drive.round_time_s.map(|seconds| format!("rounds of {seconds} s at the most"));
     let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
     let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
-    let fault = drive.fault.map(|fault| format!("fault planted: {fault:?}"));
+    let fault = drive.fault.map(|fault| format!("fault planted: {fault}"));
     let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
     [round, ramp, layout, kill, fault, unsettled].into_iter().flatten().collect()
 }
