@@ -77,6 +77,24 @@ fn every_target_keeps_what_was_written_and_is_told_side_by_side() {
 }
 
 #[test]
+fn what_is_done_after_loading_is_a_field_of_its_own_and_can_be_left_out() {
+    for (more, is_done) in [(None, true), (Some("--no-settle"), false)] {
+        let words: Vec<&str> =
+            ["--targets", "region,node,null", "--json"].into_iter().chain(more).collect();
+        let (output, text, errors) = run("settled", &words);
+        assert!(output.status.success(), "{errors}{text}");
+        let saved = parsed(&text);
+        assert_eq!(saved["drive"]["is_unsettled"], !is_done);
+        for target in saved["targets"].as_array().unwrap() {
+            let is_ours = target["name"] != "null";
+            assert_eq!(target["settled"].is_string(), is_done && is_ours, "{target}");
+            assert!(!target["version"].as_str().unwrap().contains("collapse"), "{target}");
+        }
+    }
+    is_clean("settled");
+}
+
+#[test]
 fn a_node_that_is_killed_comes_back_and_has_lost_nothing() {
     let words =
         ["--targets", "node", "--kill", "node", "--ops", "20000", "--rounds", "1", "--json"];
@@ -111,7 +129,13 @@ fn planted_faults_are_caught_on_every_target() {
             let words = ["--targets", target, "--fault", fault, "--json"];
             let (output, text, errors) = run("planted", &words);
             assert!(!output.status.success(), "{target}, {fault}: {text}");
-            assert!(!parsed(&text)["invalid"].as_array().unwrap().is_empty(), "{errors}");
+            let invalid = parsed(&text)["invalid"].clone();
+            assert!(!invalid.as_array().unwrap().is_empty(), "{errors}");
+            // What is wrong is told of the target, whichever it is, and not of a region of ours.
+            let words = invalid.to_string().replace("region:", "");
+            assert!(!words.contains("region") && !words.contains("back-end"), "{words}");
+            let is_told = ["the target answered wrongly", "are not what was written"];
+            assert!(is_told.iter().any(|what| words.contains(what)), "{words}");
         }
     }
     // A stall is no lie: it is seen in the latencies.

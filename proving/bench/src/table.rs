@@ -41,6 +41,20 @@ impl Table {
         }
     }
 
+    /// The same without the columns of these names.
+    #[must_use]
+    pub fn without(mut self, names: &[&str]) -> Self {
+        let kept: Vec<bool> =
+            self.columns.iter().map(|(name, _)| !names.contains(&name.as_str())).collect();
+        let mut of_columns = kept.iter();
+        self.columns.retain(|_| of_columns.next().is_some_and(|is_kept| *is_kept));
+        for row in &mut self.rows {
+            let mut of_row = kept.iter();
+            row.retain(|_| of_row.next().is_none_or(|is_kept| *is_kept));
+        }
+        self
+    }
+
     /// The table as lines of text.
     pub fn text(&self) -> String {
         let widths = self.widths();
@@ -94,6 +108,45 @@ pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
+/// Columns of a terminal that text is made for: a page of paper has as many, and so has a window
+/// beside another.
+pub const WIDTH: usize = 100;
+
+/// Text in lines of [`WIDTH`]: `first` begins the first line and `next` all others. A word that is
+/// longer stays whole, for whoever copies it.
+pub fn wrapped(text: &str, first: &str, next: &str) -> String {
+    let (mut out, mut line, mut is_begun) = (String::new(), first.to_owned(), false);
+    for word in text.split(' ') {
+        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            out.push_str(&line);
+            out.push('\n');
+            next.clone_into(&mut line);
+            is_begun = false;
+        }
+        if is_begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_begun = true;
+    }
+    out.push_str(&line);
+    out.push('\n');
+    out
+}
+
+/// A count with its thousands apart, such as `1,234,567`.
+pub fn count_text(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// A latency in words: three significant digits and the unit that fits.
 pub fn latency_text(ns: f64) -> String {
     let (amount, unit) = match ns {
@@ -145,6 +198,33 @@ mod tests {
         let expected = "target │    mean\n───────┼────────\nregion │ 12.0 ns\n\
                         ───────┼────────\nredis  │    9 us\n";
         assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn a_column_can_be_left_out_by_its_name() {
+        let mut table = Table::new(&[("a", Align::Left), ("b", Align::Right), ("c", Align::Left)]);
+        table.row(["1", "2", "3"].map(str::to_owned).to_vec());
+        table.rule();
+        table.row(["4", "5"].map(str::to_owned).to_vec());
+        assert_eq!(table.without(&["b", "d"]).text(), "a │ c\n──┼──\n1 │ 3\n──┼──\n4 │\n");
+    }
+
+    #[test]
+    fn text_is_broken_between_words_and_loses_none() {
+        let text = "word ".repeat(50) + &"long".repeat(40) + " end";
+        let lines = wrapped(&text, "- ", "  ");
+        assert!(lines.lines().filter(|line| line.chars().count() > WIDTH).count() == 1);
+        assert!(lines.starts_with("- word") && lines.lines().skip(1).all(|l| l.starts_with("  ")));
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&lines)[1..], words(&text));
+        assert_eq!(wrapped("", "", ""), "\n");
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        let all = [0, 7, 999, 1_000, 54_321, 1_234_567, u64::MAX].map(count_text);
+        assert_eq!(all[..6], ["0", "7", "999", "1,000", "54,321", "1,234,567"]);
+        assert_eq!(all[6], "18,446,744,073,709,551,615");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! A client process: connects to its target, loads its records, runs its turns, verifies.
 
+mod telling;
+
 use crate::access::Connection;
 use crate::chance::seed_of;
 use crate::meter::Meter;
-use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
+use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, in_words, say};
 use crate::result::CUT;
 use crate::schedule::{Phase, Schedule};
 use crate::targets::fault::Faulty;
@@ -16,6 +18,7 @@ use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{BufRead, Write};
 use std::time::Duration;
+use telling::{Answering, Teller, Told};
 
 /// Tries to connect again after a lost connection, and the pause between two: ten seconds in all,
 /// many times what a warm restart of a node takes.
@@ -28,13 +31,11 @@ const PROGRESS_NS: u64 = 100_000_000;
 /// The life of a client: hears what to do on `input`, tells everything on `output`.
 ///
 /// # Errors
-/// What went wrong; it was told on `output` too.
+/// What went wrong, if nobody could be told of it on `output`: whoever was told passes it on, and
+/// twice on one terminal it would look like two failures.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
-    let outcome = begin(&mut input, &mut output);
-    if let Err(e) = &outcome {
-        let _ = say(&mut output, &Said::Failed(e.to_string()));
-    }
-    outcome
+    let Err(e) = begin(&mut input, &mut output) else { return Ok(()) };
+    say(&mut output, &Said::Failed(in_words(&e))).map_err(|_| e)
 }
 
 fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
@@ -86,6 +87,8 @@ struct Client {
     workload: Box<dyn Workload>,
     clock: Clock,
     reconnects: u64,
+    /// Nanoseconds between two words about progress.
+    progress_ns: u64,
 }
 
 /// The monotonic clock, read by the processor's counter where it has a steady one: half of what a
@@ -116,26 +119,34 @@ impl Client {
         let connection = target.connect(&plan.address, &schema)?;
         let workload = blueprint.client(&plan.parameters, plan.client, plan.clients)?;
         let clock = Clock::new();
-        Ok(Self { plan, target, blueprint, connection, workload, clock, reconnects: 0 })
+        let progress_ns = PROGRESS_NS;
+        Ok(Self {
+            plan,
+            target,
+            blueprint,
+            connection,
+            workload,
+            clock,
+            reconnects: 0,
+            progress_ns,
+        })
     }
 
     fn load(&mut self, output: &mut impl Write) -> Result<()> {
-        let (begin_ns, mut teller) = (monotonic_ns(), Teller::new());
-        let mut told = Ok(());
+        let begin_ns = monotonic_ns();
+        let told = Told::new(Teller::new(self.progress_ns), output);
         let mut records = 0;
-        self.workload.load(self.connection.as_mut(), &mut |more| {
+        let mut store = Answering::new(self.connection.as_mut(), &told);
+        self.workload.load(&mut store, &mut |more| {
             records += more;
-            teller.add(more);
-            if told.is_ok() {
-                told = teller.tell(output, || 0);
-            }
+            told.more(more);
         })?;
-        told?;
+        told.end()?;
         say(output, &Said::Loaded(records, monotonic_ns() - begin_ns))
     }
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
-        let (mut left, mut teller) = (ops, Teller::new());
+        let (mut left, mut teller) = (ops, Teller::new(self.progress_ns));
         while left > 0 {
             let count = usize::try_from(left).unwrap_or(depth).min(depth).max(1);
             let mut tally = Tally::default();
@@ -234,7 +245,7 @@ impl Client {
 
     /// One operation after the other: the end of one is the begin of the next.
     fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<Waits> {
-        let (mut teller, mut waits) = (Teller::new(), Waits::default());
+        let (mut teller, mut waits) = (Teller::new(self.progress_ns), Waits::default());
         let depth = turn.depth.max(1) as u64;
         let mut done = 0;
         let watch = Watch::new(&self.clock);
@@ -248,7 +259,7 @@ impl Client {
             done += count;
             teller.add(count);
             begin_ns = now_ns;
-            if now_ns >= teller.next_ns {
+            if teller.is_due(now_ns) {
                 teller.tell(output, || meter.last_p99())?;
             }
             if turn.think_us > 0 {
@@ -267,7 +278,7 @@ impl Client {
         meter: &mut Meter,
         output: &mut impl Write,
     ) -> Result<Waits> {
-        let (mut teller, mut waits) = (Teller::new(), Waits::default());
+        let (mut teller, mut waits) = (Teller::new(self.progress_ns), Waits::default());
         let Plan { client, clients, .. } = self.plan;
         let seed = seed_of(turn.seed, client as u64, turn.number);
         let start_ns = if turn.at_ns == 0 { monotonic_ns() } else { turn.at_ns };
@@ -285,7 +296,7 @@ impl Client {
             meter.due_step(&tally, &due, now_ns);
             done += due.len() as u64;
             teller.add(due.len() as u64);
-            if now_ns >= teller.next_ns {
+            if teller.is_due(now_ns) {
                 teller.tell(output, || meter.last_p99())?;
             }
         }
@@ -293,42 +304,11 @@ impl Client {
     }
 
     fn verify(&mut self, output: &mut impl Write) -> Result<()> {
-        let mut teller = Teller::new();
-        let mut told = Ok(());
-        let verdict = self.workload.verify(self.connection.as_mut(), &mut |more| {
-            teller.add(more);
-            if told.is_ok() {
-                told = teller.tell(output, || 0);
-            }
-        })?;
-        told?;
+        let told = Told::new(Teller::new(self.progress_ns), output);
+        let mut store = Answering::new(self.connection.as_mut(), &told);
+        let verdict = self.workload.verify(&mut store, &mut |more| told.more(more))?;
+        told.end()?;
         say(output, &Said::Verified(verdict, self.workload.checks()))
-    }
-}
-
-/// Tells of progress now and then.
-struct Teller {
-    next_ns: u64,
-    more: u64,
-}
-
-impl Teller {
-    fn new() -> Self {
-        Self { next_ns: monotonic_ns() + PROGRESS_NS, more: 0 }
-    }
-
-    #[inline]
-    const fn add(&mut self, more: u64) {
-        self.more += more;
-    }
-
-    fn tell(&mut self, output: &mut impl Write, p99_ns: impl FnOnce() -> u64) -> Result<()> {
-        let now_ns = monotonic_ns();
-        if now_ns >= self.next_ns {
-            say(output, &Said::Progress(std::mem::take(&mut self.more), p99_ns()))?;
-            self.next_ns = now_ns + PROGRESS_NS;
-        }
-        Ok(())
     }
 }
 

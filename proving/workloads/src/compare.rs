@@ -16,7 +16,7 @@ mod output;
 pub use output::{page, text};
 
 use crate::figures::{self, Class, Figures};
-use crate::result::{Drive, Run};
+use crate::result::{CUT, Drive, Run, TargetResult};
 use crate::spread::{RANKS_MIN, Spread, mann_whitney};
 use std::collections::BTreeSet;
 
@@ -140,7 +140,7 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("bound to processors", pinning),
         ("layout", drive.layout.clone().unwrap_or_else(|| "each target's own".to_owned())),
         ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
-        ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| format!("{f:?}"))),
+        ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into_iter()
@@ -181,6 +181,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
     let (of_a, of_b) = (&a.drive, &b.drive);
     differs("operations of a client and round", of_a.ops.to_string(), of_b.ops.to_string());
     differs("length of a round", round_time(of_a), round_time(of_b));
+    differs("after loading", settling(of_a), settling(of_b));
     differs("warm-up", of_a.warm_up.to_string(), of_b.warm_up.to_string());
     differs("rounds", of_a.rounds.to_string(), of_b.rounds.to_string());
     let seed = |run: &Run| run.workload.parameters.seed.to_string();
@@ -192,6 +193,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
                 one.version.clone(),
                 other.version.clone(),
             );
+            differs(&format!("{} after loading", one.name), settled(one), settled(other));
             differs(&format!("{} does it", one.name), ways(&one.ways), ways(&other.ways));
         }
     }
@@ -209,6 +211,15 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
 
 fn round_time(drive: &Drive) -> String {
     drive.round_time_s.map_or("by operations alone".to_owned(), |s| format!("at most {s} s"))
+}
+
+fn settling(drive: &Drive) -> String {
+    let words = if drive.is_unsettled { "nothing (--no-settle)" } else { "what makers advise" };
+    words.to_owned()
+}
+
+fn settled(target: &TargetResult) -> String {
+    target.settled.clone().unwrap_or_else(|| "nothing told".to_owned())
 }
 
 /// Why a target's figures are not compared.
@@ -290,7 +301,8 @@ fn compare_target(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Vec
     };
     push(&a.all_classes(), &b.all_classes());
     // What is not compared as a whole would not be in parts.
-    for one in a.classes.iter().filter(|_| not.is_none()) {
+    let of_workload = a.classes.iter().filter(|class| class.name != CUT);
+    for one in of_workload.filter(|_| not.is_none()) {
         if let Some(other) = b.classes.iter().find(|other| other.name == one.name) {
             push(one, other);
         }
@@ -356,7 +368,7 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
 mod tests {
     use super::*;
     use crate::parameters::Fault;
-    use crate::result::Round;
+    use crate::result::{ClassResult, Round};
     use crate::sample::run;
 
     /// The sample with its targets this many times slower.
@@ -408,6 +420,36 @@ mod tests {
         assert!(comparison.obstacles.is_empty());
         let words = "length of a round: by operations alone in the first, at most 2.5 s in the";
         assert!(comparison.notes.iter().any(|note| note.contains(words)));
+    }
+
+    /// What large pages bring is what somebody may want to know: that is compared, and told.
+    #[test]
+    fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
+        let (a, mut b) = (run(), run());
+        b.targets[0].settled = None;
+        b.drive.is_unsettled = true;
+        let comparison = compare(&a, &b);
+        assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
+        let is_told = |words: &str| comparison.notes.iter().any(|note| note == words);
+        assert!(is_told(
+            "after loading: what makers advise in the first, nothing (--no-settle) in the second"
+        ));
+        assert!(is_told(
+            "region after loading: 2 MiB pages after collapse() in the first, nothing told in the \
+             second"
+        ));
+        assert!(!comparison.notes.iter().any(|note| note.contains("version of")));
+    }
+
+    #[test]
+    fn what_a_reconnect_cut_is_no_class_that_is_compared() {
+        let mut run = run();
+        let cut = ClassResult { name: CUT.to_owned(), latencies: vec![(2_000_000_000, 3)] };
+        for round in &mut run.targets[0].rounds {
+            round.classes.push(cut.clone());
+        }
+        let comparison = compare(&run, &run);
+        assert!(comparison.rows.iter().all(|row| row.class != CUT));
     }
 
     #[test]

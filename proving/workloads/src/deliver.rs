@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::result::Run;
 use crate::targets::{self, Way};
 use crate::{report, run, saved, workloads};
-use nearstate_bench::table::{Align, Table};
+use nearstate_bench::table::{Align, Table, wrapped};
 use nearstate_model::{Error, Result};
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -65,30 +65,32 @@ fn judge(run: &Run) -> Result<()> {
 
 /// Workloads, their variants and targets.
 fn list(out: &mut impl Write) -> Result<()> {
-    let mut table = Table::new(&[
-        ("workload", Align::Left),
-        ("variant", Align::Left),
-        ("what it is", Align::Left),
-    ]);
+    let mut text = String::from("Workloads, and their variants (the first is the default)\n");
     for workload in workloads::all() {
-        table.rule();
-        let what = format!("{} ({})", workload.title(), workload.source());
-        table.row(vec![workload.name().to_owned(), String::new(), what]);
+        let name = workload.name();
+        let line = format!("{name}: {} ({})", workload.title(), workload.source());
+        text.push_str(&wrapped(&line, "\n  ", "      "));
         for (variant, meaning) in workload.variants() {
-            table.row(vec![String::new(), (*variant).to_owned(), (*meaning).to_owned()]);
+            text.push_str(&wrapped(&format!("{variant}: {meaning}"), "    ", "      "));
         }
     }
-    write!(out, "{}\n{}", table.text(), abilities().text()).map_err(|e| wrote(&e))
+    text.push_str("\nTargets, and how they do what not every store has\n\n");
+    text.push_str(&abilities().text());
+    text.push_str("\nWhat is here\n");
+    for target in targets::all() {
+        let here = target.version().unwrap_or_else(|e| e.to_string());
+        text.push_str(&wrapped(&format!("{}: {here}", target.name()), "  ", "    "));
+    }
+    write!(out, "{text}").map_err(|e| wrote(&e))
 }
 
 fn abilities() -> Table {
     let mut table = Table::new(&[
         ("target", Align::Left),
-        ("delta", Align::Left),
+        ("change of parts", Align::Left),
         ("unique tag", Align::Left),
         ("transaction", Align::Left),
         ("scan", Align::Left),
-        ("here", Align::Left),
     ]);
     let word = |way: &Way| {
         let word = match way {
@@ -100,14 +102,12 @@ fn abilities() -> Table {
     };
     for target in targets::all() {
         let can = target.abilities();
-        let here = target.version().unwrap_or_else(|e| e.to_string());
         table.row(vec![
             target.name().to_owned(),
             word(&can.delta),
             word(&can.unique_tag),
             word(&can.transaction),
             word(&can.scan),
-            here,
         ]);
     }
     table
@@ -127,6 +127,15 @@ mod tests {
     struct Line {
         #[command(flatten)]
         options: Options,
+    }
+
+    #[test]
+    fn the_list_fits_a_terminal() {
+        let mut out = Vec::new();
+        list(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let wide = text.lines().find(|line| line.chars().count() > nearstate_bench::table::WIDTH);
+        assert_eq!(wide, None, "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is worked out from a target's rounds: the figures that tables, page and comparison share.
 
-use crate::result::{Round, Run, Slice, TargetResult};
+use crate::result::{Round, Run, Slice, TargetResult, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::stat::Latencies;
 
@@ -29,13 +29,16 @@ pub struct Figures<'r> {
     pub latencies: Latencies,
     /// Its classes, in the order in which they were met.
     pub classes: Vec<Class>,
-    /// Operations of all rounds.
+    /// Operations of all rounds, without those that a reconnect cut.
     pub ops: u64,
+    /// Those.
+    pub cut: u64,
     /// Operations of all rounds that did not do what they set out to do.
     pub unsuccessful: u64,
     /// What one operation cost, over all rounds; `None` if there was none.
     pub cost: Option<Cost>,
-    /// Records at the end, as far as they were counted: those compared, else those loaded.
+    /// Records at the end, as far as they were counted: those that were compared and must be there,
+    /// else those loaded.
     pub records: u64,
 }
 
@@ -96,7 +99,7 @@ impl<'r> Figures<'r> {
     pub fn new(target: &'r TargetResult) -> Self {
         let rounds = || target.rounds.iter().filter(|round| round.ops > 0);
         let sum = |of: fn(&Round) -> u64| rounds().map(of).fold(0, u64::saturating_add);
-        let ops = sum(|r| r.ops);
+        let ops = sum(Round::done);
         let of_each = |total: u64| as_f64(total) / as_f64(ops);
         let cost = (ops > 0).then(|| Cost {
             client_ns: of_each(sum(|r| r.client_cpu_ns)),
@@ -106,13 +109,15 @@ impl<'r> Figures<'r> {
         });
         let mut latencies = Latencies::new();
         rounds().for_each(|round| latencies.add(&round.latencies()));
-        let compared = target.verdict.as_ref().map_or(0, |verdict| verdict.records);
+        let there = |verdict: &Verdict| verdict.records.saturating_sub(verdict.absent);
+        let compared = target.verdict.as_ref().map_or(0, there);
         Self {
             target,
             rates: Spread::new(rounds().map(Round::rate)),
             latencies,
             classes: classes(target),
             ops,
+            cut: sum(Round::cut),
             unsuccessful: sum(|r| r.unsuccessful),
             cost,
             records: if compared > 0 { compared } else { target.loaded.0 },
@@ -296,6 +301,7 @@ pub(crate) fn as_f64(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::{CUT, ClassResult};
     use crate::sample::run;
 
     #[test]
@@ -314,6 +320,30 @@ mod tests {
         let cost = figures.cost.unwrap();
         assert!((cost.client_ns - 480.0).abs() < 1e-6 && (cost.bytes_out - 200.0).abs() < 1e-6);
         assert!((figures.memory_per_record().unwrap() - 1024.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_rightly_not_there_takes_no_share_of_the_memory() {
+        let mut run = run();
+        let verdict = run.targets[0].verdict.as_mut().unwrap();
+        (verdict.records, verdict.absent) = (40_000, 30_000);
+        let figures = Figures::new(&run.targets[0]);
+        assert!((figures.memory_per_record().unwrap() - 1024.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_a_reconnect_cut_is_in_the_latencies_and_in_no_rate() {
+        let (whole, mut run) = (run(), run());
+        let rounds = &mut run.targets[0].rounds;
+        let latencies = vec![(2_000_000_000, 10_000)];
+        rounds[1].classes.push(ClassResult { name: CUT.to_owned(), latencies });
+        rounds[1].ops += 10_000;
+        let (before, after) = (Figures::new(&whole.targets[0]), Figures::new(&run.targets[0]));
+        assert_eq!(before.rates, after.rates);
+        assert_eq!((before.ops, before.cut), (100_000, 0));
+        assert_eq!((after.ops, after.cut), (100_000, 10_000));
+        assert_eq!(before.cost, after.cost);
+        assert_eq!(after.latencies.count(), 110_000, "nobody hides how long it took");
     }
 
     #[test]

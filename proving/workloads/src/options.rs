@@ -105,6 +105,11 @@ pub struct Options {
     #[arg(long, value_name = "TARGET")]
     pub kill: Option<String>,
 
+    /// Leave targets as they were loaded, also where their makers advise something after a bulk
+    /// load (the region's 2 MiB pages)
+    #[arg(long)]
+    pub no_settle: bool,
+
     /// Let clients and servers run on any processor
     #[arg(long)]
     pub unpinned: bool,

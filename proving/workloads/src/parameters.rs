@@ -2,6 +2,7 @@
 
 use crate::chance::Spread;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What can be set of a workload; the same for every client and target of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,4 +41,28 @@ pub enum Fault {
     WrongAnswer,
     /// One write is answered late.
     Stall,
+}
+
+/// As it is given on the command line.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LostUpdate => "lost-update",
+            Self::WrongAnswer => "wrong-answer",
+            Self::Stall => "stall",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum as _;
+
+    #[test]
+    fn a_fault_is_told_by_the_word_that_plants_it() {
+        for fault in Fault::value_variants() {
+            assert_eq!(Fault::from_str(&fault.to_string(), false), Ok(*fault));
+        }
+    }
 }

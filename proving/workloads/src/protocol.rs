@@ -142,6 +142,12 @@ pub fn hear<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> 
     serde_json::from_slice(&line).map(Some).map_err(|e| garbled(&e))
 }
 
+/// An error for whoever reads a run. That a target is a back-end of the bench is told by where it
+/// stands, once and not at each process that it passed.
+pub fn in_words(e: &Error) -> String {
+    if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
+}
+
 fn garbled(e: &serde_json::Error) -> Error {
     Error::Backend { detail: format!("a benchmark's process said something unexpected: {e}") }
 }

@@ -92,6 +92,9 @@ pub struct Drive {
     /// The bound of the ramp's p99, in nanoseconds.
     #[serde(default)]
     pub ramp_p99_ns: Option<u64>,
+    /// Whether targets were left as they were loaded, also where their makers advise otherwise.
+    #[serde(default)]
+    pub is_unsettled: bool,
 }
 
 /// The machine's own unsteadiness: a loop of fixed work, done many times.
@@ -117,6 +120,10 @@ pub struct TargetResult {
     pub name: String,
     /// What it is and in which version.
     pub version: String,
+    /// What was done to it between loading and the first turn, if anything. Missing in older
+    /// files, whose version ends with it.
+    #[serde(default)]
+    pub settled: Option<String>,
     /// Ability and how it is provided, for those that the workload needs.
     pub ways: Vec<(String, String)>,
     /// Why it does not take part.
@@ -142,7 +149,7 @@ pub struct TargetResult {
 /// One turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Round {
-    /// Operations of all clients.
+    /// Operations of all clients, those among them that a reconnect cut.
     pub ops: u64,
     /// From the first client's begin to the last one's end, in nanoseconds.
     pub wall_ns: u64,
@@ -220,6 +227,10 @@ pub struct Verdict {
     pub records: u64,
     /// Records that are not what they must be.
     pub wrong: u64,
+    /// Those among the others that must not be there, and are not: room for records to come, or
+    /// what was deleted. Missing in older files.
+    #[serde(default)]
+    pub absent: u64,
     /// Some of them, in words.
     pub examples: Vec<String>,
 }
@@ -232,6 +243,13 @@ impl Verdict {
     #[inline]
     pub const fn right(&mut self) {
         self.records += 1;
+    }
+
+    /// Counts one more that is as it must be: there, or not.
+    #[inline]
+    pub fn right_as(&mut self, is_there: bool) {
+        self.records += 1;
+        self.absent += u64::from(!is_there);
     }
 
     /// Counts one more that is not.
@@ -247,6 +265,7 @@ impl Verdict {
     pub fn add(&mut self, other: Self) {
         self.records += other.records;
         self.wrong += other.wrong;
+        self.absent += other.absent;
         let room = EXAMPLES_MAX.saturating_sub(self.examples.len());
         self.examples.extend(other.examples.into_iter().take(room));
     }
@@ -290,10 +309,22 @@ pub struct Foreign {
 }
 
 impl Round {
-    /// Operations per second.
+    /// Operations that a lost connection cut ([`CUT`]). Some of them were done and some were not,
+    /// and none was done at the target's pace.
+    pub fn cut(&self) -> u64 {
+        let cut = self.classes.iter().filter(|class| class.name == CUT);
+        cut.flat_map(|class| &class.latencies).fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Operations that no lost connection cut.
+    pub fn done(&self) -> u64 {
+        self.ops.saturating_sub(self.cut())
+    }
+
+    /// Operations per second, without those that were cut.
     pub fn rate(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
-        let (ops, ns) = (self.ops as f64, self.wall_ns.max(1) as f64);
+        let (ops, ns) = (self.done() as f64, self.wall_ns.max(1) as f64);
         ops * 1e9 / ns
     }
 

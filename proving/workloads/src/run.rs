@@ -166,7 +166,10 @@ impl Desk<'_> {
             out.push(format!("{clients} clients share {} processors", machine.cores));
         }
         if !machine.governor.starts_with("performance") {
-            out.push(format!("frequency governor: {}", machine.governor));
+            out.push(format!(
+                "processors may change their clock meanwhile (frequency governor: {})",
+                machine.governor
+            ));
         }
         if let Some(name) = &self.options.kill {
             out.push(format!(
@@ -175,7 +178,7 @@ impl Desk<'_> {
             ));
         }
         if let Some(fault) = self.options.fault {
-            out.push(format!("a fault was planted on purpose: {fault:?}"));
+            out.push(format!("a fault was planted on purpose: {fault}"));
         }
         out
     }
@@ -276,6 +279,7 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         fault: options.fault,
         round_time_s: options.round_time,
         ramp_p99_ns: options.ramp,
+        is_unsettled: options.no_settle,
     }
 }
 

@@ -134,15 +134,15 @@ pub trait Workload: fmt::Debug {
     /// comes with zeros.
     ///
     /// # Errors
-    /// What the store said, or `Damaged` if it answered what it must not. After an error of the
-    /// store, [`Workload::settle`] is called before the next step.
+    /// What the store said, or a [`wrong_answer`]. After an error of the store,
+    /// [`Workload::settle`] is called before the next step.
     fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()>;
 
     /// After a lost connection: looks at the records whose operations were not answered, and takes
     /// up in the model what became of them. Each must be as before or as after.
     ///
     /// # Errors
-    /// What the store said; `Damaged` if a record is neither.
+    /// What the store said; a [`wrong_answer`] if a record is neither.
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()>;
 
     /// Compares every record of this client with the model.
@@ -153,6 +153,16 @@ pub trait Workload: fmt::Debug {
 
     /// Figures of what was generated beside what they must be.
     fn checks(&self) -> Vec<Check>;
+}
+
+/// How the text of a [`wrong_answer`] begins.
+pub const ANSWERED_WRONGLY: &str = "the target answered wrongly";
+
+/// What a target answered is not what it must be. It is not `Damaged`: that speaks of a region of
+/// ours and tells what to do about it, and the target may be any store.
+#[cold]
+pub fn wrong_answer(what: impl fmt::Display) -> Error {
+    Error::Backend { detail: format!("{ANSWERED_WRONGLY}: {what}") }
 }
 
 /// Every workload.

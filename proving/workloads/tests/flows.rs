@@ -131,15 +131,18 @@ fn a_region_holds_what_the_model_says() {
                 run(workload.as_mut(), connection, 3000, depth);
             }
         }
+        let mut there = 0;
         for (workload, connection) in &mut sides {
             let mut compared = 0;
             let verdict = workload.verify(connection, &mut |more| compared += more).unwrap();
             assert_eq!(verdict.wrong, 0, "{name}: {:?}", verdict.examples);
             assert!(verdict.records >= 300 && compared > 0, "{name}: {verdict:?}");
+            there += verdict.records - verdict.absent;
         }
         let bound = blueprint.size(parameters).0;
         let tables = blueprint.schema(parameters).tables;
         let held: u64 = tables.iter().map(|table| store.count(table.name)).sum();
+        assert_eq!(there, held, "{name}: compared records that are there, and held ones");
         assert!(held <= bound, "{name}: {held} records, and room was asked for {bound}");
     });
 }

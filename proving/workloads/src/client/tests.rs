@@ -142,11 +142,18 @@ struct Stage {
 
 impl Stage {
     fn new(workload: &str, records: u64) -> Self {
+        let mut stage = Self::unloaded(workload, None, records);
+        stage.client.load(&mut Vec::new()).unwrap();
+        stage
+    }
+
+    /// The same with no record yet, in this variant or the first.
+    fn unloaded(workload: &str, variant: Option<&str>, records: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("region");
         drop(Region::create(&path, &CreateOptions::default()).unwrap());
         let blueprint = workloads::named(workload).unwrap();
-        let variant = blueprint.variants().first().unwrap().0.to_owned();
+        let variant = variant.unwrap_or(blueprint.variants().first().unwrap().0).to_owned();
         let parameters = Parameters { records, variant, spread: Spread::Uniform, seed: 5 };
         let frail =
             Frail { path: path.display().to_string(), left: Rc::default(), answers: Rc::default() };
@@ -165,7 +172,7 @@ impl Stage {
             reconnects: 1,
             fault: None,
         };
-        let mut client = Client {
+        let client = Client {
             plan,
             target: Box::new(target),
             blueprint,
@@ -173,8 +180,8 @@ impl Stage {
             workload: generator,
             clock: Clock::new(),
             reconnects: 0,
+            progress_ns: PROGRESS_NS,
         };
-        client.load(&mut Vec::new()).unwrap();
         Self { _folder: folder, client, frail }
     }
 
@@ -243,6 +250,37 @@ fn a_planted_fault_is_still_there_after_a_reconnect() {
     assert!(verdict.wrong > 0, "the fault went with the connection");
 }
 
+/// What a target answers is told when it is time, whatever a workload does together.
+#[test]
+fn a_slow_target_is_told_of_at_each_of_its_answers() {
+    const RECORDS: u64 = 150;
+    for (workload, variant) in
+        [("ue-signalling", "tagged"), ("ue-signalling", "full"), ("sgw-session", "keyed")]
+    {
+        let mut stage = Stage::unloaded(workload, Some(variant), RECORDS);
+        // As if each answer took longer than what lies between two words.
+        stage.client.progress_ns = 0;
+        for (what, work) in [("load", Client::load as Work), ("verify", Client::verify)] {
+            let mut output = Vec::new();
+            work(&mut stage.client, &mut output).unwrap();
+            let words = progress(&output);
+            let answers = words.iter().filter(|more| **more == 0).count() as u64;
+            let records: u64 = words.iter().sum();
+            assert!(records > 0 && answers >= records, "{workload}, {what}: {answers} words");
+        }
+    }
+}
+
+type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;
+
+/// What words about progress told.
+fn progress(mut output: &[u8]) -> Vec<u64> {
+    let words = std::iter::from_fn(|| hear(&mut output).unwrap());
+    words
+        .filter_map(|said| if let Said::Progress(more, _) = said { Some(more) } else { None })
+        .collect()
+}
+
 /// Three quarters of such a turn are spun.
 #[test]
 fn the_wait_for_intended_starts_is_no_time_of_operations() {
@@ -261,6 +299,17 @@ fn first_words(cpu: Option<usize>) -> Vec<Said> {
     serve(input.as_slice(), &mut output).unwrap();
     let mut heard = output.as_slice();
     std::iter::from_fn(|| hear(&mut heard).unwrap()).collect()
+}
+
+#[test]
+fn what_goes_wrong_is_told_once() {
+    let mut output = Vec::new();
+    serve(&b"{\"load\":1}\n"[..], &mut output).unwrap();
+    let told = hear(&mut output.as_slice()).unwrap();
+    assert!(matches!(told, Some(Said::Failed(_))), "{told:?}");
+    // Nobody listens: then it is the program's own error.
+    let nobody = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert!(serve(&b"{\"load\":1}\n"[..], nobody).is_err());
 }
 
 #[test]

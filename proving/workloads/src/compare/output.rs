@@ -4,10 +4,14 @@ use super::{Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::report::chart::colour;
 use nearstate_bench::report::{Bar, BarGroup, Block, Page};
-use nearstate_bench::table::{Align, Table, latency_text, printable, rate_text, ratio_text};
+use nearstate_bench::table::{
+    Align, Table, latency_text, printable, rate_text, ratio_text, wrapped,
+};
 use std::fmt::Write as _;
 
 const OBSTACLE: &str = "NOT COMPARABLE: the runs differ in what figures depend on";
+
+const SPREAD: &str = "least .. most";
 
 /// For a terminal.
 pub fn text(comparison: &Comparison<'_>) -> String {
@@ -15,14 +19,16 @@ pub fn text(comparison: &Comparison<'_>) -> String {
     if !comparison.obstacles.is_empty() {
         let _ = writeln!(out, "\n!!! {OBSTACLE}");
         for obstacle in &comparison.obstacles {
-            let _ = writeln!(out, "!!! {obstacle}");
+            out.push_str(&wrapped(obstacle, "!!! ", "!!!   "));
         }
     }
-    let _ = write!(out, "\n{}", table(comparison, |_| true).text());
-    let _ = writeln!(out, "\n{}", counted(comparison));
-    let _ = writeln!(out, "\n{}", how());
+    // The page has room for the least and the most of each.
+    let figures = table(comparison, |_| true).without(&[SPREAD]);
+    let _ = write!(out, "\n{}", figures.text());
+    let _ = write!(out, "\n{}", wrapped(&counted(comparison), "", ""));
+    let _ = write!(out, "\n{}", wrapped(&how(), "", ""));
     for note in &comparison.notes {
-        let _ = writeln!(out, "note: {note}");
+        out.push_str(&wrapped(note, "note: ", "  "));
     }
     for (place, run) in [("first", comparison.a), ("second", comparison.b)] {
         let _ = writeln!(out, "{place}: {}", run.command);
@@ -72,10 +78,10 @@ fn title(comparison: &Comparison<'_>) -> String {
 
 fn how() -> String {
     format!(
-        "Medians of the rounds and their least and most. With four rounds and more of each run, \
-         Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; with two or \
-         three, the 95 % confidence intervals of the means (Student's t) must not overlap; one \
-         round decides nothing. Below {:.0} % a difference is called none.",
+        "Medians of the rounds; the ratio is the second's to the first's. With four rounds and \
+         more of each run, Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; \
+         with two or three, the 95 % confidence intervals of the means (Student's t) must not \
+         overlap; one round decides nothing. Below {:.0} % a difference is called none.",
         100.0 * (RATIO_MIN - 1.0)
     )
 }
@@ -100,10 +106,10 @@ fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> Table {
         ("class", Align::Left),
         ("figure", Align::Left),
         ("first", Align::Right),
-        ("spread", Align::Right),
+        (SPREAD, Align::Right),
         ("second", Align::Right),
-        ("spread", Align::Right),
-        ("second : first", Align::Right),
+        (SPREAD, Align::Right),
+        ("ratio", Align::Right),
         ("verdict", Align::Left),
     ]);
     let (mut target, mut class) = ("", "");
@@ -159,7 +165,8 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
         Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
         Verdict::Undecided => "undecided: one round".to_owned(),
-        Verdict::NotComparable(why) => format!("not comparable: {why}"),
+        // Why stands among the obstacles and the notes.
+        Verdict::NotComparable(_) => "not comparable".to_owned(),
     }
 }
 
@@ -203,6 +210,7 @@ mod tests {
     use super::super::compare;
     use super::*;
     use crate::sample::run;
+    use nearstate_bench::table::WIDTH;
 
     #[test]
     fn figures_and_verdicts_appear_with_their_ground() {
@@ -216,7 +224,10 @@ mod tests {
             assert!(redis.contains(cell), "{cell} is not in {redis}");
         }
         assert!(text.contains("same (U test, p = 1.000)"));
-        assert!(text.contains("not comparable: invalid in the first run"));
+        assert!(text.contains("not comparable") && text.contains("is invalid in the first run"));
+        let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
+        assert_eq!(text.lines().find(is_wide), None, "{text}");
+        assert!(page(&compare(&a, &b)).html().contains(SPREAD));
         assert!(text.contains("Mann and Whitney's U test"));
     }
 

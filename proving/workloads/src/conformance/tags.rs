@@ -22,7 +22,8 @@ fn key_of(one: &mut dyn Connection, tag: Tag<'_>) -> Result<Option<Vec<u8>>> {
 
 pub(super) fn find(stand: &Stand<'_>) -> Held {
     let mut one = stand.connect()?;
-    let tags: [Tag<'_>; 3] = [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group")];
+    // Of a tag that is not unique a record may have several values.
+    let tags: [Tag<'_>; 4] = [(0, b"f-id"), (1, b"f alias\r\n"), (2, b"f-group"), (2, b"f-other")];
     must(found(&mut one, TAGGED, (0, b"f-id"))?.is_none(), || "before it is put".to_owned())?;
     put(one.as_mut(), b"f1", &tags, &[])?;
     put(one.as_mut(), b"f2", &[(0, b"f-id2"), (1, b"f-alias2"), (2, b"f-group")], &[])?;

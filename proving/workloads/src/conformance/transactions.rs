@@ -6,6 +6,7 @@ use super::{
 };
 use crate::access::{Access, Change, Connection, Entry};
 use crate::targets;
+use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 
 pub(super) fn whole(stand: &Stand<'_>) -> Held {
@@ -118,7 +119,7 @@ pub(super) fn instant(stand: &Stand<'_>) -> Held {
                 Ok(())
             })?;
             if sum != 2000 {
-                return Err(Error::Damaged { detail: format!("two records have {sum} of 2000") });
+                return Err(wrong_answer(format_args!("two records have {sum} of 2000")));
             }
         }
         Ok(())

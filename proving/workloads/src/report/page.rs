@@ -110,11 +110,20 @@ fn glance(all: &[Figures<'_>]) -> Vec<Block> {
     let groups = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
     vec![
         Block::Heading("At a glance".to_owned()),
-        Block::Text("Pale bars are of targets whose figures do not count.".to_owned()),
+        Block::Text(bars_note(all).to_owned()),
         Block::BarsApart(groups),
         Block::Text(format!("Operations per second: {}.", tables::rates_note(all))),
         Block::Table(tables::rates(all)),
     ]
+}
+
+fn bars_note(all: &[Figures<'_>]) -> &'static str {
+    let is_pale = drawn(all).any(|(_, figures)| !figures.counts());
+    if is_pale {
+        "Bars begin at nothing. Pale ones are of targets whose figures do not count."
+    } else {
+        "Bars begin at nothing. The target `null` has none: it is no store."
+    }
 }
 
 fn latency(all: &[Figures<'_>]) -> Vec<Block> {
@@ -318,11 +327,16 @@ fn trust(all: &[Figures<'_>]) -> Vec<Block> {
     if !examples.is_empty() {
         out.extend([Block::Subheading("Wrong records".to_owned()), Block::List(examples)]);
     }
+    let declined = tables::declined(all);
+    if !declined.is_empty() {
+        let title = Block::Subheading("What did not take part".to_owned());
+        out.extend([title, Block::List(declined)]);
+    }
     out.push(Block::Subheading("How each target does it".to_owned()));
     out.push(Block::Table(tables::ways(all)));
     let checks = tables::checks(all);
     if !checks.rows.is_empty() {
-        out.push(Block::Subheading("The generator, beside what it must draw".to_owned()));
+        out.push(Block::Subheading(tables::CHECKS_TITLE.to_owned()));
         out.push(Block::Table(checks));
     }
     out
@@ -345,8 +359,8 @@ fn foreign(run: &Run) -> Vec<Block> {
 fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
     let mut machine = run.machine.clone();
     machine.push(("noise before the run".to_owned(), words::noise(&run.noise)));
-    machine.push(("began".to_owned(), format!("{} s after 1970-01-01 UTC", run.began_s)));
-    let versions = all.iter().map(|f| (f.target.name.clone(), f.target.version.clone()));
+    machine.push(("began".to_owned(), words::began(run.began_s)));
+    let versions = all.iter().map(|f| (f.target.name.clone(), words::about(f.target)));
     vec![
         Block::Heading("How it was measured".to_owned()),
         Block::Code(run.command.clone()),
@@ -394,6 +408,7 @@ mod tests {
         // Two distributions; a histogram and two courses for each of four targets; two curves.
         assert_eq!(html.matches("<svg").count(), 2 + 4 * 3 + 2);
         assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
+        assert!(html.contains("region 1.2; after loading: 2 MiB pages after collapse()"));
         assert!(html.contains("◆</b>null") && html.contains("▲</b>geode (INVALID)"));
     }
 

@@ -41,11 +41,13 @@ fn target(figures: &Figures<'_>, first: Option<f64>) -> Value {
     json!({
         "name": target.name,
         "version": target.version,
+        "settled": target.settled,
         "ways": target.ways,
         "declined": target.declined,
         "invalid": figures.troubles(),
         "counts": figures.counts(),
         "operations": figures.ops,
+        "operations_cut": figures.cut,
         "unsuccessful": figures.unsuccessful,
         "ops_per_s": rates.map(spread),
         "ratio_to_first": rates.zip(first).map(|(rates, first)| rates.median() / first),

@@ -1,11 +1,11 @@
 //! The tables, for a terminal and for the page.
 
-use crate::figures::{self, Class, Cost, Figures, PERCENTILES, as_f64, reference};
-use crate::result::{Check, Run, TargetResult};
+use crate::figures::{self, Class, Cost, Figures, NULL, PERCENTILES, as_f64, reference};
+use crate::result::{CUT, Check, Run, TargetResult, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::machine::bytes_text;
 use nearstate_bench::stat::Latencies;
-use nearstate_bench::table::{Align, Table, latency_text, rate_text, ratio_text};
+use nearstate_bench::table::{Align, Table, count_text, latency_text, rate_text, ratio_text};
 
 /// Where there is no figure.
 pub(super) const NONE: &str = "-";
@@ -17,11 +17,12 @@ pub(super) const FOREIGN_TITLE: &str =
 /// A target's name, with a word where its figures do not count.
 pub(super) fn name(figures: &Figures<'_>) -> String {
     let name = &figures.target.name;
-    match (&figures.target.declined, figures.counts()) {
-        (Some(_), _) => format!("{name} (declined)"),
-        (None, false) => format!("{name} (INVALID)"),
-        (None, true) => name.clone(),
-    }
+    if figures.counts() { name.clone() } else { format!("{name} (INVALID)") }
+}
+
+/// Those that took part: of the others there is nothing but why.
+fn measured<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = &'f Figures<'r>> {
+    all.iter().filter(|figures| figures.target.declined.is_none())
 }
 
 /// What the columns of [`rates`] are.
@@ -29,8 +30,8 @@ pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
     match all.iter().map(|figures| figures.rates.count()).max().unwrap_or(0) {
         0 | 1 => "one round, so nothing is known about the spread".to_owned(),
         rounds => format!(
-            "median, least and most of {rounds} rounds, and the 95 % confidence interval of their \
-             mean (Student's t)"
+            "median, least and most of {rounds} rounds, and the interval in which their mean is \
+             with 95 % confidence (Student's t)"
         ),
     }
 }
@@ -44,11 +45,11 @@ pub(super) fn rates(all: &[Figures<'_>]) -> Table {
         ("op/s", Align::Right),
         ("least", Align::Right),
         ("most", Align::Right),
-        ("95 % of the mean", Align::Right),
+        ("interval of the mean", Align::Right),
         ("rounds", Align::Right),
         (&versus, Align::Right),
     ]);
-    for figures in all {
+    for figures in measured(all) {
         let rates = &figures.rates;
         let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
         let ratio = first.map(|first| rates.median() / first.rates.median());
@@ -102,8 +103,8 @@ fn percentile_cells(latencies: &Latencies) -> Vec<String> {
 /// Percentiles of every target.
 pub(super) fn latencies(all: &[Figures<'_>]) -> Table {
     let mut table = percentile_table(&[("target", Align::Left), ("operations", Align::Right)]);
-    for figures in all {
-        let mut cells = vec![name(figures), figures.latencies.count().to_string()];
+    for figures in measured(all) {
+        let mut cells = vec![name(figures), count_text(figures.latencies.count())];
         cells.extend(percentile_cells(&figures.latencies));
         table.row(cells);
     }
@@ -122,8 +123,10 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
     let mut row = |class: &Class| {
         let count = class.latencies.count();
         let share = 100.0 * as_f64(count) / as_f64(all);
-        let mut cells = vec![class.name.clone(), count.to_string(), format!("{share:.2} %")];
-        cells.push(rate_text(class.rates.median()));
+        let mut cells = vec![class.name.clone(), count_text(count), format!("{share:.2} %")];
+        // What a reconnect cut has no pace of its own.
+        let is_cut = class.name == CUT;
+        cells.push(if is_cut { NONE.to_owned() } else { rate_text(class.rates.median()) });
         cells.extend(percentile_cells(&class.latencies));
         table.row(cells);
     };
@@ -132,20 +135,25 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
     table
 }
 
+/// What stands above [`costs`].
+pub(super) const COSTS_TITLE: &str = "What it costs: processor time, and bytes of keys and parts, \
+                                      of each operation; memory, in all and of a record; records \
+                                      loaded";
+
 /// Processor time, bytes and memory of every target.
 pub(super) fn costs(all: &[Figures<'_>]) -> Table {
     let mut table = Table::new(&[
         ("target", Align::Left),
         ("client CPU", Align::Right),
         ("server CPU", Align::Right),
-        ("bytes out", Align::Right),
-        ("bytes in", Align::Right),
+        ("sent", Align::Right),
+        ("received", Align::Right),
         ("memory", Align::Right),
-        ("of a record", Align::Right),
-        ("records loaded", Align::Right),
+        ("a record", Align::Right),
+        ("loading", Align::Right),
     ]);
     let none = || NONE.to_owned();
-    for figures in all {
+    for figures in measured(all) {
         let cost = |text: &dyn Fn(Cost) -> String| figures.cost.map_or_else(none, text);
         table.row(vec![
             name(figures),
@@ -169,64 +177,92 @@ fn loading_text(target: &TargetResult) -> String {
     }
 }
 
-/// What was verified of every target, and what came of it.
+/// What was verified of every target, and what came of it. Columns of what did not happen to any of
+/// them are left out.
 pub(super) fn trust(all: &[Figures<'_>]) -> Table {
     let mut table = Table::new(&[
         ("target", Align::Left),
         ("records verified", Align::Right),
         ("wrong", Align::Right),
-        ("operations without effect", Align::Right),
-        ("reconnects", Align::Right),
+        (NO_EFFECT, Align::Right),
+        (RECONNECTS, Align::Right),
+        (CUT_BY_THEM, Align::Right),
         ("outcome", Align::Left),
     ]);
     for figures in all {
         let target = figures.target;
         let (records, wrong) = target.verdict.as_ref().map_or_else(
             || (NONE.to_owned(), NONE.to_owned()),
-            |verdict| (verdict.records.to_string(), verdict.wrong.to_string()),
+            |verdict| (verified_text(verdict), count_text(verdict.wrong)),
         );
         table.row(vec![
             target.name.clone(),
             records,
             wrong,
             unsuccessful_text(figures),
-            target.reconnects.to_string(),
-            outcome(figures),
+            count_text(target.reconnects),
+            count_text(figures.cut),
+            outcome(figures).to_owned(),
         ]);
     }
-    table
+    let is_any = |of: fn(&Figures<'_>) -> u64| all.iter().any(|figures| of(figures) > 0);
+    let columns = [
+        (NO_EFFECT, is_any(|figures| figures.unsuccessful)),
+        (RECONNECTS, is_any(|figures| figures.target.reconnects)),
+        (CUT_BY_THEM, is_any(|figures| figures.cut)),
+    ];
+    let empty = columns.into_iter().filter(|(_, is_any)| !is_any).map(|(name, _)| name);
+    table.without(&empty.collect::<Vec<_>>())
+}
+
+const NO_EFFECT: &str = "without effect";
+const RECONNECTS: &str = "reconnects";
+const CUT_BY_THEM: &str = "cut by them";
+
+/// Records that are there, and those that must not be and are not.
+fn verified_text(verdict: &Verdict) -> String {
+    let there = count_text(verdict.records.saturating_sub(verdict.absent));
+    match verdict.absent {
+        0 => there,
+        absent => format!("{there} + {} absent", count_text(absent)),
+    }
 }
 
 fn unsuccessful_text(figures: &Figures<'_>) -> String {
     match (figures.unsuccessful, figures.ops) {
         (_, 0) => NONE.to_owned(),
         (0, _) => "0".to_owned(),
-        (some, ops) => format!("{some} ({:.2} %)", 100.0 * as_f64(some) / as_f64(ops)),
+        (some, ops) => {
+            format!("{} ({:.1} %)", count_text(some), 100.0 * as_f64(some) / as_f64(ops))
+        }
     }
 }
 
-fn outcome(figures: &Figures<'_>) -> String {
+fn outcome(figures: &Figures<'_>) -> &'static str {
     let target = figures.target;
-    if let Some(why) = &target.declined {
-        return format!("declined: {}", shortened(why));
+    if target.declined.is_some() {
+        return "declined";
     }
-    match figures.troubles().first() {
-        Some(why) => format!("INVALID: {}", shortened(why)),
-        None if figures.ops == 0 => "not measured".to_owned(),
-        None if target.verdict.is_none() => "not verified".to_owned(),
-        None => "counts".to_owned(),
+    match target.verdict {
+        _ if !figures.counts() => "INVALID",
+        _ if figures.ops == 0 => "not measured",
+        None if target.name == NULL => "keeps nothing",
+        None => "not verified",
+        Some(_) => "valid",
     }
 }
 
-/// Characters of a reason in a cell: the whole of it stands among the alarms.
-const REASON_CHARS: usize = 72;
-
-fn shortened(reason: &str) -> String {
-    match reason.char_indices().nth(REASON_CHARS) {
-        Some((end, _)) => format!("{} ..", reason.get(..end).unwrap_or_default()),
-        None => reason.to_owned(),
-    }
+/// Why targets did not take part.
+pub(super) fn declined(all: &[Figures<'_>]) -> Vec<String> {
+    let each = all.iter().filter_map(|figures| {
+        let why = figures.target.declined.as_ref()?;
+        Some(format!("{} declined: {why}", figures.target.name))
+    });
+    each.collect()
 }
+
+/// What stands above [`checks`].
+pub(super) const CHECKS_TITLE: &str = "What the generator drew, beside what its source says";
 
 /// The generator's figures: all of the first target, and of the others what is off. They draw the
 /// same, so that more would be repetition.
@@ -269,13 +305,17 @@ fn check_cells(target: &str, check: &Check) -> Vec<String> {
         number_text(check.expected),
         number_text(check.found),
         number_text(check.tolerance),
-        format!("{:.0}", check.weight),
+        count_text(crate::chance::whole(check.weight)),
         verdict.to_owned(),
     ]
 }
 
 fn number_text(number: f64) -> String {
-    if number.abs() < 1e6 { format!("{number:.4}") } else { format!("{number:.3e}") }
+    match number.abs() {
+        size if size < 10.0 => format!("{number:.4}"),
+        size if size < 1e6 => format!("{number:.2}"),
+        _ => format!("{number:.3e}"),
+    }
 }
 
 /// The curve of every target.

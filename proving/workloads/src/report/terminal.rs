@@ -3,47 +3,51 @@
 use super::{tables, words};
 use crate::figures::{self, Figures};
 use crate::result::Run;
-use nearstate_bench::table::{Table, printable};
+use nearstate_bench::table::{Table, printable, wrapped};
 use std::fmt::Write as _;
 
 /// The whole run for a terminal.
 pub fn text(run: &Run) -> String {
     let all = figures::of(run);
-    let mut out = format!("\n{}\n{}\n", words::heading(run), words::drive(run));
+    let mut out = String::from("\n");
+    out.push_str(&wrapped(&words::heading(run), "", "  "));
+    out.push_str(&wrapped(&words::drive(run), "", "  "));
     out.push_str(&alarm(run, &all));
     let rates_title =
         format!("Operations per second, all clients together: {}", tables::rates_note(&all));
     for (title, table) in [
         (rates_title.as_str(), tables::rates(&all)),
         ("Latency of one operation, all rounds", tables::latencies(&all)),
-        ("What one operation costs", tables::costs(&all)),
+        (tables::COSTS_TITLE, tables::costs(&all)),
         ("Whether the figures count", tables::trust(&all)),
-        ("The generator, beside what it must draw", tables::checks(&all)),
+        (tables::CHECKS_TITLE, tables::checks(&all)),
         ("Rate against latency (open loop, from the intended start)", tables::ramp(&all)),
-        (tables::FOREIGN_TITLE, tables::foreign(run)),
     ] {
         section(&mut out, title, &table);
     }
+    out.push_str(&foreign(run));
     out.push_str(&notes(run, &all));
     // Who only sees the end must see it as well.
     out.push_str(&alarm(run, &all));
     printable(&out)
 }
 
-/// The latencies of each class of operations, for a terminal.
+/// The latencies of each class of operations, for a terminal; the page has more columns.
 pub fn classes(run: &Run) -> String {
     let mut out = String::new();
     for figures in figures::of(run).iter().filter(|figures| figures.ops > 0) {
         let title = format!("{} by class of operations", figures.target.name);
-        section(&mut out, &title, &tables::classes_of(figures));
+        let table = tables::classes_of(figures).without(&["op/s", "p99.99"]);
+        section(&mut out, &title, &table);
     }
     printable(&out)
 }
 
 fn section(out: &mut String, title: &str, table: &Table) {
     if !table.rows.is_empty() {
+        let title = wrapped(title, "", "  ");
         // Writing to a string cannot fail.
-        let _ = write!(out, "\n{title}\n{}", table.text());
+        let _ = write!(out, "\n{title}{}", table.text());
     }
 }
 
@@ -55,7 +59,7 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
         let bar = "!".repeat(invalid.len() + 8);
         let _ = write!(out, "\n{bar}\n!!! {invalid} !!!\n{bar}\n");
         for line in alarms {
-            let _ = writeln!(out, "!!! {line}");
+            out.push_str(&wrapped(&line, "!!! ", "!!!   "));
         }
     }
     if run.is_partial {
@@ -64,24 +68,51 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
     out
 }
 
-fn notes(run: &Run, all: &[Figures<'_>]) -> String {
-    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, f.target.version));
-    let mut machine: Vec<String> = run.machine.iter().map(|(n, v)| format!("{n}: {v}")).collect();
-    machine.push(format!("noise: {}", words::noise(&run.noise)));
+/// What papers measured, by their sources: their words are too long for a table.
+fn foreign(run: &Run) -> String {
     let mut out = String::new();
-    for (title, lines) in [
-        ("What stands in for what a target lacks", words::emulations(all)),
-        ("Targets", versions.collect()),
-        ("Machine", machine),
-        ("Keep in mind", words::caveats(run, all)),
-        ("Source of the workload", vec![run.workload.source.clone()]),
-        ("Command", vec![run.command.clone()]),
-    ] {
-        if !lines.is_empty() {
-            let _ = writeln!(out, "\n{title}\n  {}", lines.join("\n  "));
+    let mut before = "";
+    for figure in &run.workload.foreign {
+        if out.is_empty() {
+            let _ = writeln!(out, "\n{}", tables::FOREIGN_TITLE);
         }
+        if figure.source != before {
+            out.push_str(&wrapped(&figure.source, "  ", "    "));
+        }
+        before = &figure.source;
+        let line = format!("{}: {}", figure.what, figure.figure);
+        out.push_str(&wrapped(&line, "    ", "      "));
     }
     out
+}
+
+fn notes(run: &Run, all: &[Figures<'_>]) -> String {
+    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, words::about(f.target)));
+    let mut out = String::new();
+    for (title, lines) in [
+        ("What did not take part", tables::declined(all)),
+        ("What stands in for what a target lacks", words::emulations(all)),
+        ("Targets", versions.collect()),
+        ("Machine", machine(run)),
+        ("Keep in mind", words::caveats(run, all)),
+        ("Source of the workload", vec![run.workload.source.clone()]),
+    ] {
+        if !lines.is_empty() {
+            let _ = writeln!(out, "\n{title}");
+            for line in lines {
+                out.push_str(&wrapped(&line, "  ", "    "));
+            }
+        }
+    }
+    // In one piece, for whoever copies it.
+    let _ = writeln!(out, "\nCommand\n  {}", run.command);
+    out
+}
+
+fn machine(run: &Run) -> Vec<String> {
+    let known = run.machine.iter().map(|(name, value)| format!("{name}: {value}"));
+    let noise = format!("noise before the run: {}", words::noise(&run.noise));
+    known.chain([noise, format!("began: {}", words::began(run.began_s))]).collect()
 }
 
 #[cfg(test)]
@@ -90,11 +121,58 @@ mod tests {
     use super::*;
     use crate::result::{CUT, Check, ClassResult};
     use crate::sample::run;
+    use crate::workloads;
+    use nearstate_bench::table::WIDTH;
 
     fn row<'t>(text: &'t str, title: &str, target: &str) -> &'t str {
         let section = text.split_once(title).expect(title).1;
         let is_it = |line: &&str| line.starts_with(target);
         section.lines().find(is_it).expect("the target stands below the title")
+    }
+
+    /// Without the breaks of lines.
+    fn flat(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whatever workload, with the longest names of targets that did not count.
+    #[test]
+    fn nothing_but_the_command_is_wider_than_a_terminal() {
+        for blueprint in workloads::all() {
+            let mut run = run();
+            (run.workload.name, run.workload.title) =
+                (blueprint.name().to_owned(), blueprint.title().to_owned());
+            run.workload.source = blueprint.source().to_owned();
+            run.workload.foreign = blueprint.foreign();
+            run.caveats = blueprint.caveats(&run.workload.parameters);
+            let name = blueprint.classes(&run.workload.parameters).iter().max_by_key(|c| c.len());
+            for (target, name_of) in run.targets.iter_mut().zip(["valkey-unix", "redis-unix"]) {
+                name_of.clone_into(&mut target.name);
+                target.settled = Some("2 MiB pages after collapse()".to_owned());
+                target.invalid = vec!["a reason with so many words ".repeat(20)];
+                (target.reconnects, target.memory_bytes) = (12_345, Some(1000 << 20));
+                for round in &mut target.rounds {
+                    (*name.unwrap()).clone_into(&mut round.classes[0].name);
+                    round.unsuccessful = round.ops / 3;
+                    let latencies = vec![(2_000_000_000, 3)];
+                    round.classes.push(ClassResult { name: CUT.to_owned(), latencies });
+                }
+            }
+            let all = text(&run) + &classes(&run);
+            let wide = all.lines().find(|line| line.chars().count() > WIDTH);
+            assert_eq!(wide, None, "{}: {all}", blueprint.name());
+        }
+    }
+
+    #[test]
+    fn columns_of_what_did_not_happen_are_left_out() {
+        let mut run = run();
+        let trust = |run: &Run| row(&text(run), "Whether the figures", "target").to_owned();
+        assert!(trust(&run).contains("reconnects") && !trust(&run).contains("without effect"));
+        run.targets[1].reconnects = 0;
+        run.targets[0].rounds[0].unsuccessful = 7;
+        assert!(!trust(&run).contains("reconnects") && trust(&run).contains("without effect"));
+        assert!(flat(&text(&run)).contains("operations without effect are no errors"));
     }
 
     #[test]
@@ -113,11 +191,11 @@ mod tests {
     fn latencies_and_costs_are_told_with_their_units() {
         let text = text(&run());
         let region = row(&text, "Latency of one", "region");
-        assert!(region.contains("100000") && region.contains("us"), "{region}");
+        assert!(region.contains("100,000") && region.contains("us"), "{region}");
         for name in ["p50", "p90", "p99", "p99.9", "p99.99", "max"] {
             assert!(row(&text, "Latency of one", "target").contains(name));
         }
-        let redis = row(&text, "What one operation costs", "redis");
+        let redis = row(&text, "What it costs", "redis");
         for cell in ["480 ns", "200 B", "900 B", "9.8 MiB", "1024 B"] {
             assert!(redis.contains(cell), "{cell} is not in {redis}");
         }
@@ -150,10 +228,10 @@ mod tests {
     #[test]
     fn who_declined_says_why_and_has_no_figures() {
         let text = text(&run());
-        let trust = row(&text, "Whether the figures", "memcached");
-        assert!(trust.contains("declined: it has no unique tag"), "{trust}");
-        let rates = row(&text, "Operations per second", "memcached");
-        assert!(rates.contains("(declined)") && !rates.contains("NaN"), "{rates}");
+        assert!(row(&text, "Whether the figures", "memcached").contains("declined"));
+        assert!(text.contains("\n  memcached declined: it has no unique tag\n"), "{text}");
+        let figures = text.split_once("Whether the figures").unwrap().0;
+        assert!(!figures.contains("memcached"), "{figures}");
     }
 
     #[test]
@@ -168,9 +246,9 @@ mod tests {
         };
         run.targets[1].checks.push(off);
         let text = text(&run);
-        let redis = row(&text, "The generator, beside", "redis");
+        let redis = row(&text, "What the generator drew", "redis");
         assert!(redis.contains("share of attaches") && redis.contains("OFF"), "{redis}");
-        assert!(row(&text, "The generator, beside", "null").contains("all 1 like these"));
+        assert!(row(&text, "What the generator drew", "null").contains("all 1 like these"));
         assert!(text.contains("redis (INVALID)"));
         assert!(text.contains("!!! redis: the generator was off: share of attaches"));
     }
@@ -186,16 +264,18 @@ mod tests {
 
     #[test]
     fn papers_emulations_machine_noise_and_caveats_are_there() {
-        let text = text(&run());
+        let text = flat(&text(&run()));
         for line in [
             "The papers' own figures: from their machines, not measured here",
             "1.4 ms",
             "redis, unique tag: emulated: as redis has it",
             "processor: Example 3000",
-            "fixed work done 25000 times took 18.0 us (median), 19.5 us (p99), 210 us (longest)",
+            "fixed work, done 25,000 times, took 18.0 us (median), 19.5 us (p99), 210 us (longest)",
             "clients and servers share two processors",
             "take 10.0 % of the time of an operation on the fastest target (region)",
-            "p99.99 rests on 4 of 40000 operations",
+            "p99.99 rests on 4 of 40,000 operations",
+            "noise before the run: fixed work",
+            "began: 2023-11-14 22:13 UTC",
             "nearstate bench run ue-signalling --targets",
         ] {
             assert!(text.contains(line), "{line:?} is not in {text}");
@@ -209,7 +289,7 @@ mod tests {
         run.drive.kill = Some("node".to_owned());
         run.drive.round_time_s = Some(2.5);
         let text = text(&run);
-        let line = text.lines().nth(2).unwrap();
+        let line = flat(text.split("\n\n").next().unwrap());
         for words in [
             "; rounds of 2.5 s at the most",
             "; then a ramp at equal distances, for a p99 below 1.00 ms",
@@ -221,12 +301,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_done_after_loading_is_told_beside_the_version_and_to_be_kept_in_mind() {
+        let mut run = run();
+        let (targets, settled) = (&mut run.targets, Some("2 MiB pages after collapse()"));
+        targets[1].settled = settled.map(str::to_owned);
+        let told = flat(&text(&run));
+        assert!(told.contains("region: region 1.2; after loading: 2 MiB pages"), "{told}");
+        let mind = told.split_once("Keep in mind").unwrap().1;
+        assert!(mind.contains("done after loading to region, redis, as makers advise: 2 MiB"));
+        run.drive.is_unsettled = true;
+        run.targets.iter_mut().for_each(|target| target.settled = None);
+        let told = flat(&text(&run));
+        assert!(!told.contains("after loading: ") && told.contains("; targets left as they were"));
+        let mind = told.split_once("Keep in mind").unwrap().1;
+        assert!(mind.contains("targets were left as they were loaded (--no-settle)"), "{mind}");
+    }
+
+    #[test]
     fn what_a_reconnect_cut_is_said() {
         let mut run = run();
         let latencies = vec![(2_000_000_000, 3)];
         run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
         let line = "redis: 3 operations were on their way when a connection was lost";
-        assert!(text(&run).contains(line));
+        let told = text(&run);
+        let words = flat(&told);
+        assert!(words.contains(line) && words.contains("none of them is in a rate"), "{told}");
+        let trust = row(&told, "Whether the figures", "redis");
+        assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
 

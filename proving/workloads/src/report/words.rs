@@ -6,8 +6,8 @@ use crate::chance::Spread;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
-use crate::result::{About, CUT, Drive, Noise, Run};
-use nearstate_bench::table::{latency_text, rate_text};
+use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
+use nearstate_bench::table::{count_text, latency_text, rate_text};
 use std::fmt::Write as _;
 
 /// What the end of the run was, if it was not the planned one.
@@ -23,33 +23,36 @@ const OPS_FOR_P9999: u64 = 100_000;
 /// What runs, in a line.
 pub(super) fn heading(run: &Run) -> String {
     let About { name, title, parameters, .. } = &run.workload;
-    let variant = match parameters.variant.as_str() {
-        "" => String::new(),
-        variant => format!(", variant {variant}"),
+    let name = match parameters.variant.as_str() {
+        "" => name.clone(),
+        variant => format!("{name}, variant {variant}"),
     };
     let spread = match parameters.spread {
         Spread::Uniform => "uniform",
         Spread::Zipfian => "zipfian",
     };
-    format!(
-        "{name}: {title}{variant}; {} records, {spread}, seed {}",
-        parameters.records, parameters.seed
-    )
+    let records = count_text(parameters.records);
+    format!("{title} ({name}); {records} records, {spread}, seed {}", parameters.seed)
 }
 
 /// How it was driven, in a line.
 pub(super) fn drive(run: &Run) -> String {
     let drive = &run.drive;
-    let plural = |count: usize, one: &str, many: &str| {
-        format!("{count} {}", if count == 1 { one } else { many })
+    let count = |count: usize| count_text(count as u64);
+    let plural = |many: usize| if many == 1 { "" } else { "s" };
+    let together = match drive.depth {
+        0 | 1 => "one operation at a time".to_owned(),
+        depth => format!("{} operations travelling together", count(depth)),
     };
     let mut out = format!(
-        "{}, {} travelling together; {} of {} operations a client after {} of warm-up",
-        plural(drive.clients, "client process", "client processes"),
-        plural(drive.depth, "operation", "operations"),
-        plural(drive.rounds, "round", "rounds"),
-        drive.ops,
-        drive.warm_up
+        "{} client process{}, {together}; {} round{} of {} operations for each client, after {} to \
+         warm up",
+        count(drive.clients),
+        if drive.clients == 1 { "" } else { "es" },
+        count(drive.rounds),
+        plural(drive.rounds),
+        count_text(drive.ops),
+        count_text(drive.warm_up)
     );
     // Writing to a string cannot fail.
     let _ = match (drive.rate, drive.think_us) {
@@ -66,11 +69,30 @@ pub(super) fn drive(run: &Run) -> String {
     }
     let _ = match &drive.pinning {
         Some((clients, servers)) => {
-            write!(out, "; clients on processors {clients:?}, servers on {servers:?}")
+            write!(out, "; clients on {}, servers on {}", processors(clients), processors(servers))
         }
         None => write!(out, "; no process is bound to a processor"),
     };
     out
+}
+
+fn processors(all: &[usize]) -> String {
+    let numbers: Vec<String> = all.iter().map(ToString::to_string).collect();
+    format!("processor{} {}", if all.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+/// When it began, on the calendar (H. Hinnant's `civil_from_days`).
+pub(super) fn began(began_s: u64) -> String {
+    // Days from the first of March of the year 0, which makes the leap day the last of its year.
+    let days = began_s / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (year, minutes) = (era * 400 + year + next, began_s % 86_400 / 60);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
 }
 
 const fn arrivals(arrivals: Arrivals) -> &'static str {
@@ -90,8 +112,9 @@ fn further(drive: &Drive) -> Vec<String> {
     let round = drive.round_time_s.map(|seconds| format!("rounds of {seconds} s at the most"));
     let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
     let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
-    let fault = drive.fault.map(|fault| format!("fault planted: {fault:?}"));
-    [round, ramp, layout, kill, fault].into_iter().flatten().collect()
+    let fault = drive.fault.map(|fault| format!("fault planted: {fault}"));
+    let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
+    [round, ramp, layout, kill, fault, unsettled].into_iter().flatten().collect()
 }
 
 /// What speaks against the whole run.
@@ -116,8 +139,8 @@ pub(super) fn noise(noise: &Noise) -> String {
     }
     let load = if noise.load.is_finite() { format!("{:.2}", noise.load) } else { NONE.to_owned() };
     format!(
-        "fixed work done {} times took {} (median), {} (p99), {} (longest); load average {load}",
-        noise.loops,
+        "fixed work, done {} times, took {} (median), {} (p99), {} (longest); load average {load}",
+        count_text(noise.loops),
         latency_text(as_f64(noise.p50_ns)),
         latency_text(as_f64(noise.p99_ns)),
         latency_text(as_f64(noise.max_ns)),
@@ -137,16 +160,57 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
             100.0 * share
         ));
     }
+    out.extend(settled(run, all));
     out.extend(all.iter().filter_map(cut));
+    if all.iter().any(|figures| figures.unsuccessful > 0) {
+        out.push(
+            "operations without effect are no errors: they found nothing to do, as the workload \
+             allows"
+                .to_owned(),
+        );
+    }
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
         out.push(format!(
-            "p99.99 rests on {:.0} of {few} operations where there are fewest: read it as an \
-             example",
-            (as_f64(few) / 1e4).max(1.0)
+            "p99.99 rests on {:.0} of {} operations where there are fewest: read it as an example",
+            (as_f64(few) / 1e4).max(1.0),
+            count_text(few)
         ));
     }
     out
+}
+
+/// What a target is, and what was done to it after it was loaded.
+pub(super) fn about(target: &TargetResult) -> String {
+    match &target.settled {
+        Some(settled) => format!("{}; after loading: {settled}", target.version),
+        None => target.version.clone(),
+    }
+}
+
+/// What was done to targets after loading: the same words once for all targets that they are for.
+fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    if run.drive.is_unsettled {
+        let all = "targets were left as they were loaded (--no-settle), also where their makers \
+                   advise something after a bulk load";
+        return vec![all.to_owned()];
+    }
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for target in all.iter().map(|figures| figures.target) {
+        let Some(settled) = target.settled.as_deref() else { continue };
+        match groups.iter_mut().find(|(words, _)| *words == settled) {
+            Some((_, names)) => names.push(&target.name),
+            None => groups.push((settled, vec![&target.name])),
+        }
+    }
+    let line = |(settled, names): (&str, Vec<&str>)| {
+        format!(
+            "done after loading to {}, as makers advise: {settled}; not done to others \
+             (--no-settle: to nobody)",
+            names.join(", ")
+        )
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// What a lost connection did to the latencies.
@@ -155,10 +219,10 @@ fn cut(figures: &Figures<'_>) -> Option<String> {
     Some(format!(
         "{}: {} operations were on their way when a connection was lost; they are a class of their \
          own ({CUT}), whatever they were, and took until it was back and known which of them had \
-         been done, {} at the most; all of them are in the rate, also those that had not been done \
-         and were given up",
+         been done, {} at the most; none of them is in a rate or a cost, whether it was done or \
+         given up",
         figures.target.name,
-        class.latencies.count(),
+        count_text(class.latencies.count()),
         latency_text(as_f64(class.latencies.max()))
     ))
 }
@@ -171,4 +235,19 @@ pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
         ways.map(|(ability, way)| format!("{}, {ability}: {way}", target.name))
     });
     each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_become_the_calendar_s_day_and_no_number_is_a_panic() {
+        assert_eq!(began(0), "1970-01-01 00:00 UTC");
+        assert_eq!(began(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(began(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(began(1_700_000_000), "2023-11-14 22:13 UTC");
+        assert_eq!(began(1_735_689_599), "2024-12-31 23:59 UTC");
+        assert!(began(u64::MAX).ends_with("UTC"));
+    }
 }

@@ -4,12 +4,12 @@ use super::ramp::{self, Step};
 use super::{Desk, memory_bytes, wished};
 use crate::herd::{Herd, Listener, STOPPED};
 use crate::processes;
-use crate::protocol::{Plan, Ran, Turn};
+use crate::protocol::{Plan, Ran, Turn, in_words};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::targets::{Database, Need, Target, Way};
 use crate::workloads::Wishes;
 use nearstate_bench::stat::Latencies;
-use nearstate_bench::table::{latency_text, rate_text};
+use nearstate_bench::table::{count_text, latency_text, rate_text};
 use nearstate_model::Result;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -43,6 +43,7 @@ impl<'a> Stand<'a> {
         let result = TargetResult {
             name: target.name().to_owned(),
             version: version.to_owned(),
+            settled: None,
             ways: ways_of(target.as_ref(), wishes, layout),
             declined: None,
             loaded: (0, 0),
@@ -68,7 +69,7 @@ impl<'a> Stand<'a> {
                 }
                 self.running = Some(running);
             }
-            Err(e) => self.result.invalid.push(format!("could not be started: {e}")),
+            Err(e) => self.result.invalid.push(format!("could not be started: {}", in_words(&e))),
         }
     }
 
@@ -103,8 +104,9 @@ impl<'a> Stand<'a> {
             Ok(()) => self.running = Some(running),
             Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => {
+                let e = in_words(&e);
                 let why = match running.database.alive() {
-                    Err(death) => format!("{what}: {e} ({death})"),
+                    Err(death) => format!("{what}: {e} ({})", in_words(&death)),
                     Ok(()) => format!("{what}: {e}"),
                 };
                 self.desk.display.say(&format!("  {}: INVALID, {why}", self.target.name()));
@@ -119,12 +121,12 @@ impl<'a> Stand<'a> {
             let (records, _) = stand.desk.blueprint.size(&stand.desk.parameters);
             let mut bar = Bar(stand.desk.display.begin(title, records));
             stand.result.loaded = running.herd.load(&mut bar)?;
-            if let Some(note) = running.database.settle()? {
-                stand.result.version = format!("{}; {note}", stand.result.version);
+            if !stand.desk.options.no_settle {
+                stand.result.settled = running.database.settle()?;
             }
             let (records, ns) = stand.result.loaded;
             let rate = rate_text(per_second(records, ns));
-            bar.0.finish_run(&format!("{records} records, {rate}/s"));
+            bar.0.finish_run(&format!("{} records, {rate}/s", count_text(records)));
             Ok(())
         });
     }
@@ -238,12 +240,17 @@ impl<'a> Stand<'a> {
             let mut bar = Bar(stand.desk.display.begin(title, records));
             stand.result.memory_bytes = memory_bytes(running.database.as_mut());
             let (verdict, checks) = running.herd.verify(&mut bar)?;
-            bar.0.finish_run(&format!("{} records, {} wrong", verdict.records, verdict.wrong));
+            bar.0.finish_run(&format!(
+                "{} records, {} wrong",
+                count_text(verdict.records),
+                count_text(verdict.wrong)
+            ));
             if verdict.wrong > 0 {
                 let examples = verdict.examples.join("; ");
                 let wrong = verdict.wrong;
                 stand.result.invalid.push(format!(
-                    "{wrong} records are not what was written and acknowledged: {examples}"
+                    "{wrong} records, or answers about them, are not what was written and \
+                     acknowledged: {examples}"
                 ));
             }
             for check in checks.iter().filter(|check| !check.holds()) {

@@ -9,7 +9,7 @@
 use super::contents::Contents;
 use super::outbox::{Outbox, Verb};
 use super::share::{Astray, Share};
-use super::{Parameters, Tally};
+use super::{Parameters, Tally, wrong_answer};
 use crate::access::{Connection, PARTS_MAX, Parts, Reply, Table, TableSchema};
 use crate::chance::draw;
 use crate::result::Verdict;
@@ -433,8 +433,8 @@ impl<F: Form, const P: usize> Stock<F, P> {
     /// After a lost connection: takes up those of the last writes that were done.
     ///
     /// # Errors
-    /// What the store said; `Damaged` if a record is neither as before nor as after, or if one
-    /// transaction was done in part.
+    /// What the store said; a [`wrong_answer`] if a record is neither as before nor as after, or if
+    /// one transaction was done in part.
     pub fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
         let flights = self.flying.iter();
         let done: Vec<bool> =
@@ -442,8 +442,8 @@ impl<F: Form, const P: usize> Stock<F, P> {
         let count = done.iter().filter(|is_done| **is_done).count();
         if self.is_one && count != 0 && count != done.len() {
             let all = done.len();
-            let detail = format!("{count} of {all} writes of one transaction were done");
-            return Err(Error::Damaged { detail });
+            let what = format_args!("{count} of {all} writes of one transaction were done");
+            return Err(wrong_answer(what));
         }
         for (flight, is_done) in self.flying.drain(..).zip(done) {
             if is_done && let Some(state) = self.states.get_mut(flight.slot) {
@@ -513,7 +513,7 @@ impl<F: Form, const P: usize> Stock<F, P> {
                 }
             }
             if is_right {
-                verdict.right();
+                verdict.right_as(state.is_there());
             } else {
                 verdict.wrong(|| rule.in_words("comparison", (*slot, state), false));
             }
@@ -570,7 +570,7 @@ impl<F: Form> Rule<F> {
             return Ok(false);
         }
         let words = self.in_words("lost connection", before, is_found);
-        Err(Error::Damaged { detail: format!("{words}: neither as before nor as after") })
+        Err(wrong_answer(format_args!("{words}: neither as before nor as after")))
     }
 
     #[cold]

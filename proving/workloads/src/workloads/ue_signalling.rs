@@ -12,7 +12,7 @@ mod travel;
 mod machine;
 mod model;
 
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, share};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, share, wrong_answer};
 use crate::access::{
     Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
@@ -22,7 +22,7 @@ use alone::Turn;
 use machine::Machine;
 use model::{Model, Ue};
 use names::{Names, is_named, named_share};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
 };
@@ -466,14 +466,12 @@ impl Workload for Client {
                     self.names.took(flight.ue, &after);
                 }
             } else if found.as_ref() != Some(&before) {
-                let ue = flight.ue;
-                return Err(Error::Damaged {
-                    detail: format!(
-                        "after a lost connection the context of {ue:?} is neither as before nor \
-                         as after its {}: an acknowledged procedure is lost",
-                        flight.procedure
-                    ),
-                });
+                return Err(wrong_answer(format_args!(
+                    "after a lost connection the context of {} is neither as before nor as after \
+                     its {}: an acknowledged procedure is lost",
+                    self.name_of(flight.ue),
+                    flight.procedure
+                )));
             }
             self.flights.pop();
         }

@@ -269,11 +269,32 @@ fn append_parts(document: &mut RawDocumentBuf, parts: &[Part<'_>]) -> Result<()>
     Ok(())
 }
 
-fn append_tags(document: &mut RawDocumentBuf, tags: &[Tag<'_>]) -> Result<()> {
-    for (tag, value) in tags {
-        document.append(tag_field(*tag)?, text_of(value));
+/// One value of a tag is a text, and several are an array of them: a field stands in a document
+/// once, and servers refuse it a second time or break the connection.
+fn append_tags<'t>(
+    document: &mut RawDocumentBuf,
+    tags: &(impl Iterator<Item = Tag<'t>> + Clone),
+) -> Result<()> {
+    for (place, (tag, value)) in tags.clone().enumerate() {
+        let same = || tags.clone().filter(|(other, _)| *other == tag);
+        if tags.clone().take(place).any(|(other, _)| other == tag) {
+            continue;
+        }
+        if same().count() == 1 {
+            document.append(tag_field(tag)?, text_of(value));
+            continue;
+        }
+        let mut values = RawArrayBuf::new();
+        same().for_each(|(_, value)| values.push(text_of(value)));
+        document.append(tag_field(tag)?, values);
     }
     Ok(())
+}
+
+/// Whether a tag has other values than before.
+fn differs(before: &[Tag<'_>], after: &[Tag<'_>], tag: usize) -> bool {
+    let of = |(other, _): &&Tag<'_>| *other == tag;
+    !before.iter().filter(of).eq(after.iter().filter(of))
 }
 
 /// A record in the place of one that is there, or a new one.
@@ -282,7 +303,7 @@ pub(super) fn put(entry: &Entry<'_>) -> Result<RawDocumentBuf> {
     let key = by_key(entry.key);
     let mut record = key.clone();
     append_parts(&mut record, entry.parts)?;
-    append_tags(&mut record, entry.tags)?;
+    append_tags(&mut record, &entry.tags.iter().copied())?;
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("q"), key);
     document.append(cstr!("u"), record);
@@ -292,7 +313,9 @@ pub(super) fn put(entry: &Entry<'_>) -> Result<RawDocumentBuf> {
 
 /// Whether a change changes nothing: servers refuse such a one, so the record is looked for.
 pub(super) fn is_empty(change: &Change<'_>) -> bool {
-    let has_tags = change.tags.is_some_and(|(before, after)| before != after);
+    let has_tags = change.tags.is_some_and(|(before, after)| {
+        before.iter().chain(after).any(|(tag, _)| differs(before, after, *tag))
+    });
     change.parts.is_empty() && !has_tags
 }
 
@@ -302,12 +325,13 @@ pub(super) fn change(change: &Change<'_>) -> Result<RawDocumentBuf> {
     let (mut set, mut unset) = (RawDocumentBuf::new(), RawDocumentBuf::new());
     append_parts(&mut set, change.parts)?;
     if let Some((before, after)) = change.tags {
-        for tag in after.iter().filter(|tag| !before.contains(tag)) {
-            append_tags(&mut set, &[*tag])?;
-        }
+        let others = after.iter().copied().filter(|(tag, _)| differs(before, after, *tag));
+        append_tags(&mut set, &others)?;
         let goes = |tag: usize| after.iter().all(|(other, _)| *other != tag);
-        for (tag, _) in before.iter().filter(|(tag, _)| goes(*tag)) {
-            unset.append(tag_field(*tag)?, "");
+        for tag in (0..TAGS_MAX).filter(|tag| before.iter().any(|(other, _)| other == tag)) {
+            if goes(tag) {
+                unset.append(tag_field(tag)?, "");
+            }
         }
     }
     let mut update = RawDocumentBuf::new();
@@ -372,6 +396,36 @@ mod tests {
         assert!(is_empty(&Change { key: b"k", parts: &[], tags: Some((&after, &after)) }));
         assert!(is_empty(&Change { key: b"k", parts: &[], tags: None }));
         assert!(!is_empty(&asked));
+    }
+
+    /// A UE has an IPv4 address and an IPv6 prefix, and two ends of each tunnel.
+    #[test]
+    fn several_values_of_a_tag_are_one_field() {
+        let before: [Tag<'_>; 5] = [(0, b"id"), (1, b"a"), (1, b"b"), (2, b"x"), (2, b"y")];
+        let entry = Entry { key: b"k", parts: &[], tags: &before, tags_before: &[] };
+        let record = put(&entry).unwrap();
+        let record = record.get_document("u").unwrap();
+        let names: Vec<_> = record.iter().map(|field| field.unwrap().0.as_str()).collect();
+        assert_eq!(names, ["_id", "t0", "t1", "t2"]);
+        let texts = |of: &bson::RawDocument, name| {
+            let values = of.get_array(name).unwrap().into_iter();
+            let texts = values.map(|value| value.unwrap().as_str().unwrap().to_owned());
+            texts.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(record.get_str("t0").unwrap(), "id");
+        assert_eq!([texts(record, "t1"), texts(record, "t2")], ["a b", "x y"]);
+        // One value of two is another, and both of the other tag are gone.
+        let after: [Tag<'_>; 3] = [(0, b"id"), (1, b"a"), (1, b"c")];
+        let asked = Change { key: b"k", parts: &[], tags: Some((&before, &after)) };
+        let document = change(&asked).unwrap();
+        let update = document.get_document("u").unwrap();
+        let set = update.get_document("$set").unwrap();
+        assert_eq!((set.iter().count(), texts(set, "t1").as_str()), (1, "a c"));
+        let unset = update.get_document("$unset").unwrap();
+        assert_eq!(unset.iter().map(|field| field.unwrap().0.as_str()).collect::<Vec<_>>(), ["t2"]);
+        // In another order they are the same: an update without words would replace the record.
+        let turned: [Tag<'_>; 5] = [(1, b"a"), (0, b"id"), (1, b"b"), (2, b"x"), (2, b"y")];
+        assert!(is_empty(&Change { key: b"k", parts: &[], tags: Some((&before, &turned)) }));
     }
 
     #[test]

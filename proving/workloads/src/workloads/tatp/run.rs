@@ -2,7 +2,7 @@
 
 use super::super::outbox::{Outbox, Verb};
 use super::super::share::{self, Astray, Share};
-use super::super::{Tally, Workload};
+use super::super::{Tally, Workload, wrong_answer};
 use super::expected::{
     ACCESS, BIT, DATA, FACILITY, FORWARDING, Flight, LOCATION, ROW, Request, SUBSCRIBER,
 };
@@ -479,12 +479,10 @@ impl Workload for Client {
                 self.flying = None;
                 Ok(())
             }
-            None => Err(Error::Damaged {
-                detail: format!(
-                    "subscriber {} is neither as before nor as after {flight:?}",
-                    self.model.s_id(slot)
-                ),
-            }),
+            None => Err(wrong_answer(format_args!(
+                "subscriber {} is neither as before nor as after {flight:?}",
+                self.model.s_id(slot)
+            ))),
         }
     }
 
@@ -562,7 +560,7 @@ impl Client {
                     Some(None) | None => !is_found,
                 };
                 if is_right {
-                    verdict.right();
+                    verdict.right_as(is_found);
                 } else {
                     verdict.wrong(|| format!("row {number} of subscriber {s_id}"));
                 }

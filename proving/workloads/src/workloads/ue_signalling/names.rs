@@ -14,7 +14,7 @@ use super::model::Ue;
 use super::travel::{Landing, Tagging};
 use super::{CONTEXTS, Client, Context, Flight, KEY_BYTES, TAGGED, key_of};
 use crate::access::{Connection, Parts, Tag};
-use crate::workloads::Tally;
+use crate::workloads::{Tally, wrong_answer};
 use nearstate_model::{Error, Result};
 use nearstate_ue::Procedure;
 
@@ -30,8 +30,19 @@ type Guti = [u8; GUTI_BYTES];
 #[derive(Clone, Copy, Debug, Default)]
 struct Name {
     now: Guti,
-    /// The one before, where there was another.
+    /// The last other one that it had, also where it had none in between.
     before: Option<Guti>,
+}
+
+impl Name {
+    fn became(&mut self, now: Guti) {
+        if self.now != now && self.now != Guti::default() {
+            self.before = Some(self.now);
+        }
+        // Who has its old name again is found by it.
+        self.before = self.before.filter(|before| *before != now);
+        self.now = now;
+    }
 }
 
 /// The names of a client's UEs, and how often one was asked for.
@@ -78,11 +89,8 @@ impl Names {
         if self.all.len() <= ue.place() {
             self.all.resize(ue.place() + 1, Name::default());
         }
-        if let Some(name) = self.all.get_mut(ue.place())
-            && name.now != now
-        {
-            name.before = Some(name.now).filter(|before| *before != Guti::default());
-            name.now = now;
+        if let Some(name) = self.all.get_mut(ue.place()) {
+            name.became(now);
         }
     }
 
@@ -168,7 +176,43 @@ fn in_words(found: Option<Vec<u8>>) -> String {
 
 #[cold]
 fn astray(flight: Flight, key: &[u8]) -> Error {
-    let (ue, procedure) = (flight.ue, flight.procedure);
+    let (ue, procedure) = (flight.ue.place(), flight.procedure);
     let key = String::from_utf8_lossy(key);
-    Error::Damaged { detail: format!("{procedure}: the GUTI of {ue:?} leads to {key}") }
+    wrong_answer(format_args!("{procedure}: the GUTI of this client's UE {ue} leads to {key}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a UE is called after these procedures, and what it was called before.
+    fn after(gutis: &[u64]) -> (Guti, Option<Guti>) {
+        let (ue, mut names) = (Ue::of(3), Names::default());
+        for number in gutis {
+            names.took(ue, &called(*number));
+        }
+        let Name { now, before } = names.of(ue);
+        (now, before)
+    }
+
+    /// A context with this GUTI; 0: with none.
+    fn called(number: u64) -> Context {
+        let mut context = Context::EMPTY;
+        if number > 0 {
+            context.set_guti(nearstate_ue::value::identity::Guti::provisioned(number));
+        }
+        context
+    }
+
+    #[test]
+    fn the_name_before_stays_known_also_where_there_was_none_in_between() {
+        let [none, a, b, c] = [0, 1, 2, 3].map(|number| guti_of(&called(number)));
+        assert_eq!(none, Guti::default());
+        assert_eq!(after(&[1]), (a, None));
+        assert_eq!(after(&[1, 1, 2, 2]), (b, Some(a)));
+        assert_eq!(after(&[1, 0]), (none, Some(a)));
+        assert_eq!(after(&[1, 0, 2]), (b, Some(a)), "it had none in between");
+        assert_eq!(after(&[1, 2, 0, 0, 3]), (c, Some(b)));
+        assert_eq!(after(&[1, 0, 1]), (a, None), "it is found by that name again");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::{Flight, TAGGED};
 use crate::access::{Part, Parts, TAGS_MAX, Tag};
+use crate::workloads::wrong_answer;
 use nearstate_model::{Error, Result};
 use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
 
@@ -107,7 +108,7 @@ impl Landing {
     #[inline]
     pub(super) fn judge(self, is_there: bool, flight: Flight) -> Result<()> {
         match self.fault {
-            Some((part, bytes)) => Err(no_context(part, bytes)),
+            Some((part, bytes)) => Err(no_context(flight, (part, bytes))),
             None if is_there => Ok(()),
             None => Err(gone(flight)),
         }
@@ -115,30 +116,24 @@ impl Landing {
 }
 
 #[cold]
-fn no_context(part: usize, bytes: usize) -> Error {
-    Error::Damaged {
-        detail: format!(
-            "the store answered with something else than a context: {bytes} bytes as its part \
-             {part}"
-        ),
-    }
+fn no_context(flight: Flight, (part, bytes): (usize, usize)) -> Error {
+    let procedure = flight.procedure;
+    wrong_answer(format_args!("{procedure}: {bytes} bytes as part {part} are no context's"))
 }
 
 #[cold]
 pub(super) fn gone(flight: Flight) -> Error {
-    let (ue, procedure) = (flight.ue, flight.procedure);
-    Error::Damaged { detail: format!("{procedure}: the store has no context of {ue:?}") }
+    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+    wrong_answer(format_args!("{procedure}: it has no context of this client's UE {ue}"))
 }
 
 #[cold]
 pub(super) fn stale(flight: Flight) -> Error {
-    let (ue, procedure) = (flight.ue, flight.procedure);
-    Error::Damaged {
-        detail: format!(
-            "{procedure}: the store's context of {ue:?} is not what its last procedure left: an \
-             acknowledged write is lost, or another record was answered"
-        ),
-    }
+    let (ue, procedure) = (flight.ue.place(), flight.procedure);
+    wrong_answer(format_args!(
+        "{procedure}: its context of this client's UE {ue} is not what the last procedure left: an \
+         acknowledged write is lost, or another record was answered"
+    ))
 }
 
 /// Tags of a context in the workload's words.
