@@ -188,23 +188,20 @@ impl BlockNames {
         true
     }
 
-    /// A splice of these changes; `None` if the table does not stay as it is, or they are not
-    /// right.
+    /// Adds these changes to an empty splice; false if the table does not stay as it is, or they are
+    /// not right.
     #[inline]
     pub(crate) fn splice<'a>(
         &self,
         of: Tabled<'_, '_>,
         changes: &[(usize, &'a [u8])],
-    ) -> Option<Splice<'a>> {
-        let layout = self.of(of)?;
-        let mut splice = Splice::default();
-        for (place, new) in changes {
-            let Some(Laid::Inline(span)) = layout.places.get(*place).copied()? else { return None };
-            if !splice.add(span, new) {
-                return None;
-            }
-        }
-        Some(splice)
+        splice: &mut Splice<'a>,
+    ) -> bool {
+        let Some(layout) = self.of(of) else { return false };
+        changes.iter().all(|(place, new)| match layout.places.get(*place) {
+            Some(Some(Laid::Inline(span))) => splice.add(*span, new),
+            Some(Some(Laid::Child(_)) | None) | None => false,
+        })
     }
 }
 

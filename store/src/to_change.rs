@@ -9,6 +9,7 @@ use crate::meta::is_past_cell;
 use crate::patch::other_form;
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::{Namespace, Session, Spot, wrong_kind};
+use crate::splice::Splice;
 use crate::view::View;
 use crate::write::{Condition, Outcome, SEEN_TO, TOLD, present};
 
@@ -140,9 +141,11 @@ impl ToChange<'_> {
         }
         if self.traits()? & TOLD == 0 {
             let spot = self.spot(Form::Blocks)?;
-            let draft = match names.splice(self.tabled(), changes) {
-                Some(splice) => self.session.draft_spliced(spot, self.cell, &splice, None)?,
-                None => self.patched(spot, names, changes)?,
+            let mut splice = Splice::default();
+            let draft = if names.splice(self.tabled(), changes, &mut splice) {
+                self.session.draft_spliced(spot, self.cell, &splice, None)?
+            } else {
+                self.patched(spot, names, changes)?
             };
             if let Some(outcome) = self.publish(draft, TOLD)? {
                 return Ok(outcome);

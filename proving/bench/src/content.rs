@@ -68,16 +68,36 @@ pub fn belongs_to(value: &[u8], seed: u64, record: u64) -> bool {
 }
 
 /// Writes the key of `record`: looks like a subscriber's identity, has a fixed length.
+#[inline]
 pub fn key(record: u64, out: &mut [u8; KEY_BYTES]) {
-    *out = *b"imsi-000000000000000";
-    let mut rest = record;
-    for digit in out.iter_mut().skip(5).rev() {
-        if rest == 0 {
-            return;
-        }
-        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
+    let (high, low) = (record / 100_000_000, record % 100_000_000);
+    // Seven digits of the higher half: its eighth is beyond what a key has.
+    let high = eight_digits(high % 10_000_000) >> 8;
+    let first = u64::from_le_bytes(*b"imsi-\0\0\0") | (high << 40);
+    let end = eight_digits(low).to_le_bytes();
+    // In words, not byte by byte: whoever reads a key reads words.
+    let Some((begin, rest)) = out.split_first_chunk_mut::<8>() else { return };
+    *begin = first.to_le_bytes();
+    let Some((middle, rest)) = rest.split_first_chunk_mut::<4>() else { return };
+    let [a, b, c, d, ..] = (high >> 24).to_le_bytes();
+    *middle = [a, b, c, d];
+    if let Some((last, _)) = rest.split_first_chunk_mut::<8>() {
+        *last = end;
     }
+}
+
+/// The decimal digits of a number below 10^8: two numbers of four digits, four of two, eight of one,
+/// each time all of them in one word. The first stands in its lowest byte.
+#[inline]
+const fn eight_digits(number: u64) -> u64 {
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    // Divided by 100: exact below 10,000.
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    // Divided by 10: exact below 100.
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    let ones = tens | ((twos - 10 * tens) << 8);
+    ones + 0x3030_3030_3030_3030
 }
 
 /// Makes values of one size. Two sources with the same seed agree on which value belongs to which
@@ -179,5 +199,11 @@ mod tests {
         let mut out = [0; KEY_BYTES];
         key(1_234_567, &mut out);
         assert_eq!(&out, b"imsi-000000001234567");
+        let some = (0..20_000).chain((0..5000).map(|i| i * 12_345_678_917));
+        for record in some.chain((0..16).map(|zeros| 10_u64.pow(zeros) - 1)) {
+            key(record, &mut out);
+            let digits = format!("imsi-{:015}", record % 1_000_000_000_000_000);
+            assert_eq!(&out, digits.as_bytes());
+        }
     }
 }

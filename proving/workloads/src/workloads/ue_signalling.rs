@@ -351,7 +351,8 @@ impl Client {
     #[inline]
     fn fly(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
         let Some(flight) = self.flights.first().copied() else { return Ok(()) };
-        Turn::new(self, flight, tally).go(store)?;
+        let key = key_of(self.model.global(flight.ue));
+        Turn::new(self, (flight, &key), tally).go(store)?;
         self.flights.clear();
         self.land(flight, None, tally);
         Ok(())

@@ -1,7 +1,7 @@
 //! A procedure by itself, from what the store answers to what it is told.
 
 use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
-use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply, key_of};
+use super::{BLOCKS, CONTEXTS, Client, Flight, KEY_BYTES, apply};
 use crate::access::{Change, Connection, Parts, Tag, Work, Write};
 use crate::workloads::Tally;
 use nearstate_model::Result;
@@ -11,7 +11,7 @@ use nearstate_ue::{Context, Procedure};
 pub(super) struct Turn<'c> {
     client: &'c mut Client,
     flight: Flight,
-    key: [u8; KEY_BYTES],
+    key: &'c [u8; KEY_BYTES],
     wanted: Parts,
     landing: Landing,
     tally: &'c mut Tally,
@@ -19,8 +19,11 @@ pub(super) struct Turn<'c> {
 
 impl<'c> Turn<'c> {
     #[inline]
-    pub(super) fn new(client: &'c mut Client, flight: Flight, tally: &'c mut Tally) -> Self {
-        let key = key_of(client.model.global(flight.ue));
+    pub(super) fn new(
+        client: &'c mut Client,
+        (flight, key): (Flight, &'c [u8; KEY_BYTES]),
+        tally: &'c mut Tally,
+    ) -> Self {
         let (wanted, landing) = (client.wanted(flight.procedure), Landing::new(client.travel));
         Self { client, flight, key, wanted, landing, tally }
     }
@@ -32,13 +35,13 @@ impl<'c> Turn<'c> {
         let is_there = if wanted.is_empty() {
             self.go_blindly(store)?
         } else if self.flight.procedure == Procedure::CellReselection {
-            let is_there = store.read(CONTEXTS, &key, wanted, &mut |part, bytes| {
+            let is_there = store.read(CONTEXTS, key, wanted, &mut |part, bytes| {
                 self.hear(part, bytes);
             })?;
             self.take(is_there)?;
             is_there
         } else {
-            store.update(CONTEXTS, &key, wanted, &mut self)?
+            store.update(CONTEXTS, key, wanted, &mut self)?
         };
         if is_there { Ok(()) } else { Err(gone(self.flight)) }
     }
@@ -71,7 +74,8 @@ impl<'c> Turn<'c> {
     /// Does the procedure and writes what it changes.
     #[inline]
     fn apply(&mut self, write: &mut Write<'_>) -> Result<()> {
-        let Self { client, flight, key, tally, .. } = self;
+        let key = self.key.as_slice();
+        let Self { client, flight, tally, .. } = self;
         let before = (client.travel == Travel::Tagged).then_some(client.context);
         apply(flight.procedure, &mut client.context, flight.draw);
         let mut parts = [(0, &[][..]); BLOCKS.len()];
