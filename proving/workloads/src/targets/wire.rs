@@ -5,8 +5,14 @@
 //! come, and after any error the stream is given up, because answers may be out of step.
 
 use nearstate_model::{Error, Result};
+use nearstate_near::NearRing;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +29,34 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes that are read at once at the least.
 const READ_BYTES: usize = 64 << 10;
+
+/// A stream to a server.
+///
+/// Whoever has several messages on the way must read where it cannot write: the server may not take
+/// the next request before somebody has read its answers. A stream that cannot tell which of both
+/// is possible keeps the methods that are given here, and nothing is sent ahead over it.
+pub(crate) trait Stream: Read + Write {
+    /// Whether [`Stream::write_now`] never waits.
+    const TELLS: bool = false;
+
+    /// Writes what is taken at once; `WouldBlock` if nothing is.
+    ///
+    /// # Errors
+    /// What the stream said.
+    fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.write(bytes)
+    }
+
+    /// Waits until bytes have come or are taken; whether some have come.
+    ///
+    /// # Errors
+    /// `TimedOut` after [`PATIENCE`]; what the stream said.
+    fn wait(&mut self) -> std::io::Result<bool> {
+        Err(ErrorKind::TimedOut.into())
+    }
+}
+
+impl Stream for NearRing {}
 
 /// A TCP or Unix socket that gives up after [`PATIENCE`].
 #[derive(Debug)]
@@ -98,6 +132,62 @@ impl Write for Socket {
     }
 }
 
+impl Socket {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Stream for Socket {
+    const TELLS: bool = true;
+
+    #[inline]
+    fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(send(self.fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn wait(&mut self) -> std::io::Result<bool> {
+        let mut sockets = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN | PollFlags::OUT)];
+        let patience = Timespec::try_from(PATIENCE).ok();
+        match poll(&mut sockets, patience.as_ref()) {
+            Ok(0) => Err(ErrorKind::TimedOut.into()),
+            Ok(_) => Ok(sockets.iter().any(|one| one.revents().contains(PollFlags::IN))),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Messages of a connection that were sent ahead, the oldest first: whether each has left. One that
+/// needs answers before it can be written has not, and none has that comes behind such a one.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead(VecDeque<bool>);
+
+impl Ahead {
+    /// Whether the next one may leave.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.0.back() != Some(&false)
+    }
+
+    /// Whether answers are on the way that nobody has taken.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.0.front() == Some(&true)
+    }
+
+    /// Notes the next one.
+    pub(crate) fn note(&mut self, has_left: bool) {
+        self.0.push_back(has_left);
+    }
+
+    /// Forgets the oldest; whether it has left. One that was never noted has not.
+    pub(crate) fn forget(&mut self) -> bool {
+        self.0.pop_front().unwrap_or(false)
+    }
+}
+
 /// The stream.
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
@@ -113,7 +203,7 @@ pub(crate) struct Wire<S> {
     is_cut: bool,
 }
 
-impl<S: Read + Write> Wire<S> {
+impl<S: Stream> Wire<S> {
     pub(crate) const fn new(stream: S) -> Self {
         Self {
             stream,
@@ -131,6 +221,11 @@ impl<S: Read + Write> Wire<S> {
         self.is_cut
     }
 
+    #[cfg(test)]
+    pub(crate) const fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
     /// Sends what was written to `out`. A stream that was given up says so.
     pub(crate) fn send(&mut self) -> Result<()> {
         if self.is_lost {
@@ -138,9 +233,35 @@ impl<S: Read + Write> Wire<S> {
             let detail = "the connection was given up after an error: connect again".to_owned();
             return Err(Error::Backend { detail });
         }
-        let written = self.stream.write_all(&self.out).and_then(|()| self.stream.flush());
+        let out = std::mem::take(&mut self.out);
+        let written = self.write(&out);
+        self.out = out;
         self.out.clear();
-        written.map_err(|e| self.lost("asking the server", &e))
+        written
+    }
+
+    /// Writes, and keeps what comes meanwhile: a server that is not read from takes nothing either.
+    fn write(&mut self, mut left: &[u8]) -> Result<()> {
+        const ASKING: &str = "asking the server";
+        while !left.is_empty() {
+            let comes = match self.stream.write_now(left) {
+                Ok(0) => return Err(self.lost(ASKING, &ErrorKind::WriteZero.into())),
+                Ok(bytes) => {
+                    left = left.get(bytes..).unwrap_or_default();
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.stream.wait(),
+                Err(e) => return Err(self.lost(ASKING, &e)),
+            };
+            if comes.map_err(|e| self.lost(ASKING, &e))? {
+                if self.end - self.at > ANSWER_BYTES_MAX {
+                    return Err(self.strange("more than was asked"));
+                }
+                self.read()?;
+            }
+        }
+        self.stream.flush().map_err(|e| self.lost(ASKING, &e))
     }
 
     /// The next `bytes` of the answer.
@@ -295,6 +416,103 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    impl Stream for Fixed {}
+
+    /// A server that answers each byte with eight, and takes nothing while more than a few of them
+    /// wait to be read.
+    #[derive(Default)]
+    struct Stubborn {
+        waiting: VecDeque<u8>,
+        waits: usize,
+    }
+
+    impl Read for Stubborn {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let bytes = into.len().min(self.waiting.len()).min(100);
+            if bytes == 0 {
+                unreachable!("all that was asked is answered: it would wait here for ever");
+            }
+            into.iter_mut().zip(self.waiting.drain(..bytes)).for_each(|(to, byte)| *to = byte);
+            Ok(bytes)
+        }
+    }
+
+    impl Write for Stubborn {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            unreachable!("it would wait here for ever, as its answers fill its buffer")
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Stream for Stubborn {
+        const TELLS: bool = true;
+
+        fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.waiting.len() > 64 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let taken = bytes.len().min(5);
+            self.waiting.extend(bytes.iter().take(taken).flat_map(|byte| [*byte; 8]));
+            Ok(taken)
+        }
+
+        fn wait(&mut self) -> std::io::Result<bool> {
+            self.waits += 1;
+            Ok(!self.waiting.is_empty())
+        }
+    }
+
+    #[test]
+    fn a_server_that_takes_nothing_before_it_is_read_from_is_read_from() {
+        let mut wire = Wire::new(Stubborn::default());
+        let asked: Vec<u8> = (0..10_000_usize).map(|at| at.to_le_bytes()[0]).collect();
+        wire.out.extend_from_slice(&asked);
+        wire.send().unwrap();
+        assert!(wire.out.is_empty());
+        assert!(wire.stream.waits > 100, "it was never in the way: {}", wire.stream.waits);
+        let answers: Vec<u8> = asked.iter().flat_map(|byte| [*byte; 8]).collect();
+        assert!(wire.take(answers.len()).unwrap() == answers.as_slice());
+    }
+
+    /// As the one above, but sockets and their buffers: the echo reads nothing while it writes.
+    #[test]
+    fn neither_side_of_a_socket_waits_for_the_other_to_read() {
+        const BYTES: usize = 16 << 20;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let echo = std::thread::spawn(move || {
+            let mut buffer = vec![0; 64 << 10];
+            let mut left = BYTES;
+            while left > 0 {
+                let bytes = theirs.read(&mut buffer).unwrap();
+                theirs.write_all(&buffer[..bytes]).unwrap();
+                left -= bytes;
+            }
+        });
+        let mut wire = Wire::new(Socket::Unix(ours));
+        wire.out.resize(BYTES, 7);
+        wire.send().unwrap();
+        assert!(wire.take(BYTES).unwrap().iter().all(|byte| *byte == 7));
+        echo.join().unwrap();
+    }
+
+    #[test]
+    fn what_cannot_leave_holds_back_what_follows() {
+        let mut ahead = Ahead::default();
+        assert!(!ahead.forget() && !ahead.is_owed() && ahead.may_leave());
+        for leaves in [true, true, false] {
+            assert!(ahead.may_leave());
+            ahead.note(leaves);
+        }
+        assert!(!ahead.may_leave());
+        ahead.note(false);
+        assert!(ahead.is_owed() && ahead.forget() && ahead.is_owed() && ahead.forget());
+        assert!(!ahead.is_owed() && !ahead.forget() && !ahead.may_leave());
+        assert!(!ahead.forget() && ahead.may_leave());
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
 
 mod together;
+mod party;
 mod compare;
 mod names;
 mod travel;
 mod machine;
 mod model;
 
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, share};
+use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share};
 use crate::access::{
     Change, Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
@@ -24,6 +25,7 @@ use nearstate_model::{Error, Result};
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
 };
+use party::Parties;
 use travel::{Landing, Tagging, Travel, bytes_of, gone, parts_of, stale, whole, written};
 
 /// UEs unless told otherwise: a tenth of the paper's million.
@@ -225,8 +227,7 @@ struct Client {
     picked: Vec<u64>,
     /// Of the procedure that is on its way alone.
     context: Context,
-    contexts: Vec<Context>,
-    keys: Vec<[u8; KEY_BYTES]>,
+    parties: Parties,
     counts: [u64; 8],
     /// Of UEs with tags.
     names: Names,
@@ -262,8 +263,7 @@ impl Client {
             flights: Vec::new(),
             picked: Vec::new(),
             context: Context::EMPTY,
-            contexts: Vec::new(),
-            keys: Vec::new(),
+            parties: Parties::default(),
             counts: [0; 8],
             names: Names::default(),
             is_unkept: false,
@@ -276,7 +276,7 @@ impl Client {
         self.flights.clear();
         match &mut self.source {
             Source::Shares { ring, dice, ahead } => {
-                if count == 1 {
+                if count == 1 && self.parties.taken.is_empty() {
                     if ahead.is_empty() {
                         ahead.extend((0..AHEAD).map(|_| Ue::of(ring.next())));
                         self.model.warm(ahead);
@@ -287,7 +287,7 @@ impl Client {
                     self.flights.push(Flight { ue, procedure, draw });
                     return;
                 }
-                ring.pick(count, &mut self.picked);
+                ring.pick_beside(count, &self.parties.taken, &mut self.picked);
                 for local in &self.picked {
                     let (ue, procedure) = (Ue::of(*local), by_shares(dice));
                     let draw = self.model.draw(ue);
@@ -477,7 +477,15 @@ impl Workload for Client {
         if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
     }
 
+    /// Not where a UE may have its next procedure before its last is over, nor where finding UEs
+    /// takes questions that cannot leave ahead.
+    fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
+        let is_drawn = matches!(self.source, Source::Shares { .. });
+        if is_drawn && self.travel != Travel::Tagged { Some(self) } else { None }
+    }
+
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.scatter();
         while let Some(flight) = self.flights.last().copied() {
             let found = self.look(store, flight.ue)?;
             let before = self.model.expected(flight.ue);
