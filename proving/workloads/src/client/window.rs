@@ -13,10 +13,14 @@ use nearstate_model::Result;
 use std::collections::VecDeque;
 use std::io::Write;
 
-/// Steps that are on the way, each of a share of the operations. Of one, three, four, five, six and
-/// eight, four served our node best at every depth, and Redis best or nearly so: with fewer the
+/// Steps that are on the way at the least, each of a share of the operations. Of one, three, four,
+/// five, six and eight, four served our node and Redis best at depths of 16 and 64: with fewer the
 /// store waits for the client, with more each message is small and costs as much as a large one.
 const STEPS: usize = 4;
+
+/// Operations of a step at the most: at a depth of 256, eight steps served both a tenth better than
+/// four.
+const OF_STEP_MAX: usize = 32;
 
 /// A step on its way.
 struct Away {
@@ -35,7 +39,8 @@ impl Window {
     /// How many operations may begin now, of so many that are left.
     fn room(&self, depth: usize, left: u64) -> usize {
         let left = usize::try_from(left).unwrap_or(depth);
-        depth.div_ceil(STEPS).min(depth - self.count.min(depth)).min(left)
+        let share = depth.div_ceil(STEPS).min(OF_STEP_MAX);
+        share.min(depth - self.count.min(depth)).min(left)
     }
 
     fn push(&mut self, count: usize, began_ns: u64) {
@@ -117,5 +122,48 @@ impl Client {
             workload.begin_step(store, room)?;
         }
         workload.end_step(store, tally)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many operations each step has, until the window is full.
+    fn steps(depth: usize, ops: u64) -> Vec<usize> {
+        let mut window = Window::default();
+        let mut left = ops;
+        std::iter::from_fn(|| {
+            let room = window.room(depth, left);
+            window.push(room, 0);
+            left -= room as u64;
+            (room > 0).then_some(room)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn as_many_are_on_the_way_as_are_to_be_and_in_steps_of_a_share() {
+        assert_eq!(steps(64, 1000), [16; 4]);
+        assert_eq!(steps(256, 1000), [32; 8]);
+        assert_eq!(steps(10, 1000), [3, 3, 3, 1]);
+        assert_eq!(steps(4, 1000), [1; 4]);
+        assert_eq!(steps(64, 20), [16, 4]);
+        assert!(steps(64, 0).is_empty());
+    }
+
+    #[test]
+    fn a_step_that_is_over_makes_room_for_one_of_its_size() {
+        let mut window = Window::default();
+        for began_ns in 0..4 {
+            window.push(window.room(10, 100), began_ns);
+        }
+        assert_eq!(window.room(10, 100), 0);
+        for (began_ns, count) in [3, 3, 3, 1].into_iter().enumerate() {
+            let step = window.pop().unwrap();
+            assert_eq!((step.began_ns, step.count), (began_ns as u64, count));
+            assert_eq!(window.room(10, 100), count);
+            window.push(count, 0);
+        }
     }
 }
