@@ -491,7 +491,10 @@ impl Connection for GeodeConnection {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         if self.ahead.forget() {
-            return self.hear_all((0, requests), hear);
+            self.wire.look(self.ahead.is_owed());
+            let heard = self.hear_all((0, requests), hear);
+            self.wire.look(false);
+            return heard;
         }
         self.pipeline(requests, hear)
     }

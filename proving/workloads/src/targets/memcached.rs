@@ -556,7 +556,10 @@ impl Connection for Memcached {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         if self.ahead.forget() {
-            return self.hear_all((0, requests), &[], hear);
+            self.wire.look(self.ahead.is_owed());
+            self.hear_all((0, requests), &[], hear)?;
+            self.wire.look(false);
+            return Ok(());
         }
         self.pipeline(requests, hear)
     }

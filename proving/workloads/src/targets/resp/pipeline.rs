@@ -77,7 +77,9 @@ impl<S: Stream> Resp<S> {
         if !self.ahead.forget() {
             return self.pipelined(requests, hear);
         }
+        self.wire.look(self.ahead.is_owed());
         let refused = self.hear_all((0, requests), &[], hear)?;
+        self.wire.look(false);
         if !self.ahead.is_owed() {
             self.take_all_back()?;
         }
