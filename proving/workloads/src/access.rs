@@ -325,6 +325,36 @@ pub trait Connection: Access {
         }
         Ok(())
     }
+
+    /// Whether requests leave with [`Connection::send_ahead`].
+    fn sends_ahead(&self) -> bool {
+        false
+    }
+
+    /// Sends requests whose answers are taken later, by [`Connection::hear_ahead`] with the same
+    /// requests, in the order in which they were sent; so store and client work at the same time.
+    /// All that are on the way are on different records, and nothing else is asked until no answer
+    /// is owed. What cannot be sent without answers waits for its turn, and so does what follows;
+    /// where nothing leaves ahead, all waits.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn send_ahead(&mut self, _: &[Request<'_>]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
+    /// done now, as by [`Connection::pipeline`].
+    ///
+    /// # Errors
+    /// What the store said; then it is not known which of the writes on the way were done.
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        self.pipeline(requests, hear)
+    }
 }
 
 /// Does a request by the single call that it stands for.
@@ -423,5 +453,21 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         (**self).pipeline(requests, hear)
+    }
+
+    fn sends_ahead(&self) -> bool {
+        (**self).sends_ahead()
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        (**self).send_ahead(requests)
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        (**self).hear_ahead(requests, hear)
     }
 }

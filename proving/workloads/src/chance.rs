@@ -323,12 +323,17 @@ impl Ring {
 
     /// Replaces `picked` by `count` different records, or by all if there are fewer.
     pub fn pick(&mut self, count: usize, picked: &mut Vec<u64>) {
+        self.pick_beside(count, &[], picked);
+    }
+
+    /// The same, but none of those that are taken, which are different ones.
+    pub fn pick_beside(&mut self, count: usize, taken: &[u64], picked: &mut Vec<u64>) {
         let records = usize::try_from(self.records).unwrap_or(usize::MAX);
         picked.clear();
-        for _ in 0..count.min(records) {
+        for _ in 0..count.min(records.saturating_sub(taken.len())) {
             let mut record = self.next();
             // The neighbour instead of another draw: ends even where nearly all are picked.
-            while picked.contains(&record) {
+            while picked.contains(&record) || taken.contains(&record) {
                 self.displaced += u64::from(record == self.top);
                 record = (record + 1) % u64::from(self.records);
             }
@@ -514,6 +519,19 @@ mod tests {
             assert_eq!((picked.len(), different.len()), (count.min(20), count.min(20)));
             assert!(picked.iter().all(|record| *record < 20));
         }
+    }
+
+    #[test]
+    fn what_is_taken_is_not_picked() {
+        let mut ring = Ring::new(Spread::Zipfian, 20, 8).unwrap();
+        let (mut taken, mut picked) = (Vec::new(), Vec::new());
+        for count in [5, 5, 9, 9] {
+            ring.pick_beside(count, &taken, &mut picked);
+            assert_eq!(picked.len(), count.min(20 - taken.len()));
+            taken.extend(&picked);
+        }
+        let different: std::collections::BTreeSet<u64> = taken.iter().copied().collect();
+        assert_eq!((taken.len(), different.len()), (20, 20));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A client process: connects to its target, loads its records, runs its turns, verifies.
 
+mod window;
 mod telling;
 
 use crate::access::Connection;
@@ -221,6 +222,7 @@ impl Client {
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
         let waits = match turn.rate {
             Some(rate) => self.open(turn, rate, &mut meter, output)?,
+            None if self.overlaps(turn) => self.overlapped(turn, &mut meter, output)?,
             None => self.closed(turn, &mut meter, output)?,
         };
         let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);

@@ -153,6 +153,27 @@ pub trait Workload: fmt::Debug {
 
     /// Figures of what was generated beside what they must be.
     fn checks(&self) -> Vec<Check>;
+
+    /// The same operations with several steps on the way, where it can.
+    fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
+        None
+    }
+}
+
+/// A workload whose steps overlap, on a connection that sends ahead. Those on the way are on
+/// different records. After an error [`Workload::settle`] looks at all of them.
+pub trait Overlapped {
+    /// Begins a step of `count` operations.
+    ///
+    /// # Errors
+    /// As of [`Workload::step`].
+    fn begin_step(&mut self, store: &mut dyn Connection, count: usize) -> Result<()>;
+
+    /// Ends the oldest step. `tally` comes with zeros.
+    ///
+    /// # Errors
+    /// As of [`Workload::step`].
+    fn end_step(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()>;
 }
 
 /// How the text of a [`wrong_answer`] begins.

@@ -12,6 +12,7 @@ use crate::targets::region::RegionConnection;
 use crate::targets::{Abilities, Database, Need, region::RegionTarget};
 use nearstate_store::{CreateOptions, Region};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A region whose connections break, or answer with an error, when so many writes more have come.
@@ -20,6 +21,15 @@ struct Frail {
     path: String,
     left: Rc<Cell<u64>>,
     answers: Rc<Cell<bool>>,
+    /// Whether requests leave ahead.
+    leaves: Rc<Cell<bool>>,
+}
+
+/// A reply, kept until it is taken.
+#[derive(Debug)]
+enum Kept {
+    Part(usize, Vec<u8>),
+    Done(bool),
 }
 
 impl Target for Frail {
@@ -41,7 +51,12 @@ impl Target for Frail {
 
     fn connect(&self, _: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
         let inner = RegionConnection::open(&self.path, schema)?;
-        Ok(Box::new(FrailConnection { inner, of: self.clone(), is_broken: false }))
+        Ok(Box::new(FrailConnection {
+            inner,
+            of: self.clone(),
+            is_broken: false,
+            away: VecDeque::new(),
+        }))
     }
 }
 
@@ -50,6 +65,8 @@ struct FrailConnection {
     inner: RegionConnection,
     of: Frail,
     is_broken: bool,
+    /// What is answered to messages that were sent ahead.
+    away: VecDeque<Vec<(usize, Kept)>>,
 }
 
 impl FrailConnection {
@@ -131,6 +148,41 @@ impl Connection for FrailConnection {
         }
         Ok(())
     }
+
+    fn sends_ahead(&self) -> bool {
+        self.of.leaves.get()
+    }
+
+    /// Done when it is sent, as soon as a store can.
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        let mut answers = Vec::new();
+        self.pipeline(requests, &mut |number, reply| {
+            answers.push(match reply {
+                Reply::Part(part, bytes) => (number, Kept::Part(part, bytes.to_vec())),
+                Reply::Done(done) => (number, Kept::Done(done)),
+            });
+        })?;
+        self.away.push_back(answers);
+        Ok(())
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let Some(answers) = self.away.pop_front() else { return self.pipeline(requests, hear) };
+        for (number, reply) in &answers {
+            hear(
+                *number,
+                match reply {
+                    Kept::Part(part, bytes) => Reply::Part(*part, bytes),
+                    Kept::Done(done) => Reply::Done(*done),
+                },
+            );
+        }
+        Ok(())
+    }
 }
 
 /// A client with its records loaded, and what makes its connection break.
@@ -155,8 +207,12 @@ impl Stage {
         let blueprint = workloads::named(workload).unwrap();
         let variant = variant.unwrap_or(blueprint.variants().first().unwrap().0).to_owned();
         let parameters = Parameters { records, variant, spread: Spread::Uniform, seed: 5 };
-        let frail =
-            Frail { path: path.display().to_string(), left: Rc::default(), answers: Rc::default() };
+        let frail = Frail {
+            path: path.display().to_string(),
+            left: Rc::default(),
+            answers: Rc::default(),
+            leaves: Rc::default(),
+        };
         let target = frail.clone();
         let schema = blueprint.schema(&parameters);
         let connection = target.connect("", &schema).unwrap();
@@ -225,6 +281,50 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
             assert_eq!(ran.classes.last().map(|class| class.name.as_str()), Some(CUT));
         }
     }
+}
+
+/// Few UEs for so many on the way: one that had two procedures at once would answer with a context
+/// that its model does not know.
+#[test]
+fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
+    for (ops, depth) in [(4_000, 4), (4_001, 10), (4_003, 32), (3, 64)] {
+        let mut stage = Stage::new("ue-signalling", 70);
+        stage.frail.leaves.set(true);
+        assert!(stage.client.overlaps(&turn(ops, depth)));
+        let ran = stage.run(&turn(ops, depth)).unwrap();
+        assert_eq!(ran.ops, ops, "{depth}");
+        assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), ops, "{depth}");
+        let connection = stage.client.connection.as_mut();
+        let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+        assert_eq!((verdict.records, verdict.wrong), (70, 0), "{depth}: {verdict:?}");
+    }
+}
+
+#[test]
+fn all_that_was_on_the_way_is_cut_with_its_connection() {
+    for left in [40, 41, 45, 50, 57] {
+        let mut stage = Stage::new("ue-signalling", 200);
+        stage.frail.leaves.set(true);
+        stage.frail.left.set(left);
+        let ran = stage.run(&turn(400, 16)).unwrap();
+        assert_eq!((ran.ops, ran.reconnects), (400, 1));
+        let cut: u64 = ran.classes.iter().filter(|class| class.name == CUT).map(operations).sum();
+        assert_eq!(cut, 16);
+        assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), 400);
+        let connection = stage.client.connection.as_mut();
+        let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
+        assert_eq!(verdict.wrong, 0, "{verdict:?}");
+    }
+}
+
+#[test]
+fn steps_overlap_only_where_that_changes_no_figure_s_meaning() {
+    let mut stage = Stage::new("ue-signalling", 70);
+    assert!(!stage.client.overlaps(&turn(10, 8)), "nothing leaves ahead");
+    stage.frail.leaves.set(true);
+    assert!(stage.client.overlaps(&turn(10, 8)));
+    assert!(!stage.client.overlaps(&turn(10, 3)), "too few for so many steps");
+    assert!(!stage.client.overlaps(&Turn { think_us: 5, ..turn(10, 8) }), "pauses between steps");
 }
 
 #[test]

@@ -57,13 +57,45 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
     }
 }
 
-/// The same requests in four rounds, so that some find a record and some do not; one connection is
-/// asked together, the other one by one.
+/// How one connection is asked what another one is asked one by one.
+type Asking = fn(&mut dyn Connection, &[Request<'_>]) -> Result<Vec<(usize, Kept)>>;
+
 pub(super) fn as_one_by_one(stand: &Stand<'_>) -> Held {
+    are_the_same(stand, [b'p', b'q'], together)
+}
+
+/// Messages on the way, and requests of each.
+const AHEAD: usize = 3;
+const OF_MESSAGE: usize = 7;
+
+/// Some messages are on the way while the oldest is heard.
+fn sent_ahead(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<(usize, Kept)>> {
+    let mut all = Vec::new();
+    let (mut leaving, mut number) = (requests.chunks(OF_MESSAGE), 0);
+    for message in leaving.by_ref().take(AHEAD) {
+        one.send_ahead(message)?;
+    }
+    for message in requests.chunks(OF_MESSAGE) {
+        one.hear_ahead(message, &mut |at, reply| all.push((number + at, kept(reply))))?;
+        number += message.len();
+        if let Some(next) = leaving.next() {
+            one.send_ahead(next)?;
+        }
+    }
+    Ok(all)
+}
+
+pub(super) fn ahead(stand: &Stand<'_>) -> Held {
+    are_the_same(stand, [b'u', b'w'], sent_ahead)
+}
+
+/// The same requests in four rounds, so that some find a record and some do not; one connection is
+/// asked in this way, the other one by one.
+fn are_the_same(stand: &Stand<'_>, firsts: [u8; 2], ask: Asking) -> Held {
     let (mut one, mut two) = (stand.connect()?, stand.connect()?);
     for round in 0..4_usize {
         let keys: [Vec<Vec<u8>>; 2] =
-            [b'p', b'q'].map(|first| (0..90_u8).map(|at| vec![first, at, b'\r', b'\n']).collect());
+            firsts.map(|first| (0..90_u8).map(|at| vec![first, at, b'\r', b'\n']).collect());
         let value = vec![u8::try_from(round).unwrap_or_default(); 10 + 400 * round];
         let parts: [(usize, &[u8]); 3] = [(0, &value), (1, b""), (2, b"c\r\n")];
         let asked = |keys: &'_ [Vec<u8>]| -> Vec<(usize, Vec<u8>)> {
@@ -76,8 +108,7 @@ pub(super) fn as_one_by_one(stand: &Stand<'_>) -> Held {
         let (left, right) = (asked(left), asked(right));
         let ours: Vec<_> = left.iter().map(|(at, key)| request(*at, key, &parts)).collect();
         let others: Vec<_> = right.iter().map(|(at, key)| request(*at, key, &parts)).collect();
-        let (answers, wanted) =
-            (together(one.as_mut(), &ours)?, one_by_one(two.as_mut(), &others)?);
+        let (answers, wanted) = (ask(one.as_mut(), &ours)?, one_by_one(two.as_mut(), &others)?);
         if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
             let (is, should) = (answers.get(at), wanted.get(at));
             return must(false, || format!("round {round}: {is:?}, one by one {should:?}"));
@@ -90,7 +121,7 @@ pub(super) fn as_one_by_one(stand: &Stand<'_>) -> Held {
             }
         }
     }
-    must(together(one.as_mut(), &[])?.is_empty(), || "answers to nothing".to_owned())
+    must(ask(one.as_mut(), &[])?.is_empty(), || "answers to nothing".to_owned())
 }
 
 /// Requests that are more than a message has.

@@ -8,7 +8,7 @@
 mod cluster;
 
 use self::cluster::{Cluster, layout};
-use super::wire::{Socket, Wire};
+use super::wire::{Ahead, Socket, Wire};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table, Tag,
@@ -68,8 +68,7 @@ impl Target for GeodeTarget {
     }
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
-        let wire = Wire::new(Socket::at(address)?);
-        let mut connection = GeodeConnection { wire, schema: *schema, owed: 0 };
+        let mut connection = GeodeConnection::new(address, *schema)?;
         connection.ping()?;
         Ok(Box::new(connection))
     }
@@ -77,8 +76,7 @@ impl Target for GeodeTarget {
 
 /// The process behind a front door, and how many members it knows.
 fn who_answers(address: &str) -> Result<(i64, usize)> {
-    let wire = Wire::new(Socket::at(address)?);
-    GeodeConnection { wire, schema: Schema { tables: &[] }, owed: 0 }.ping()
+    GeodeConnection::new(address, Schema { tables: &[] })?.ping()
 }
 
 /// Operations of the front door.
@@ -106,9 +104,15 @@ struct GeodeConnection {
     schema: Schema,
     /// Answers to requests that were not waited for: the beginning and the writes of a transaction.
     owed: usize,
+    ahead: Ahead,
 }
 
 impl GeodeConnection {
+    fn new(address: &str, schema: Schema) -> Result<Self> {
+        let wire = Wire::new(Socket::at(address)?);
+        Ok(Self { wire, schema, owed: 0, ahead: Ahead::default() })
+    }
+
     fn ping(&mut self) -> Result<(i64, usize)> {
         self.frame(PING, |_| Ok(()))?;
         self.wire.send()?;
@@ -250,6 +254,26 @@ impl GeodeConnection {
             hear(part, self.wire.take(length as usize)?);
         }
         Ok(())
+    }
+
+    /// The answers to a message whose first request has this number.
+    fn hear_all(
+        &mut self,
+        (first, some): (usize, &[Request<'_>]),
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let mut refused = None;
+        for (at, request) in some.iter().enumerate() {
+            let number = first + at;
+            let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
+            match self.hear(request, &mut part) {
+                Ok(done) => hear(number, Reply::Done(done)),
+                // The answers behind it have to be read all the same.
+                Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
+        refused.map_or(Ok(()), Err)
     }
 
     #[inline]
@@ -445,19 +469,33 @@ impl Connection for GeodeConnection {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
             some.iter().try_for_each(|request| self.ask(request))?;
             self.send()?;
-            let mut refused = None;
-            for (at, request) in some.iter().enumerate() {
-                let number = round * TOGETHER + at;
-                let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
-                match self.hear(request, &mut part) {
-                    Ok(done) => hear(number, Reply::Done(done)),
-                    // The answers behind it have to be read all the same.
-                    Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
-                    Err(e) => return Err(e),
-                }
-            }
-            refused.map_or(Ok(()), Err)?;
+            self.hear_all((round * TOGETHER, some), hear)?;
         }
         Ok(())
+    }
+
+    fn sends_ahead(&self) -> bool {
+        true
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        requests.iter().try_for_each(|request| self.ask(request))?;
+        self.send()?;
+        self.ahead.note(true);
+        Ok(())
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        if self.ahead.forget() {
+            self.wire.look(self.ahead.is_owed());
+            let heard = self.hear_all((0, requests), hear);
+            self.wire.look(false);
+            return heard;
+        }
+        self.pipeline(requests, hear)
     }
 }

@@ -7,7 +7,7 @@
 
 use super::joined::{hand_over, joined};
 use super::started::{Started, first_line, free_port};
-use super::wire::{Socket, Wire, digits, number};
+use super::wire::{Ahead, Socket, Wire, digits, number};
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
@@ -74,8 +74,12 @@ impl Target for MemcachedTarget {
     }
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
-        let mut connection =
-            Memcached { wire: Wire::new(Socket::at(address)?), schema: *schema, value: Vec::new() };
+        let mut connection = Memcached {
+            wire: Wire::new(Socket::at(address)?),
+            schema: *schema,
+            value: Vec::new(),
+            ahead: Ahead::default(),
+        };
         connection.version()?;
         Ok(Box::new(connection))
     }
@@ -143,6 +147,7 @@ struct Memcached {
     schema: Schema,
     /// A value that is put together.
     value: Vec<u8>,
+    ahead: Ahead,
 }
 
 /// Writes the key of a record.
@@ -390,6 +395,34 @@ impl Memcached {
         }
     }
 
+    /// The answers to a message whose first request has this number.
+    fn hear_all(
+        &mut self,
+        (first, some): (usize, &[Request<'_>]),
+        early: &[Option<bool>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (at, request) in some.iter().enumerate() {
+            let number = first + at;
+            let done = match early.get(at) {
+                Some(Some(done)) => *done,
+                Some(None) | None => self.hear_one(request, &mut |part, bytes| {
+                    hear(number, Reply::Part(part, bytes));
+                })?,
+            };
+            hear(number, Reply::Done(done));
+        }
+        Ok(())
+    }
+
+    /// Whether a request has to read first.
+    fn reads_first(&self, request: &Request<'_>) -> Result<bool> {
+        Ok(match request {
+            Request::Change { table, change } => !is_one_word(self.table(*table)?, change),
+            Request::Read { .. } | Request::Put { .. } | Request::Delete { .. } => false,
+        })
+    }
+
     fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
         self.ask_one(request)?;
         self.wire.send()?;
@@ -495,18 +528,40 @@ impl Connection for Memcached {
                 }
             }
             self.wire.send()?;
-            for (at, (request, early)) in some.iter().zip(&early).enumerate() {
-                let number = round * TOGETHER + at;
-                let done = match early {
-                    Some(done) => *done,
-                    None => self.hear_one(request, &mut |part, bytes| {
-                        hear(number, Reply::Part(part, bytes));
-                    })?,
-                };
-                hear(number, Reply::Done(done));
-            }
+            self.hear_all((round * TOGETHER, some), &early, hear)?;
         }
         Ok(())
+    }
+
+    fn sends_ahead(&self) -> bool {
+        true
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        let mut leaves = self.ahead.may_leave();
+        for request in requests {
+            leaves = leaves && !self.reads_first(request)?;
+        }
+        if leaves {
+            requests.iter().try_for_each(|request| self.ask_one(request))?;
+            self.wire.send()?;
+        }
+        self.ahead.note(leaves);
+        Ok(())
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        if self.ahead.forget() {
+            self.wire.look(self.ahead.is_owed());
+            self.hear_all((0, requests), &[], hear)?;
+            self.wire.look(false);
+            return Ok(());
+        }
+        self.pipeline(requests, hear)
     }
 }
 

@@ -26,14 +26,13 @@ use self::commands::{Commands, Form};
 use self::guard::{Guard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
 use self::transaction::InTransaction;
-use super::wire::Wire;
+use super::wire::{Ahead, Stream, Wire};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table,
     TableSchema, Tag,
 };
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
-use std::io;
 
 /// What a guard stands before.
 type Write<'w> = dyn Fn(&Place, &mut Commands) + 'w;
@@ -122,6 +121,14 @@ pub(crate) enum Dialect {
     Tags,
 }
 
+/// A change that met no record: how many fields it has made, which are to be taken back.
+#[derive(Debug)]
+struct Made {
+    table: Table,
+    key: Vec<u8>,
+    count: i64,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
@@ -135,9 +142,11 @@ pub(crate) struct Resp<S> {
     seen: Vec<Vec<u8>>,
     /// A transaction has left keys watched that nobody waits for: sent before the next request.
     is_watching: bool,
+    ahead: Ahead,
+    made: Vec<Made>,
 }
 
-impl<S: io::Read + io::Write> Resp<S> {
+impl<S: Stream> Resp<S> {
     /// Over a stream whose server answers.
     pub(crate) fn new(stream: S, schema: &Schema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
@@ -148,6 +157,8 @@ impl<S: io::Read + io::Write> Resp<S> {
             queue: Commands::default(),
             seen: Vec::new(),
             is_watching: false,
+            ahead: Ahead::default(),
+            made: Vec::new(),
         };
         match dialect {
             Dialect::Lua if !schema.tables.is_empty() => {
@@ -215,6 +226,11 @@ impl<S: io::Read + io::Write> Resp<S> {
 
     /// Sends what was written; the watch that a transaction left goes before it.
     fn send(&mut self) -> Result<()> {
+        if self.ahead.is_owed() {
+            let detail = "answers are owed to what was sent ahead: take them first".to_owned();
+            self.wire.out.clear();
+            return Err(Error::BadArgument { detail });
+        }
         if self.is_watching {
             self.is_watching = false;
             commands::request(&mut self.wire.out, &[b"UNWATCH"]);
@@ -393,7 +409,7 @@ fn must_be_whole(place: &Place, parts: &[Part<'_>]) -> Result<()> {
     })
 }
 
-impl<S: io::Read + io::Write> Access for Resp<S> {
+impl<S: Stream> Access for Resp<S> {
     #[inline]
     fn read(
         &mut self,
@@ -514,7 +530,7 @@ impl<S: io::Read + io::Write> Access for Resp<S> {
     }
 }
 
-impl<S: io::Read + io::Write> Resp<S> {
+impl<S: Stream> Resp<S> {
     /// How many fields a change has made: none, where a record was.
     #[inline]
     fn hear_change(&mut self, table: Table) -> Result<i64> {
@@ -529,7 +545,7 @@ impl<S: io::Read + io::Write> Resp<S> {
     }
 }
 
-impl<S: io::Read + io::Write> Connection for Resp<S> {
+impl<S: Stream> Connection for Resp<S> {
     fn is_lost(&self) -> bool {
         self.wire.is_cut()
     }
@@ -562,5 +578,21 @@ impl<S: io::Read + io::Write> Connection for Resp<S> {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         self.pipelined(requests, hear)
+    }
+
+    fn sends_ahead(&self) -> bool {
+        S::TELLS
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        self.leave(requests)
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        self.arrive(requests, hear)
     }
 }

@@ -5,11 +5,17 @@
 //! come, and after any error the stream is given up, because answers may be out of step.
 
 use nearstate_model::{Error, Result};
+use nearstate_near::NearRing;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server that says nothing for so long has stalled, and is reported. Twenty times the longest
 /// pause that a healthy one was seen to make (a collection of garbage in a full heap).
@@ -21,8 +27,50 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// A line of a head or of an error: longer ones are nonsense.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// How long a client with several messages on the way looks for answers before it sleeps. To be
+/// woken takes some 10 to 20 us on a virtual machine, in which the server does all that is on the
+/// way, and it costs the server as much as several requests to wake it. Several times that, as
+/// pauses of a server that has work are shorter.
+const LOOK: Duration = Duration::from_micros(50);
+
 /// Bytes that are read at once at the least.
 const READ_BYTES: usize = 64 << 10;
+
+/// A stream to a server.
+///
+/// Whoever has several messages on the way must read where it cannot write: the server may not take
+/// the next request before somebody has read its answers. A stream that cannot tell which of both
+/// is possible keeps the methods that are given here, and nothing is sent ahead over it.
+pub(crate) trait Stream: Read + Write {
+    /// Whether [`Stream::write_now`] never waits.
+    const TELLS: bool = false;
+
+    /// Writes what is taken at once; `WouldBlock` if nothing is.
+    ///
+    /// # Errors
+    /// What the stream said.
+    fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.write(bytes)
+    }
+
+    /// Reads, and looks for a while before it sleeps; who else is on the processor goes first.
+    ///
+    /// # Errors
+    /// What the stream said.
+    fn read_soon(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.read(into)
+    }
+
+    /// Waits until bytes have come or are taken; whether some have come.
+    ///
+    /// # Errors
+    /// `TimedOut` after [`PATIENCE`]; what the stream said.
+    fn wait(&mut self) -> std::io::Result<bool> {
+        Err(ErrorKind::TimedOut.into())
+    }
+}
+
+impl Stream for NearRing {}
 
 /// A TCP or Unix socket that gives up after [`PATIENCE`].
 #[derive(Debug)]
@@ -98,6 +146,74 @@ impl Write for Socket {
     }
 }
 
+impl Socket {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Stream for Socket {
+    const TELLS: bool = true;
+
+    #[inline]
+    fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(send(self.fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn read_soon(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let begin = Instant::now();
+        loop {
+            match recv(self.fd(), &mut *into, RecvFlags::DONTWAIT) {
+                Ok((bytes, _)) => return Ok(bytes),
+                Err(Errno::WOULDBLOCK) if begin.elapsed() < LOOK => std::thread::yield_now(),
+                Err(Errno::WOULDBLOCK) => return self.read(into),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn wait(&mut self) -> std::io::Result<bool> {
+        let mut sockets = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN | PollFlags::OUT)];
+        let patience = Timespec::try_from(PATIENCE).ok();
+        match poll(&mut sockets, patience.as_ref()) {
+            Ok(0) => Err(ErrorKind::TimedOut.into()),
+            Ok(_) => Ok(sockets.iter().any(|one| one.revents().contains(PollFlags::IN))),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Messages of a connection that were sent ahead, the oldest first: whether each has left. One that
+/// needs answers before it can be written has not, and none has that comes behind such a one.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead(VecDeque<bool>);
+
+impl Ahead {
+    /// Whether the next one may leave.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.0.back() != Some(&false)
+    }
+
+    /// Whether answers are on the way that nobody has taken.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.0.front() == Some(&true)
+    }
+
+    /// Notes the next one.
+    pub(crate) fn note(&mut self, has_left: bool) {
+        self.0.push_back(has_left);
+    }
+
+    /// Forgets the oldest; whether it has left. One that was never noted has not.
+    pub(crate) fn forget(&mut self) -> bool {
+        self.0.pop_front().unwrap_or(false)
+    }
+}
+
 /// The stream.
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
@@ -111,9 +227,11 @@ pub(crate) struct Wire<S> {
     is_lost: bool,
     /// Given up because the stream broke.
     is_cut: bool,
+    /// Whether it looks for answers before it sleeps.
+    is_looking: bool,
 }
 
-impl<S: Read + Write> Wire<S> {
+impl<S: Stream> Wire<S> {
     pub(crate) const fn new(stream: S) -> Self {
         Self {
             stream,
@@ -123,12 +241,24 @@ impl<S: Read + Write> Wire<S> {
             end: 0,
             is_lost: false,
             is_cut: false,
+            is_looking: false,
         }
+    }
+
+    /// Whether to look for answers for a while before sleeping: worth it while answers to further
+    /// messages are on the way.
+    pub(crate) const fn look(&mut self, is_looking: bool) {
+        self.is_looking = is_looking;
     }
 
     /// Whether the stream broke: not if the server stalled, or answered what it must not.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// Sends what was written to `out`. A stream that was given up says so.
@@ -138,9 +268,35 @@ impl<S: Read + Write> Wire<S> {
             let detail = "the connection was given up after an error: connect again".to_owned();
             return Err(Error::Backend { detail });
         }
-        let written = self.stream.write_all(&self.out).and_then(|()| self.stream.flush());
+        let out = std::mem::take(&mut self.out);
+        let written = self.write(&out);
+        self.out = out;
         self.out.clear();
-        written.map_err(|e| self.lost("asking the server", &e))
+        written
+    }
+
+    /// Writes, and keeps what comes meanwhile: a server that is not read from takes nothing either.
+    fn write(&mut self, mut left: &[u8]) -> Result<()> {
+        const ASKING: &str = "asking the server";
+        while !left.is_empty() {
+            let comes = match self.stream.write_now(left) {
+                Ok(0) => return Err(self.lost(ASKING, &ErrorKind::WriteZero.into())),
+                Ok(bytes) => {
+                    left = left.get(bytes..).unwrap_or_default();
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.stream.wait(),
+                Err(e) => return Err(self.lost(ASKING, &e)),
+            };
+            if comes.map_err(|e| self.lost(ASKING, &e))? {
+                if self.end - self.at > ANSWER_BYTES_MAX {
+                    return Err(self.strange("more than was asked"));
+                }
+                self.read()?;
+            }
+        }
+        self.stream.flush().map_err(|e| self.lost(ASKING, &e))
     }
 
     /// The next `bytes` of the answer.
@@ -216,7 +372,9 @@ impl<S: Read + Write> Wire<S> {
     fn read(&mut self) -> Result<()> {
         self.make_room();
         let room = self.input.get_mut(self.end..).unwrap_or_default();
-        match self.stream.read(room) {
+        let read =
+            if self.is_looking { self.stream.read_soon(room) } else { self.stream.read(room) };
+        match read {
             Ok(0) => {
                 let e = std::io::Error::from(ErrorKind::UnexpectedEof);
                 Err(self.lost("reading the server's answer", &e))
@@ -271,85 +429,4 @@ pub(crate) fn number(text: &[u8]) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Answers in pieces of `step` bytes.
-    struct Fixed(Vec<u8>, usize, usize);
-
-    impl Read for Fixed {
-        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-            let end = self.0.len().min(self.1 + self.2.min(into.len()));
-            let bytes = &self.0[self.1..end];
-            into[..bytes.len()].copy_from_slice(bytes);
-            self.1 = end;
-            Ok(bytes.len())
-        }
-    }
-
-    impl Write for Fixed {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn lines_and_bytes_come_out_in_whatever_pieces_they_went_in() {
-        for step in [1, 2, 3, 7, 100_000] {
-            let long = vec![b'x'; 200_000];
-            let answer = [b"first\r\n\r\n", long.as_slice(), b"third\n"].concat();
-            let mut wire = Wire::new(Fixed(answer, 0, step));
-            assert_eq!(wire.line().unwrap(), b"first");
-            assert_eq!(wire.line().unwrap(), b"");
-            assert!(wire.take(200_000).unwrap() == long.as_slice());
-            assert_eq!(wire.line().unwrap(), b"third");
-            assert_eq!(wire.at, wire.end);
-        }
-    }
-
-    #[test]
-    fn after_an_error_nothing_is_asked_any_more() {
-        let mut wire = Wire::new(Fixed(b"no end".to_vec(), 0, 2));
-        wire.send().unwrap();
-        let error = wire.line().unwrap_err().to_string();
-        assert!(error.contains("closed the connection"), "{error}");
-        assert!(wire.send().unwrap_err().to_string().contains("connect again"));
-        assert!(wire.is_cut());
-        let mut wire = Wire::new(Fixed(vec![b'x'; 200_000], 0, 5000));
-        assert!(wire.line().unwrap_err().to_string().contains("does not end"));
-        assert!(!wire.is_cut(), "it is there, but says something strange");
-        let mut wire = Wire::new(Fixed(vec![], 0, 1));
-        assert!(wire.take(usize::MAX).is_err());
-        assert!(wire.input.capacity() == 0, "a length alone takes no memory");
-    }
-
-    #[test]
-    fn a_server_that_stalls_is_reported_and_not_waited_for() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let mut wire = Wire::new(Socket::Unix(ours));
-        let error = wire.line().unwrap_err();
-        assert!(matches!(&error, Error::Backend { detail } if detail.contains("no sign of it")));
-        drop(theirs);
-        assert!(matches!(wire.send(), Err(Error::Backend { .. })));
-        for away in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
-            assert!(Socket::at(away).is_err(), "{away}");
-        }
-    }
-
-    #[test]
-    fn numbers_are_written_and_read() {
-        for value in [0, 7, 10, 99, 12_345_678_901_usize, usize::MAX] {
-            let mut text = Vec::new();
-            digits(value, &mut text);
-            assert_eq!(text, value.to_string().into_bytes());
-        }
-        assert_eq!(number(b"-1"), Some(-1));
-        assert_eq!(number(b"1x"), None);
-        assert_eq!(number(b""), None);
-    }
-}
+mod tests;

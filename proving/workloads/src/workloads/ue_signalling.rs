@@ -6,13 +6,14 @@
 
 mod together;
 mod alone;
+mod party;
 mod compare;
 mod names;
 mod travel;
 mod machine;
 mod model;
 
-use super::{Blueprint, Parameters, Tally, Wishes, Workload, share, wrong_answer};
+use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share, wrong_answer};
 use crate::access::{
     Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
 };
@@ -26,6 +27,7 @@ use nearstate_model::Result;
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
 };
+use party::Parties;
 use travel::{Landing, Tagging, Travel, parts_of, stale, whole};
 
 /// UEs unless told otherwise: a tenth of the paper's million.
@@ -250,8 +252,7 @@ struct Client {
     picked: Vec<u64>,
     /// Of the procedure that is on its way alone.
     context: Context,
-    contexts: Vec<Context>,
-    keys: Vec<[u8; KEY_BYTES]>,
+    parties: Parties,
     counts: [u64; 8],
     /// Of UEs with tags.
     names: Names,
@@ -288,8 +289,7 @@ impl Client {
             flights: Vec::new(),
             picked: Vec::new(),
             context: Context::EMPTY,
-            contexts: Vec::new(),
-            keys: Vec::new(),
+            parties: Parties::default(),
             counts: [0; 8],
             names: Names::default(),
             is_unkept: false,
@@ -302,14 +302,14 @@ impl Client {
         self.flights.clear();
         match &mut self.source {
             Source::Shares { ring, dice, ahead } => {
-                if count == 1 {
+                if count == 1 && self.parties.taken.is_empty() {
                     let Some(ue) = ahead.next(ring, &self.model) else { return };
                     let procedure = by_shares(dice);
                     let draw = self.model.draw(ue);
                     self.flights.push(Flight { ue, procedure, draw });
                     return;
                 }
-                ring.pick(count, &mut self.picked);
+                ring.pick_beside(count, &self.parties.taken, &mut self.picked);
                 for local in &self.picked {
                     let (ue, procedure) = (Ue::of(*local), by_shares(dice));
                     let draw = self.model.draw(ue);
@@ -455,7 +455,15 @@ impl Workload for Client {
         if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
     }
 
+    /// Not where a UE may have its next procedure before its last is over, nor where finding UEs
+    /// takes questions that cannot leave ahead.
+    fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
+        let is_drawn = matches!(self.source, Source::Shares { .. });
+        if is_drawn && self.travel != Travel::Tagged { Some(self) } else { None }
+    }
+
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.scatter();
         while let Some(flight) = self.flights.last().copied() {
             let found = self.look(store, flight.ue)?;
             let before = self.model.expected(flight.ue);

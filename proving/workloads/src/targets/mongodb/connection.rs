@@ -6,11 +6,10 @@ use super::messages;
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table, Tag,
 };
-use crate::targets::wire::Wire;
+use crate::targets::wire::{Stream, Wire};
 use bson::raw::{RawDocument, cstr};
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
-use std::io;
 
 /// Why a workload with transactions is declined.
 pub(super) const NO_TRANSACTIONS: &str =
@@ -40,7 +39,7 @@ pub(super) struct Mongo<S> {
     answered: i32,
 }
 
-impl<S: io::Read + io::Write> Mongo<S> {
+impl<S: Stream> Mongo<S> {
     /// Over a stream whose server answers; it has to be a FerretDB if `is_ferretdb`, and must be
     /// none otherwise: figures of one are never to be shown as the other's.
     pub(super) fn new(stream: S, schema: &Schema, is_ferretdb: bool) -> Result<Self> {
@@ -273,7 +272,7 @@ fn place(places: &[Place], table: Table) -> Result<&Place> {
 
 /// Writes a message.
 #[inline]
-fn write<S: io::Read + io::Write>(
+fn write<S: Stream>(
     wire: &mut Wire<S>,
     asked: &mut i32,
     command: &RawDocument,
@@ -289,7 +288,7 @@ fn write<S: io::Read + io::Write>(
     Ok(())
 }
 
-impl<S: io::Read + io::Write> Access for Mongo<S> {
+impl<S: Stream> Access for Mongo<S> {
     #[inline]
     fn read(
         &mut self,
@@ -370,7 +369,7 @@ impl<S: io::Read + io::Write> Access for Mongo<S> {
     }
 }
 
-impl<S: io::Read + io::Write> Connection for Mongo<S> {
+impl<S: Stream> Connection for Mongo<S> {
     fn is_lost(&self) -> bool {
         self.wire.is_cut()
     }

@@ -11,10 +11,9 @@
 //! A server takes the messages of a connection one after the other and answers in their order, so
 //! several may be on the way.
 
-use super::super::wire::Wire;
+use super::super::wire::{Stream, Wire};
 use bson::RawDocument;
 use nearstate_model::{Error, Result};
-use std::io;
 
 /// Bytes of a message at the most: `maxMessageSizeBytes` of every server there is. An answer has
 /// half of that at the most.
@@ -87,7 +86,7 @@ pub(super) fn too_large(bytes: usize) -> Error {
 
 /// The document that answers message `number`, which has to be the next that comes.
 #[inline]
-pub(super) fn answer<S: io::Read + io::Write>(wire: &mut Wire<S>, number: i32) -> Result<&[u8]> {
+pub(super) fn answer<S: Stream>(wire: &mut Wire<S>, number: i32) -> Result<&[u8]> {
     let head = wire.take(HEAD_BYTES)?;
     let word = |at: usize| {
         let bytes = head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());

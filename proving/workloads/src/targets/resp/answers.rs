@@ -1,10 +1,9 @@
 //! Answers of RESP2, read where they lie.
 
-use super::super::wire::{Wire, number};
+use super::super::wire::{Stream, Wire, number};
 use super::Place;
 use crate::access::{Hear, Parts};
 use nearstate_model::{Error, Result};
-use std::io;
 
 /// What an answer begins with: its kind and its number, which is a length where one follows. An
 /// answer that is an error never becomes a head.
@@ -13,7 +12,7 @@ pub(super) type Head = (u8, i64);
 /// The length of a string or a list that is not there.
 pub(super) const NIL: i64 = -1;
 
-impl<S: io::Read + io::Write> Wire<S> {
+impl<S: Stream> Wire<S> {
     /// The next answer's head.
     #[inline]
     pub(super) fn head(&mut self) -> Result<Head> {
@@ -107,7 +106,7 @@ impl<S: io::Read + io::Write> Wire<S> {
 
 /// Reads what was answered to a request for parts.
 #[inline]
-pub(super) fn hear_parts<S: io::Read + io::Write>(
+pub(super) fn hear_parts<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
     wanted: Parts,
@@ -134,7 +133,7 @@ pub(super) fn hear_parts<S: io::Read + io::Write>(
 }
 
 /// HGETALL: names and values, in the order in which they were set.
-fn hear_all<S: io::Read + io::Write>(
+fn hear_all<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
     count: i64,
@@ -156,7 +155,7 @@ fn hear_all<S: io::Read + io::Write>(
 }
 
 #[inline]
-fn field<S: io::Read + io::Write>(wire: &mut Wire<S>) -> Result<&[u8]> {
+fn field<S: Stream>(wire: &mut Wire<S>) -> Result<&[u8]> {
     match wire.head()? {
         (b'$', length) => wire.bytes(length),
         other => Err(wire.other(other, "a field")),
@@ -164,7 +163,7 @@ fn field<S: io::Read + io::Write>(wire: &mut Wire<S>) -> Result<&[u8]> {
 }
 
 /// HMGET: values in the order in which they were asked for. Records have all of their parts.
-fn hear_some<S: io::Read + io::Write>(
+fn hear_some<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
     wanted: Parts,

@@ -2,18 +2,15 @@
 
 use super::commands::{self, Commands, Form};
 use super::guard::{self, Guard, needs_guard};
-use super::{Dialect, Place, Resp, must_be_whole, place};
+use super::{Dialect, Made, Place, Resp, must_be_whole, place};
 use crate::access::{Reply, Request};
+use crate::targets::wire::Stream;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
-use std::io;
 
 /// Requests of one message: their answers have to fit in what a server keeps for a client that does
 /// not read while it writes.
 const TOGETHER: usize = 256;
-
-/// Changes that met no record, in a message.
-type Made = Vec<(usize, i64)>;
 
 fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<Guard<'a>> {
     match request {
@@ -37,7 +34,7 @@ fn writes_of(place: &Place, request: &Request<'_>, out: &mut Commands) {
     }
 }
 
-impl<S: io::Read + io::Write> Resp<S> {
+impl<S: Stream> Resp<S> {
     pub(super) fn pipelined(
         &mut self,
         requests: &[Request<'_>],
@@ -53,29 +50,88 @@ impl<S: io::Read + io::Write> Resp<S> {
             if early.iter().any(Option::is_none) {
                 self.send()?;
             }
-            let (mut made, mut refused) = (Made::new(), None);
-            for (at, (request, early)) in some.iter().zip(&early).enumerate() {
-                let number = round * TOGETHER + at;
-                let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
-                let done = match early {
-                    Some(done) => Ok(*done),
-                    None => self.hear_one((at, request), &mut made, &mut part),
-                };
-                match done {
-                    Ok(done) => hear(number, Reply::Done(done)),
-                    // The answers behind it have to be read all the same.
-                    Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
-                    Err(e) => return Err(e),
-                }
-            }
-            for (at, count) in made {
-                if let Some(Request::Change { table, change }) = some.get(at) {
-                    self.take_back(*table, change.key, count)?;
-                }
-            }
+            let refused = self.hear_all((round * TOGETHER, some), &early, hear)?;
+            self.take_all_back()?;
             refused.map_or(Ok(()), Err)?;
         }
         Ok(())
+    }
+
+    /// Sends requests ahead of others' answers, if none of them needs a look first.
+    pub(super) fn leave(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        let leaves = S::TELLS && self.ahead.may_leave() && !self.any_is_watched(requests)?;
+        if leaves && !requests.is_empty() {
+            requests.iter().try_for_each(|request| self.ask_one(request))?;
+            if self.ahead.is_owed() { self.wire.send()? } else { self.send()? }
+        }
+        self.ahead.note(leaves);
+        Ok(())
+    }
+
+    /// The answers to the oldest requests that were sent ahead.
+    pub(super) fn arrive(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        if !self.ahead.forget() {
+            return self.pipelined(requests, hear);
+        }
+        self.wire.look(self.ahead.is_owed());
+        let refused = self.hear_all((0, requests), &[], hear)?;
+        self.wire.look(false);
+        if !self.ahead.is_owed() {
+            self.take_all_back()?;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// The answers to a message whose first request has this number; a refusal of one of them.
+    fn hear_all(
+        &mut self,
+        (first, some): (usize, &[Request<'_>]),
+        early: &[Option<bool>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<Option<Error>> {
+        let mut refused = None;
+        for (at, request) in some.iter().enumerate() {
+            let number = first + at;
+            let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
+            let done = match early.get(at) {
+                Some(Some(done)) => Ok(*done),
+                Some(None) | None => self.hear_one(request, &mut part),
+            };
+            match done {
+                Ok(done) => hear(number, Reply::Done(done)),
+                // The answers behind it have to be read all the same.
+                Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(refused)
+    }
+
+    fn take_all_back(&mut self) -> Result<()> {
+        for Made { table, key, count } in std::mem::take(&mut self.made) {
+            self.take_back(table, &key, count)?;
+        }
+        Ok(())
+    }
+
+    fn any_is_watched(&self, requests: &[Request<'_>]) -> Result<bool> {
+        for request in requests {
+            if let Some(guard) = self.needs(request)?
+                && self.is_watched(&guard)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// With scripts nothing needs a watch.
+    const fn is_watched(&self, guard: &Guard<'_>) -> bool {
+        self.scripts.is_none() || guard.is_open()
     }
 
     /// What needs more than one command, and which: all that are guarded, and those that write
@@ -92,13 +148,13 @@ impl<S: io::Read + io::Write> Resp<S> {
     }
 
     /// Those that need a watch, all in one transaction before the others: whether each is done.
-    /// `None` for the others. With scripts nothing needs a watch.
+    /// `None` for the others.
     fn watched_ones(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
         let mut done = vec![None; some.len()];
         let mut guards = Vec::new();
         for (at, request) in some.iter().enumerate() {
             if let Some(guard) = self.needs(request)?
-                && (self.scripts.is_none() || guard.is_open())
+                && self.is_watched(&guard)
             {
                 guards.push((at, request, guard));
             }
@@ -177,8 +233,7 @@ impl<S: io::Read + io::Write> Resp<S> {
 
     fn hear_one(
         &mut self,
-        (at, request): (usize, &Request<'_>),
-        made: &mut Made,
+        request: &Request<'_>,
         hear: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<bool> {
         if let Some(native) = self.native(request)? {
@@ -190,14 +245,128 @@ impl<S: io::Read + io::Write> Resp<S> {
         match request {
             Request::Read { table, wanted, .. } => self.hear_parts(*table, *wanted, hear),
             Request::Put { .. } => self.wire.skip().map(|()| true),
-            Request::Change { table, .. } => {
+            Request::Change { table, change } => {
                 let count = self.hear_change(*table)?;
                 if count > 0 {
-                    made.push((at, count));
+                    self.made.push(Made { table: *table, key: change.key.to_vec(), count });
                 }
                 Ok(count == 0)
             }
             Request::Delete { .. } => Ok(self.wire.int()? > 0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Change, Connection as _, Parts, Schema, Table, TableSchema};
+    use std::io::{Read, Write};
+
+    /// Answers with these bytes in pieces of so many, but not before it was asked.
+    #[derive(Debug)]
+    struct Scripted {
+        asked: Vec<Vec<u8>>,
+        told: Vec<u8>,
+        at: usize,
+        step: usize,
+    }
+
+    impl Read for Scripted {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let rest = &self.told[self.at..];
+            let bytes = rest.len().min(self.step).min(into.len());
+            into[..bytes].copy_from_slice(&rest[..bytes]);
+            self.at += bytes;
+            Ok(bytes)
+        }
+    }
+
+    impl Write for Scripted {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.asked.push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Stream for Scripted {
+        const TELLS: bool = true;
+    }
+
+    static TABLES: [TableSchema; 1] =
+        [TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false }];
+
+    fn connection(step: usize, answers: &[u8]) -> Resp<Scripted> {
+        let told = [b"$1\r\na\r\n$1\r\nb\r\n+PONG\r\n", answers].concat();
+        let stream = Scripted { asked: Vec::new(), told, at: 0, step };
+        let schema = Schema { tables: &TABLES };
+        let mut resp = Resp::new(stream, &schema, Dialect::Lua).unwrap();
+        resp.wire.stream_mut().asked.clear();
+        resp
+    }
+
+    fn read(key: &[u8]) -> Request<'_> {
+        Request::Read { table: Table(0), key, wanted: Parts::ALL }
+    }
+
+    fn change<'a>(key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Request<'a> {
+        Request::Change { table: Table(0), change: Change { key, parts, tags: None } }
+    }
+
+    fn heard(resp: &mut Resp<Scripted>, requests: &[Request<'_>]) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        resp.hear_ahead(requests, &mut |number, reply| {
+            all.push(match reply {
+                Reply::Part(_, bytes) => format!("{number} {}", bytes.escape_ascii()),
+                Reply::Done(done) => format!("{number} {done}"),
+            });
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn answers_to_what_is_on_the_way_are_taken_in_its_order_however_they_are_cut() {
+        let answers = b"$3\r\n1\r\n\r\n$-1\r\n+OK\r\n$-1\r\n$2\r\n$3\r\n";
+        let parts: [(usize, &[u8]); 1] = [(0, b"x")];
+        let messages = [
+            vec![read(b"a"), read(b"b")],
+            vec![],
+            vec![change(b"c", &parts), change(b"d", &parts)],
+            vec![read(b"e")],
+        ];
+        for step in 1..answers.len() {
+            let mut resp = connection(step, answers);
+            assert!(resp.sends_ahead());
+            for message in &messages {
+                resp.send_ahead(message).unwrap();
+            }
+            // One message each, and nothing is waited for in between.
+            assert_eq!(resp.wire.stream_mut().asked.len(), 3, "{step}");
+            let wanted: [&[&str]; 4] = [
+                &["0 1\\r\\n", "0 true", "1 false"],
+                &[],
+                &["0 true", "1 false"],
+                &["0 $3", "0 true"],
+            ];
+            for (message, wanted) in messages.iter().zip(wanted) {
+                assert_eq!(heard(&mut resp, message).unwrap(), wanted, "{step}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_asked_while_answers_are_owed() {
+        let mut resp = connection(100, b"$-1\r\n$1\r\nx\r\n");
+        resp.send_ahead(&[read(b"a")]).unwrap();
+        let refused = resp.pipeline(&[read(b"b")], &mut |_, _| {}).unwrap_err();
+        assert!(refused.to_string().contains("take them first"), "{refused}");
+        assert_eq!(heard(&mut resp, &[read(b"a")]).unwrap(), ["0 false"]);
+        // And what was refused has left nothing behind.
+        assert_eq!(heard(&mut resp, &[read(b"b")]).unwrap(), ["0 x", "0 true"]);
+        assert_eq!(resp.wire.stream_mut().asked.len(), 2);
     }
 }

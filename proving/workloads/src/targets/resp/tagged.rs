@@ -5,9 +5,8 @@ use super::Place;
 use super::answers::NIL;
 use super::commands::{self, Commands};
 use crate::access::{Change, Hear, Part, Parts, Request, Tag};
-use crate::targets::wire::Wire;
+use crate::targets::wire::{Stream, Wire};
 use nearstate_model::Result;
-use std::io;
 
 /// Which command does a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +92,7 @@ impl Native {
     }
 
     /// Whether it is done: there was a record, or none was needed.
-    pub(super) fn hear<S: io::Read + io::Write>(self, wire: &mut Wire<S>) -> Result<bool> {
+    pub(super) fn hear<S: Stream>(self, wire: &mut Wire<S>) -> Result<bool> {
         match (wire.head()?, self) {
             ((b'$', NIL), Self::Write { must_exist: true } | Self::Value) => Ok(false),
             ((b'+', _), Self::Write { .. } | Self::Value) | ((b':', _), Self::Write { .. }) => {
@@ -159,7 +158,7 @@ pub(super) fn find(
 }
 
 /// What it answers: false if there is none.
-pub(super) fn hear_find<S: io::Read + io::Write>(
+pub(super) fn hear_find<S: Stream>(
     wire: &mut Wire<S>,
     place: &Place,
     wanted: Parts,

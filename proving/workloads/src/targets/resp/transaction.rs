@@ -4,8 +4,8 @@ use super::commands::{self, Commands};
 use super::guard::{self, Guard, must_be_unique};
 use super::{Dialect, Resp, must_be_whole, place, tagged};
 use crate::access::{Access, Change, Entry, Hear, Parts, Request, Table, Tag};
+use crate::targets::wire::Stream;
 use nearstate_model::{Error, Result};
-use std::io;
 
 /// A connection between the first read and EXEC.
 pub(super) struct InTransaction<'c, S> {
@@ -15,7 +15,7 @@ pub(super) struct InTransaction<'c, S> {
     reads: usize,
 }
 
-impl<'c, S: io::Read + io::Write> InTransaction<'c, S> {
+impl<'c, S: Stream> InTransaction<'c, S> {
     pub(super) const fn new(resp: &'c mut Resp<S>, queue: Commands) -> Self {
         Self { resp, queue, reads: 0 }
     }
@@ -85,7 +85,7 @@ impl<'c, S: io::Read + io::Write> InTransaction<'c, S> {
     }
 }
 
-impl<S: io::Read + io::Write> Access for InTransaction<'_, S> {
+impl<S: Stream> Access for InTransaction<'_, S> {
     fn read(
         &mut self,
         table: Table,

@@ -1,12 +1,24 @@
-//! Procedures of different UEs that travel together: all contexts are read, then all are written.
+//! Procedures of different UEs that travel together: all contexts of a party are read, then all are
+//! written. Several parties may be on the way: while the answers to one are taken, the store works
+//! on the others.
+//!
+//! A party's reads leave when its step begins. When the oldest party's step is to end and it has
+//! not written yet, nor has any other: each takes its contexts and sends its writes, the oldest
+//! first. So the answers come in the order in which they are taken:
+//!
+//! ```text
+//! sent    a reads  b reads | a writes  b writes |         c reads |         d reads | c writes ..
+//! taken                    | a's       b's      | a done          | b done          | c's ..
+//! ```
 
 use super::names::is_named;
-use super::travel::{Landing, Tagging, Travel, bytes_of, gone, written};
-use super::{CONTEXTS, Client, KEY_BYTES, key_of};
-use crate::access::{Change, Connection, Reply, Request};
-use crate::workloads::Tally;
+use super::party::Party;
+use super::travel::{Landing, Travel, bytes_of, gone};
+use super::{Client, KEY_BYTES, key_of};
+use crate::access::{Connection, Reply, Request};
+use crate::workloads::{Overlapped, Tally};
 use nearstate_model::Result;
-use nearstate_ue::{BLOCKS, Context, Procedure, apply};
+use std::collections::VecDeque;
 
 impl Client {
     /// Several procedures together: all read, then all written.
@@ -15,60 +27,78 @@ impl Client {
         store: &mut dyn Connection,
         tally: &mut Tally,
     ) -> Result<()> {
-        let count = self.flights.len();
-        self.keys.clear();
-        self.keys.extend(self.flights.iter().map(|flight| key_of(self.model.global(flight.ue))));
-        self.contexts.clear();
-        self.contexts.resize(count, Context::EMPTY);
-        if self.travel == Travel::Tagged {
-            self.find_together(store, tally)?;
+        self.board();
+        self.end_step(store, tally)
+    }
+
+    /// Those that were decided on become a party.
+    fn board(&mut self) {
+        let mut party = std::mem::take(&mut self.parties.spare);
+        party.board(&mut self.flights, |flight| key_of(self.model.global(flight.ue)));
+        self.parties.away.push_back(party);
+    }
+
+    /// After a lost connection: what was on its way, in parties, is looked at one by one.
+    pub(super) fn scatter(&mut self) {
+        for party in self.parties.away.drain(..) {
+            self.flights.extend(party.flights);
         }
-        self.read_together(store, tally)?;
-        let before = self.contexts.clone();
-        for (flight, context) in self.flights.iter().zip(&mut self.contexts) {
-            apply(flight.procedure, context, flight.draw);
-        }
-        self.write_together(store, &before, tally)?;
-        let after = std::mem::take(&mut self.contexts);
-        for (flight, context) in std::mem::take(&mut self.flights).into_iter().zip(&after) {
-            if self.travel == Travel::Tagged {
-                self.names.took(flight.ue, context);
+    }
+
+    /// Ends the step of the oldest.
+    fn end_oldest(
+        &mut self,
+        parties: &mut VecDeque<Party>,
+        store: &mut dyn Connection,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        if parties.front().is_some_and(|oldest| !oldest.is_changed) {
+            for party in parties.iter_mut() {
+                debug_assert!(!party.is_changed, "who departs later changes later");
+                self.change(party, store)?;
             }
-            self.land(flight, Some(context), tally);
         }
-        self.contexts = after;
+        if let Some(oldest) = parties.front_mut() {
+            self.hear_changes(oldest, store)?;
+        }
+        if let Some(mut party) = parties.pop_front() {
+            self.land_together(&mut party, tally);
+            self.parties.spare = party;
+        }
+        Ok(())
+    }
+
+    /// Takes the contexts, does the procedures and sends the writes, where they can leave ahead.
+    fn change(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+        if self.travel == Travel::Tagged {
+            self.find_together(party, store)?;
+        }
+        self.hear_reads(party, store)?;
+        party.change(self.travel);
+        if store.sends_ahead() {
+            party.with_changes(self.travel, |requests| store.send_ahead(requests))?;
+        }
         Ok(())
     }
 
     /// Those that name themselves: one after the other, as no store takes such questions together.
-    fn find_together(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
-        for place in 0..self.flights.len() {
-            let Some(flight) = self.flights.get(place).copied() else { break };
+    fn find_together(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+        let Party { flights, contexts, tally, .. } = party;
+        for (flight, context) in flights.iter().zip(contexts) {
             if is_named(flight.procedure) {
-                let found = self.find(store, flight, tally)?;
-                if let Some(context) = self.contexts.get_mut(place) {
-                    *context = found;
-                }
+                *context = self.find(store, *flight, tally)?;
             }
         }
         Ok(())
     }
 
-    fn read_together(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
-        let mut requests = Vec::with_capacity(self.flights.len());
-        let mut places = Vec::with_capacity(self.flights.len());
-        for (place, (flight, key)) in self.flights.iter().zip(&self.keys).enumerate() {
-            let wanted = self.wanted(flight.procedure);
-            if !wanted.is_empty() {
-                requests.push(Request::Read { table: CONTEXTS, key, wanted });
-                places.push(place);
-                tally.bytes_out += KEY_BYTES as u64;
-            }
-        }
+    fn hear_reads(&self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+        let mut contexts = std::mem::take(&mut party.contexts);
+        let (requests, places) = party.reads(|procedure| self.wanted(procedure));
         let mut landing = Landing::new(self.travel);
-        let (contexts, flights) = (&mut self.contexts, &self.flights);
+        let flights = &party.flights;
         let mut missing = None;
-        store.pipeline(&requests, &mut |number, reply| {
+        store.hear_ahead(&requests, &mut |number, reply| {
             let Some(place) = places.get(number) else { return };
             match (reply, contexts.get_mut(*place), flights.get(*place)) {
                 (Reply::Part(part, bytes), Some(context), _) => landing.take(context, part, bytes),
@@ -76,50 +106,67 @@ impl Client {
                 (Reply::Part(..) | Reply::Done(_), ..) => {}
             }
         })?;
-        tally.bytes_in += landing.bytes;
+        let (bytes_out, bytes_in) = (requests.len() * KEY_BYTES, landing.bytes);
         let any = missing.or_else(|| flights.first().copied());
         any.map_or(Ok(()), |flight| landing.judge(missing.is_none(), flight))?;
-        for (flight, context) in self.flights.iter().zip(&self.contexts) {
+        for (flight, context) in flights.iter().zip(&contexts) {
             let wanted = self.wanted(flight.procedure);
             self.compare(*flight, wanted, context)?;
         }
+        party.contexts = contexts;
+        party.tally.bytes_out += bytes_out as u64;
+        party.tally.bytes_in += bytes_in;
         Ok(())
     }
 
-    fn write_together(
-        &self,
-        store: &mut dyn Connection,
-        before: &[Context],
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let count = self.flights.len();
-        let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; count];
-        let mut tagging = vec![(Tagging::default(), Tagging::default()); count];
-        let mut requests = Vec::with_capacity(count);
-        let all = self.flights.iter().zip(&self.keys).zip(before.iter().zip(&self.contexts));
-        for ((((flight, key), (before, after)), parts), (old, new)) in
-            all.zip(&mut parts).zip(&mut tagging)
-        {
-            if flight.procedure == Procedure::CellReselection {
-                continue;
-            }
-            let parts = written(self.travel, after, flight.procedure, parts);
-            tally.bytes_out += KEY_BYTES as u64 + bytes_of(parts);
-            let mut change = Change { key, parts, tags: None };
-            if self.travel == Travel::Tagged {
-                old.fill(before);
-                new.fill(after);
-                if old.tags() != new.tags() {
-                    change.tags = Some((old.tags(), new.tags()));
-                }
-            }
-            requests.push(Request::Change { table: CONTEXTS, change });
-        }
-        let mut is_whole = true;
-        store.pipeline(&requests, &mut |_, reply| is_whole &= reply != Reply::Done(false))?;
-        match self.flights.first() {
+    fn hear_changes(&self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+        let (mut is_whole, mut bytes_out) = (true, 0);
+        party.with_changes(self.travel, |requests| {
+            bytes_out = requests.iter().map(bytes_written).sum();
+            store.hear_ahead(requests, &mut |_, reply| is_whole &= reply != Reply::Done(false))
+        })?;
+        party.tally.bytes_out += bytes_out;
+        match party.flights.first() {
             Some(flight) if !is_whole => Err(gone(*flight)),
             _ => Ok(()),
         }
+    }
+
+    fn land_together(&mut self, party: &mut Party, tally: &mut Tally) {
+        tally.bytes_out += party.tally.bytes_out;
+        tally.bytes_in += party.tally.bytes_in;
+        for (flight, context) in party.flights.drain(..).zip(&party.contexts) {
+            if self.travel == Travel::Tagged {
+                self.names.took(flight.ue, context);
+            }
+            self.land(flight, Some(context), tally);
+        }
+    }
+}
+
+fn bytes_written(request: &Request<'_>) -> u64 {
+    match request {
+        Request::Change { change, .. } => KEY_BYTES as u64 + bytes_of(change.parts),
+        Request::Read { .. } | Request::Put { .. } | Request::Delete { .. } => 0,
+    }
+}
+
+impl Overlapped for Client {
+    fn begin_step(&mut self, store: &mut dyn Connection, count: usize) -> Result<()> {
+        let away = self.parties.away.iter().flat_map(|party| &party.flights);
+        self.parties.taken.clear();
+        self.parties.taken.extend(away.map(|flight| flight.ue.place() as u64));
+        self.depart(count);
+        self.parties.taken.clear();
+        self.board();
+        let Some(party) = self.parties.away.back() else { return Ok(()) };
+        store.send_ahead(&party.reads(|procedure| self.wanted(procedure)).0)
+    }
+
+    fn end_step(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+        let mut parties = std::mem::take(&mut self.parties.away);
+        let ended = self.end_oldest(&mut parties, store, tally);
+        self.parties.away = parties;
+        ended
     }
 }

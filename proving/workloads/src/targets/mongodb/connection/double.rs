@@ -1,6 +1,7 @@
 //! A server within a test: takes messages, keeps records, and answers as it is told to. It knows of
 //! the protocol what its makers document, and uses nothing of the client's.
 
+use crate::targets::wire::Stream;
 use bson::{Bson, Document, doc};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -284,6 +285,8 @@ pub(super) fn message(answered: i32, document: &Document) -> Vec<u8> {
     let head = [length, 9000 + answered, answered, 2013, 0].map(i32::to_le_bytes).concat();
     [head.as_slice(), &[0], &body].concat()
 }
+
+impl Stream for Double {}
 
 impl Write for Double {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

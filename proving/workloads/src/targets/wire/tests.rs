@@ -1,0 +1,198 @@
+//! Streams that answer in pieces, stall, break, or take nothing before they are read from.
+
+use super::*;
+
+/// Answers in pieces of `step` bytes.
+struct Fixed(Vec<u8>, usize, usize);
+
+impl Read for Fixed {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let end = self.0.len().min(self.1 + self.2.min(into.len()));
+        let bytes = &self.0[self.1..end];
+        into[..bytes.len()].copy_from_slice(bytes);
+        self.1 = end;
+        Ok(bytes.len())
+    }
+}
+
+impl Write for Fixed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Fixed {}
+
+/// A server that answers each byte with eight, and takes nothing while more than a few of them
+/// wait to be read.
+#[derive(Default)]
+struct Stubborn {
+    waiting: VecDeque<u8>,
+    waits: usize,
+}
+
+impl Read for Stubborn {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = into.len().min(self.waiting.len()).min(100);
+        if bytes == 0 {
+            unreachable!("all that was asked is answered: it would wait here for ever");
+        }
+        into.iter_mut().zip(self.waiting.drain(..bytes)).for_each(|(to, byte)| *to = byte);
+        Ok(bytes)
+    }
+}
+
+impl Write for Stubborn {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        unreachable!("it would wait here for ever, as its answers fill its buffer")
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Stubborn {
+    const TELLS: bool = true;
+
+    fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.waiting.len() > 64 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let taken = bytes.len().min(5);
+        self.waiting.extend(bytes.iter().take(taken).flat_map(|byte| [*byte; 8]));
+        Ok(taken)
+    }
+
+    fn wait(&mut self) -> std::io::Result<bool> {
+        self.waits += 1;
+        Ok(!self.waiting.is_empty())
+    }
+}
+
+#[test]
+fn a_server_that_takes_nothing_before_it_is_read_from_is_read_from() {
+    let mut wire = Wire::new(Stubborn::default());
+    let asked: Vec<u8> = (0..10_000_usize).map(|at| at.to_le_bytes()[0]).collect();
+    wire.out.extend_from_slice(&asked);
+    wire.send().unwrap();
+    assert!(wire.out.is_empty());
+    assert!(wire.stream.waits > 100, "it was never in the way: {}", wire.stream.waits);
+    let answers: Vec<u8> = asked.iter().flat_map(|byte| [*byte; 8]).collect();
+    assert!(wire.take(answers.len()).unwrap() == answers.as_slice());
+}
+
+/// As the one above, but sockets and their buffers: the echo reads nothing while it writes.
+#[test]
+fn neither_side_of_a_socket_waits_for_the_other_to_read() {
+    const BYTES: usize = 16 << 20;
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let echo = std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        let mut left = BYTES;
+        while left > 0 {
+            let bytes = theirs.read(&mut buffer).unwrap();
+            theirs.write_all(&buffer[..bytes]).unwrap();
+            left -= bytes;
+        }
+    });
+    let mut wire = Wire::new(Socket::Unix(ours));
+    wire.out.resize(BYTES, 7);
+    wire.send().unwrap();
+    assert!(wire.take(BYTES).unwrap().iter().all(|byte| *byte == 7));
+    echo.join().unwrap();
+}
+
+#[test]
+fn what_cannot_leave_holds_back_what_follows() {
+    let mut ahead = Ahead::default();
+    assert!(!ahead.forget() && !ahead.is_owed() && ahead.may_leave());
+    for leaves in [true, true, false] {
+        assert!(ahead.may_leave());
+        ahead.note(leaves);
+    }
+    assert!(!ahead.may_leave());
+    ahead.note(false);
+    assert!(ahead.is_owed() && ahead.forget() && ahead.is_owed() && ahead.forget());
+    assert!(!ahead.is_owed() && !ahead.forget() && !ahead.may_leave());
+    assert!(!ahead.forget() && ahead.may_leave());
+}
+
+#[test]
+fn lines_and_bytes_come_out_in_whatever_pieces_they_went_in() {
+    for step in [1, 2, 3, 7, 100_000] {
+        let long = vec![b'x'; 200_000];
+        let answer = [b"first\r\n\r\n", long.as_slice(), b"third\n"].concat();
+        let mut wire = Wire::new(Fixed(answer, 0, step));
+        assert_eq!(wire.line().unwrap(), b"first");
+        assert_eq!(wire.line().unwrap(), b"");
+        assert!(wire.take(200_000).unwrap() == long.as_slice());
+        assert_eq!(wire.line().unwrap(), b"third");
+        assert_eq!(wire.at, wire.end);
+    }
+}
+
+#[test]
+fn after_an_error_nothing_is_asked_any_more() {
+    let mut wire = Wire::new(Fixed(b"no end".to_vec(), 0, 2));
+    wire.send().unwrap();
+    let error = wire.line().unwrap_err().to_string();
+    assert!(error.contains("closed the connection"), "{error}");
+    assert!(wire.send().unwrap_err().to_string().contains("connect again"));
+    assert!(wire.is_cut());
+    let mut wire = Wire::new(Fixed(vec![b'x'; 200_000], 0, 5000));
+    assert!(wire.line().unwrap_err().to_string().contains("does not end"));
+    assert!(!wire.is_cut(), "it is there, but says something strange");
+    let mut wire = Wire::new(Fixed(vec![], 0, 1));
+    assert!(wire.take(usize::MAX).is_err());
+    assert!(wire.input.capacity() == 0, "a length alone takes no memory");
+}
+
+#[test]
+fn a_server_that_stalls_is_reported_and_not_waited_for() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut wire = Wire::new(Socket::Unix(ours));
+    let error = wire.line().unwrap_err();
+    assert!(matches!(&error, Error::Backend { detail } if detail.contains("no sign of it")));
+    drop(theirs);
+    assert!(matches!(wire.send(), Err(Error::Backend { .. })));
+    for away in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
+        assert!(Socket::at(away).is_err(), "{away}");
+    }
+}
+
+#[test]
+fn a_socket_is_looked_at_and_then_waited_for() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut wire = Wire::new(Socket::Unix(ours));
+    wire.look(true);
+    theirs.write_all(b"there\nnot whole").unwrap();
+    assert_eq!(wire.line().unwrap(), b"there");
+    // It does not look for ever, and says the same as one that sleeps at once.
+    assert!(wire.line().unwrap_err().to_string().contains("no sign of it"));
+    assert!(!wire.is_cut());
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut wire = Wire::new(Socket::Unix(ours));
+    wire.look(true);
+    drop(theirs);
+    assert!(wire.line().unwrap_err().to_string().contains("closed the connection"));
+    assert!(wire.is_cut());
+}
+
+#[test]
+fn numbers_are_written_and_read() {
+    for value in [0, 7, 10, 99, 12_345_678_901_usize, usize::MAX] {
+        let mut text = Vec::new();
+        digits(value, &mut text);
+        assert_eq!(text, value.to_string().into_bytes());
+    }
+    assert_eq!(number(b"-1"), Some(-1));
+    assert_eq!(number(b"1x"), None);
+    assert_eq!(number(b""), None);
+}
