@@ -188,8 +188,8 @@ impl BlockNames {
         true
     }
 
-    /// Adds these changes to an empty splice; false if the table does not stay as it is, or they are
-    /// not right.
+    /// Adds these changes to an empty splice; false if the table does not stay as it is, or they
+    /// are not right.
     #[inline]
     pub(crate) fn splice<'a>(
         &self,

@@ -86,8 +86,8 @@ pub fn key(record: u64, out: &mut [u8; KEY_BYTES]) {
     }
 }
 
-/// The decimal digits of a number below 10^8: two numbers of four digits, four of two, eight of one,
-/// each time all of them in one word. The first stands in its lowest byte.
+/// The decimal digits of a number below 10^8, the first in the lowest byte: two numbers of four
+/// digits, four of two, eight of one, each time all of them in one word.
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
     let fours = (number / 10_000) | ((number % 10_000) << 32);
