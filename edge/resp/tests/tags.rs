@@ -142,7 +142,15 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
         ("TAG SET {s},k v 1 id 1 YY", "-ERR syntax error"),
         ("TAG SET {s},k v 1 id 1 NX XX", "-ERR syntax error"),
         ("TAG SET {s},k v 1 nope 1", "-ERR the namespace has no tag 'nope': declare it first"),
-        ("TAG SET plain v 1 id 1", "-ERR the namespace has no tag 'id': declare it first"),
+        ("TAG SET plain v 1 id 1", "-ERR a key that names no namespace has no tags: call it {ns}"),
+        ("TAG SET {a,b},k v 1 id 1", "-ERR a key that names no namespace has no tags"),
+        ("TAG HSET plain 1 f v 1 id 1", "-ERR a key that names no namespace has no tags"),
+        ("TAG CHANGE plain 1 id 1", "-ERR a key that names no namespace has no tags"),
+        ("TAG SET {a*b},k v 1 id 1", "-ERR the namespace 'a*b' can have no tags: in a pattern"),
+        ("TAG CHANGE {a*b},k 1 id 1", "-ERR the namespace 'a*b' can have no tags"),
+        ("TAG DECLARE {a*b},* id", "-ERR the namespace 'a*b' can have no tags"),
+        ("TAG FIND {a*b},* id 1", "-ERR the namespace 'a*b' can have no tags"),
+        ("TAG KEYS {a,b},* id 1", "-ERR tags belong to one namespace"),
         (many.as_str(), "-ERR 65 tags: a record has at most 64"),
         (&format!("TAG SET {{s}},k v 1 {long} 1"), "-ERR a tag's name has 1 to 255 bytes"),
         (&format!("TAG SET {{s}},k v 1 id {large}"), "-ERR a tag's value of 1025 bytes"),
@@ -183,6 +191,29 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
             ),
         ],
     );
+}
+
+#[test]
+fn what_is_refused_makes_no_namespace() {
+    let place = place();
+    let mut talker = place.talker();
+    let long = "k".repeat(4097);
+    for (request, answer) in [
+        ("TAG SET {new},k v 1 id 1", "-ERR the namespace has no tag 'id': declare it first, TAG"),
+        ("TAG HSET {new},k 1 f v 1 id 1", "-ERR the namespace has no tag 'id'"),
+        ("TAG CHANGE {new},k 1 id 1", "-ERR the namespace has no tag 'id'"),
+        ("TAG SET {new},k v 0 XX", "$-1|"),
+        ("TAG HSET {new},k 1 f v 0 XX", "$-1|"),
+        (&format!("TAG SET {{new}},{long} v 0"), "-ERR a key of "),
+        (&format!("TAG HSET {{new}},{long} 1 f v 0"), "-ERR a key of "),
+    ] {
+        let said = talker.ask(request);
+        assert!(said.starts_with(answer), "{request}: {said}");
+    }
+    let session = place.region.session().unwrap();
+    assert!(session.known_namespace("new").unwrap().is_none());
+    assert_eq!(talker.ask("TAG SET {new},k v 0 NX"), "+OK|");
+    assert!(session.known_namespace("new").unwrap().is_some());
 }
 
 #[test]

@@ -7,15 +7,19 @@
 use super::arg;
 use super::hashes::{fields, pairs, set_fields};
 use super::transactions::{judge_watched, refuse_inside};
-use crate::client::Client;
-use crate::key_name::{pattern_namespace, prefix_of};
+use crate::client::{Change, Client};
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
 use crate::link::{Watched, WatchedTag};
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{Fault, Found};
+use crate::records::{Fault, Found, Spot};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
-use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
+use nearstate_model::Error;
+use nearstate_model::limits::{
+    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
+    VALUE_BYTES_MAX,
+};
 use nearstate_store::{Form, Labels, Namespace, Session, TagSchema, TagState, Values};
 
 type Answer = Result<(), Refusal>;
@@ -34,15 +38,34 @@ const DECLARED_PLACES_MAX: u64 = 1024;
 const KEYS_MAX: usize = 4096;
 
 const NO_NAMESPACE: Refusal = Refusal::fixed(
-    "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*",
+    "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*; ns has 1 \
+     to 255 bytes of UTF-8 without { } , and NUL",
 );
+const NO_TAGS: Refusal = Refusal::fixed(
+    "ERR a key that names no namespace has no tags: call it {ns},key, where ns has 1 to 255 bytes \
+     of UTF-8 without { } , and NUL, and declare the tags, TAG DECLARE {ns},* tag",
+);
+const _: () = assert!(NAMESPACE_NAME_BYTES_MAX == 255, "the texts above say it");
 
 /// The namespace of a pattern `{ns},*`.
 fn namespace_of(pattern: &[u8]) -> Result<&str, Refusal> {
     match pattern_namespace(pattern) {
         Some(name) if name.key == b"*" => Ok(name.namespace),
-        Some(_) | None => Err(NO_NAMESPACE),
+        Some(_) => Err(NO_NAMESPACE),
+        None => Err(match KeyName::of(pattern).namespace {
+            PLAIN_NAMESPACE => NO_NAMESPACE,
+            namespace => unsayable(namespace),
+        }),
     }
+}
+
+/// That no pattern says this namespace, so that nobody can declare its tags or look for them.
+#[cold]
+fn unsayable(namespace: &str) -> Refusal {
+    Refusal::new(format!(
+        "ERR the namespace '{namespace}' can have no tags: in a pattern its * ? [ or \\ stands for \
+         other letters; take a namespace whose name has none of them"
+    ))
 }
 
 /// The name of a tag, if one may have it.
@@ -96,20 +119,56 @@ fn tags_of(pairs: Args<'_>) -> Result<Vec<Tag<'_>>, Refusal> {
     at.map(|at| Ok((tag_name(arg(pairs, at))?, value_of(arg(pairs, at + 1))?))).collect()
 }
 
-/// Refuses a tag that the namespace does not have: nobody would find the record by it.
-fn check_declared(session: &Session, namespace: Namespace, tags: &[Tag<'_>]) -> Result<(), Fault> {
+/// Where a key's record is, if its namespace is there. Refuses a tag that the namespace does not
+/// have: nobody would find the record by it.
+fn check_declared<'a>(
+    change: &Change<'_, '_>,
+    key: &'a [u8],
+    tags: &[Tag<'_>],
+) -> Result<Option<Spot<'a>>, Fault> {
+    let spot = change.records.find(key)?;
     for (name, _) in tags {
-        if !session.has_tag(namespace, name)? {
-            return Err(undeclared(name).into());
+        let is_there = match spot {
+            Some(spot) => change.records.session().has_tag(spot.namespace, name)?,
+            None => false,
+        };
+        if !is_there {
+            return Err(undeclared(KeyName::of(key).namespace, name).into());
         }
     }
-    Ok(())
+    Ok(spot)
+}
+
+/// Where a key's record is to be, once nothing of the request can be refused before its namespace
+/// is looked into: one that is made stays.
+fn make<'a>(
+    change: &Change<'_, '_>,
+    (key, bytes): (&'a [u8], usize),
+    found: Option<Spot<'a>>,
+) -> Result<Spot<'a>, Fault> {
+    if let Some(spot) = found {
+        return Ok(spot);
+    }
+    if KeyName::of(key).key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLarge { bytes: key.len() }.into());
+    }
+    if bytes > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLarge { bytes }.into());
+    }
+    change.spot(key)
 }
 
 #[cold]
-fn undeclared(name: &str) -> Refusal {
+fn undeclared(namespace: &str, tag: &str) -> Refusal {
+    if namespace == PLAIN_NAMESPACE {
+        return NO_TAGS;
+    }
+    if !is_literal(namespace) {
+        return unsayable(namespace);
+    }
     Refusal::new(format!(
-        "ERR the namespace has no tag '{name}': declare it first, TAG DECLARE {{ns}},* {name}"
+        "ERR the namespace has no tag '{tag}': declare it first, TAG DECLARE {{{namespace}}},* \
+         {tag}"
     ))
 }
 
@@ -188,8 +247,11 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         if is_keeping { (Args::default(), args.from(5)) } else { counted(args, 4)? };
     let (tags, when) = (tags_of(pairs)?, When::read(options)?);
     let is_set = client.change(|change| {
-        let spot = change.spot(arg(args, 2))?;
-        check_declared(client.session(), spot.namespace, &tags)?;
+        let spot = check_declared(change, arg(args, 2), &tags)?;
+        if spot.is_none() && !when.holds(false) {
+            return Ok(false);
+        }
+        let spot = make(change, (arg(args, 2), arg(args, 3).len()), spot)?;
         let found = match (is_keeping, when) {
             (false, When::Always) => None,
             (true, _) | (false, When::Absent | When::Present) => change.read_at(spot)?,
@@ -223,8 +285,11 @@ pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     let (tags, when) = (tags_of(given_tags)?, When::read(options)?);
     let changes = pairs(given)?;
     let made = client.change(|change| {
-        let spot = change.spot(arg(args, 2))?;
-        check_declared(client.session(), spot.namespace, &tags)?;
+        let spot = check_declared(change, arg(args, 2), &tags)?;
+        if spot.is_none() && !when.holds(false) {
+            return Ok(None);
+        }
+        let spot = make(change, (arg(args, 2), 0), spot)?;
         let found = change.read_at(spot)?;
         if !when.holds(found.is_some()) {
             return Ok(None);
@@ -249,8 +314,8 @@ pub(crate) fn change(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
     }
     let tags = tags_of(pairs)?;
     let is_there = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 2))? else { return Ok(false) };
-        check_declared(client.session(), spot.namespace, &tags)?;
+        let spot = check_declared(change, arg(args, 2), &tags)?;
+        let Some(spot) = spot else { return Ok(false) };
         let Some(found) = change.read_at(spot)? else { return Ok(false) };
         let expires_ms = found.expires_ms();
         drop(found);
@@ -291,9 +356,9 @@ impl<'a> Sought<'a> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
         let known = client.records.namespace(name)?.zip(prefix_of(name));
-        let Some((namespace, prefix)) = known else { return Err(undeclared(tag)) };
+        let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
         if !client.session().has_tag(namespace, tag)? {
-            return Err(undeclared(tag));
+            return Err(undeclared(name, tag));
         }
         Ok(Self { namespace, prefix, tag, value })
     }
