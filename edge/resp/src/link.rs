@@ -120,9 +120,19 @@ pub struct Queue {
 pub struct Outbox {
     /// Each with its channel.
     pub messages: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it costs to send them.
+    pub weight: Weight,
+}
+
+/// What it costs to send messages, as far as that is known before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weight {
+    /// How many messages.
+    pub messages: usize,
     /// To how many clients they go: as many letters as that.
     pub letters: usize,
-    takes: Duration,
+    /// How long it will take to send all of them, at the most.
+    pub takes: Duration,
 }
 
 /// What a letter takes: a lock, a place in a mailbox, and now and then a call to another core. It
@@ -132,24 +142,27 @@ const LETTER_TAKES: Duration = Duration::from_micros(1);
 /// What a byte of a message takes: it is copied once, into new memory.
 const BYTE_TAKES: Duration = Duration::from_nanos(1);
 
-impl Outbox {
-    /// A message for so many hearers. To find them took `finding`, and will once more.
-    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
+impl Weight {
+    /// One more message, of so many bytes with its channel, for so many hearers. To find them took
+    /// `finding`, and will once more.
+    pub fn add(&mut self, bytes: usize, hearers: usize, finding: Duration) {
         let times = |each: Duration, count: usize| {
             each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
         };
         let sending = times(LETTER_TAKES, hearers.saturating_add(1));
-        let copying = times(BYTE_TAKES, channel.len() + payload.len());
-        for more in [finding, sending, copying] {
+        for more in [finding, sending, times(BYTE_TAKES, bytes)] {
             self.takes = self.takes.saturating_add(more);
         }
         self.letters = self.letters.saturating_add(hearers);
-        self.messages.push((channel.to_vec(), payload.to_vec()));
+        self.messages += 1;
     }
+}
 
-    /// How long it will take to send all of them, at the most.
-    pub const fn takes(&self) -> Duration {
-        self.takes
+impl Outbox {
+    /// A message for so many hearers, who were found in so long.
+    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
+        self.weight.add(channel.len() + payload.len(), hearers, finding);
+        self.messages.push((channel.to_vec(), payload.to_vec()));
     }
 }
 

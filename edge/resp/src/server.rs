@@ -34,7 +34,8 @@ pub struct Settings {
     pub subscriptions_max: usize,
     /// The most bytes of one request.
     pub request_bytes_max: usize,
-    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core.
+    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core;
+    /// so long may the messages of one of SDL's commands take.
     pub exec_max: Duration,
     /// Requests that take longer are kept in the slow log.
     pub slow_micros: u64,

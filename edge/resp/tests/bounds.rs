@@ -299,6 +299,47 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
 }
 
 #[test]
+fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
+    let place = place();
+    let mut hearers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
+    for hearer in &mut hearers {
+        hearer.ask("SUBSCRIBE c");
+    }
+    let mut talker = place.talker();
+    assert_eq!(talker.ask("SET there v"), "+OK|");
+    let messages = |count: usize, channel: &str| format!(" {channel} m").repeat(count);
+    let commands = |count: usize, channel: &str| {
+        let messages = messages(count, channel);
+        [
+            format!("MSETMPUB 1 {count} new v{messages}"),
+            format!("SETNXMPUB new v{messages}"),
+            format!("SETIEMPUB there w v{messages}"),
+            format!("DELIEMPUB there v{messages}"),
+            format!("DELMPUB 1 {count} there{messages}"),
+        ]
+    };
+    let many = commands(1025, "nobody").map(|request| (request, "-ERR 1025 messages: a command"));
+    let slow =
+        commands(1024, "c").map(|request| (request, "-ERR to send 1024 messages, the first"));
+    for (request, refusal) in many.iter().chain(&slow) {
+        let said = talker.ask(request);
+        assert!(said.starts_with(refusal), "{request}: {said}");
+        assert!(said.ends_with("nothing was changed and nothing sent|"), "{said}");
+    }
+    assert_eq!(talker.ask("MGET there new"), "*2|$1|v|$-1|");
+    assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "nothing was sent");
+    // What is many but goes to nobody is no load, and few are sent whoever hears them.
+    for (request, letters) in [
+        (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
+        (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
+    ] {
+        assert_eq!(talker.ask(&request), "+OK|", "{request}");
+        let heard = String::from_utf8(hearers[0].happen()).unwrap();
+        assert_eq!(heard.matches("message").count(), letters);
+    }
+}
+
+#[test]
 fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
     let place = place();
     let session = place.region.session().unwrap();

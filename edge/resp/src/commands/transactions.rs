@@ -267,14 +267,13 @@ fn judge(client: &Client<'_>, lent: &dyn Lent, reply: &Reply<'_>) -> Option<Refu
              fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed"
         )));
     }
-    let outbox = &client.link.outbox;
-    (outbox.takes() > rest).then(|| {
+    let weight = client.link.outbox.weight;
+    (weight.takes > rest).then(|| {
         Refusal::new(format!(
             "EXECABORT with {} messages for {} hearers it would take longer than {most:?}, and \
              nobody else would be served: publish fewer at once, or outside of MULTI, or raise \
              resp.exec_max; nothing was changed and nothing sent",
-            outbox.messages.len(),
-            outbox.letters
+            weight.messages, weight.letters
         ))
     })
 }
