@@ -13,6 +13,7 @@ use std::task::Poll;
 use nearstate_node::{Address, Config, Endpoint, Limits, Node, Then};
 use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
+use nearstate_resp::mailbox::{Letter, Mailbox, Message};
 use nearstate_resp::server::{Server, Settings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};
@@ -160,6 +161,34 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
     honest.ask("PING");
     sender.ask("PUBLISH b x");
     drop(honest);
+    assert_eq!(post.bytes(), 0);
+}
+
+#[test]
+fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
+    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let (mut honest, mut sender) = (place.talker(), place.talker());
+    let post = &place.server.hub.post;
+    honest.ask("SUBSCRIBE b");
+    let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
+    // Another core compares it with patterns, and nobody may hear it.
+    let sought = large();
+    assert_eq!(post.bytes(), 0);
+    assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
+    // A client that may not have so much is closed for it, and nobody else.
+    let small = Mailbox::new(150_000, post);
+    small.put(Letter { message: Arc::new(sought), pattern: None });
+    assert_eq!((small.is_over(), post.overruns()), (true, 1));
+    // A client has it in hand, while another core writes it out.
+    let quick = Mailbox::new(300_000, post);
+    quick.put(Letter { message: Arc::new(large()), pattern: None });
+    let in_hand = quick.take_all();
+    assert!(post.is_full());
+    assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
+    assert_eq!(post.overruns(), 1);
+    drop(in_hand);
+    let heard = String::from_utf8(honest.happen()).unwrap();
+    assert_eq!((heard.matches("message").count(), honest.is_closed), (2, false), "{heard}");
     assert_eq!(post.bytes(), 0);
 }
 
