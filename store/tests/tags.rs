@@ -237,6 +237,35 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
 }
 
 #[test]
+fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let ns = sessions(&session);
+    let tags: &[(&str, &[u8])] = &[("cell", b"c")];
+    let past = Labels { tags, expires_ms: now_ms_coarse() - 1000 };
+    session
+        .transact(|txn| (0..10_u8).try_for_each(|n| txn.put_labelled(ns, &[b'a', n], b"", past)))
+        .unwrap();
+    put(&session, ns, "b", &[("cell", "c")]).unwrap();
+    put(&session, ns, "c", &[("cell", "c")]).unwrap();
+    let found = |most, wanted| {
+        let mut keys = Vec::new();
+        let is_all = session.find_some(ns, ("cell", Values::Equal(b"c")), most, |view| {
+            keys.push(view.key().to_vec());
+            keys.len() < wanted
+        });
+        (is_all.unwrap(), keys.concat())
+    };
+    assert_eq!(found(0, 9), (false, b"".to_vec()));
+    assert_eq!(found(10, 9), (false, b"".to_vec()));
+    assert_eq!(found(11, 9), (false, b"b".to_vec()));
+    assert_eq!(found(11, 1), (true, b"b".to_vec()), "that was enough");
+    assert_eq!(found(12, 9), (true, b"bc".to_vec()));
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
 fn a_required_tag_is_asked_of_every_new_record() {
     let place = place();
     let session = place.region.session().unwrap();

@@ -292,6 +292,21 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 }
 
 #[test]
+fn what_is_watched_counts_for_the_time_of_a_transaction() {
+    let none = std::time::Duration::ZERO;
+    let place = place_with(Settings { exec_max: none, ..settings() });
+    let mut talker = place.talker();
+    for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
+        talker.ask("TAG DECLARE {s},* id UNIQUE");
+        assert_eq!(talker.ask(watched), "+OK|");
+        // There is no command that could take long.
+        let said = multi(&mut talker, &[]);
+        assert!(said.starts_with("-EXECABORT the commands took longer than 0ns"), "{said}");
+    }
+    assert_eq!(multi(&mut talker, &[]), "*0|");
+}
+
+#[test]
 fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);

@@ -247,6 +247,33 @@ fn more_keys_than_may_be_answered_are_refused() {
 }
 
 #[test]
+fn records_that_have_ended_keep_nobody_for_long() {
+    let (place, mut talker) = tagged();
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
+    // Many in each transaction: whoever commits one collects a few.
+    for part in 0..30_u32 {
+        let tags: &[(&str, &[u8])] = &[("group", b"g")];
+        let labels = nearstate_store::Labels { tags, expires_ms: 1 };
+        let put = |txn: &nearstate_store::Txn<'_>| {
+            (0..600).try_for_each(|key: u32| {
+                txn.put_labelled(ns, &(part * 600 + key).to_be_bytes(), b"", labels)
+            })
+        };
+        session.transact(put).unwrap();
+    }
+    assert_eq!(talker.ask("TAG SET {s},there x 1 group g"), "+OK|");
+    for request in ["TAG KEYS {s},* group g", "TAG KEYS {s},* group g COUNT 2"] {
+        let said = talker.ask(request);
+        assert!(said.starts_with("-BUSY of more than 16384 records that had this value"), "{said}");
+    }
+    // Each time some are collected.
+    let answers = (0..100).map(|_| talker.ask("TAG KEYS {s},* group g"));
+    let answer = answers.into_iter().find(|answer| !answer.starts_with("-BUSY"));
+    assert_eq!(answer.as_deref(), Some("*1|$9|{s},there|"));
+}
+
+#[test]
 fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
     let (_place, mut talker) = tagged();
     let queued = "+QUEUED|";

@@ -9,7 +9,7 @@ use super::hashes::{fields, pairs, set_fields};
 use super::transactions::{judge_watched, refuse_inside};
 use crate::client::{Change, Client};
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
-use crate::link::{Watched, WatchedTag};
+use crate::link::WatchedTag;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::records::{Fault, Found, Spot};
@@ -36,6 +36,15 @@ const DECLARED_PLACES_MAX: u64 = 1024;
 
 /// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
 const KEYS_MAX: usize = 4096;
+
+/// Entries of an index that are gone over for them: each is a look for a record, some tenths of a
+/// microsecond, and those whose records have ended answer nothing. Between `MULTI` and `EXEC` there
+/// are fewer: each is a record of the transaction.
+const ENTRIES_MAX: u64 = 16_384;
+
+/// Ended records that are collected when there were more entries than that: some milliseconds, and
+/// so whoever asks again comes to the others.
+const COLLECTED_MAX: usize = 512;
 
 const NO_NAMESPACE: Refusal = Refusal::fixed(
     "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*; ns has 1 \
@@ -465,12 +474,22 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     match client.txn {
         None => {
             let each = |view: &nearstate_store::View<'_>| note(view.key());
-            client.session().find_all(sought.namespace, sought.tag, values, each)?;
+            let (namespace, of) = (sought.namespace, (sought.tag, values));
+            if !client.session().find_some(namespace, of, ENTRIES_MAX, each)? {
+                // What keeps them from being collected is told to whoever writes.
+                let _ = client.session().collect_expired(COLLECTED_MAX);
+                return Err(Refusal::new(format!(
+                    "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \
+                     and are still being collected: ask again"
+                )));
+            }
         }
         Some(lent) => {
             let mut done = Ok(());
             lent.with(&mut |txn| {
-                done = txn.find_all(sought.namespace, sought.tag, values, &mut note);
+                // Judged one by one, four thousand keys would cost the square of that.
+                let find = || txn.find_all(sought.namespace, sought.tag, values, &mut note);
+                done = txn.judged_once(find);
             });
             done?;
         }
@@ -498,8 +517,8 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     judge_watched(client.link, 2)?;
     let seen = sought.find(client, |key, found| Ok((sought.said(key), found.version())))?;
     let (key, version) = seen.unwrap_or_else(|| (sought.said(b""), None));
-    let tag = WatchedTag { name: sought.tag.to_owned(), value: sought.value.to_vec() };
-    client.link.watched.push(Watched { key, version, tag: Some(tag) });
+    let (name, value) = (sought.tag.to_owned(), sought.value.to_vec());
+    client.link.watched.add_tag(WatchedTag { name, value, key, version });
     client.session().whole()?;
     reply.ok();
     Ok(())

@@ -92,9 +92,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -5,
         flags: READ,
         summary: "The keys of all records that have this value of a tag, or COUNT of them.",
-        complexity: "O(N), N keys answered",
-        differs: "Is not there. Refused if there are more than 4096 and no COUNT is given. \
-                  Between MULTI and EXEC as TAG FIND.",
+        complexity: "O(N), N keys answered, and records that have ended and are not collected",
+        differs: "Is not there. Refused if there are more than 4096 and no COUNT is given. BUSY if \
+                  more than 16384 have ended: then some are collected. Between MULTI and EXEC as \
+                  TAG FIND.",
         run: tags::keys,
         ..OF_NAMESPACE
     },
