@@ -151,8 +151,17 @@ impl Member {
     /// # Errors
     /// `Stalled`, `Damaged`.
     pub fn pass_every_bucket(&self, table: &Table) -> Result<()> {
+        self.pass_buckets(table, 0..table.refresh(self.map())?)
+    }
+
+    /// A part of [`Member::pass_every_bucket`]: those of the buckets that there were when the first
+    /// part began. Whoever writes into one that was split off since took its lock behind that.
+    ///
+    /// # Errors
+    /// As [`Member::pass_every_bucket`].
+    pub fn pass_buckets(&self, table: &Table, part: std::ops::Range<u64>) -> Result<()> {
         fence(Ordering::SeqCst);
-        for bucket in 0..table.refresh(self.map())? {
+        for bucket in part {
             let at = table.bucket_at(self.map(), bucket)?;
             let payload = self.take(at, slot::BUCKET)?;
             self.give_back(at, slot::BUCKET, payload)?;

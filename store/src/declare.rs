@@ -11,6 +11,11 @@
 //! A process that dies in between leaves "building" behind; whoever declares the same tags again
 //! does steps 2 to 4. Records that contradict a tag end it: it is "leaving", its index is emptied,
 //! and its number is free; if a process dies in that, the next declaration goes on with it.
+//!
+//! All of it is done in parts ([`Declaring`]), so that a core that has others to serve can do it.
+
+use std::cell::RefCell;
+use std::ops::Range;
 
 use nearstate_memory::layout::traits;
 use nearstate_model::{Error, Result};
@@ -21,11 +26,92 @@ use crate::record::Kind;
 use crate::schema::{Tag, TagSchema, TagSet, TagState};
 use crate::session::{Namespace, Schema, Session, wrong_kind};
 use crate::tagging::values;
-use crate::txn::Txn;
+use crate::txn::{Patience, Txn};
 use crate::writeset::WriteSet;
 
 /// Keys that one transaction takes out of an index that is being emptied.
 const KEYS_TAKEN: usize = 32;
+
+/// Buckets of a part when nobody else waits for the thread.
+const PART_BUCKETS: u64 = 1024;
+
+/// Locks that are passed for each bucket whose records would be entered: that costs some hundred
+/// times as much.
+const LOCKS_FOR_EACH: u64 = 64;
+
+/// Buckets of the hidden index that are looked through for each such bucket: few of their keys are
+/// an emptied tag's.
+const LOOKS_FOR_EACH: u64 = 4;
+
+/// A declaration of tags that is carried out in parts, with anything between them
+/// ([`Session::begin_declaring`]). It holds nothing of the region. Dropped before its end it leaves
+/// tags behind that writers keep and nobody can look up: whoever declares them again finishes them.
+#[derive(Debug)]
+pub struct Declaring {
+    namespace: Namespace,
+    wanted: Vec<TagSchema>,
+    patience: Patience,
+    stage: Stage,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+enum Stage {
+    /// Tags that were given up are taken away.
+    Clearing(Clearing),
+    /// The tags are written down as being built.
+    Announcing,
+    /// The locks are passed.
+    Passing(Part, Built),
+    /// The records are entered.
+    Entering(Part, Built),
+    Done,
+}
+
+/// The tags that are being built.
+#[derive(Debug)]
+struct Built {
+    ids: Vec<u8>,
+    /// The count of schema changes when that began. If it has grown at the end, somebody may have
+    /// given these tags up meanwhile, and a number may be another tag's: all is looked at anew.
+    generation: u64,
+}
+
+/// The indexes of tags that were given up, while they are emptied.
+#[derive(Debug)]
+struct Clearing {
+    leaving: Vec<Tag>,
+    /// Locks are passed first: a writer may still keep them.
+    locks: Part,
+    /// Which of the tags is being emptied.
+    tag: usize,
+    /// Where the hidden index is looked through for its postings; `None`: its ordered index, if it
+    /// has one, is emptied before.
+    postings: Option<Part>,
+    /// The count of schema changes when that began, as [`Built`] has it.
+    generation: u64,
+    /// Why they were given up just now; `None`: they were found so.
+    why: Option<Error>,
+}
+
+/// Some of the buckets that a table had when its walk began.
+#[derive(Debug)]
+struct Part {
+    next: u64,
+    all: u64,
+}
+
+impl Part {
+    fn take(&mut self, most: u64) -> Range<u64> {
+        let from = self.next;
+        self.next = from.saturating_add(most.max(1)).min(self.all);
+        from..self.next
+    }
+
+    const fn is_done(&self) -> bool {
+        self.next >= self.all
+    }
+}
 
 impl Session {
     /// Opens a namespace, and creates it first if there is none of this name. Tags of the schema
@@ -60,49 +146,159 @@ impl Session {
     /// record lacks a tag that is to be required, or the declaration itself is off. The new tags
     /// are not there then. `BadName`, `Full`, `Stalled`, `Damaged`.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
-        if namespace.kind() == Kind::Counters {
-            return Err(wrong_kind(namespace.kind(), "tag", ""));
-        }
-        self.finish_leaving(namespace)?;
-        if !TagSet::clone(&*self.tag_set(namespace.index)?).declare(wanted)? {
-            return Ok(());
-        }
-        self.change_tags(namespace, |tags| tags.declare(wanted).map(drop))?;
-        let ids = self.ids_of(namespace, wanted, TagState::Building)?;
-        self.member.pass_every_bucket(self.table(namespace)?)?;
-        match self.each_record(namespace, |_| true, |txn, key| txn.enter(namespace, key, &ids)) {
-            Ok(()) => {}
-            Err(error @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
-                self.change_tags(namespace, |tags| {
-                    tags.move_on(TagState::Building, TagState::Leaving, &ids);
-                    Ok(())
-                })?;
-                self.finish_leaving(namespace)?;
-                return Err(error);
-            }
-            Err(error) => return Err(error),
-        }
-        self.change_tags(namespace, |tags| {
-            tags.move_on(TagState::Building, TagState::Ready, &ids);
-            Ok(())
-        })?;
-        if self.ids_of(namespace, wanted, TagState::Ready)?.len() < wanted.len() {
-            return Err(Error::Conflict { detail: "what is declared of the namespace".to_owned() });
-        }
+        let mut declaring = self.begin_declaring(namespace, wanted, Patience::default())?;
+        while self.go_on(&mut declaring, PART_BUCKETS)? {}
         Ok(())
     }
 
-    /// The numbers of those of some tags that are in a state.
-    fn ids_of(
+    /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
+    /// [`Session::go_on`]. Each transaction of it has this patience.
+    ///
+    /// # Errors
+    /// `WrongKind`: a namespace of counters; `Damaged`.
+    pub fn begin_declaring(
         &self,
         namespace: Namespace,
         wanted: &[TagSchema],
-        state: TagState,
-    ) -> Result<Vec<u8>> {
-        let tags = self.tag_set(namespace.index)?;
-        let is_wanted =
-            |tag: &&Tag| tag.state == state && wanted.iter().any(|other| other.name == tag.name);
-        Ok(tags.tags().filter(is_wanted).map(|tag| tag.id).collect())
+        patience: Patience,
+    ) -> Result<Declaring> {
+        if namespace.kind() == Kind::Counters {
+            return Err(wrong_kind(namespace.kind(), "tag", ""));
+        }
+        let stage = match self.clearing(namespace, None)? {
+            Some(clearing) => Stage::Clearing(clearing),
+            None => Stage::Announcing,
+        };
+        Ok(Declaring { namespace, wanted: wanted.to_vec(), patience, stage })
+    }
+
+    /// The next part of a declaration: the records of about so many buckets of the index, three or
+    /// four in each, or as much as takes as long. False once all is done.
+    ///
+    /// # Errors
+    /// As [`Session::add_tags`], `Deadline`. The declaration is at its end then; whoever begins it
+    /// again finishes what stands.
+    pub fn go_on(&self, declaring: &mut Declaring, buckets: u64) -> Result<bool> {
+        let namespace = declaring.namespace;
+        declaring.stage = match std::mem::replace(&mut declaring.stage, Stage::Done) {
+            Stage::Clearing(mut clearing) => {
+                if self.clear_some(declaring, &mut clearing, buckets)? {
+                    Stage::Clearing(clearing)
+                } else if let Some(why) = clearing.why {
+                    return Err(why);
+                } else {
+                    Stage::Announcing
+                }
+            }
+            Stage::Announcing => match self.announce(declaring)? {
+                Some(built) => Stage::Passing(self.part_of(namespace)?, built),
+                None => Stage::Done,
+            },
+            Stage::Passing(mut locks, built) => {
+                let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+                self.member.pass_buckets(self.table(namespace)?, part)?;
+                if locks.is_done() {
+                    Stage::Entering(self.part_of(namespace)?, built)
+                } else {
+                    Stage::Passing(locks, built)
+                }
+            }
+            Stage::Entering(part, built) => self.enter_some(declaring, (part, built), buckets)?,
+            Stage::Done => Stage::Done,
+        };
+        Ok(!matches!(declaring.stage, Stage::Done))
+    }
+
+    /// All buckets of a namespace.
+    fn part_of(&self, namespace: Namespace) -> Result<Part> {
+        Ok(Part { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
+    }
+
+    /// Writes down what is new of what is declared. What is to be built, or `None` if all is there.
+    fn announce(&self, declaring: &Declaring) -> Result<Option<Built>> {
+        let Declaring { namespace, wanted, patience, .. } = declaring;
+        let mut tags = TagSet::clone(&*self.tag_set(namespace.index)?);
+        let known = tags.clone();
+        if !tags.declare(wanted)? {
+            return Ok(None);
+        }
+        // Whoever joins in changes nothing, so that nobody need look anew because of it.
+        let tags = if tags == known {
+            known
+        } else {
+            self.change_tags(*namespace, *patience, |tags| tags.declare(wanted).map(drop))?
+        };
+        let is_ours = |tag: &&Tag| {
+            tag.state == TagState::Building && wanted.iter().any(|other| other.name == tag.name)
+        };
+        let ids = tags.tags().filter(is_ours).map(|tag| tag.id).collect();
+        Ok(Some(Built { ids, generation: tags.generation }))
+    }
+
+    /// Enters the records of some buckets; what is to be done behind that.
+    fn enter_some(
+        &self,
+        declaring: &Declaring,
+        (mut part, built): (Part, Built),
+        buckets: u64,
+    ) -> Result<Stage> {
+        let Declaring { namespace, patience, .. } = declaring;
+        let (range, all) = (part.take(buckets), part.all);
+        let enter = |key: &[u8]| {
+            self.transact_within(*patience, |txn| txn.enter(*namespace, key, &built.ids))
+        };
+        match self.each_key(*namespace, (range, all), |_| true, enter) {
+            Ok(()) if part.is_done() => self.complete(declaring, &built),
+            Ok(()) => Ok(Stage::Entering(part, built)),
+            Err(error @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
+                let states = (TagState::Building, TagState::Leaving);
+                if !self.move_tags(declaring, states, &built)? {
+                    return Ok(Stage::Announcing);
+                }
+                match self.clearing(*namespace, Some(error.clone()))? {
+                    Some(clearing) => Ok(Stage::Clearing(clearing)),
+                    None => Err(error), // Somebody else has cleared them.
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All records are entered.
+    fn complete(&self, declaring: &Declaring, built: &Built) -> Result<Stage> {
+        let states = (TagState::Building, TagState::Ready);
+        if self.move_tags(declaring, states, built)? {
+            return Ok(Stage::Done);
+        }
+        Ok(Stage::Announcing)
+    }
+
+    /// Moves what was built from one state to another. False, and nothing is moved: the schema has
+    /// changed meanwhile.
+    fn move_tags(
+        &self,
+        Declaring { namespace, patience, .. }: &Declaring,
+        (from, to): (TagState, TagState),
+        Built { ids, generation }: &Built,
+    ) -> Result<bool> {
+        let newer = RefCell::new(None);
+        let moved = self.change_tags(*namespace, *patience, |tags| {
+            newer.replace((tags.generation != *generation).then(|| tags.clone()));
+            if newer.borrow().is_some() {
+                // Ends the transaction; nobody reads this.
+                return Err(Error::BadArgument { detail: String::new() });
+            }
+            tags.move_on(from, to, ids);
+            Ok(())
+        });
+        match newer.into_inner() {
+            Some(tags) => {
+                // Whoever wrote them may have died before this.
+                self.raise_to(namespace.index, &tags)?;
+                Ok(false)
+            }
+            None => moved.map(|_| true),
+        }
     }
 
     /// The tags that a namespace has, also those that are still being built.
@@ -117,10 +313,11 @@ impl Session {
     fn change_tags(
         &self,
         namespace: Namespace,
+        patience: Patience,
         change: impl Fn(&mut TagSet) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<TagSet> {
         let key = schema_key(namespace.index);
-        let changed = self.transact(|txn| {
+        let changed = self.transact_within(patience, |txn| {
             let mut set = txn.set.borrow_mut();
             let mut tags = match set.hidden_value(&key, TagSet::decode)? {
                 Some(tags) => tags?,
@@ -134,34 +331,74 @@ impl Session {
             Ok(tags)
         })?;
         self.raise_to(namespace.index, &changed)?;
-        Ok(())
+        Ok(changed)
     }
 
-    /// Empties the indexes of tags that were given up, whoever began it, and frees their numbers.
-    /// By the indexes themselves: records may have changed since they were entered.
-    fn finish_leaving(&self, namespace: Namespace) -> Result<()> {
+    /// Where the indexes of tags that were given up begin to be emptied, whoever gave them up;
+    /// `None` if there are none.
+    fn clearing(&self, namespace: Namespace, why: Option<Error>) -> Result<Option<Clearing>> {
         let tags = self.tag_set(namespace.index)?;
         let leaving: Vec<Tag> =
             tags.tags().filter(|tag| tag.state == TagState::Leaving).cloned().collect();
         if leaving.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        self.member.pass_every_bucket(self.table(namespace)?)?;
-        for tag in &leaving {
-            while tag.is_ordered && self.take_some_keys(namespace, tag)? {}
-            self.take_postings(namespace, tag)?;
+        let locks = self.part_of(namespace)?;
+        let generation = tags.generation;
+        Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, generation, why }))
+    }
+
+    /// Empties a part of those indexes, and frees the tags' numbers at the end: false then. By the
+    /// indexes themselves: records may have changed since they were entered.
+    fn clear_some(
+        &self,
+        declaring: &Declaring,
+        clearing: &mut Clearing,
+        buckets: u64,
+    ) -> Result<bool> {
+        let namespace = declaring.namespace;
+        if !clearing.locks.is_done() {
+            let part = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+            self.member.pass_buckets(self.table(namespace)?, part)?;
+            return Ok(true);
         }
-        let ids: Vec<u8> = leaving.iter().map(|tag| tag.id).collect();
-        self.change_tags(namespace, |tags| {
-            tags.move_on(TagState::Leaving, TagState::Gone, &ids);
-            Ok(())
-        })
+        let Some(tag) = clearing.leaving.get(clearing.tag) else {
+            return self.end_clearing(declaring, clearing);
+        };
+        let Some(postings) = &mut clearing.postings else {
+            let has_more = tag.is_ordered && self.take_some_keys(declaring, tag)?;
+            if !has_more {
+                let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
+                clearing.postings = Some(self.part_of(hidden)?);
+            }
+            return Ok(true);
+        };
+        let part = (postings.take(buckets.saturating_mul(LOOKS_FOR_EACH)), postings.all);
+        self.take_some_postings(declaring, tag, part)?;
+        if postings.is_done() {
+            (clearing.tag, clearing.postings) = (clearing.tag + 1, None);
+        }
+        Ok(true)
+    }
+
+    /// The indexes are empty: the numbers of their tags are free. True if somebody has changed the
+    /// schema meanwhile, and there are some to be emptied all the same.
+    fn end_clearing(&self, declaring: &Declaring, clearing: &mut Clearing) -> Result<bool> {
+        let ids = clearing.leaving.iter().map(|tag| tag.id).collect();
+        let built = Built { ids, generation: clearing.generation };
+        if self.move_tags(declaring, (TagState::Leaving, TagState::Gone), &built)? {
+            return Ok(false);
+        }
+        let Some(again) = self.clearing(declaring.namespace, None)? else { return Ok(false) };
+        *clearing = Clearing { why: clearing.why.take(), ..again };
+        Ok(true)
     }
 
     /// Takes the first keys out of a tag's ordered index. False if it is empty.
-    fn take_some_keys(&self, namespace: Namespace, tag: &Tag) -> Result<bool> {
+    fn take_some_keys(&self, declaring: &Declaring, tag: &Tag) -> Result<bool> {
+        let namespace = declaring.namespace;
         let root = tag_root(namespace.index, tag.id);
-        self.transact(|txn| {
+        self.transact_within(declaring.patience, |txn| {
             let mut set = txn.set.borrow_mut();
             if !set.is_in(namespace, tag.id, TagState::Leaving)? {
                 return Ok(false); // Somebody else has finished it.
@@ -184,8 +421,13 @@ impl Session {
         })
     }
 
-    /// Takes a tag's postings and counts away. Linear in the hidden index.
-    fn take_postings(&self, namespace: Namespace, tag: &Tag) -> Result<()> {
+    /// Takes a tag's postings and counts away, of some buckets of the hidden index.
+    fn take_some_postings(
+        &self,
+        Declaring { namespace, patience, .. }: &Declaring,
+        tag: &Tag,
+        part: (Range<u64>, u64),
+    ) -> Result<()> {
         let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
         let mut prefixes = [Vec::new(), Vec::new(), Vec::new()];
         let [postings, lists, counts] = &mut prefixes;
@@ -195,36 +437,46 @@ impl Session {
         count_key(namespace.index, tag.id, 0, &[], counts);
         counts.pop();
         let is_its = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
-        self.each_record(hidden, is_its, |txn, key| {
-            let mut set = txn.set.borrow_mut();
-            if set.is_in(namespace, tag.id, TagState::Leaving)? {
-                set.delete_hidden(key)?;
-            }
-            Ok(())
+        self.each_key(hidden, part, is_its, |key| {
+            self.transact_within(*patience, |txn| {
+                let mut set = txn.set.borrow_mut();
+                if set.is_in(*namespace, tag.id, TagState::Leaving)? {
+                    set.delete_hidden(key)?;
+                }
+                Ok(())
+            })
         })
     }
 
-    /// Runs a transaction for each record of a namespace with such a key, also for those whose time
-    /// has passed.
-    fn each_record(
+    /// Calls `work` with each such key of some of `all` buckets, also with those of records whose
+    /// time has passed. Nothing is pinned meanwhile.
+    fn each_key(
         &self,
         namespace: Namespace,
+        (part, all): (Range<u64>, u64),
         is_wanted: impl Fn(&[u8]) -> bool,
-        work: impl Fn(&Txn<'_>, &[u8]) -> Result<()>,
+        work: impl Fn(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut scan = self.scan(namespace)?.with_past();
-        let mut key = Vec::new();
-        loop {
-            match scan.next()? {
-                Some(view) if is_wanted(view.key()) => {
-                    key.clear();
-                    key.extend_from_slice(view.key());
-                }
-                Some(_) => continue,
-                None => return Ok(()),
+        let table = self.table(namespace)?;
+        let (mut cells, mut keys) = (Vec::new(), Vec::new());
+        for bucket in part {
+            let held = self.member.pin()?;
+            self.member.collect(table, bucket, all, &mut cells)?;
+            for at in &cells {
+                self.member.prefetch_cell_lines(*at, 1);
             }
-            self.transact(|txn| work(txn, &key))?;
+            for at in cells.drain(..) {
+                let key = self.member.cell(at)?.key()?;
+                if is_wanted(key) {
+                    keys.push(key.to_vec());
+                }
+            }
+            drop(held);
+            for key in keys.drain(..) {
+                work(&key)?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -1,10 +1,16 @@
 //! Records with tags: `TAG`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod talk;
 
+use nearstate_node::Then;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{Kind, Schema};
+use nearstate_store::limits::REGION_BYTES_MIN;
+use nearstate_store::{CreateOptions, Kind, Schema, Session};
+use std::task::Poll;
 use talk::{Place, Talker, place};
 
 fn all(talker: &mut Talker, script: &[(&str, &str)]) {
@@ -216,18 +222,91 @@ fn what_is_refused_makes_no_namespace() {
     assert!(session.known_namespace("new").unwrap().is_some());
 }
 
-#[test]
-fn a_tag_is_declared_only_beside_few_records() {
-    let place = place();
-    let mut talker = place.talker();
-    for key in 0..1000 {
-        talker.ask(&format!("SET {{s}},{key} v"));
+/// Many records of one namespace, each with its number as the value of tag `id`.
+fn fill(place: &Place, count: u32) -> Session {
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
+    for key in 0..count {
+        let key = key.to_string();
+        let tags: &[(&str, &[u8])] = &[("id", key.as_bytes())];
+        let labels = nearstate_store::Labels { tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_labelled(ns, key.as_bytes(), b"v", labels)).unwrap();
     }
-    assert_eq!(talker.ask("TAG DECLARE {s},* few"), "+OK|");
-    assert_eq!(talker.ask("SET {s},more v"), "+OK|");
-    let refused = talker.ask("TAG DECLARE {s},* many");
-    assert!(refused.starts_with("-ERR the namespace has or had more than 1000"), "{refused}");
-    assert_eq!(talker.ask("TAG DECLARE {s},* few"), "+OK|", "it is there already");
+    session
+}
+
+#[test]
+fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finished() {
+    let place = place();
+    let _session = fill(&place, 5000);
+    let (mut talker, mut other) = (place.talker(), place.talker());
+    let request: &[&[u8]] = &[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"];
+    let (answer, then) = talker.begin(request);
+    assert!(answer.is_empty() && matches!(then, Then::Work));
+    for _ in 0..20 {
+        let (answer, then) = talker.step();
+        assert!(answer.is_empty() && matches!(then, Poll::Ready(Then::Work)));
+        assert_eq!(other.ask("PING"), "+PONG|", "others are served");
+    }
+    drop(talker);
+    let refused = other.ask("TAG FIND {s},* id 7");
+    assert!(refused.contains("still being built"), "{refused}");
+    assert_eq!(other.ask("TAG SET {s},new v 1 id new"), "+OK|", "writers keep it");
+    assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    for number in ["0", "4999", "new"] {
+        let found = other.ask(&format!("TAG FIND {{s}},* id {number}"));
+        assert!(found.starts_with("*2|") && found.ends_with("|$1|v|"), "{found}");
+    }
+    assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|", "it is there");
+}
+
+#[test]
+fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing() {
+    let place = place();
+    let session = fill(&place, 5000);
+    let ns = session.known_namespace("s").unwrap().unwrap();
+    let labels = nearstate_store::Labels { tags: &[("id", b"7")], expires_ms: 0 };
+    session.transact(|txn| txn.put_labelled(ns, b"another", b"v", labels)).unwrap();
+    let mut talker = place.talker();
+    let (answer, then) = talker.begin(&[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"]);
+    assert!(answer.is_empty() && matches!(then, Then::Work));
+    let mut slices = 0;
+    let answer = loop {
+        let (answer, then) = talker.step();
+        match then {
+            Poll::Ready(Then::Work) => slices += 1,
+            Poll::Ready(_) | Poll::Pending => break String::from_utf8(answer).unwrap(),
+        }
+    };
+    assert!(answer.starts_with("-TAGTAKEN the unique tag \"id\" has the value \"7\""), "{answer}");
+    assert!(slices > 20, "{slices}");
+    assert!(session.tags(ns).unwrap().is_empty(), "it is not there");
+    assert_eq!(talker.ask("TAG DECLARE {s},* id"), "+OK|", "in another form it may be");
+    assert!(talker.ask("TAG KEYS {s},* id 7").starts_with("*2|"));
+}
+
+#[test]
+fn a_declaration_that_finds_no_room_says_how_it_goes_on() {
+    let options = CreateOptions { bytes_max: REGION_BYTES_MIN, ..CreateOptions::default() };
+    let place = talk::place_in(&options);
+    let session = fill(&place, 20_000);
+    let ns = session.namespace("full", &Schema::default()).unwrap();
+    // The node has some small places left, enough to begin.
+    let mut talker = place.talker();
+    assert_eq!(talker.ask("TAG DECLARE {other},* id UNIQUE"), "+OK|");
+    assert_eq!(talker.ask("TAG SET {other},k v 1 id 1"), "+OK|");
+    let mut count = 0_u32;
+    while session.put(ns, &count.to_be_bytes(), &[0; 16 << 10]).is_ok() {
+        count += 1;
+    }
+    let refused = talker.ask("TAG DECLARE {s},* id UNIQUE");
+    assert!(refused.starts_with("-OOM full: "), "{refused}");
+    assert!(refused.contains("not all records are entered: send TAG DECLARE again"), "{refused}");
+    for number in 0..count / 2 {
+        session.delete(ns, &number.to_be_bytes()).unwrap();
+    }
+    assert_eq!(talker.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    assert!(talker.ask("TAG FIND {s},* id 19999").starts_with("*2|"));
 }
 
 #[test]

@@ -7,32 +7,30 @@
 use super::arg;
 use super::hashes::{fields, pairs, set_fields};
 use super::transactions::{judge_watched, refuse_inside};
-use crate::client::{Change, Client};
+use crate::client::{Change, Client, PATIENCE};
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
 use crate::link::WatchedTag;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{Fault, Found, Spot};
+use crate::records::{Fault, Found, Records, Spot};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::server::Server;
+use crate::work::{Progress, Work};
 use nearstate_model::Error;
 use nearstate_model::limits::{
     KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
     VALUE_BYTES_MAX,
 };
-use nearstate_store::{Form, Labels, Namespace, Session, TagSchema, TagState, Values};
+use nearstate_store::{Declaring, Form, Labels, Namespace, Session, TagSchema, TagState, Values};
 
 type Answer = Result<(), Refusal>;
 
 /// A tag and its value.
 type Tag<'a> = (&'a str, &'a [u8]);
 
-/// Records that a namespace may have when a tag is declared here: each costs a transaction, and the
-/// core serves nobody else meanwhile. A thousand are a millisecond or two.
-const DECLARED_BESIDE_MAX: u64 = 1000;
-
-/// Places of an index that are looked through for those records: each of them is locked once.
-const DECLARED_PLACES_MAX: u64 = 1024;
+/// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
+const DECLARE_BUCKETS: u64 = 16;
 
 /// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
 const KEYS_MAX: usize = 4096;
@@ -225,28 +223,63 @@ pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
             _ => return Err(Refusal::SYNTAX),
         }
     }
-    let (session, namespace) = (client.session(), client.records.make(arg(args, 2))?.namespace);
-    let is_ready =
-        |known: &nearstate_store::Tag| known.name == tag.name && known.state == TagState::Ready;
-    if !session.tags(namespace)?.iter().any(is_ready) {
-        judge_size(session, namespace)?;
+    let namespace = client.records.make(arg(args, 2))?.namespace;
+    let name = tag.name.clone();
+    let declaring = client.session().begin_declaring(namespace, &[tag], PATIENCE)?;
+    let mut building = Building { declaring, namespace, name };
+    // What is there already is answered at once.
+    if building.step(client.records, client.server, reply)? == Progress::More {
+        client.link.work = Some(Box::new(building));
     }
-    session.add_tags(namespace, &[tag])?;
-    reply.ok();
     Ok(())
 }
 
-/// Refuses to enter many records: the core would serve nobody meanwhile.
-fn judge_size(session: &Session, namespace: Namespace) -> Answer {
-    let (counted, rest) = session.count_part(namespace, 0, DECLARED_PLACES_MAX)?;
-    if counted.records <= DECLARED_BESIDE_MAX && rest.is_none() {
-        return Ok(());
+/// A tag that is declared in slices, so that others are served between them.
+#[derive(Debug)]
+struct Building {
+    declaring: Declaring,
+    namespace: Namespace,
+    name: String,
+}
+
+impl Building {
+    /// Why it has ended. What stands of it is kept by all writers, and not looked up.
+    fn ended(&self, session: &Session, error: Error) -> Refusal {
+        let is_open =
+            |tag: &nearstate_store::Tag| tag.name == self.name && tag.state == TagState::Building;
+        let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
+        let refusal = Refusal::from(error);
+        if is_begun {
+            return refusal.half_way(
+                "the tag is there, but not all records are entered: send TAG DECLARE again, and \
+                 they will be; until then nothing is found by it",
+            );
+        }
+        refusal
     }
-    Err(Refusal::new(format!(
-        "ERR the namespace has or had more than {DECLARED_BESIDE_MAX} records, and to enter them \
-         would keep others waiting: declare its tags before, or let a process on the node's host \
-         open the namespace with them"
-    )))
+}
+
+impl Work for Building {
+    fn step(
+        &mut self,
+        records: &Records,
+        _: &Server,
+        reply: &mut Reply<'_>,
+    ) -> Result<Progress, Refusal> {
+        let session = records.session();
+        match session.go_on(&mut self.declaring, DECLARE_BUCKETS) {
+            Ok(true) => Ok(Progress::More),
+            Ok(false) => {
+                reply.ok();
+                Ok(Progress::Done)
+            }
+            Err(error) => Err(self.ended(session, error)),
+        }
+    }
+
+    fn kept(&self) -> usize {
+        2 * self.name.len() + size_of::<Self>()
+    }
 }
 
 /// `TAG SET key value tags|KEEP [tag value ..] [NX | XX]`
