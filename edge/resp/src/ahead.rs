@@ -18,7 +18,9 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
     let mut requests = 0;
     for place in &mut wanted {
         let Some((key, rest)) = request(input) else { break };
-        *place = records.known_spot(key).map(|spot| (spot.namespace, spot.key));
+        // Where only a pattern is said, `{ns},*`, no record is.
+        let spot = records.known_spot(key).filter(|spot| spot.key != b"*");
+        *place = spot.map(|spot| (spot.namespace, spot.key));
         input = rest;
         requests += 1;
     }
@@ -51,8 +53,8 @@ fn request(input: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key?, rest))
 }
 
-/// Commands whose first key is not argument 1: that is what they count, or their subcommand. A
-/// subcommand that has no key stands before a pattern, which is looked for in vain.
+/// Commands whose first key is not argument 1: that is what they count, or their subcommand. `TAG`
+/// has a pattern in its place where it looks for a record by a value.
 const ELSEWHERE: [(&[u8], usize); 10] = [
     (b"tag", 2),
     (b"eval", 3),
