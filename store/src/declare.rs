@@ -66,15 +66,30 @@ enum Stage {
     /// The records are entered.
     Entering(Part, Built),
     Done,
+    /// It has met an error.
+    Failed,
 }
 
-/// The tags that are being built.
+/// Tags that are worked on, which are in one state meanwhile.
 #[derive(Debug)]
 struct Built {
     ids: Vec<u8>,
-    /// The count of schema changes when that began. If it has grown at the end, somebody may have
-    /// given these tags up meanwhile, and a number may be another tag's: all is looked at anew.
+    /// The count of schema changes when they were looked at last.
     generation: u64,
+}
+
+/// The fewest changes of a schema by which a number leaves a state and comes to it again, perhaps
+/// as another tag's: it is given up, freed and declared anew, in this or another order.
+const CHANGES_AROUND: u64 = 3;
+
+impl Built {
+    /// Whether they have been in this state since they were looked at last. Others may declare
+    /// tags of their own meanwhile, and give them up again: that keeps nobody from the end.
+    fn are_still(&self, tags: &TagSet, state: TagState) -> bool {
+        let changes = tags.generation.saturating_sub(self.generation);
+        let is_in = |id: &u8| tags.numbered(*id).is_some_and(|tag| tag.state == state);
+        changes < CHANGES_AROUND && self.ids.iter().all(is_in)
+    }
 }
 
 /// The indexes of tags that were given up, while they are emptied.
@@ -88,8 +103,8 @@ struct Clearing {
     /// Where the hidden index is looked through for its postings; `None`: its ordered index, if it
     /// has one, is emptied before.
     postings: Option<Part>,
-    /// The count of schema changes when that began, as [`Built`] has it.
-    generation: u64,
+    /// Their numbers.
+    built: Built,
     /// Why they were given up just now; `None`: they were found so.
     why: Option<Error>,
 }
@@ -176,11 +191,11 @@ impl Session {
     /// four in each, or as much as takes as long. False once all is done.
     ///
     /// # Errors
-    /// As [`Session::add_tags`], `Deadline`. The declaration is at its end then; whoever begins it
-    /// again finishes what stands.
+    /// As [`Session::add_tags`], `Deadline`. The declaration is at its end then, and goes no
+    /// further; whoever begins it again finishes what stands.
     pub fn go_on(&self, declaring: &mut Declaring, buckets: u64) -> Result<bool> {
         let namespace = declaring.namespace;
-        declaring.stage = match std::mem::replace(&mut declaring.stage, Stage::Done) {
+        declaring.stage = match std::mem::replace(&mut declaring.stage, Stage::Failed) {
             Stage::Clearing(mut clearing) => {
                 if self.clear_some(declaring, &mut clearing, buckets)? {
                     Stage::Clearing(clearing)
@@ -191,10 +206,14 @@ impl Session {
                 }
             }
             Stage::Announcing => match self.announce(declaring)? {
-                Some(built) => Stage::Passing(self.part_of(namespace)?, built),
+                Some(built) => Stage::Passing(self.locks_of(namespace)?, built),
                 None => Stage::Done,
             },
-            Stage::Passing(mut locks, built) => {
+            Stage::Passing(mut locks, mut built) => {
+                if !self.look(namespace, &mut built, TagState::Building)? {
+                    declaring.stage = Stage::Announcing;
+                    return Ok(true);
+                }
                 let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
                 self.member.pass_buckets(self.table(namespace)?, part)?;
                 if locks.is_done() {
@@ -205,8 +224,27 @@ impl Session {
             }
             Stage::Entering(part, built) => self.enter_some(declaring, (part, built), buckets)?,
             Stage::Done => Stage::Done,
+            Stage::Failed => {
+                return Err(Error::BadArgument {
+                    detail: "this declaration of tags has met an error: begin another".to_owned(),
+                });
+            }
         };
         Ok(!matches!(declaring.stage, Stage::Done))
+    }
+
+    /// Looks whether the tags that are worked on are in this state still. Whoever looks often is
+    /// not sent back because of what others do.
+    fn look(&self, namespace: Namespace, built: &mut Built, state: TagState) -> Result<bool> {
+        let tags = self.tag_set(namespace.index)?;
+        let are_still = built.are_still(&tags, state);
+        built.generation = built.generation.max(tags.generation);
+        Ok(are_still)
+    }
+
+    /// All buckets of a namespace, to pass their locks.
+    fn locks_of(&self, namespace: Namespace) -> Result<Part> {
+        Ok(Part { next: 0, all: self.member.buckets_to_pass(self.table(namespace)?)? })
     }
 
     /// All buckets of a namespace.
@@ -239,10 +277,13 @@ impl Session {
     fn enter_some(
         &self,
         declaring: &Declaring,
-        (mut part, built): (Part, Built),
+        (mut part, mut built): (Part, Built),
         buckets: u64,
     ) -> Result<Stage> {
         let Declaring { namespace, patience, .. } = declaring;
+        if !self.look(*namespace, &mut built, TagState::Building)? {
+            return Ok(Stage::Announcing);
+        }
         let (range, all) = (part.take(buckets), part.all);
         let enter = |key: &[u8]| {
             self.transact_within(*patience, |txn| txn.enter(*namespace, key, &built.ids))
@@ -273,22 +314,22 @@ impl Session {
         Ok(Stage::Announcing)
     }
 
-    /// Moves what was built from one state to another. False, and nothing is moved: the schema has
-    /// changed meanwhile.
+    /// Moves tags from one state to another. False, and nothing is moved: they may have left it
+    /// meanwhile.
     fn move_tags(
         &self,
         Declaring { namespace, patience, .. }: &Declaring,
         (from, to): (TagState, TagState),
-        Built { ids, generation }: &Built,
+        built: &Built,
     ) -> Result<bool> {
         let newer = RefCell::new(None);
         let moved = self.change_tags(*namespace, *patience, |tags| {
-            newer.replace((tags.generation != *generation).then(|| tags.clone()));
+            newer.replace((!built.are_still(tags, from)).then(|| tags.clone()));
             if newer.borrow().is_some() {
                 // Ends the transaction; nobody reads this.
                 return Err(Error::BadArgument { detail: String::new() });
             }
-            tags.move_on(from, to, ids);
+            tags.move_on(from, to, &built.ids);
             Ok(())
         });
         match newer.into_inner() {
@@ -343,9 +384,10 @@ impl Session {
         if leaving.is_empty() {
             return Ok(None);
         }
-        let locks = self.part_of(namespace)?;
-        let generation = tags.generation;
-        Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, generation, why }))
+        let ids = leaving.iter().map(|tag| tag.id).collect();
+        let built = Built { ids, generation: tags.generation };
+        let locks = self.locks_of(namespace)?;
+        Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, built, why }))
     }
 
     /// Empties a part of those indexes, and frees the tags' numbers at the end: false then. By the
@@ -357,6 +399,9 @@ impl Session {
         buckets: u64,
     ) -> Result<bool> {
         let namespace = declaring.namespace;
+        if !self.look(namespace, &mut clearing.built, TagState::Leaving)? {
+            return self.clear_anew(namespace, clearing);
+        }
         if !clearing.locks.is_done() {
             let part = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
             self.member.pass_buckets(self.table(namespace)?, part)?;
@@ -381,15 +426,19 @@ impl Session {
         Ok(true)
     }
 
-    /// The indexes are empty: the numbers of their tags are free. True if somebody has changed the
-    /// schema meanwhile, and there are some to be emptied all the same.
+    /// The indexes are empty: the numbers of their tags are free. True if there is something to be
+    /// emptied all the same.
     fn end_clearing(&self, declaring: &Declaring, clearing: &mut Clearing) -> Result<bool> {
-        let ids = clearing.leaving.iter().map(|tag| tag.id).collect();
-        let built = Built { ids, generation: clearing.generation };
-        if self.move_tags(declaring, (TagState::Leaving, TagState::Gone), &built)? {
+        let states = (TagState::Leaving, TagState::Gone);
+        if self.move_tags(declaring, states, &clearing.built)? {
             return Ok(false);
         }
-        let Some(again) = self.clearing(declaring.namespace, None)? else { return Ok(false) };
+        self.clear_anew(declaring.namespace, clearing)
+    }
+
+    /// Somebody else has emptied those indexes. True if there are others to be emptied by now.
+    fn clear_anew(&self, namespace: Namespace, clearing: &mut Clearing) -> Result<bool> {
+        let Some(again) = self.clearing(namespace, None)? else { return Ok(false) };
         *clearing = Clearing { why: clearing.why.take(), ..again };
         Ok(true)
     }
@@ -496,6 +545,11 @@ impl Txn<'_> {
         // That they are being built must still be so at the commit.
         let schema = set.hidden_value(&schema_key(namespace.index), TagSet::decode)?;
         let tags = schema.transpose()?.unwrap_or_default();
+        // A number may be that of a tag which another has declared just now, or died declaring:
+        // an entry that writers do not know of would outlive its record's value.
+        if set.session.member.traits(namespace.index)? / traits::GENERATION < tags.generation {
+            set.session.raise_to(namespace.index, &tags)?;
+        }
         let hash = set.session.hash(key);
         let (place, stored) = set.read(namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(()) };
@@ -533,3 +587,6 @@ impl Txn<'_> {
         done
     }
 }
+
+#[cfg(test)]
+mod tests;

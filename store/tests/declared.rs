@@ -138,3 +138,40 @@ fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
     let report = check(&path).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
 }
+
+/// Whoever was half way began again each time that others had declared something.
+#[test]
+fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    for number in 0..2000_u16 {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let doomed = TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() };
+    let in_vain = || other.begin_declaring(ns, std::slice::from_ref(&doomed), Patience::default());
+    let mut vain = in_vain().unwrap();
+    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let (mut parts, mut refusals) = (0, 0);
+    while session.go_on(&mut slow, 1).unwrap() {
+        parts += 1;
+        assert!(parts < 10_000, "it begins again for ever");
+        match other.go_on(&mut vain, 1000) {
+            Ok(has_more) => assert!(has_more, "no record has that tag"),
+            Err(error) => {
+                assert!(matches!(error, Error::BadArgument { .. }), "{error}");
+                refusals += 1;
+                // Not done: whoever asks again is not told that it is.
+                assert!(other.go_on(&mut vain, 1000).is_err());
+                vain = in_vain().unwrap();
+            }
+        }
+    }
+    assert!(refusals > 5, "{refusals}");
+    assert!(other.find(ns, "id", &[0, 50]).unwrap().is_some());
+    drop((session, other, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
