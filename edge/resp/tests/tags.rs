@@ -251,6 +251,9 @@ fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finish
     drop(talker);
     let refused = other.ask("TAG FIND {s},* id 7");
     assert!(refused.contains("still being built"), "{refused}");
+    let refused = other.ask("TAG DECLARE {s},* id");
+    assert!(refused.contains("in another form already"), "{refused}");
+    assert!(!refused.contains("again"), "that would never end well: {refused}");
     assert_eq!(other.ask("TAG SET {s},new v 1 id new"), "+OK|", "writers keep it");
     assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
     for number in ["0", "4999", "new"] {

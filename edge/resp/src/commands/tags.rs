@@ -22,7 +22,10 @@ use nearstate_model::limits::{
     KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
     VALUE_BYTES_MAX,
 };
-use nearstate_store::{Declaring, Form, Labels, Namespace, Session, TagSchema, TagState, Values};
+use nearstate_store::{
+    Declaring, Form, Labels, Namespace, Session, TagSchema, TagState, Values, since_boot,
+};
+use std::time::Duration;
 
 type Answer = Result<(), Refusal>;
 
@@ -30,7 +33,11 @@ type Answer = Result<(), Refusal>;
 type Tag<'a> = (&'a str, &'a [u8]);
 
 /// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
-const DECLARE_BUCKETS: u64 = 16;
+const DECLARE_BUCKETS: usize = 16;
+
+/// A slice ends with the bucket in which it has taken as long. With one value each, fifty records
+/// take a third of it; with sixty-four values of an ordered tag each takes several of it.
+const DECLARE_SLICE: Duration = Duration::from_millis(1);
 
 /// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
 const KEYS_MAX: usize = 4096;
@@ -245,6 +252,10 @@ struct Building {
 impl Building {
     /// Why it has ended. What stands of it is kept by all writers, and not looked up.
     fn ended(&self, session: &Session, error: Error) -> Refusal {
+        // It is refused, and would be again: what may be there of this name is another's.
+        if matches!(error, Error::TagTaken { .. } | Error::BadArgument { .. }) {
+            return error.into();
+        }
         let is_open =
             |tag: &nearstate_store::Tag| tag.name == self.name && tag.state == TagState::Building;
         let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
@@ -267,14 +278,18 @@ impl Work for Building {
         reply: &mut Reply<'_>,
     ) -> Result<Progress, Refusal> {
         let session = records.session();
-        match session.go_on(&mut self.declaring, DECLARE_BUCKETS) {
-            Ok(true) => Ok(Progress::More),
-            Ok(false) => {
+        let until = since_boot().saturating_add(DECLARE_SLICE);
+        for _ in 0..DECLARE_BUCKETS {
+            let has_more = session.go_on(&mut self.declaring, 1);
+            if !has_more.map_err(|error| self.ended(session, error))? {
                 reply.ok();
-                Ok(Progress::Done)
+                return Ok(Progress::Done);
             }
-            Err(error) => Err(self.ended(session, error)),
+            if since_boot() >= until {
+                break;
+            }
         }
+        Ok(Progress::More)
     }
 
     fn kept(&self) -> usize {
