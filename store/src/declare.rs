@@ -159,7 +159,8 @@ impl Session {
     /// # Errors
     /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
     /// record lacks a tag that is to be required, or the declaration itself is off. The new tags
-    /// are not there then. `BadName`, `Full`, `Stalled`, `Damaged`.
+    /// are not there then. `BadName`, `Full`, `Stalled`, `Damaged`; `Deadline`: others changed a
+    /// record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
         let mut declaring = self.begin_declaring(namespace, wanted, Patience::default())?;
         while self.go_on(&mut declaring, PART_BUCKETS)? {}
