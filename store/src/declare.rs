@@ -14,6 +14,8 @@
 //!
 //! All of it is done in parts ([`Declaring`]), so that a core that has others to serve can do it.
 
+mod part;
+
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -28,6 +30,7 @@ use crate::session::{Namespace, Schema, Session, wrong_kind};
 use crate::tagging::values;
 use crate::txn::{Patience, Txn};
 use crate::writeset::WriteSet;
+use part::Part;
 
 /// Keys that one transaction takes out of an index that is being emptied.
 const KEYS_TAKEN: usize = 32;
@@ -107,25 +110,6 @@ struct Clearing {
     built: Built,
     /// Why they were given up just now; `None`: they were found so.
     why: Option<Error>,
-}
-
-/// Some of the buckets that a table had when its walk began.
-#[derive(Debug)]
-struct Part {
-    next: u64,
-    all: u64,
-}
-
-impl Part {
-    fn take(&mut self, most: u64) -> Range<u64> {
-        let from = self.next;
-        self.next = from.saturating_add(most.max(1)).min(self.all);
-        from..self.next
-    }
-
-    const fn is_done(&self) -> bool {
-        self.next >= self.all
-    }
 }
 
 impl Session {
@@ -215,7 +199,7 @@ impl Session {
                     declaring.stage = Stage::Announcing;
                     return Ok(true);
                 }
-                let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+                let (part, _) = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
                 self.member.pass_buckets(self.table(namespace)?, part)?;
                 if locks.is_done() {
                     Stage::Entering(self.part_of(namespace)?, built)
@@ -241,16 +225,6 @@ impl Session {
         let are_still = built.are_still(&tags, state);
         built.generation = built.generation.max(tags.generation);
         Ok(are_still)
-    }
-
-    /// All buckets of a namespace, to pass their locks.
-    fn locks_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part { next: 0, all: self.member.buckets_to_pass(self.table(namespace)?)? })
-    }
-
-    /// All buckets of a namespace.
-    fn part_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
     }
 
     /// Writes down what is new of what is declared. What is to be built, or `None` if all is there.
@@ -285,11 +259,12 @@ impl Session {
         if !self.look(*namespace, &mut built, TagState::Building)? {
             return Ok(Stage::Announcing);
         }
-        let (range, all) = (part.take(buckets), part.all);
+        self.keep_up(*namespace, &mut part)?;
+        let taken = part.take(buckets);
         let enter = |key: &[u8]| {
             self.transact_within(*patience, |txn| txn.enter(*namespace, key, &built.ids))
         };
-        match self.each_key(*namespace, (range, all), |_| true, enter) {
+        match self.each_key(*namespace, taken, |_| true, enter) {
             Ok(()) if part.is_done() => self.complete(declaring, &built),
             Ok(()) => Ok(Stage::Entering(part, built)),
             Err(error @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
@@ -404,7 +379,7 @@ impl Session {
             return self.clear_anew(namespace, clearing);
         }
         if !clearing.locks.is_done() {
-            let part = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+            let (part, _) = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
             self.member.pass_buckets(self.table(namespace)?, part)?;
             return Ok(true);
         }
@@ -419,7 +394,8 @@ impl Session {
             }
             return Ok(true);
         };
-        let part = (postings.take(buckets.saturating_mul(LOOKS_FOR_EACH)), postings.all);
+        self.keep_up(Namespace { index: self.hidden_table()?, kind: Kind::Value }, postings)?;
+        let part = postings.take(buckets.saturating_mul(LOOKS_FOR_EACH));
         self.take_some_postings(declaring, tag, part)?;
         if postings.is_done() {
             (clearing.tag, clearing.postings) = (clearing.tag + 1, None);
@@ -496,37 +472,6 @@ impl Session {
                 Ok(())
             })
         })
-    }
-
-    /// Calls `work` with each such key of some of `all` buckets, also with those of records whose
-    /// time has passed. Nothing is pinned meanwhile.
-    fn each_key(
-        &self,
-        namespace: Namespace,
-        (part, all): (Range<u64>, u64),
-        is_wanted: impl Fn(&[u8]) -> bool,
-        work: impl Fn(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let table = self.table(namespace)?;
-        let (mut cells, mut keys) = (Vec::new(), Vec::new());
-        for bucket in part {
-            let held = self.member.pin()?;
-            self.member.collect(table, bucket, all, &mut cells)?;
-            for at in &cells {
-                self.member.prefetch_cell_lines(*at, 1);
-            }
-            for at in cells.drain(..) {
-                let key = self.member.cell(at)?.key()?;
-                if is_wanted(key) {
-                    keys.push(key.to_vec());
-                }
-            }
-            drop(held);
-            for key in keys.drain(..) {
-                work(&key)?;
-            }
-        }
-        Ok(())
     }
 }
 

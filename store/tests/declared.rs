@@ -175,3 +175,34 @@ fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
     let report = check(&path).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
 }
+
+/// A walk that others had interrupted for long took all that had come meanwhile in a few parts.
+#[test]
+fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    let few = session.buckets(ns).unwrap().count();
+    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    for _ in 0..few / 2 {
+        assert!(session.go_on(&mut slow, 1).unwrap());
+    }
+    for number in 0..10_000_u16 {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let many = session.buckets(ns).unwrap().count();
+    assert!(many > 16 * few, "{few} {many}");
+    let mut parts = 0;
+    while session.go_on(&mut slow, 1).unwrap() {
+        parts += 1;
+    }
+    assert!(parts > many / 4, "{parts} of {many}");
+    for number in 0..10_000_u16 {
+        assert!(session.find(ns, "id", &number.to_be_bytes()).unwrap().is_some());
+    }
+    drop((session, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
