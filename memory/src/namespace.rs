@@ -151,8 +151,27 @@ impl Member {
     /// # Errors
     /// `Stalled`, `Damaged`.
     pub fn pass_every_bucket(&self, table: &Table) -> Result<()> {
+        self.pass_buckets(table, 0..self.buckets_to_pass(table)?)
+    }
+
+    /// How many buckets are to be passed, in parts ([`Member::pass_buckets`]). Whoever writes into
+    /// one that is split off later takes its lock behind this, and sees the traits that were
+    /// changed before.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn buckets_to_pass(&self, table: &Table) -> Result<u64> {
+        // The traits are changed before the count is read: neither may pass the other.
         fence(Ordering::SeqCst);
-        for bucket in 0..table.refresh(self.map())? {
+        Ok(table.refresh(self.map())?)
+    }
+
+    /// A part of [`Member::pass_every_bucket`]: some of [`Member::buckets_to_pass`].
+    ///
+    /// # Errors
+    /// As [`Member::pass_every_bucket`].
+    pub fn pass_buckets(&self, table: &Table, part: std::ops::Range<u64>) -> Result<()> {
+        for bucket in part {
             let at = table.bucket_at(self.map(), bucket)?;
             let payload = self.take(at, slot::BUCKET)?;
             self.give_back(at, slot::BUCKET, payload)?;

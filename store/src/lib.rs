@@ -70,6 +70,7 @@ pub use address::Address;
 pub use buffers::Labels;
 pub use check::{CheckReport, check};
 pub use commit::{Committed, Step};
+pub use declare::Declaring;
 pub use event::{Event, EventKind, TagValue};
 pub use expiry::Collected;
 pub use found::Record;

@@ -106,19 +106,37 @@ impl Session {
         namespace: Namespace,
         tag: &str,
         values: Values<'_>,
-        mut each: impl FnMut(&View<'_>) -> bool,
+        each: impl FnMut(&View<'_>) -> bool,
     ) -> Result<()> {
+        self.find_some(namespace, (tag, values), u64::MAX, each).map(drop)
+    }
+
+    /// As [`Session::find_all`], but goes over `most` entries of the index at the most: those of
+    /// records past their time are entries until somebody collects them. False if there are more.
+    ///
+    /// # Errors
+    /// As [`Session::find_all`].
+    pub fn find_some(
+        &self,
+        namespace: Namespace,
+        (tag, values): (&str, Values<'_>),
+        most: u64,
+        mut each: impl FnMut(&View<'_>) -> bool,
+    ) -> Result<bool> {
         let tags = self.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
         if let (Values::Equal(value), true) = (values, known.is_unique && !known.is_ordered) {
             if let Some(view) = self.find(namespace, tag, value)? {
                 each(&view);
             }
-            return Ok(());
+            return Ok(true);
         }
         let mut set = WriteSet::new(self)?;
         let mut walk = Walk::new(namespace, known, values, Sight::Untracked)?;
+        let mut left = most;
         while walk.step(&mut set)? {
+            let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+            left = fewer;
             if let Some(view) = self.get(namespace, &walk.record)?
                 && view.tags().any(|(name, found)| name == tag && found == walk.value)
                 && !each(&view)
@@ -126,7 +144,7 @@ impl Session {
                 break;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// How many records have a value of a tag. A counted tag knows: eight records of the index are
@@ -197,8 +215,9 @@ impl Txn<'_> {
     /// the values, until it says false. That there are these and no others is part of what the
     /// transaction has read; a part of a list, or a leaf of the index, for some ten keys.
     ///
-    /// Keys of records past their time that nobody has collected are among them: [`Txn::get`]
-    /// tells. What this transaction itself has written is not in the index yet, see [`Txn::find`].
+    /// Records past their time are left out; each record that is looked at, also one of those, is
+    /// part of what the transaction has read. What it has written itself is not in the index yet,
+    /// see [`Txn::find`]. Whoever only collects the keys calls this in [`Txn::judged_once`].
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;

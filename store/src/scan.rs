@@ -44,8 +44,6 @@ pub struct Scan<'s> {
     cells: Vec<u64>,
     /// The present record is `cells[next - 1]`.
     next: usize,
-    /// True if records past their time are given as well.
-    has_past: bool,
     pin: Option<nearstate_memory::Pin<'s>>,
 }
 
@@ -59,12 +57,6 @@ pub struct Counted {
 }
 
 impl Scan<'_> {
-    /// The same walk, which also meets records whose time has passed.
-    pub(crate) const fn with_past(mut self) -> Self {
-        self.has_past = true;
-        self
-    }
-
     /// Steps to the next record without touching it. False at the end.
     ///
     /// Cost: a line of the index for every three or four records.
@@ -130,7 +122,7 @@ impl Scan<'_> {
             }
             self.bucket += 1;
             let traits = self.session.member.traits(self.namespace.index)?;
-            if traits & traits::EXPIRING != 0 && !self.has_past {
+            if traits & traits::EXPIRING != 0 {
                 self.session.drop_past(cells)?;
             }
         }
@@ -227,8 +219,7 @@ impl Session {
         self.member.usable()?;
         let buckets = self.member.bucket_count(self.table(namespace)?)?;
         let (cells, next, pin) = (Vec::new(), 0, None);
-        let has_past = false;
-        Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, has_past, pin })
+        Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, pin })
     }
 
     /// A part of a walk over a namespace that others may continue, even another process: some

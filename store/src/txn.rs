@@ -340,24 +340,41 @@ impl Txn<'_> {
         Ok(is_there)
     }
 
-    /// Deletes many records: how many of them were there. As [`Txn::delete`] of each, but whether
-    /// all reads still stand is looked at once, after the last: the cost is linear in their number,
-    /// not its square.
+    /// Deletes many records: how many of them were there. As [`Txn::delete`] of each, but judged
+    /// together, as by [`Txn::judged_once`].
     ///
     /// # Errors
     /// As [`Txn::delete`]; some of them may be deleted in the transaction then.
     pub fn delete_all(&self, records: &[(Namespace, &[u8])]) -> Result<usize> {
-        self.set.borrow_mut().buffers.is_judged_later = true;
-        let mut gone = 0;
-        let done = records.iter().try_for_each(|(namespace, key)| {
-            gone += usize::from(self.delete(*namespace, key)?);
-            Ok(())
-        });
-        let mut set = self.set.borrow_mut();
-        set.buffers.is_judged_later = false;
-        // First: an error may come of reads that do not fit together.
-        set.check()?;
-        done.map(|()| gone)
+        self.judged_once(|| {
+            let mut gone = 0;
+            for (namespace, key) in records {
+                gone += usize::from(self.delete(*namespace, key)?);
+            }
+            Ok(gone)
+        })
+    }
+
+    /// Reads of this transaction that are judged together: whether all still stand is looked at
+    /// once, after the last, so that their cost is linear in their number, not its square.
+    ///
+    /// Until then they may not fit together: `reads` collects what it is told, and acts on nothing
+    /// of it.
+    ///
+    /// # Errors
+    /// `Conflict`: what was read is not so any more; what `reads` returns.
+    pub fn judged_once<T>(&self, reads: impl FnOnce() -> Result<T>) -> Result<T> {
+        let judge_later = |is_later| {
+            std::mem::replace(&mut self.set.borrow_mut().buffers.is_judged_later, is_later)
+        };
+        let was_later = judge_later(true);
+        let done = reads();
+        judge_later(was_later);
+        if !was_later {
+            // First: an error may come of reads that do not fit together.
+            self.set.borrow_mut().check()?;
+        }
+        done
     }
 
     /// The keys of a namespace that the transaction has written so far: each with true if it puts a

@@ -183,6 +183,11 @@ impl<'s> WriteSet<'s> {
             self.check()?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
+            // Nothing remembers what was told of the version before.
+            if entry.seen.is_some_and(|before| before.at != seen.at) {
+                self.buffers.is_torn = true;
+                return Err(torn());
+            }
             entry.seen = Some(seen);
         }
         Ok(place)

@@ -1,8 +1,10 @@
 //! Tags that are declared for records that are there already.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use nearstate_store::{
-    CreateOptions, EventKind, Filter, Labels, Notice, Region, Schema, TagSchema, check,
-    now_ms_coarse,
+    CreateOptions, Error, EventKind, Filter, Labels, Namespace, Notice, Patience, Region, Schema,
+    Session, TagSchema, check, now_ms_coarse,
 };
 
 /// A record whose time had passed and that nobody had collected was in no index, and whoever
@@ -39,6 +41,168 @@ fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
     assert_eq!(ended, 1);
     assert_eq!(session.collect_expired(10).unwrap().records, 0);
     drop((watch, session, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+fn unique() -> [TagSchema; 1] {
+    [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }]
+}
+
+fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
+    let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
+    session.transact(|txn| txn.put_labelled(ns, key, b"v", labels)).unwrap();
+}
+
+/// The keys in the order of the index.
+fn keys(session: &Session, ns: Namespace) -> Vec<Vec<u8>> {
+    let mut scan = session.scan(ns).unwrap();
+    let mut keys = Vec::new();
+    while let Some(view) = scan.next().unwrap() {
+        keys.push(view.key().to_vec());
+    }
+    keys
+}
+
+#[test]
+fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    for number in 0..500_u16 {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let begun = || session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut given_up = begun();
+    for number in 500..520_u16 {
+        assert!(session.go_on(&mut given_up, 1).unwrap(), "many parts");
+        // Others write meanwhile: what comes, what goes, what changes.
+        put(&other, ns, &number.to_be_bytes(), &number.to_be_bytes());
+        assert!(other.delete(ns, &(number - 500).to_be_bytes()).unwrap());
+        put(&other, ns, &(number - 400).to_be_bytes(), &(number + 500).to_be_bytes());
+    }
+    drop(given_up);
+    let refused = other.find(ns, "id", &[0, 50]).unwrap_err();
+    assert!(refused.to_string().contains("still being built"), "{refused}");
+    let (mut again, mut parts) = (begun(), 1);
+    while session.go_on(&mut again, 1).unwrap() {
+        parts += 1;
+    }
+    assert!(parts > 50, "{parts}");
+    assert!(!session.go_on(&mut again, 1).unwrap(), "it stays done");
+    for key in keys(&session, ns) {
+        let number = u16::from_be_bytes([key[0], key[1]]);
+        let id = if (100..120).contains(&number) { number + 900 } else { number };
+        let found = other.find(ns, "id", &id.to_be_bytes()).unwrap().unwrap();
+        assert_eq!(found.key(), key);
+    }
+    assert_eq!(session.count(ns).unwrap(), 500);
+    drop((session, other, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+/// One that was half way when others gave the tag up and declared it anew took it for its own, and
+/// called the index complete that lacked what it had entered into the old one.
+#[test]
+fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    for number in 0..500_u16 {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let order = keys(&session, ns);
+    let (first, last) = (order.first().unwrap(), order.last().unwrap());
+    put(&session, ns, last, first);
+    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    for _ in 0..session.buckets(ns).unwrap().count() / 2 {
+        assert!(session.go_on(&mut slow, 1).unwrap());
+    }
+    let refused = other.add_tags(ns, &unique()).unwrap_err();
+    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+    assert!(other.delete(ns, last).unwrap());
+    let mut anew = other.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    assert!(other.go_on(&mut anew, 1).unwrap());
+    while session.go_on(&mut slow, 1).unwrap() {}
+    for key in keys(&session, ns) {
+        let found = session.find(ns, "id", &key).unwrap();
+        assert_eq!(found.map(|found| found.key().to_vec()), Some(key));
+    }
+    while other.go_on(&mut anew, 1).unwrap() {}
+    drop((session, other, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+/// Whoever was half way began again each time that others had declared something.
+#[test]
+fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    for number in 0..2000_u16 {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let doomed = TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() };
+    let in_vain = || other.begin_declaring(ns, std::slice::from_ref(&doomed), Patience::default());
+    let mut vain = in_vain().unwrap();
+    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let (mut parts, mut refusals) = (0, 0);
+    while session.go_on(&mut slow, 1).unwrap() {
+        parts += 1;
+        assert!(parts < 10_000, "it begins again for ever");
+        match other.go_on(&mut vain, 1000) {
+            Ok(has_more) => assert!(has_more, "no record has that tag"),
+            Err(error) => {
+                assert!(matches!(error, Error::BadArgument { .. }), "{error}");
+                refusals += 1;
+                // Not done: whoever asks again is not told that it is.
+                assert!(other.go_on(&mut vain, 1000).is_err());
+                vain = in_vain().unwrap();
+            }
+        }
+    }
+    assert!(refusals > 5, "{refusals}");
+    assert!(other.find(ns, "id", &[0, 50]).unwrap().is_some());
+    drop((session, other, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+/// A walk that others had interrupted for long took all that had come meanwhile in a few parts.
+#[test]
+fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    let few = session.buckets(ns).unwrap().count();
+    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    for _ in 0..few / 2 {
+        assert!(session.go_on(&mut slow, 1).unwrap());
+    }
+    for number in 0..10_000_u16 {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let many = session.buckets(ns).unwrap().count();
+    assert!(many > 16 * few, "{few} {many}");
+    let mut parts = 0;
+    while session.go_on(&mut slow, 1).unwrap() {
+        parts += 1;
+    }
+    assert!(parts > many / 4, "{parts} of {many}");
+    for number in 0..10_000_u16 {
+        assert!(session.find(ns, "id", &number.to_be_bytes()).unwrap().is_some());
+    }
+    drop((session, region));
     let report = check(&path).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
 }

@@ -236,6 +236,73 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
     place.close_and_check();
 }
 
+/// A walk that was judged once came twice to a part of a list that had taken another's place, and
+/// forgot that it had been told something else of it before.
+#[test]
+fn a_walk_that_is_judged_once_rests_on_all_that_it_was_told() {
+    let place = place();
+    let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
+    let tags = vec![TagSchema { name: "dnn".to_owned(), ..TagSchema::default() }];
+    let ns = session.namespace("sessions", &Schema { tags, ..Schema::default() }).unwrap();
+    // More than a part of the list takes.
+    let keys: Vec<String> = (0..30).map(|number| format!("session {number:4}")).collect();
+    for key in &keys {
+        put(&session, ns, key, &[("dnn", "ims")]).unwrap();
+    }
+    let order = keys_of(&session, ns, "dnn", Values::Equal(b"ims"));
+    assert_eq!(order.len(), keys.len());
+    let mut found = Vec::new();
+    let txn = session.begin().unwrap();
+    let walked = txn.judged_once(|| {
+        txn.find_all(ns, "dnn", Values::Equal(b"ims"), |key| {
+            found.push(key.to_vec());
+            if found.len() == 1 {
+                // One part takes all of them by then, also those that the walk is through with.
+                for key in order.iter().skip(1) {
+                    assert!(other.delete(ns, key.as_bytes()).unwrap());
+                }
+                for number in 0..10 {
+                    put(&other, ns, &format!("new {number}"), &[("dnn", "ims")]).unwrap();
+                }
+            }
+            true
+        })
+    });
+    assert!(matches!(walked, Err(Error::Conflict { .. })), "{walked:?}, found {}", found.len());
+    assert!(matches!(txn.commit(), Err(Error::Conflict { .. })));
+    drop((session, other));
+    place.close_and_check();
+}
+
+#[test]
+fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let ns = sessions(&session);
+    let tags: &[(&str, &[u8])] = &[("cell", b"c")];
+    let past = Labels { tags, expires_ms: now_ms_coarse() - 1000 };
+    session
+        .transact(|txn| (0..10_u8).try_for_each(|n| txn.put_labelled(ns, &[b'a', n], b"", past)))
+        .unwrap();
+    put(&session, ns, "b", &[("cell", "c")]).unwrap();
+    put(&session, ns, "c", &[("cell", "c")]).unwrap();
+    let found = |most, wanted| {
+        let mut keys = Vec::new();
+        let is_all = session.find_some(ns, ("cell", Values::Equal(b"c")), most, |view| {
+            keys.push(view.key().to_vec());
+            keys.len() < wanted
+        });
+        (is_all.unwrap(), keys.concat())
+    };
+    assert_eq!(found(0, 9), (false, b"".to_vec()));
+    assert_eq!(found(10, 9), (false, b"".to_vec()));
+    assert_eq!(found(11, 9), (false, b"b".to_vec()));
+    assert_eq!(found(11, 1), (true, b"b".to_vec()), "that was enough");
+    assert_eq!(found(12, 9), (true, b"bc".to_vec()));
+    drop(session);
+    place.close_and_check();
+}
+
 #[test]
 fn a_required_tag_is_asked_of_every_new_record() {
     let place = place();

@@ -346,3 +346,53 @@ fn many_are_deleted_at_one_instant_or_the_reads_did_not_fit_together() {
     drop((session, other));
     place.close_and_check();
 }
+
+#[test]
+fn reads_that_are_judged_together_are_so_behind_the_last_of_them() {
+    let place = place();
+    let (session, ns) = place.open();
+    let other = place.region.session().unwrap();
+    let keys: Vec<[u8; 2]> = (0..100_u16).map(u16::to_be_bytes).collect();
+    for key in &keys {
+        session.put(ns, key, b"1").unwrap();
+    }
+    let read = |txn: &nearstate_store::Txn<'_>, read: &mut usize| {
+        for key in &keys {
+            txn.get(ns, key)?;
+            if *read == 0 {
+                other.put(ns, key, b"2")?;
+            }
+            *read += 1;
+        }
+        Ok(*read)
+    };
+    let (txn, mut count) = (session.begin().unwrap(), 0);
+    let met = read(&txn, &mut count);
+    assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
+    assert_eq!(count, 1, "alone each judges all before it");
+    drop(txn);
+    let (txn, mut count) = (session.begin().unwrap(), 0);
+    let met = txn.judged_once(|| read(&txn, &mut count));
+    assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
+    assert_eq!(count, 100);
+    assert!(matches!(txn.get(ns, b"x"), Err(Error::Conflict { .. })), "and so it stays");
+    drop(txn);
+    // An error may come of what does not fit together: that is said first.
+    let txn = session.begin().unwrap();
+    let met: Result<(), Error> = txn.judged_once(|| {
+        txn.get(ns, &keys[0])?;
+        other.put(ns, &keys[0], b"3")?;
+        Err(Error::BadArgument { detail: "what was read".to_owned() })
+    });
+    assert!(matches!(met, Err(Error::Conflict { .. })), "{met:?}");
+    drop(txn);
+    // Within each other only the outer one judges, and behind it each read does again.
+    let (txn, mut count) = (session.begin().unwrap(), 1);
+    let met = txn.judged_once(|| txn.judged_once(|| read(&txn, &mut count)));
+    assert_eq!(met.unwrap(), 101);
+    other.put(ns, &keys[0], b"4").unwrap();
+    assert!(matches!(txn.get(ns, b"x"), Err(Error::Conflict { .. })));
+    drop(txn);
+    drop((session, other));
+    place.close_and_check();
+}

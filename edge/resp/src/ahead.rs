@@ -18,7 +18,9 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
     let mut requests = 0;
     for place in &mut wanted {
         let Some((key, rest)) = request(input) else { break };
-        *place = records.known_spot(key).map(|spot| (spot.namespace, spot.key));
+        // Where only a pattern is said, `{ns},*`, no record is.
+        let spot = records.known_spot(key).filter(|spot| spot.key != b"*");
+        *place = spot.map(|spot| (spot.namespace, spot.key));
         input = rest;
         requests += 1;
     }
@@ -36,15 +38,46 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
     requests
 }
 
-/// The second argument of a request that is whole, and what follows it.
+/// The first key of a request that is whole, and what follows it.
 fn request(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let (arguments, rest) = header(b'*', input)?;
-    let (_, rest) = bulk(rest)?;
-    let (key, mut rest) = bulk(rest)?;
-    for _ in 2..arguments {
-        (_, rest) = bulk(rest)?;
+    let (name, mut rest) = bulk(rest)?;
+    let (at, mut key) = (key_at(name), None);
+    for place in 1..arguments {
+        let argument;
+        (argument, rest) = bulk(rest)?;
+        if place == at {
+            key = Some(argument);
+        }
     }
-    Some((key, rest))
+    Some((key?, rest))
+}
+
+/// Commands whose first key is not argument 1: that is what they count, or their subcommand. `TAG`
+/// has a pattern in its place where it looks for a record by a value.
+const ELSEWHERE: [(&[u8], usize); 10] = [
+    (b"tag", 2),
+    (b"eval", 3),
+    (b"object", 2),
+    (b"memory", 2),
+    (b"delmpub", 3),
+    (b"evalsha", 3),
+    (b"eval_ro", 3),
+    (b"msetmpub", 3),
+    (b"evalsha_ro", 3),
+    (b"sintercard", 2),
+];
+
+/// Which argument is the first key of a command that has one.
+#[inline]
+fn key_at(name: &[u8]) -> usize {
+    // Names of most commands differ from all of them in their length or in their first letter.
+    let is_it = |own: &[u8]| {
+        own.len() == name.len()
+            && own.first().zip(name.first()).is_some_and(|(own, said)| *own == said | 0x20)
+            && own.eq_ignore_ascii_case(name)
+    };
+    ELSEWHERE.iter().find(|(own, _)| is_it(own)).map_or(1, |(_, at)| *at)
 }
 
 fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -71,6 +104,35 @@ fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Places;
+    use crate::table::TABLE;
+
+    #[test]
+    fn the_key_is_the_argument_that_the_table_says() {
+        let request_of = |words: &[&str]| {
+            let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+            format!("*{}\r\n{}", words.len(), words.iter().map(bulk).collect::<String>())
+        };
+        let mut others = 0;
+        for command in TABLE.commands() {
+            let first = match command.keys {
+                Places::No | Places::Behind { .. } => continue,
+                Places::Span { first, .. } => usize::try_from(first).unwrap(),
+                Places::Counted { first, .. } => usize::from(first),
+            };
+            let (name, part) = command.parts();
+            let name = name.to_ascii_uppercase();
+            let mut words = vec![name.as_str()];
+            words.extend(part);
+            words.extend(["1"; 3].iter().take(first - words.len()));
+            words.extend(["{ns},key", "x", "y"]);
+            let sent = request_of(&words);
+            let (key, rest) = request(sent.as_bytes()).unwrap();
+            assert_eq!((key, rest), (&b"{ns},key"[..], &b""[..]), "{words:?}");
+            others += usize::from(first > 1);
+        }
+        assert!(others >= ELSEWHERE.len(), "{others} have it elsewhere");
+    }
 
     #[test]
     fn keys_are_picked_out_of_whole_requests_only() {

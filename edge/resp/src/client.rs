@@ -185,13 +185,18 @@ impl Client<'_> {
     /// many hear it.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
-            let begun = since_boot();
-            let hearers = self.server.hub.reach(channel);
-            let finding = since_boot().saturating_sub(begun);
+            let (hearers, finding) = self.reach(channel);
             self.link.outbox.put(channel, payload, hearers, finding);
             return hearers;
         }
         self.server.publish(channel, payload)
+    }
+
+    /// How many hear a channel, and how long it took to find that out.
+    pub fn reach(&self, channel: &[u8]) -> (usize, Duration) {
+        let begun = since_boot();
+        let hearers = self.server.hub.reach(channel);
+        (hearers, since_boot().saturating_sub(begun))
     }
 }
 

@@ -30,8 +30,12 @@ impl<'a> KeyName<'a> {
 /// keys; `None` if the pattern may match keys of several.
 pub fn pattern_namespace(pattern: &[u8]) -> Option<KeyName<'_>> {
     let (namespace, key) = split(pattern)?;
-    let is_literal = !namespace.bytes().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'));
-    is_literal.then_some(KeyName { namespace, key })
+    is_literal(namespace).then_some(KeyName { namespace, key })
+}
+
+/// Whether a pattern can say this namespace: its name has nothing that stands for other letters.
+pub fn is_literal(namespace: &str) -> bool {
+    !namespace.bytes().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'))
 }
 
 /// Whether a namespace that clients can name may have this name.

@@ -5,7 +5,7 @@ use crate::mailbox::Mailbox;
 use crate::parse::KeptArgs;
 use crate::reply::Protocol;
 use crate::work::Work;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub struct Link {
     /// What `MULTI` has queued.
     pub queue: Option<Queue>,
     /// What `WATCH` has seen.
-    pub watched: Vec<Watched>,
+    pub watched: Watching,
     /// Messages of the commands that `EXEC` runs: they are sent once it has committed.
     pub outbox: Outbox,
     /// Work that goes on after the request: a walk over a namespace.
@@ -120,9 +120,19 @@ pub struct Queue {
 pub struct Outbox {
     /// Each with its channel.
     pub messages: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it costs to send them.
+    pub weight: Weight,
+}
+
+/// What it costs to send messages, as far as that is known before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weight {
+    /// How many messages.
+    pub messages: usize,
     /// To how many clients they go: as many letters as that.
     pub letters: usize,
-    takes: Duration,
+    /// How long it will take to send all of them, at the most.
+    pub takes: Duration,
 }
 
 /// What a letter takes: a lock, a place in a mailbox, and now and then a call to another core. It
@@ -132,37 +142,37 @@ const LETTER_TAKES: Duration = Duration::from_micros(1);
 /// What a byte of a message takes: it is copied once, into new memory.
 const BYTE_TAKES: Duration = Duration::from_nanos(1);
 
-impl Outbox {
-    /// A message for so many hearers. To find them took `finding`, and will once more.
-    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
+impl Weight {
+    /// One more message, of so many bytes with its channel, for so many hearers. To find them took
+    /// `finding`, and will once more.
+    pub fn add(&mut self, bytes: usize, hearers: usize, finding: Duration) {
         let times = |each: Duration, count: usize| {
             each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
         };
         let sending = times(LETTER_TAKES, hearers.saturating_add(1));
-        let copying = times(BYTE_TAKES, channel.len() + payload.len());
-        for more in [finding, sending, copying] {
+        for more in [finding, sending, times(BYTE_TAKES, bytes)] {
             self.takes = self.takes.saturating_add(more);
         }
         self.letters = self.letters.saturating_add(hearers);
-        self.messages.push((channel.to_vec(), payload.to_vec()));
-    }
-
-    /// How long it will take to send all of them, at the most.
-    pub const fn takes(&self) -> Duration {
-        self.takes
+        self.messages += 1;
     }
 }
 
-/// A key that `WATCH` has seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
-    /// As the client says it.
-    pub key: Vec<u8>,
-    /// The version of its record; `None`: there was none.
-    pub version: Option<u64>,
-    /// The tag that led to it: then that it still does is watched, too. Where it led to none, the
-    /// key is an empty one of the tag's namespace.
-    pub tag: Option<WatchedTag>,
+impl Outbox {
+    /// A message for so many hearers, who were found in so long.
+    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
+        self.weight.add(channel.len() + payload.len(), hearers, finding);
+        self.messages.push((channel.to_vec(), payload.to_vec()));
+    }
+}
+
+/// What `WATCH` and `TAG WATCH` have seen.
+#[derive(Clone, Debug, Default)]
+pub struct Watching {
+    /// Keys as the client says them, each with the version of its record; `None`: there was none.
+    keys: BTreeMap<Vec<u8>, Option<u64>>,
+    tags: Vec<WatchedTag>,
+    bytes: usize,
 }
 
 /// A tag's value that `TAG WATCH` has looked for.
@@ -172,13 +182,54 @@ pub struct WatchedTag {
     pub name: String,
     /// The value.
     pub value: Vec<u8>,
+    /// The key that it led to, as clients say it; where it led to none, an empty one of the tag's
+    /// namespace.
+    pub key: Vec<u8>,
+    /// The version of that key's record; `None`: the value led to none.
+    pub version: Option<u64>,
 }
 
-impl Watched {
+/// What a place in a tree or a list costs beside its bytes: half of them may be empty.
+const WATCHED_COST: usize = 2 * size_of::<WatchedTag>();
+
+impl Watching {
+    /// Whether this key is watched.
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// Watches a key, which had this version.
+    pub fn add(&mut self, key: &[u8], version: Option<u64>) {
+        if self.keys.insert(key.to_vec(), version).is_none() {
+            self.bytes += key.len() + WATCHED_COST;
+        }
+    }
+
+    /// Watches a tag's value.
+    pub fn add_tag(&mut self, tag: WatchedTag) {
+        self.bytes += tag.key.len() + tag.name.len() + tag.value.len() + WATCHED_COST;
+        self.tags.push(tag);
+    }
+
+    /// The keys, each with its version.
+    pub fn keys(&self) -> impl Iterator<Item = (&[u8], Option<u64>)> {
+        self.keys.iter().map(|(key, version)| (key.as_slice(), *version))
+    }
+
+    /// The tags' values.
+    pub fn tags(&self) -> &[WatchedTag] {
+        &self.tags
+    }
+
+    /// How many records of a transaction they take: a tag's value is one, and the record that it
+    /// leads to.
+    pub fn records(&self) -> usize {
+        self.keys.len() + 2 * self.tags.len()
+    }
+
     /// What it keeps of the node's memory, in bytes.
-    fn kept(&self) -> usize {
-        let tag = self.tag.as_ref().map_or(0, |tag| tag.name.len() + tag.value.len());
-        self.key.len() + tag + size_of::<Self>()
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -186,9 +237,8 @@ impl Link {
     /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
     pub fn kept(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let watched: usize = self.watched.iter().map(Watched::kept).sum();
         let work = self.work.as_ref().map_or(0, |work| work.kept());
-        queued + watched + work + self.channels.bytes() + self.patterns.bytes()
+        queued + self.watched.bytes() + work + self.channels.bytes() + self.patterns.bytes()
     }
 
     /// How many channels and patterns it hears.

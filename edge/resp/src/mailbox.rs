@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -44,9 +44,15 @@ impl Post {
     pub fn is_full(&self) -> bool {
         self.bytes() > self.bytes_max
     }
+
+    /// How many bytes may wait.
+    pub const fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
 }
 
-/// A message on its way to a client. One for all that hear it; it counts while it is there.
+/// A message on its way to a client. One for all that hear it; it counts from when the first of
+/// them has it in its mailbox until it is gone.
 #[derive(Debug)]
 pub struct Message {
     /// Where it was published.
@@ -54,20 +60,36 @@ pub struct Message {
     /// What was.
     pub payload: Vec<u8>,
     post: Arc<Post>,
+    /// True once it counts. One that nobody hears, or that no mailbox takes because it is too
+    /// large, is in nobody's way: it must not be what others are closed for.
+    is_counted: AtomicBool,
 }
 
 impl Message {
-    /// One that counts with this post.
+    /// One that counts with this post once it is in a mailbox.
     pub fn new(post: &Arc<Post>, channel: &[u8], payload: &[u8]) -> Self {
         let (channel, payload) = (channel.to_vec(), payload.to_vec());
-        post.take(channel.len() + payload.len());
-        Self { channel, payload, post: Arc::clone(post) }
+        Self { channel, payload, post: Arc::clone(post), is_counted: AtomicBool::new(false) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.channel.len() + self.payload.len()
+    }
+
+    /// It is in a mailbox. Whoever drops it has got it behind this, from the mailbox's lock or from
+    /// whoever sent it.
+    fn count(&self) {
+        if !self.is_counted.swap(true, Ordering::Relaxed) {
+            self.post.take(self.bytes());
+        }
     }
 }
 
 impl Drop for Message {
     fn drop(&mut self) {
-        self.post.give_back(self.channel.len() + self.payload.len());
+        if *self.is_counted.get_mut() {
+            self.post.give_back(self.bytes());
+        }
     }
 }
 
@@ -82,7 +104,7 @@ pub struct Letter {
 
 impl Letter {
     fn bytes(&self) -> usize {
-        self.message.channel.len() + self.message.payload.len() + LETTER_BYTES
+        self.message.bytes() + LETTER_BYTES
     }
 }
 
@@ -148,6 +170,7 @@ impl Mailbox {
         if state.bytes > self.bytes_max {
             state.overrun(&self.post);
         } else {
+            letter.message.count();
             self.post.take(LETTER_BYTES);
             state.letters.push_back(letter);
         }

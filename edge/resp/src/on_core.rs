@@ -2,7 +2,7 @@
 
 use crate::client::Command;
 use crate::command_count::CommandCounts;
-use crate::link::{Link, Names, Outbox};
+use crate::link::{Link, Names, Outbox, Watching};
 use crate::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::Protocol;
@@ -80,7 +80,7 @@ impl OnCore {
             channels: Names::default(),
             patterns: Names::default(),
             queue: None,
-            watched: Vec::new(),
+            watched: Watching::default(),
             outbox: Outbox::default(),
             work: None,
             is_closing: false,

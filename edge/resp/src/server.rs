@@ -34,7 +34,8 @@ pub struct Settings {
     pub subscriptions_max: usize,
     /// The most bytes of one request.
     pub request_bytes_max: usize,
-    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core.
+    /// How long the commands of one `EXEC`, and the sending of its messages, may keep their core;
+    /// so long may the messages of one of SDL's commands take.
     pub exec_max: Duration,
     /// Requests that take longer are kept in the slow log.
     pub slow_micros: u64,
@@ -220,7 +221,8 @@ impl Server {
     }
 
     /// Closes clients for whom most waits until what waits for all is within its bound. Closing one
-    /// may give little back: others may wait for the same messages.
+    /// may give little back: others may wait for the same messages. Those whose mailboxes are
+    /// within the bound together are innocent: what is over is on its way to clients that read.
     #[cold]
     fn make_room(&self) {
         // Two cores that find the post full at once close no more than one would: this is held.
@@ -228,10 +230,12 @@ impl Server {
         let held = cards.values().map(|card| (card.mailbox.held(), &card.mailbox));
         let mut held: Vec<_> = held.filter(|(bytes, _)| *bytes > 0).collect();
         held.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
-        for (_, mailbox) in held {
-            if !self.hub.post.is_full() {
+        let mut together = held.iter().fold(0_usize, |all, (bytes, _)| all.saturating_add(*bytes));
+        for (bytes, mailbox) in held {
+            if !self.hub.post.is_full() || together <= self.hub.post.bytes_max() {
                 return;
             }
+            together = together.saturating_sub(bytes);
             mailbox.overrun();
         }
     }

@@ -13,6 +13,7 @@ use std::task::Poll;
 use nearstate_node::{Address, Config, Endpoint, Limits, Node, Then};
 use nearstate_resp::RespFace;
 use nearstate_resp::acl::Users;
+use nearstate_resp::mailbox::{Letter, Mailbox, Message};
 use nearstate_resp::server::{Server, Settings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};
@@ -164,6 +165,34 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
 }
 
 #[test]
+fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
+    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let (mut honest, mut sender) = (place.talker(), place.talker());
+    let post = &place.server.hub.post;
+    honest.ask("SUBSCRIBE b");
+    let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
+    // Another core compares it with patterns, and nobody may hear it.
+    let sought = large();
+    assert_eq!(post.bytes(), 0);
+    assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
+    // A client that may not have so much is closed for it, and nobody else.
+    let small = Mailbox::new(150_000, post);
+    small.put(Letter { message: Arc::new(sought), pattern: None });
+    assert_eq!((small.is_over(), post.overruns()), (true, 1));
+    // A client has it in hand, while another core writes it out.
+    let quick = Mailbox::new(300_000, post);
+    quick.put(Letter { message: Arc::new(large()), pattern: None });
+    let in_hand = quick.take_all();
+    assert!(post.is_full());
+    assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
+    assert_eq!(post.overruns(), 1);
+    drop(in_hand);
+    let heard = String::from_utf8(honest.happen()).unwrap();
+    assert_eq!((heard.matches("message").count(), honest.is_closed), (2, false), "{heard}");
+    assert_eq!(post.bytes(), 0);
+}
+
+#[test]
 fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
@@ -263,6 +292,21 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 }
 
 #[test]
+fn what_is_watched_counts_for_the_time_of_a_transaction() {
+    let none = std::time::Duration::ZERO;
+    let place = place_with(Settings { exec_max: none, ..settings() });
+    let mut talker = place.talker();
+    for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
+        talker.ask("TAG DECLARE {s},* id UNIQUE");
+        assert_eq!(talker.ask(watched), "+OK|");
+        // There is no command that could take long.
+        let said = multi(&mut talker, &[]);
+        assert!(said.starts_with("-EXECABORT the commands took longer than 0ns"), "{said}");
+    }
+    assert_eq!(multi(&mut talker, &[]), "*0|");
+}
+
+#[test]
 fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);
@@ -295,6 +339,47 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     for hearer in &mut hearers {
         let heard = String::from_utf8(hearer.happen()).unwrap();
         assert_eq!(heard.matches("message").count(), 8);
+    }
+}
+
+#[test]
+fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
+    let place = place();
+    let mut hearers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
+    for hearer in &mut hearers {
+        hearer.ask("SUBSCRIBE c");
+    }
+    let mut talker = place.talker();
+    assert_eq!(talker.ask("SET there v"), "+OK|");
+    let messages = |count: usize, channel: &str| format!(" {channel} m").repeat(count);
+    let commands = |count: usize, channel: &str| {
+        let messages = messages(count, channel);
+        [
+            format!("MSETMPUB 1 {count} new v{messages}"),
+            format!("SETNXMPUB new v{messages}"),
+            format!("SETIEMPUB there w v{messages}"),
+            format!("DELIEMPUB there v{messages}"),
+            format!("DELMPUB 1 {count} there{messages}"),
+        ]
+    };
+    let many = commands(1025, "nobody").map(|request| (request, "-ERR 1025 messages: a command"));
+    let slow =
+        commands(1024, "c").map(|request| (request, "-ERR to send 1024 messages, the first"));
+    for (request, refusal) in many.iter().chain(&slow) {
+        let said = talker.ask(request);
+        assert!(said.starts_with(refusal), "{request}: {said}");
+        assert!(said.ends_with("nothing was changed and nothing sent|"), "{said}");
+    }
+    assert_eq!(talker.ask("MGET there new"), "*2|$1|v|$-1|");
+    assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "nothing was sent");
+    // What is many but goes to nobody is no load, and few are sent whoever hears them.
+    for (request, letters) in [
+        (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
+        (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
+    ] {
+        assert_eq!(talker.ask(&request), "+OK|", "{request}");
+        let heard = String::from_utf8(hearers[0].happen()).unwrap();
+        assert_eq!(heard.matches("message").count(), letters);
     }
 }
 

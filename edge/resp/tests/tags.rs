@@ -1,10 +1,16 @@
 //! Records with tags: `TAG`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod talk;
 
+use nearstate_node::Then;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{Kind, Schema};
+use nearstate_store::limits::REGION_BYTES_MIN;
+use nearstate_store::{CreateOptions, Kind, Schema, Session};
+use std::task::Poll;
 use talk::{Place, Talker, place};
 
 fn all(talker: &mut Talker, script: &[(&str, &str)]) {
@@ -142,7 +148,15 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
         ("TAG SET {s},k v 1 id 1 YY", "-ERR syntax error"),
         ("TAG SET {s},k v 1 id 1 NX XX", "-ERR syntax error"),
         ("TAG SET {s},k v 1 nope 1", "-ERR the namespace has no tag 'nope': declare it first"),
-        ("TAG SET plain v 1 id 1", "-ERR the namespace has no tag 'id': declare it first"),
+        ("TAG SET plain v 1 id 1", "-ERR a key that names no namespace has no tags: call it {ns}"),
+        ("TAG SET {a,b},k v 1 id 1", "-ERR a key that names no namespace has no tags"),
+        ("TAG HSET plain 1 f v 1 id 1", "-ERR a key that names no namespace has no tags"),
+        ("TAG CHANGE plain 1 id 1", "-ERR a key that names no namespace has no tags"),
+        ("TAG SET {a*b},k v 1 id 1", "-ERR the namespace 'a*b' can have no tags: in a pattern"),
+        ("TAG CHANGE {a*b},k 1 id 1", "-ERR the namespace 'a*b' can have no tags"),
+        ("TAG DECLARE {a*b},* id", "-ERR the namespace 'a*b' can have no tags"),
+        ("TAG FIND {a*b},* id 1", "-ERR the namespace 'a*b' can have no tags"),
+        ("TAG KEYS {a,b},* id 1", "-ERR tags belong to one namespace"),
         (many.as_str(), "-ERR 65 tags: a record has at most 64"),
         (&format!("TAG SET {{s}},k v 1 {long} 1"), "-ERR a tag's name has 1 to 255 bytes"),
         (&format!("TAG SET {{s}},k v 1 id {large}"), "-ERR a tag's value of 1025 bytes"),
@@ -186,17 +200,116 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_tag_is_declared_only_beside_few_records() {
+fn what_is_refused_makes_no_namespace() {
     let place = place();
     let mut talker = place.talker();
-    for key in 0..1000 {
-        talker.ask(&format!("SET {{s}},{key} v"));
+    let long = "k".repeat(4097);
+    for (request, answer) in [
+        ("TAG SET {new},k v 1 id 1", "-ERR the namespace has no tag 'id': declare it first, TAG"),
+        ("TAG HSET {new},k 1 f v 1 id 1", "-ERR the namespace has no tag 'id'"),
+        ("TAG CHANGE {new},k 1 id 1", "-ERR the namespace has no tag 'id'"),
+        ("TAG SET {new},k v 0 XX", "$-1|"),
+        ("TAG HSET {new},k 1 f v 0 XX", "$-1|"),
+        (&format!("TAG SET {{new}},{long} v 0"), "-ERR a key of "),
+        (&format!("TAG HSET {{new}},{long} 1 f v 0"), "-ERR a key of "),
+    ] {
+        let said = talker.ask(request);
+        assert!(said.starts_with(answer), "{request}: {said}");
     }
-    assert_eq!(talker.ask("TAG DECLARE {s},* few"), "+OK|");
-    assert_eq!(talker.ask("SET {s},more v"), "+OK|");
-    let refused = talker.ask("TAG DECLARE {s},* many");
-    assert!(refused.starts_with("-ERR the namespace has or had more than 1000"), "{refused}");
-    assert_eq!(talker.ask("TAG DECLARE {s},* few"), "+OK|", "it is there already");
+    let session = place.region.session().unwrap();
+    assert!(session.known_namespace("new").unwrap().is_none());
+    assert_eq!(talker.ask("TAG SET {new},k v 0 NX"), "+OK|");
+    assert!(session.known_namespace("new").unwrap().is_some());
+}
+
+/// Many records of one namespace, each with its number as the value of tag `id`.
+fn fill(place: &Place, count: u32) -> Session {
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
+    for key in 0..count {
+        let key = key.to_string();
+        let tags: &[(&str, &[u8])] = &[("id", key.as_bytes())];
+        let labels = nearstate_store::Labels { tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_labelled(ns, key.as_bytes(), b"v", labels)).unwrap();
+    }
+    session
+}
+
+#[test]
+fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finished() {
+    let place = place();
+    let _session = fill(&place, 5000);
+    let (mut talker, mut other) = (place.talker(), place.talker());
+    let request: &[&[u8]] = &[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"];
+    let (answer, then) = talker.begin(request);
+    assert!(answer.is_empty() && matches!(then, Then::Work));
+    for _ in 0..20 {
+        let (answer, then) = talker.step();
+        assert!(answer.is_empty() && matches!(then, Poll::Ready(Then::Work)));
+        assert_eq!(other.ask("PING"), "+PONG|", "others are served");
+    }
+    drop(talker);
+    let refused = other.ask("TAG FIND {s},* id 7");
+    assert!(refused.contains("still being built"), "{refused}");
+    let refused = other.ask("TAG DECLARE {s},* id");
+    assert!(refused.contains("in another form already"), "{refused}");
+    assert!(!refused.contains("again"), "that would never end well: {refused}");
+    assert_eq!(other.ask("TAG SET {s},new v 1 id new"), "+OK|", "writers keep it");
+    assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    for number in ["0", "4999", "new"] {
+        let found = other.ask(&format!("TAG FIND {{s}},* id {number}"));
+        assert!(found.starts_with("*2|") && found.ends_with("|$1|v|"), "{found}");
+    }
+    assert_eq!(other.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|", "it is there");
+}
+
+#[test]
+fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing() {
+    let place = place();
+    let session = fill(&place, 5000);
+    let ns = session.known_namespace("s").unwrap().unwrap();
+    let labels = nearstate_store::Labels { tags: &[("id", b"7")], expires_ms: 0 };
+    session.transact(|txn| txn.put_labelled(ns, b"another", b"v", labels)).unwrap();
+    let mut talker = place.talker();
+    let (answer, then) = talker.begin(&[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"]);
+    assert!(answer.is_empty() && matches!(then, Then::Work));
+    let mut slices = 0;
+    let answer = loop {
+        let (answer, then) = talker.step();
+        match then {
+            Poll::Ready(Then::Work) => slices += 1,
+            Poll::Ready(_) | Poll::Pending => break String::from_utf8(answer).unwrap(),
+        }
+    };
+    assert!(answer.starts_with("-TAGTAKEN the unique tag \"id\" has the value \"7\""), "{answer}");
+    assert!(slices > 20, "{slices}");
+    assert!(session.tags(ns).unwrap().is_empty(), "it is not there");
+    assert_eq!(talker.ask("TAG DECLARE {s},* id"), "+OK|", "in another form it may be");
+    assert!(talker.ask("TAG KEYS {s},* id 7").starts_with("*2|"));
+}
+
+#[test]
+fn a_declaration_that_finds_no_room_says_how_it_goes_on() {
+    let options = CreateOptions { bytes_max: REGION_BYTES_MIN, ..CreateOptions::default() };
+    let place = talk::place_in(&options);
+    let session = fill(&place, 20_000);
+    let ns = session.namespace("full", &Schema::default()).unwrap();
+    // The node has some small places left, enough to begin.
+    let mut talker = place.talker();
+    assert_eq!(talker.ask("TAG DECLARE {other},* id UNIQUE"), "+OK|");
+    assert_eq!(talker.ask("TAG SET {other},k v 1 id 1"), "+OK|");
+    let mut count = 0_u32;
+    while session.put(ns, &count.to_be_bytes(), &[0; 16 << 10]).is_ok() {
+        count += 1;
+    }
+    let refused = talker.ask("TAG DECLARE {s},* id UNIQUE");
+    assert!(refused.starts_with("-OOM full: "), "{refused}");
+    assert!(refused.contains("not all records are entered: send TAG DECLARE again"), "{refused}");
+    for number in 0..count / 2 {
+        session.delete(ns, &number.to_be_bytes()).unwrap();
+    }
+    assert_eq!(talker.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    assert!(talker.ask("TAG FIND {s},* id 19999").starts_with("*2|"));
 }
 
 #[test]
@@ -213,6 +326,33 @@ fn more_keys_than_may_be_answered_are_refused() {
     }
     assert!(talker.ask("TAG KEYS {s},* group g").starts_with("-ERR more than 4096 records"));
     assert!(talker.ask("TAG KEYS {s},* group g COUNT 4096").starts_with("*4096|"));
+}
+
+#[test]
+fn records_that_have_ended_keep_nobody_for_long() {
+    let (place, mut talker) = tagged();
+    let session = place.region.session().unwrap();
+    let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
+    // Many in each transaction: whoever commits one collects a few.
+    for part in 0..30_u32 {
+        let tags: &[(&str, &[u8])] = &[("group", b"g")];
+        let labels = nearstate_store::Labels { tags, expires_ms: 1 };
+        let put = |txn: &nearstate_store::Txn<'_>| {
+            (0..600).try_for_each(|key: u32| {
+                txn.put_labelled(ns, &(part * 600 + key).to_be_bytes(), b"", labels)
+            })
+        };
+        session.transact(put).unwrap();
+    }
+    assert_eq!(talker.ask("TAG SET {s},there x 1 group g"), "+OK|");
+    for request in ["TAG KEYS {s},* group g", "TAG KEYS {s},* group g COUNT 2"] {
+        let said = talker.ask(request);
+        assert!(said.starts_with("-BUSY of more than 16384 records that had this value"), "{said}");
+    }
+    // Each time some are collected.
+    let answers = (0..100).map(|_| talker.ask("TAG KEYS {s},* group g"));
+    let answer = answers.into_iter().find(|answer| !answer.starts_with("-BUSY"));
+    assert_eq!(answer.as_deref(), Some("*1|$9|{s},there|"));
 }
 
 #[test]

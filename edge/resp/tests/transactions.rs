@@ -4,6 +4,9 @@
 
 mod talk;
 
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::Settings;
+use nearstate_resp::table::TABLE;
 use nearstate_store::{Schema, TagSchema};
 use std::sync::atomic::{AtomicBool, Ordering};
 use talk::{Talker, place};
@@ -307,14 +310,28 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
 
 #[test]
 fn a_transaction_has_bounds() {
-    let place = place();
+    // Its commands may take as long as the machine likes.
+    let mut settings = Settings::new(Users::open(&TABLE));
+    settings.exec_max = std::time::Duration::from_secs(3600);
+    let place = talk::place_with(settings);
     let mut talker = place.talker();
+    talker.ask("PING");
+    let kept = talker.kept();
     let keys: Vec<String> = (0..4097).map(|number| format!("k{number}")).collect();
     let mut words: Vec<&[u8]> = vec![b"WATCH"];
     words.extend(keys.iter().map(String::as_bytes));
     let refused = talker.ask_bytes(&words);
     assert!(refused.starts_with("-ERR a client watches at most 4096 keys"), "{refused}");
-    talker.ask("UNWATCH");
+    // What the parser remembers of the request aside.
+    assert!(talker.kept() < kept + 100_000, "it watches none of them");
+    // Nor are they looked at, if they are many.
+    words.truncate(4097);
+    assert_eq!(talker.ask_bytes(&words), "+OK|");
+    assert_eq!(talker.ask_bytes(&words), "+OK|", "they are watched already");
+    assert!(talker.ask("WATCH other").starts_with("-ERR a client watches at most 4096 keys"));
+    assert_eq!(talker.ask("MULTI"), "+OK|");
+    assert_eq!(talker.ask("GET k0"), "+QUEUED|");
+    assert_eq!(talker.ask("EXEC"), "*1|$-1|");
     // More records than a transaction takes: the command that passes the bound fails.
     talker.ask("MULTI");
     for part in keys.chunks(2000) {

@@ -198,8 +198,8 @@ settings! {
     /// The events of keys that clients are told, in Redis' letters (KEA: all); empty: none
     "resp.notify_keyspace_events" as keyspace_events: KeyspaceEvents = "",
         --"resp-notify-keyspace-events";
-    /// How long the commands of one EXEC and the sending of its messages may keep their core; what
-    /// would take longer is refused
+    /// How long the commands of one EXEC and the sending of its messages, or of those of one of
+    /// SDL's commands, may keep their core; what would take longer is refused
     "resp.exec_max" as exec_max: Time = "1s", --"resp-exec-max";
     /// Requests that take as long are kept in the slow log
     "resp.slow" as slow: Time = "10ms", --"resp-slow";

@@ -8,6 +8,7 @@ use super::pubsub::{leave_all, tell, write_letters};
 use super::transactions::refuse_inside;
 use crate::acl::{DEFAULT_USER, User};
 use crate::client::Client;
+use crate::link::Watching;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::refusal::Refusal;
@@ -62,7 +63,7 @@ pub(crate) fn reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>)
     write_letters(client.link, reply);
     let link = &mut *client.link;
     link.queue = None;
-    link.watched = Vec::new();
+    link.watched = Watching::default();
     link.name = Vec::new();
     link.protocol = Protocol::Resp2;
     link.user = client.server.settings.users.welcome().cloned();

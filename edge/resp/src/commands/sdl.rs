@@ -8,11 +8,13 @@ pub(crate) use pattern::{ndel_atomic, nget_atomic, nget_noatomic};
 use super::arg;
 use super::strings::{SetOptions, put_all, set_in};
 use crate::client::{Change, Client};
+use crate::link::Weight;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::records::{Fault, Kept, put_string};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
+use nearstate_store::since_boot;
 
 type Answer = Result<(), Refusal>;
 
@@ -24,6 +26,14 @@ const DEL_COUNTS: [Refusal; 2] = [
     Refusal::fixed("ERR DEL_COUNT and PUB_PAIR_COUNT must be greater than zero"),
     Refusal::fixed("ERR DEL_COUNT or PUB_PAIR_COUNT do not match the total pair count"),
 ];
+
+/// The most messages of one command. SDL's clients publish one or a few with a write; more than
+/// this in one is no conversation but a load, which others of the core would wait for.
+const MESSAGES_MAX: usize = 1024;
+
+/// So few messages are sent without being weighed before: with the slowest patterns that clients
+/// can hear (`hub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
+const UNWEIGHED_MAX: usize = 16;
 
 /// What must be so of a key's string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +197,38 @@ fn counted(args: Args<'_>, step: usize, refusals: &[Refusal; 2]) -> Result<usize
     }
 }
 
+/// Refuses what would keep the core for too long, before anything is written: behind the write it
+/// would be too late. What `EXEC` sends it weighs itself.
+fn judge_messages(client: &Client<'_>, messages: Args<'_>) -> Answer {
+    let count = messages.len() / 2;
+    if count > MESSAGES_MAX {
+        return Err(Refusal::new(format!(
+            "ERR {count} messages: a command publishes at most {MESSAGES_MAX}, send several; \
+             nothing was changed and nothing sent"
+        )));
+    }
+    if client.txn.is_some() || count <= UNWEIGHED_MAX {
+        return Ok(());
+    }
+    let (most, mut weight) = (client.server.settings.exec_max, Weight::default());
+    // To find the hearers keeps the core as well, and is done once more to send.
+    let until = since_boot().saturating_add(most);
+    for at in (0..messages.len()).step_by(2) {
+        let (channel, payload) = (arg(messages, at), arg(messages, at + 1));
+        let (hearers, finding) = client.reach(channel);
+        weight.add(channel.len() + payload.len(), hearers, finding);
+        if weight.takes > until.saturating_sub(since_boot()) {
+            return Err(Refusal::new(format!(
+                "ERR to send {count} messages, the first {} of them to {} hearers, would take \
+                 longer than {most:?}, and nobody else would be served: publish fewer at once, or \
+                 raise resp.exec_max; nothing was changed and nothing sent",
+                weight.messages, weight.letters
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Sends messages, of pairs of a channel and a message.
 fn publish(client: &mut Client<'_>, messages: Args<'_>) -> Answer {
     for at in (0..messages.len()).step_by(2) {
@@ -203,6 +245,7 @@ fn set_all_pub(
     messages: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> Answer {
+    judge_messages(client, messages)?;
     client.change(|change| put_all(change, pairs))?;
     publish(client, messages)?;
     reply.ok();
@@ -216,6 +259,7 @@ fn set_if_pub(
     (when, messages): (When<'_>, usize),
     reply: &mut Reply<'_>,
 ) -> Answer {
+    judge_messages(client, args.from(messages))?;
     let is_set = client.change(|change| {
         let is_so = when.holds(change, arg(args, 1))?;
         if is_so {
@@ -239,6 +283,7 @@ fn del_all_pub(
     messages: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> Answer {
+    judge_messages(client, messages)?;
     let deleted = client.change(|change| {
         let mut deleted = 0_usize;
         for key in keys.iter() {
@@ -260,6 +305,7 @@ fn del_if_pub(
     when: When<'_>,
     reply: &mut Reply<'_>,
 ) -> Answer {
+    judge_messages(client, args.from(3))?;
     let is_deleted = client
         .change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
     if is_deleted {

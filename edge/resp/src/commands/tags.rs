@@ -7,42 +7,79 @@
 use super::arg;
 use super::hashes::{fields, pairs, set_fields};
 use super::transactions::{judge_watched, refuse_inside};
-use crate::client::Client;
-use crate::key_name::{pattern_namespace, prefix_of};
-use crate::link::{Watched, WatchedTag};
+use crate::client::{Change, Client, PATIENCE};
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
+use crate::link::WatchedTag;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{Fault, Found};
+use crate::records::{Fault, Found, Records, Spot};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
-use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
-use nearstate_store::{Form, Labels, Namespace, Session, TagSchema, TagState, Values};
+use crate::server::Server;
+use crate::work::{Progress, Work};
+use nearstate_model::Error;
+use nearstate_model::limits::{
+    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
+    VALUE_BYTES_MAX,
+};
+use nearstate_store::{
+    Declaring, Form, Labels, Namespace, Session, TagSchema, TagState, Values, since_boot,
+};
+use std::time::Duration;
 
 type Answer = Result<(), Refusal>;
 
 /// A tag and its value.
 type Tag<'a> = (&'a str, &'a [u8]);
 
-/// Records that a namespace may have when a tag is declared here: each costs a transaction, and the
-/// core serves nobody else meanwhile. A thousand are a millisecond or two.
-const DECLARED_BESIDE_MAX: u64 = 1000;
+/// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
+const DECLARE_BUCKETS: usize = 16;
 
-/// Places of an index that are looked through for those records: each of them is locked once.
-const DECLARED_PLACES_MAX: u64 = 1024;
+/// A slice ends with the bucket in which it has taken as long. With one value each, fifty records
+/// take a third of it; with sixty-four values of an ordered tag each takes several of it.
+const DECLARE_SLICE: Duration = Duration::from_millis(1);
 
 /// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
 const KEYS_MAX: usize = 4096;
 
+/// Entries of an index that are gone over for them: each is a look for a record, some tenths of a
+/// microsecond, and those whose records have ended answer nothing. Between `MULTI` and `EXEC` there
+/// are fewer: each is a record of the transaction.
+const ENTRIES_MAX: u64 = 16_384;
+
+/// Ended records that are collected when there were more entries than that: some milliseconds, and
+/// so whoever asks again comes to the others.
+const COLLECTED_MAX: usize = 512;
+
 const NO_NAMESPACE: Refusal = Refusal::fixed(
-    "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*",
+    "ERR tags belong to one namespace: say it as the pattern of all of its keys, {ns},*; ns has 1 \
+     to 255 bytes of UTF-8 without { } , and NUL",
 );
+const NO_TAGS: Refusal = Refusal::fixed(
+    "ERR a key that names no namespace has no tags: call it {ns},key, where ns has 1 to 255 bytes \
+     of UTF-8 without { } , and NUL, and declare the tags, TAG DECLARE {ns},* tag",
+);
+const _: () = assert!(NAMESPACE_NAME_BYTES_MAX == 255, "the texts above say it");
 
 /// The namespace of a pattern `{ns},*`.
 fn namespace_of(pattern: &[u8]) -> Result<&str, Refusal> {
     match pattern_namespace(pattern) {
         Some(name) if name.key == b"*" => Ok(name.namespace),
-        Some(_) | None => Err(NO_NAMESPACE),
+        Some(_) => Err(NO_NAMESPACE),
+        None => Err(match KeyName::of(pattern).namespace {
+            PLAIN_NAMESPACE => NO_NAMESPACE,
+            namespace => unsayable(namespace),
+        }),
     }
+}
+
+/// That no pattern says this namespace, so that nobody can declare its tags or look for them.
+#[cold]
+fn unsayable(namespace: &str) -> Refusal {
+    Refusal::new(format!(
+        "ERR the namespace '{namespace}' can have no tags: in a pattern its * ? [ or \\ stands for \
+         other letters; take a namespace whose name has none of them"
+    ))
 }
 
 /// The name of a tag, if one may have it.
@@ -96,20 +133,56 @@ fn tags_of(pairs: Args<'_>) -> Result<Vec<Tag<'_>>, Refusal> {
     at.map(|at| Ok((tag_name(arg(pairs, at))?, value_of(arg(pairs, at + 1))?))).collect()
 }
 
-/// Refuses a tag that the namespace does not have: nobody would find the record by it.
-fn check_declared(session: &Session, namespace: Namespace, tags: &[Tag<'_>]) -> Result<(), Fault> {
+/// Where a key's record is, if its namespace is there. Refuses a tag that the namespace does not
+/// have: nobody would find the record by it.
+fn check_declared<'a>(
+    change: &Change<'_, '_>,
+    key: &'a [u8],
+    tags: &[Tag<'_>],
+) -> Result<Option<Spot<'a>>, Fault> {
+    let spot = change.records.find(key)?;
     for (name, _) in tags {
-        if !session.has_tag(namespace, name)? {
-            return Err(undeclared(name).into());
+        let is_there = match spot {
+            Some(spot) => change.records.session().has_tag(spot.namespace, name)?,
+            None => false,
+        };
+        if !is_there {
+            return Err(undeclared(KeyName::of(key).namespace, name).into());
         }
     }
-    Ok(())
+    Ok(spot)
+}
+
+/// Where a key's record is to be, once nothing of the request can be refused before its namespace
+/// is looked into: one that is made stays.
+fn make<'a>(
+    change: &Change<'_, '_>,
+    (key, bytes): (&'a [u8], usize),
+    found: Option<Spot<'a>>,
+) -> Result<Spot<'a>, Fault> {
+    if let Some(spot) = found {
+        return Ok(spot);
+    }
+    if KeyName::of(key).key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLarge { bytes: key.len() }.into());
+    }
+    if bytes > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLarge { bytes }.into());
+    }
+    change.spot(key)
 }
 
 #[cold]
-fn undeclared(name: &str) -> Refusal {
+fn undeclared(namespace: &str, tag: &str) -> Refusal {
+    if namespace == PLAIN_NAMESPACE {
+        return NO_TAGS;
+    }
+    if !is_literal(namespace) {
+        return unsayable(namespace);
+    }
     Refusal::new(format!(
-        "ERR the namespace has no tag '{name}': declare it first, TAG DECLARE {{ns}},* {name}"
+        "ERR the namespace has no tag '{tag}': declare it first, TAG DECLARE {{{namespace}}},* \
+         {tag}"
     ))
 }
 
@@ -157,28 +230,71 @@ pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
             _ => return Err(Refusal::SYNTAX),
         }
     }
-    let (session, namespace) = (client.session(), client.records.make(arg(args, 2))?.namespace);
-    let is_ready =
-        |known: &nearstate_store::Tag| known.name == tag.name && known.state == TagState::Ready;
-    if !session.tags(namespace)?.iter().any(is_ready) {
-        judge_size(session, namespace)?;
+    let namespace = client.records.make(arg(args, 2))?.namespace;
+    let name = tag.name.clone();
+    let declaring = client.session().begin_declaring(namespace, &[tag], PATIENCE)?;
+    let mut building = Building { declaring, namespace, name };
+    // What is there already is answered at once.
+    if building.step(client.records, client.server, reply)? == Progress::More {
+        client.link.work = Some(Box::new(building));
     }
-    session.add_tags(namespace, &[tag])?;
-    reply.ok();
     Ok(())
 }
 
-/// Refuses to enter many records: the core would serve nobody meanwhile.
-fn judge_size(session: &Session, namespace: Namespace) -> Answer {
-    let (counted, rest) = session.count_part(namespace, 0, DECLARED_PLACES_MAX)?;
-    if counted.records <= DECLARED_BESIDE_MAX && rest.is_none() {
-        return Ok(());
+/// A tag that is declared in slices, so that others are served between them.
+#[derive(Debug)]
+struct Building {
+    declaring: Declaring,
+    namespace: Namespace,
+    name: String,
+}
+
+impl Building {
+    /// Why it has ended. What stands of it is kept by all writers, and not looked up.
+    fn ended(&self, session: &Session, error: Error) -> Refusal {
+        // It is refused, and would be again: what may be there of this name is another's.
+        if matches!(error, Error::TagTaken { .. } | Error::BadArgument { .. }) {
+            return error.into();
+        }
+        let is_open =
+            |tag: &nearstate_store::Tag| tag.name == self.name && tag.state == TagState::Building;
+        let is_begun = session.tags(self.namespace).is_ok_and(|tags| tags.iter().any(is_open));
+        let refusal = Refusal::from(error);
+        if is_begun {
+            return refusal.half_way(
+                "the tag is there, but not all records are entered: send TAG DECLARE again, and \
+                 they will be; until then nothing is found by it",
+            );
+        }
+        refusal
     }
-    Err(Refusal::new(format!(
-        "ERR the namespace has or had more than {DECLARED_BESIDE_MAX} records, and to enter them \
-         would keep others waiting: declare its tags before, or let a process on the node's host \
-         open the namespace with them"
-    )))
+}
+
+impl Work for Building {
+    fn step(
+        &mut self,
+        records: &Records,
+        _: &Server,
+        reply: &mut Reply<'_>,
+    ) -> Result<Progress, Refusal> {
+        let session = records.session();
+        let until = since_boot().saturating_add(DECLARE_SLICE);
+        for _ in 0..DECLARE_BUCKETS {
+            let has_more = session.go_on(&mut self.declaring, 1);
+            if !has_more.map_err(|error| self.ended(session, error))? {
+                reply.ok();
+                return Ok(Progress::Done);
+            }
+            if since_boot() >= until {
+                break;
+            }
+        }
+        Ok(Progress::More)
+    }
+
+    fn kept(&self) -> usize {
+        2 * self.name.len() + size_of::<Self>()
+    }
 }
 
 /// `TAG SET key value tags|KEEP [tag value ..] [NX | XX]`
@@ -188,8 +304,11 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         if is_keeping { (Args::default(), args.from(5)) } else { counted(args, 4)? };
     let (tags, when) = (tags_of(pairs)?, When::read(options)?);
     let is_set = client.change(|change| {
-        let spot = change.spot(arg(args, 2))?;
-        check_declared(client.session(), spot.namespace, &tags)?;
+        let spot = check_declared(change, arg(args, 2), &tags)?;
+        if spot.is_none() && !when.holds(false) {
+            return Ok(false);
+        }
+        let spot = make(change, (arg(args, 2), arg(args, 3).len()), spot)?;
         let found = match (is_keeping, when) {
             (false, When::Always) => None,
             (true, _) | (false, When::Absent | When::Present) => change.read_at(spot)?,
@@ -223,8 +342,11 @@ pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     let (tags, when) = (tags_of(given_tags)?, When::read(options)?);
     let changes = pairs(given)?;
     let made = client.change(|change| {
-        let spot = change.spot(arg(args, 2))?;
-        check_declared(client.session(), spot.namespace, &tags)?;
+        let spot = check_declared(change, arg(args, 2), &tags)?;
+        if spot.is_none() && !when.holds(false) {
+            return Ok(None);
+        }
+        let spot = make(change, (arg(args, 2), 0), spot)?;
         let found = change.read_at(spot)?;
         if !when.holds(found.is_some()) {
             return Ok(None);
@@ -249,8 +371,8 @@ pub(crate) fn change(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
     }
     let tags = tags_of(pairs)?;
     let is_there = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 2))? else { return Ok(false) };
-        check_declared(client.session(), spot.namespace, &tags)?;
+        let spot = check_declared(change, arg(args, 2), &tags)?;
+        let Some(spot) = spot else { return Ok(false) };
         let Some(found) = change.read_at(spot)? else { return Ok(false) };
         let expires_ms = found.expires_ms();
         drop(found);
@@ -291,9 +413,9 @@ impl<'a> Sought<'a> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
         let known = client.records.namespace(name)?.zip(prefix_of(name));
-        let Some((namespace, prefix)) = known else { return Err(undeclared(tag)) };
+        let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
         if !client.session().has_tag(namespace, tag)? {
-            return Err(undeclared(tag));
+            return Err(undeclared(name, tag));
         }
         Ok(Self { namespace, prefix, tag, value })
     }
@@ -400,12 +522,22 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     match client.txn {
         None => {
             let each = |view: &nearstate_store::View<'_>| note(view.key());
-            client.session().find_all(sought.namespace, sought.tag, values, each)?;
+            let (namespace, of) = (sought.namespace, (sought.tag, values));
+            if !client.session().find_some(namespace, of, ENTRIES_MAX, each)? {
+                // What keeps them from being collected is told to whoever writes.
+                let _ = client.session().collect_expired(COLLECTED_MAX);
+                return Err(Refusal::new(format!(
+                    "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \
+                     and are still being collected: ask again"
+                )));
+            }
         }
         Some(lent) => {
             let mut done = Ok(());
             lent.with(&mut |txn| {
-                done = txn.find_all(sought.namespace, sought.tag, values, &mut note);
+                // Judged one by one, four thousand keys would cost the square of that.
+                let find = || txn.find_all(sought.namespace, sought.tag, values, &mut note);
+                done = txn.judged_once(find);
             });
             done?;
         }
@@ -433,8 +565,8 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     judge_watched(client.link, 2)?;
     let seen = sought.find(client, |key, found| Ok((sought.said(key), found.version())))?;
     let (key, version) = seen.unwrap_or_else(|| (sought.said(b""), None));
-    let tag = WatchedTag { name: sought.tag.to_owned(), value: sought.value.to_vec() };
-    client.link.watched.push(Watched { key, version, tag: Some(tag) });
+    let (name, value) = (sought.tag.to_owned(), sought.value.to_vec());
+    client.link.watched.add_tag(WatchedTag { name, value, key, version });
     client.session().whole()?;
     reply.ok();
     Ok(())

@@ -10,7 +10,7 @@
 use super::arg;
 use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
-use crate::link::{Link, Outbox, Queue, Watched, WatchedTag};
+use crate::link::{Link, Outbox, Queue, WatchedTag, Watching};
 use crate::parse::Args;
 use crate::records::{Records, Spot};
 use crate::refusal::Refusal;
@@ -47,7 +47,7 @@ pub(crate) fn discard(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_
     if client.link.queue.take().is_none() {
         return Err(Refusal::fixed("ERR DISCARD without MULTI"));
     }
-    client.link.watched = Vec::new();
+    client.link.watched = Watching::default();
     reply.ok();
     Ok(())
 }
@@ -60,9 +60,12 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     if client.link.queue.is_some() {
         return Err(Refusal::fixed("ERR WATCH inside MULTI is not allowed"));
     }
-    for key in args.from(1).iter() {
-        let is_it = |watched: &Watched| watched.tag.is_none() && watched.key == key;
-        if client.link.watched.iter().any(is_it) {
+    let keys = args.from(1);
+    if keys.len() > TRANSACTION_RECORDS_MAX {
+        return Err(too_many_watched());
+    }
+    for key in keys.iter() {
+        if client.link.watched.has(key) {
             continue;
         }
         judge_watched(client.link, 1)?;
@@ -73,29 +76,32 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
             )));
         }
         let version = client.read(key)?.and_then(|found| found.version());
-        client.link.watched.push(Watched { key: key.to_vec(), version, tag: None });
+        client.link.watched.add(key, version);
     }
     client.session().whole()?;
     reply.ok();
     Ok(())
 }
 
-/// Refuses to watch `more` records when a transaction does not take them: a tag's value is one, and
-/// the record that it leads to.
+/// Refuses to watch `more` records when a transaction does not take them: `EXEC` reads them all.
 pub(super) fn judge_watched(link: &Link, more: usize) -> Answer {
-    let of = |watched: &Watched| 1 + usize::from(watched.tag.is_some());
-    if link.watched.iter().map(of).sum::<usize>() + more <= TRANSACTION_RECORDS_MAX {
+    if link.watched.records() + more <= TRANSACTION_RECORDS_MAX {
         return Ok(());
     }
-    Err(Refusal::new(format!(
+    Err(too_many_watched())
+}
+
+#[cold]
+fn too_many_watched() -> Refusal {
+    Refusal::new(format!(
         "ERR a client watches at most {TRANSACTION_RECORDS_MAX} keys, as many as a transaction \
          takes (a value of a tag counts twice): UNWATCH, and watch fewer"
-    )))
+    ))
 }
 
 /// `UNWATCH`
 pub(crate) fn unwatch(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    client.link.watched = Vec::new();
+    client.link.watched = Watching::default();
     reply.ok();
     Ok(())
 }
@@ -122,7 +128,7 @@ pub(crate) fn exec(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) 
 /// The commands of one `EXEC`.
 struct Execution {
     queue: Queue,
-    watched: Vec<Watched>,
+    watched: Watching,
     /// Those that failed half way in an earlier run, by their place: they are left out.
     refused: BTreeMap<usize, Refusal>,
 }
@@ -182,27 +188,13 @@ impl Execution {
             let command = commands.get(usize::from(*number));
             command.is_some_and(|command| command.flags.has(Flags::WRITE))
         });
-        for watched in &self.watched {
-            if let Some(tag) = &watched.tag {
-                if !stands(client.records, txn, (watched, tag))? {
-                    reply.nil_array();
-                    return Ok(End::Whole);
-                }
-                continue;
+        if self.watched.records() > 0 {
+            // Judged one by one they would cost the square of their number.
+            let stands = txn.judged_once(|| self.stands(client.records, lent, is_writing))?;
+            if let Some(why) = judge(client, lent, reply) {
+                return Ok(End::Stopped(why));
             }
-            // Made if need be: what is not there yet is watched as well, if something is written.
-            let spot = if is_writing {
-                Some(client.records.make(&watched.key)?)
-            } else {
-                client.records.find(&watched.key)?
-            };
-            let version = match spot {
-                Some(Spot { namespace, key }) => {
-                    txn.get(namespace, key)?.and_then(|record| record.version())
-                }
-                None => None,
-            };
-            if version != watched.version {
+            if !stands {
                 reply.nil_array();
                 return Ok(End::Whole);
             }
@@ -230,21 +222,44 @@ impl Execution {
         }
         Ok(End::Whole)
     }
+
+    /// Whether all that is watched is as it was. It looks no further once no time is left: who asks
+    /// judges that as well.
+    fn stands(&self, records: &Records, lent: &Timed<'_, '_>, is_writing: bool) -> Stored<bool> {
+        for tag in self.watched.tags() {
+            if !tag_stands(records, lent.txn, tag)? {
+                return Ok(false);
+            }
+            if lent.is_late() {
+                return Ok(true);
+            }
+        }
+        for (key, seen) in self.watched.keys() {
+            // Made if need be: what is not there yet is watched as well, if something is written.
+            let spot = if is_writing { Some(records.make(key)?) } else { records.find(key)? };
+            let version = match spot {
+                Some(Spot { namespace, key }) => {
+                    lent.txn.get(namespace, key)?.and_then(|record| record.version())
+                }
+                None => None,
+            };
+            if version != seen {
+                return Ok(false);
+            }
+            if lent.is_late() {
+                return Ok(true);
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Whether a watched tag still leads to the same record in the same version, in a transaction.
-///
-/// # Errors
-/// What the store says.
-fn stands(
-    records: &Records,
-    txn: &Txn<'_>,
-    (watched, tag): (&Watched, &WatchedTag),
-) -> Stored<bool> {
-    let Some(Spot { namespace, key }) = records.find(&watched.key)? else {
-        return Ok(watched.version.is_none());
+fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool> {
+    let Some(Spot { namespace, key }) = records.find(&tag.key)? else {
+        return Ok(tag.version.is_none());
     };
-    Ok(match (txn.find(namespace, &tag.name, &tag.value)?, watched.version) {
+    Ok(match (txn.find(namespace, &tag.name, &tag.value)?, tag.version) {
         (Some((found, record)), Some(version)) => found == key && record.version() == Some(version),
         (None, None) => true,
         (Some(_), None) | (None, Some(_)) => false,
@@ -267,14 +282,13 @@ fn judge(client: &Client<'_>, lent: &dyn Lent, reply: &Reply<'_>) -> Option<Refu
              fewer, walk outside of MULTI, or raise resp.exec_max; nothing was changed"
         )));
     }
-    let outbox = &client.link.outbox;
-    (outbox.takes() > rest).then(|| {
+    let weight = client.link.outbox.weight;
+    (weight.takes > rest).then(|| {
         Refusal::new(format!(
             "EXECABORT with {} messages for {} hearers it would take longer than {most:?}, and \
              nobody else would be served: publish fewer at once, or outside of MULTI, or raise \
              resp.exec_max; nothing was changed and nothing sent",
-            outbox.messages.len(),
-            outbox.letters
+            weight.messages, weight.letters
         ))
     })
 }

@@ -7,6 +7,10 @@ use crate::commands::sdl;
 
 const ROW: Command = Command { group: Group::Sdl, ..super::ROW };
 
+/// What bounds the messages of one command.
+const MESSAGES: &str = "At most 1024 messages; refused if sending them would take longer than \
+                        `resp.exec_max`.";
+
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setie",
@@ -72,6 +76,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::Behind { count: 1, first: 3, step: 2 },
         summary: "Sets keys, and publishes messages.",
         complexity: "O(N), N keys and messages given",
+        differs: MESSAGES,
         run: sdl::msetmpub,
         ..ROW
     },
@@ -103,6 +108,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::span(3, -2, 2),
         summary: "Sets a key if it is not there, and publishes messages.",
         complexity: "O(N), N messages given",
+        differs: MESSAGES,
         run: sdl::setnxmpub,
         ..ROW
     },
@@ -126,7 +132,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::span(4, -2, 2),
         summary: "Sets a key if it has the old value, and publishes messages.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values.",
+        differs: "Compares whole values. At most 1024 messages; refused if sending them \
+                  would take longer than `resp.exec_max`.",
         run: sdl::setiempub,
         ..ROW
     },
@@ -161,6 +168,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::Behind { count: 1, first: 3, step: 1 },
         summary: "Deletes keys, and publishes messages if one was there.",
         complexity: "O(N), N keys and messages given",
+        differs: MESSAGES,
         run: sdl::delmpub,
         ..ROW
     },
@@ -184,7 +192,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         channels: Places::span(3, -2, 2),
         summary: "Deletes a key if it has the old value, and publishes messages.",
         complexity: "O(N), N bytes of the value",
-        differs: "Compares whole values.",
+        differs: "Compares whole values. At most 1024 messages; refused if sending them \
+                  would take longer than `resp.exec_max`.",
         run: sdl::deliempub,
         ..ROW
     },

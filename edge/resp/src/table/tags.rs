@@ -29,9 +29,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         // For good, and it may make others' writes fail.
         also: Categories::DANGEROUS,
         summary: "Gives the namespace {ns},* a tag: UNIQUE, ORDERED, COUNTED, REQUIRED.",
-        complexity: "O(N), N records of the namespace, at most 1000",
+        complexity: "O(N), N records of the namespace; of what they contradict O(M), M entries of \
+                     all indexes",
         differs: "Is not there. Not between MULTI and EXEC. A tag is for good; a namespace has at \
-                  most 32.",
+                  most 32. Others are served meanwhile. Who is cut off, or finds no room, sends it \
+                  again: until then nothing is found by the tag.",
         run: tags::declare,
         ..OF_NAMESPACE
     },
@@ -92,9 +94,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -5,
         flags: READ,
         summary: "The keys of all records that have this value of a tag, or COUNT of them.",
-        complexity: "O(N), N keys answered",
-        differs: "Is not there. Refused if there are more than 4096 and no COUNT is given. \
-                  Between MULTI and EXEC as TAG FIND.",
+        complexity: "O(N), N keys answered, and records that have ended and are not collected",
+        differs: "Is not there. Refused if there are more than 4096 and no COUNT is given. BUSY if \
+                  more than 16384 have ended: then some are collected. Between MULTI and EXEC as \
+                  TAG FIND.",
         run: tags::keys,
         ..OF_NAMESPACE
     },

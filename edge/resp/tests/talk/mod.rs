@@ -40,8 +40,17 @@ pub(crate) fn place_with(settings: Settings) -> Place {
 }
 
 pub(crate) fn place_within(settings: Settings, limits: Limits) -> Place {
+    place_of(settings, limits, &CreateOptions::default())
+}
+
+/// With a region of its own size.
+pub(crate) fn place_in(options: &CreateOptions) -> Place {
+    place_of(Settings::new(Users::open(&TABLE)), Limits::default(), options)
+}
+
+fn place_of(settings: Settings, limits: Limits, options: &CreateOptions) -> Place {
     let dir = tempfile::tempdir().unwrap();
-    let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
+    let region = Region::create(&dir.path().join("region"), options).unwrap();
     let server = Arc::new(Server::new(settings));
     let core = Core::new(CoreParts {
         index: 0,
