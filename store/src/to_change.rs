@@ -18,6 +18,35 @@ use crate::write::{Condition, Outcome, SEEN_TO, TOLD, present};
 /// record once more. Nothing is locked meanwhile: others may change it, and then this change is
 /// refused; so is a second change by the same reading. As a [`View`] it keeps retired memory from
 /// reuse, so do not keep it for longer than the work at hand.
+///
+/// ```
+/// use nearstate_store::{BlockNames, Kind, Outcome, Region, Schema};
+/// # use nearstate_store::{BlockChange, Condition, CreateOptions};
+/// # fn main() -> nearstate_store::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a folder");
+/// # let region = Region::create(&dir.path().join("amf"), &CreateOptions::default())?;
+/// # let session = region.session()?;
+/// # let ue = session.namespace("ue", &Schema { kind: Kind::Blocks, ..Schema::default() })?;
+/// # let blocks = [BlockChange { name: "handovers", bytes: Some(&[0]) }];
+/// # session.patch(ue, b"imsi-262011234567890", &blocks, Condition::Always)?;
+/// const HANDOVERS: usize = 1;
+/// let names = BlockNames::new(&["profile", "handovers"])?; // once for each session
+///
+/// let outcome = loop {
+///     let Some(context) = session.get_to_change(ue, b"imsi-262011234567890")? else { break None };
+///     let mut count = 0;
+///     context.blocks_of(&names, |place| place == HANDOVERS, |_, bytes| {
+///         count = bytes.first().copied().unwrap_or(0);
+///     });
+///     match context.patch(&names, &[(HANDOVERS, &[count + 1])])? {
+///         Outcome::Done { version } => break Some(version),
+///         Outcome::Refused { .. } => {} // somebody else was faster: what was read is old
+///     }
+/// };
+/// assert_eq!(outcome, Some(2));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ToChange<'s> {
     session: &'s Session,
