@@ -1,6 +1,6 @@
 //! Reading a record in order to change it: what a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, Draft, Seen, Target, Verdict};
+use nearstate_memory::{Cell, Draft, Seen, Table, Target, Verdict};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -51,8 +51,10 @@ use crate::write::{Condition, Outcome, SEEN_TO, TOLD, present};
 pub struct ToChange<'s> {
     session: &'s Session,
     namespace: Namespace,
+    table: &'s Table,
     view: View<'s>,
     cell: Cell<'s>,
+    key: &'s [u8],
     hash: u64,
     seen: Seen,
     /// The number of the layout that its blocks were found to have.
@@ -87,8 +89,9 @@ impl Session {
         } else {
             View::new(pin, cell, value, namespace.kind)
         };
-        let (seen, layout) = (placed.seen, std::cell::Cell::new(0));
-        Ok(Some(ToChange { session: self, namespace, view, cell, hash, seen, layout }))
+        let (key, seen, layout) = (cell.key()?, placed.seen, std::cell::Cell::new(0));
+        let session = self;
+        Ok(Some(ToChange { session, namespace, table, view, cell, key, hash, seen, layout }))
     }
 }
 
@@ -149,7 +152,7 @@ impl ToChange<'_> {
             return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
         }
         if self.traits()? & SEEN_TO == 0 {
-            let draft = self.session.draft(self.spot(Form::Value)?, &[], value, &[])?;
+            let draft = self.session.draft(self.spot(Form::Value), &[], value, &[])?;
             if let Some(outcome) = self.publish(draft, SEEN_TO)? {
                 return Ok(outcome);
             }
@@ -169,7 +172,7 @@ impl ToChange<'_> {
             return Err(other_form(self.view.form()));
         }
         if self.traits()? & TOLD == 0 {
-            let spot = self.spot(Form::Blocks)?;
+            let spot = self.spot(Form::Blocks);
             let mut splice = Splice::default();
             let draft = if names.splice(self.tabled(), changes, &mut splice) {
                 self.session.draft_spliced(spot, self.cell, &splice, None)?
@@ -206,19 +209,17 @@ impl ToChange<'_> {
     }
 
     #[inline]
-    fn spot(&self, form: Form) -> Result<Spot<'_>> {
-        let (table, key) = (self.session.table(self.namespace)?, self.view.key());
-        Ok(Spot { table, hash: self.hash, key, form, is_seen: true })
+    const fn spot(&self, form: Form) -> Spot<'_> {
+        Spot { table: self.table, hash: self.hash, key: self.key, form, is_seen: true }
     }
 
     /// Puts a draft in the record's place, unless somebody has to be told of it.
     #[inline]
     fn publish(&self, draft: Draft, seen_to: u64) -> Result<Option<Outcome>> {
         let member = &self.session.member;
-        let target = Target { hash: self.hash, key: self.view.key(), seen: Some(self.seen) };
+        let target = Target { hash: self.hash, key: self.key, seen: Some(self.seen) };
         let (mut is_plain, mut current) = (true, None);
-        let table = self.session.table(self.namespace)?;
-        let done = member.change_seen(table, target, Some(draft), |record| {
+        let done = member.change_seen(self.table, target, Some(draft), |record| {
             // Under the lock once more: whoever changes the traits passes it afterwards.
             is_plain = self.traits()? & seen_to == 0;
             // The pin keeps the cell's place from another version.
@@ -235,13 +236,13 @@ impl ToChange<'_> {
     #[cold]
     fn put_told(&self, value: &[u8]) -> Result<Outcome> {
         let still = Condition::Version(self.view.version());
-        self.session.put_if(self.namespace, self.view.key(), value, still)
+        self.session.put_if(self.namespace, self.key, value, still)
     }
 
     #[cold]
     fn patch_told(&self, names: &BlockNames, changes: &[(usize, &[u8])]) -> Result<Outcome> {
         let still = Condition::Version(self.view.version());
-        self.session.patch(self.namespace, self.view.key(), &by_names(names, changes), still)
+        self.session.patch(self.namespace, self.key, &by_names(names, changes), still)
     }
 }
 
