@@ -252,8 +252,10 @@ impl Member {
     /// Gives every pending cell back: nothing that held them was published.
     ///
     /// # Errors
-    /// `Damaged`.
+    /// `Forked`, `Damaged`.
     pub fn give_up(&self) -> Result<()> {
+        // What is pending in a forked child is its parent's, who may be about to publish it.
+        self.usable()?;
         Ok(self.arena()?.roll_back()?)
     }
 

@@ -78,9 +78,12 @@ impl Member {
     /// Allocates a cell and fills its header; the caller writes the body.
     ///
     /// # Errors
-    /// As [`Member::alloc`].
+    /// As [`Member::alloc`]; `Forked`, `Damaged`.
     #[inline]
     pub fn draft(&self, head: &Head) -> Result<u64> {
+        // Here begins every write. What was read before a fork is still in the child, but the arena
+        // is its parent's: a cell that both take from it would have two owners.
+        self.usable()?;
         let at = self.alloc(cell::HEADER + u64::from(head.body))?;
         cell::begin(self.map(), at, head)?;
         crash_point!("fill.header");

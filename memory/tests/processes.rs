@@ -71,8 +71,16 @@ mod tests {
         let member = region.member().unwrap();
         let mut ending = Some(region.member().unwrap());
         let table = member.namespace(b"ue", 1).unwrap();
+        // The parent is in the middle of a write: its cell is pending.
+        let hash = nearstate_memory::hash(region.seed(), b"drafted");
+        let (kind, body, key) = (Kind::Record, 7, 7);
+        let head = Head { kind, flags: 0, body, key, children: 0, hash };
+        let at = member.draft(&head).unwrap();
         let status = forked(|| {
             let refused = [
+                // Who read before the fork and writes after it begins here.
+                member.draft(&head).map(drop),
+                member.give_up(),
                 region.member().map(drop),
                 member.pin().map(drop),
                 member.usable(),
@@ -92,6 +100,10 @@ mod tests {
         let alive = region.members().unwrap().iter().filter(|member| member.is_alive).count();
         assert_eq!(alive, 2);
         assert!(has(&region, b"child").unwrap());
+        member.write(at, 0, b"drafted").unwrap();
+        let draft = nearstate_memory::Draft { at, body_crc: crc32fast::hash(b"drafted") };
+        member.change(table, hash, b"drafted", Some(draft), |_| Ok(Verdict::Publish)).unwrap();
+        assert!(has(&region, b"drafted").unwrap());
         put(&region, b"parent again").unwrap();
     }
 
@@ -211,7 +223,7 @@ mod tests {
         a_foreign_sigbus_is_not_swallowed(&path);
         let report = check::check(&path, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");
-        assert_eq!(report.records, 5003);
+        assert_eq!(report.records, 5004);
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -98,7 +98,6 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        self.member.usable()?;
         if self.member.traits(namespace.index)? & SEEN_TO != 0 {
             return Ok(None);
         }

@@ -350,6 +350,18 @@ fn a_planted_fault_is_still_there_after_a_reconnect() {
     assert!(verdict.wrong > 0, "the fault went with the connection");
 }
 
+#[test]
+fn a_planted_fault_is_noticed_where_steps_overlap() {
+    for fault in [Fault::LostUpdate, Fault::WrongAnswer] {
+        let mut stage = Stage::new("ue-signalling", 200);
+        stage.frail.leaves.set(true);
+        stage.client.plan.fault = Some(fault);
+        let e = stage.run(&turn(4_000, 16)).unwrap_err().to_string();
+        assert!(e.contains(workloads::ANSWERED_WRONGLY), "{fault}: {e}");
+        assert!(stage.client.overlaps(&turn(4_000, 16)), "{fault}: another path was looked at");
+    }
+}
+
 /// What a target answers is told when it is time, whatever a workload does together.
 #[test]
 fn a_slow_target_is_told_of_at_each_of_its_answers() {

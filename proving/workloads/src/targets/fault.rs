@@ -228,6 +228,12 @@ impl<C: Connection> Connection for Faulty<C> {
         Box::new(Faulty { inner, fault: *fault, left: *left, again: *again })
     }
 
+    /// Steps overlap as they do without a fault, so that what notices it is the same. Nothing
+    /// leaves before its turn: then each request is done by itself, and may meet the fault.
+    fn sends_ahead(&self) -> bool {
+        self.inner.sends_ahead()
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, fault, left, again } = self;
         let before = *left;

@@ -6,6 +6,9 @@
 //! keys to a value. There is one writer at a time, and a write transaction is visible to everybody
 //! when it is committed.
 
+mod reading;
+
+use self::reading::Reading;
 use super::joined::{hand_over, joined};
 use super::{Abilities, Database as Running, Need, Target, Way};
 use crate::access::{
@@ -73,8 +76,9 @@ impl Target for LmdbTarget {
         let environment = attached(Path::new(address))?;
         let tables = Tables::open(environment, schema)?;
         let idle = environment.begin_ro_txn().map_err(said)?.reset();
-        let (idle, scratch) = (Some(idle), Vec::new());
-        Ok(Box::new(LmdbConnection { environment, tables, idle, scratch, is_writer: false }))
+        let (idle, scratch, before) = (Some(idle), Vec::new(), Vec::new());
+        let is_writer = false;
+        Ok(Box::new(LmdbConnection { environment, tables, idle, scratch, before, is_writer }))
     }
 }
 
@@ -247,6 +251,8 @@ struct LmdbConnection {
     /// A read transaction that waits to be renewed: that is what makes the latest writes visible.
     idle: Option<InactiveTransaction<'static>>,
     scratch: Vec<u8>,
+    /// A record of several parts that is about to change.
+    before: Vec<u8>,
     /// Whether the last transaction has written.
     is_writer: bool,
 }
@@ -278,8 +284,8 @@ impl LmdbConnection {
     #[inline]
     fn writing<T>(&mut self, work: impl FnOnce(&mut Writing<'_>) -> Result<T>) -> Result<T> {
         let txn = self.environment.begin_rw_txn().map_err(said)?;
-        let (tables, scratch) = (&self.tables, &mut self.scratch);
-        let mut writing = Writing { txn, tables, scratch, has_written: false };
+        let Self { tables, scratch, before, .. } = self;
+        let mut writing = Writing { txn, tables, scratch, before, has_written: false };
         let done = work(&mut writing)?;
         writing.txn.commit().map_err(said)?;
         Ok(done)
@@ -291,6 +297,7 @@ struct Writing<'c> {
     txn: RwTransaction<'static>,
     tables: &'c Tables,
     scratch: &'c mut Vec<u8>,
+    before: &'c mut Vec<u8>,
     has_written: bool,
 }
 
@@ -317,6 +324,18 @@ impl Writing<'_> {
             Err(lmdb::Error::NotFound) => Ok(false),
             Err(e) => Err(said(e)),
         }
+    }
+
+    /// Writes what was joined of a changed record, and its tags.
+    #[inline]
+    fn set_changed(&mut self, table: Table, change: &Change<'_>) -> Result<()> {
+        if !change.parts.is_empty() {
+            self.set_joined(self.tables.at(table)?.records, change.key)?;
+        }
+        if let Some((before, after)) = change.tags {
+            self.retag(table, change.key, before, after)?;
+        }
+        Ok(())
     }
 
     fn retag(
@@ -380,12 +399,39 @@ impl Access for Writing<'_> {
         let Some(before) = found(&self.txn, place.records, change.key)? else { return Ok(false) };
         if !change.parts.is_empty() {
             joined(place.schema, Some(before), change.parts, self.scratch)?;
-            self.set_joined(place.records, change.key)?;
         }
-        if let Some((before, after)) = change.tags {
-            self.retag(table, change.key, before, after)?;
-        }
+        self.set_changed(table, change)?;
         Ok(true)
+    }
+
+    /// Searches for the record once: a write ends what a search has found, so its bytes are copied
+    /// where some of them stay.
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let schema = self.tables.at(table)?.schema;
+        let Some(value) = found(&self.txn, self.tables.at(table)?.records, key)? else {
+            return Ok(false);
+        };
+        hand_over(schema, value, wanted, &mut |part, bytes| work.hear(part, bytes))?;
+        let mut before = std::mem::take(self.before);
+        before.clear();
+        if schema.parts.len() > 1 {
+            before.extend_from_slice(value);
+        }
+        let done = work.change(&mut |change| {
+            if !change.parts.is_empty() {
+                joined(schema, Some(&before), change.parts, self.scratch)?;
+            }
+            self.set_changed(table, change)
+        });
+        *self.before = before;
+        done.map(|()| true)
     }
 
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
@@ -416,66 +462,6 @@ impl Access for Writing<'_> {
         hear: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         scan_in(&self.txn, self.tables.at(table)?, from, count, hear)
-    }
-}
-
-/// A read transaction that somebody may want to write in.
-struct Reading<'c> {
-    txn: &'c RoTransaction<'static>,
-    tables: &'c Tables,
-    wants_to_write: bool,
-}
-
-impl Reading<'_> {
-    fn refuse<T>(&mut self) -> Result<T> {
-        self.wants_to_write = true;
-        Err(Error::Conflict { detail: "nothing: a reader wants to write, and it".to_owned() })
-    }
-}
-
-impl Access for Reading<'_> {
-    #[inline]
-    fn read(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        wanted: Parts,
-        hear: &mut Hear<'_>,
-    ) -> Result<bool> {
-        read_in(self.txn, self.tables.at(table)?, key, wanted, hear)
-    }
-
-    fn put(&mut self, _: Table, _: &Entry<'_>) -> Result<()> {
-        self.refuse()
-    }
-
-    fn change(&mut self, _: Table, _: &Change<'_>) -> Result<bool> {
-        self.refuse()
-    }
-
-    fn delete(&mut self, _: Table, _: &[u8], _: &[Tag<'_>]) -> Result<bool> {
-        self.refuse()
-    }
-
-    fn find(
-        &mut self,
-        table: Table,
-        tag: Tag<'_>,
-        wanted: Parts,
-        key: &mut Vec<u8>,
-        hear: &mut Hear<'_>,
-    ) -> Result<bool> {
-        find_in(self.txn, self.tables.at(table)?, tag, wanted, (key, hear))
-    }
-
-    fn scan(
-        &mut self,
-        table: Table,
-        from: &[u8],
-        count: usize,
-        hear: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<usize> {
-        scan_in(self.txn, self.tables.at(table)?, from, count, hear)
     }
 }
 
