@@ -310,6 +310,7 @@ impl Client {
                     return;
                 }
                 ring.pick_beside(count, &self.parties.taken, &mut self.picked);
+                self.picked.iter().for_each(|local| self.model.warm(Ue::of(*local)));
                 for local in &self.picked {
                     let (ue, procedure) = (Ue::of(*local), by_shares(dice));
                     let draw = self.model.draw(ue);
