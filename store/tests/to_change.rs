@@ -2,10 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
     BlockChange, BlockNames, Condition, CreateOptions, Error, Filter, Kind, Labels, Namespace,
-    Outcome, Region, Schema, Session, TagSchema, ToChange, check, now_ms_coarse,
+    Notice, Outcome, Region, Schema, Session, TagSchema, ToChange, check, now_ms_coarse,
 };
 
 const NAMES: [&str; 4] = ["profile", "location", "radio", "context"];
@@ -253,6 +254,67 @@ fn a_record_whose_time_has_passed_is_not_changed() {
         assert_eq!(record.put(b"too late").unwrap(), Outcome::Refused { current: None });
         assert!(session.get(ns, b"k").unwrap().is_none());
     });
+}
+
+/// Whoever begins to watch while somebody changes a record is told of each change behind that: also
+/// of one that had looked before whether anybody watches, and had only to be published yet.
+#[test]
+fn who_begins_to_watch_misses_nothing() {
+    const ROUNDS: usize = 60;
+    const MORE: u64 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let region = Region::create(&dir.path().join("region"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let mut judged = 0;
+    for round in 0..ROUNDS {
+        // A namespace that was watched once is slow for good.
+        let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+        let ns = session.namespace(&format!("round-{round}"), &schema).unwrap();
+        let change = BlockChange { name: "radio", bytes: Some(b"r") };
+        session.patch(ns, b"blocks", &[change], Condition::Always).unwrap();
+        session.put(ns, b"value", b"v").unwrap();
+        let key: &[u8] = if round % 2 == 0 { b"blocks" } else { b"value" };
+        let version = || session.get(ns, key).unwrap().unwrap().version();
+        let is_over = AtomicBool::new(false);
+        let (mut first, mut told, mut is_late) = (0, Vec::new(), false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let session = region.session().unwrap();
+                let names = BlockNames::new(&["radio"]).unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    let record = read(&session, ns, key);
+                    let done = match key {
+                        b"blocks" => record.patch(&names, &[(0, b"R")]),
+                        _ => record.put(b"V"),
+                    };
+                    assert!(matches!(done.unwrap(), Outcome::Done { .. }));
+                }
+            });
+            let wait_for = |wanted: u64| {
+                while version() < wanted {
+                    assert!(!writer.is_finished(), "the writer has given up");
+                    std::thread::yield_now();
+                }
+            };
+            wait_for(MORE);
+            let mut watch = session.watch(ns, Filter::Namespace).unwrap();
+            first = version() + 1;
+            wait_for(first + MORE);
+            is_over.store(true, Ordering::Relaxed);
+            while let Some(notice) = watch.next().unwrap() {
+                match notice {
+                    Notice::Event(event) => told.push(event.version),
+                    // The writer was faster than this thread: nothing can be said of the round.
+                    Notice::Lost { .. } => is_late = true,
+                }
+            }
+        });
+        let missed: Vec<u64> =
+            (first..first + MORE).filter(|version| !told.contains(version)).collect();
+        assert!(is_late || missed.is_empty(), "round {round}, from {first} on: {missed:?}");
+        judged += usize::from(!is_late);
+    }
+    assert!(judged > ROUNDS / 4, "{judged} rounds");
 }
 
 #[test]

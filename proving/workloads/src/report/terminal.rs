@@ -322,7 +322,8 @@ mod tests {
         let mut run = run();
         let latencies = vec![(2_000_000_000, 3)];
         run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
-        let line = "redis: 3 operations were on their way when a connection was lost";
+        let line =
+            "redis: operations on their way when a connection was lost, 3 in all, are a class";
         let told = text(&run);
         let words = flat(&told);
         assert!(words.contains(line) && words.contains("none of them is in a rate"), "{told}");

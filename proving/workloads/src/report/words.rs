@@ -217,7 +217,7 @@ fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
 fn cut(figures: &Figures<'_>) -> Option<String> {
     let class = figures.classes.iter().find(|class| class.name == CUT)?;
     Some(format!(
-        "{}: {} operations were on their way when a connection was lost; they are a class of their \
+        "{}: operations on their way when a connection was lost, {} in all, are a class of their \
          own ({CUT}), whatever they were, and took until it was back and known which of them had \
          been done, {} at the most; none of them is in a rate or a cost, whether it was done or \
          given up",

@@ -174,13 +174,10 @@ impl RegionConnection {
     #[inline]
     fn write(&self, table: Table, record: &ToChange<'_>, change: &Change<'_>) -> Result<bool> {
         let (_, schema) = self.tables.at(table)?;
-        // A put takes away the tags that it does not name.
-        let has_to_keep_tags =
-            schema.parts.len() == 1 && (!schema.tags.is_empty() || schema.is_scanned);
+        if needs_transaction(schema, change) {
+            return self.change_in_transaction(table, change);
+        }
         let outcome = match self.names.get(table.0) {
-            Some(_) if change.tags.is_some() || has_to_keep_tags => {
-                return self.change_in_transaction(table, change);
-            }
             Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
             _ => record.put(first(change.parts))?,
         };
@@ -254,6 +251,14 @@ fn first<'a>(parts: &[(usize, &'a [u8])]) -> &'a [u8] {
     parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
 }
 
+/// Whether a change has to do with tags: it changes them, or is a put, which takes away those that
+/// it does not name.
+#[inline]
+const fn needs_transaction(schema: &TableSchema, change: &Change<'_>) -> bool {
+    let has_tags = !schema.tags.is_empty() || schema.is_scanned;
+    change.tags.is_some() || (schema.parts.len() == 1 && has_tags)
+}
+
 #[inline]
 fn hand_view(schema: &TableSchema, view: &View<'_>, wanted: Parts, hear: &mut Hear<'_>) {
     if schema.parts.len() == 1 {
@@ -314,11 +319,10 @@ impl Access for RegionConnection {
     #[inline]
     fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
-        if schema.parts.len() == 1
-            && schema.tags.is_empty()
-            && !schema.is_scanned
-            && change.tags.is_none()
-        {
+        if needs_transaction(schema, change) {
+            return self.change_in_transaction(table, change);
+        }
+        if schema.parts.len() == 1 {
             let bytes = first(change.parts);
             let outcome = self.session.put_if(namespace, change.key, bytes, Condition::Present)?;
             return Ok(matches!(outcome, Outcome::Done { .. }));
