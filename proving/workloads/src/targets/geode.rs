@@ -480,9 +480,8 @@ impl Connection for GeodeConnection {
 
     fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
         requests.iter().try_for_each(|request| self.ask(request))?;
-        self.send()?;
         self.ahead.note(true);
-        Ok(())
+        if self.owed > 0 { self.send() } else { self.wire.leave() }
     }
 
     fn hear_ahead(

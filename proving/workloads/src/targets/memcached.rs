@@ -546,7 +546,7 @@ impl Connection for Memcached {
         }
         if leaves {
             requests.iter().try_for_each(|request| self.ask_one(request))?;
-            self.wire.send()?;
+            self.wire.leave()?;
         }
         self.ahead.note(leaves);
         Ok(())

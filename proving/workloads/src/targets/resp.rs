@@ -228,7 +228,7 @@ impl<S: Stream> Resp<S> {
     fn send(&mut self) -> Result<()> {
         if self.ahead.is_owed() {
             let detail = "answers are owed to what was sent ahead: take them first".to_owned();
-            self.wire.out.clear();
+            self.wire.unwrite();
             return Err(Error::BadArgument { detail });
         }
         if self.is_watching {

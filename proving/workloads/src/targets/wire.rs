@@ -218,8 +218,10 @@ impl Ahead {
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     stream: S,
-    /// What is to be sent.
+    /// What is to be sent, behind what is held.
     pub(crate) out: Vec<u8>,
+    /// Bytes of the message that is held.
+    held: usize,
     input: Vec<u8>,
     at: usize,
     end: usize,
@@ -236,6 +238,7 @@ impl<S: Stream> Wire<S> {
         Self {
             stream,
             out: Vec::new(),
+            held: 0,
             input: Vec::new(),
             at: 0,
             end: 0,
@@ -261,8 +264,29 @@ impl<S: Stream> Wire<S> {
         &mut self.stream
     }
 
+    /// Sends a message whose answers are taken later. While answers to others have come that nobody
+    /// has taken, it is held until they are taken, or until there is one more: so a client that has
+    /// more to do than its server sends half as often, and one that waits for its server sends at
+    /// once.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        if self.held == 0 && self.at < self.end {
+            self.held = self.out.len();
+            return Ok(());
+        }
+        self.send()
+    }
+
+    /// Forgets what was written behind the message that is held.
+    pub(crate) fn unwrite(&mut self) {
+        self.out.truncate(self.held);
+    }
+
     /// Sends what was written to `out`. A stream that was given up says so.
     pub(crate) fn send(&mut self) -> Result<()> {
+        self.held = 0;
         if self.is_lost {
             self.out.clear();
             let detail = "the connection was given up after an error: connect again".to_owned();
@@ -370,6 +394,9 @@ impl<S: Stream> Wire<S> {
     }
 
     fn read(&mut self) -> Result<()> {
+        if self.held > 0 {
+            self.send()?;
+        }
         self.make_room();
         let room = self.input.get_mut(self.end..).unwrap_or_default();
         let read =

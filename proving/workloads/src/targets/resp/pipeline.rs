@@ -62,7 +62,7 @@ impl<S: Stream> Resp<S> {
         let leaves = S::TELLS && self.ahead.may_leave() && !self.any_is_watched(requests)?;
         if leaves && !requests.is_empty() {
             requests.iter().try_for_each(|request| self.ask_one(request))?;
-            if self.ahead.is_owed() { self.wire.send()? } else { self.send()? }
+            if self.ahead.is_owed() { self.wire.leave()? } else { self.send()? }
         }
         self.ahead.note(leaves);
         Ok(())
@@ -338,14 +338,16 @@ mod tests {
             vec![change(b"c", &parts), change(b"d", &parts)],
             vec![read(b"e")],
         ];
+        let mut asked = None;
         for step in 1..answers.len() {
             let mut resp = connection(step, answers);
             assert!(resp.sends_ahead());
+            let heard_before = resp.wire.stream_mut().at;
             for message in &messages {
                 resp.send_ahead(message).unwrap();
             }
-            // One message each, and nothing is waited for in between.
-            assert_eq!(resp.wire.stream_mut().asked.len(), 3, "{step}");
+            // Nothing is waited for in between.
+            assert_eq!(resp.wire.stream_mut().at, heard_before, "{step}");
             let wanted: [&[&str]; 4] = [
                 &["0 1\\r\\n", "0 true", "1 false"],
                 &[],
@@ -355,6 +357,12 @@ mod tests {
             for (message, wanted) in messages.iter().zip(wanted) {
                 assert_eq!(heard(&mut resp, message).unwrap(), wanted, "{step}");
             }
+            // One message each where no answer was there before it was asked for; else two may
+            // leave as one, but the same.
+            let messages = &resp.wire.stream_mut().asked;
+            assert!(messages.len() == 3 || (step > 1 && messages.len() == 2), "{step}");
+            let all = messages.concat();
+            assert_eq!(&all, asked.get_or_insert_with(|| all.clone()), "{step}");
         }
     }
 

@@ -108,6 +108,33 @@ fn neither_side_of_a_socket_waits_for_the_other_to_read() {
 }
 
 #[test]
+fn a_message_is_held_while_answers_are_there_to_be_taken() {
+    let mut wire = Wire::new(Stubborn::default());
+    let leave = |wire: &mut Wire<Stubborn>, byte: u8| {
+        wire.out.push(byte);
+        wire.leave().unwrap();
+        wire.stream_mut().waiting.len()
+    };
+    // Nothing has been answered yet as far as the client knows.
+    assert_eq!(leave(&mut wire, 1), 8);
+    assert_eq!(leave(&mut wire, 2), 16);
+    assert_eq!(wire.take(8).unwrap(), [1; 8]);
+    // The second answer has come with the first: what leaves now has time until the next leaves.
+    assert_eq!(leave(&mut wire, 3), 0);
+    wire.out.push(9);
+    wire.unwrite();
+    assert_eq!(wire.out, [3]);
+    assert_eq!(leave(&mut wire, 4), 16);
+    assert_eq!(wire.take(8).unwrap(), [2; 8]);
+    // Or until the client would have to wait.
+    assert_eq!(wire.take(4).unwrap(), [3; 4]);
+    assert_eq!(leave(&mut wire, 5), 0);
+    assert_eq!(wire.take(12).unwrap(), [3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4]);
+    assert_eq!(wire.take(8).unwrap(), [5; 8]);
+    assert_eq!(leave(&mut wire, 6), 8);
+}
+
+#[test]
 fn what_cannot_leave_holds_back_what_follows() {
     let mut ahead = Ahead::default();
     assert!(!ahead.forget() && !ahead.is_owed() && ahead.may_leave());
