@@ -25,7 +25,8 @@ use model::{Model, Ue};
 use names::{Names, is_named, named_share};
 use nearstate_model::Result;
 use nearstate_ue::{
-    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, apply, blocks_touched, draw_for,
+    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, UeState, apply, blocks_touched,
+    draw_for,
 };
 use party::Parties;
 use travel::{Landing, Tagging, Travel, parts_of, stale, whole};
@@ -424,7 +425,11 @@ impl Workload for Client {
             let mut contexts = Vec::with_capacity(BATCH);
             for local in locals {
                 let ue = Ue::of(local);
-                self.model.provide(ue, matches!(self.source, Source::Machine(_)));
+                let state = match &self.source {
+                    Source::Shares { .. } => UeState::Connected,
+                    Source::Machine(machine) => machine.state(local),
+                };
+                self.model.provide(ue, state);
                 keys.push(key_of(self.model.global(ue)));
                 let context = self.model.expected(ue);
                 if travel == Travel::Tagged {
@@ -534,7 +539,7 @@ impl Workload for Client {
                 name,
                 expected,
                 found: real(count) / real(all.max(1)),
-                // Draws are independent but for the state machine, whose chains are long.
+                // Draws are independent but for those of a UE of the state machine.
                 tolerance: 5.0 * deviation + 0.001 + self.drift(),
                 weight: real(all),
             }
@@ -552,11 +557,12 @@ impl Workload for Client {
 }
 
 impl Client {
-    /// How far shares may be off beside chance: a state machine comes to them in time.
+    /// How far shares may be off beside chance: of a state machine it is known to some hundredths
+    /// how many UEs begin in each state.
     const fn drift(&self) -> f64 {
         match self.source {
             Source::Shares { .. } => 0.0,
-            Source::Machine(_) => 0.03,
+            Source::Machine(_) => 0.002,
         }
     }
 }

@@ -4,7 +4,9 @@
 //!
 //! Which comes next is drawn so that Table II's shares are the stationary ones. The times are ours
 //! (no public trace gives them): seconds connected are log-normal, idle and detached times are
-//! Pareto. Bursts are the affair of the arrivals of an open loop.
+//! Pareto. The machine begins as it goes on, with UEs as they would be met at any moment: if all
+//! were idle at first, it would be hours of its clock until the shares came out. Bursts are the
+//! affair of the arrivals of an open loop.
 
 use super::Procedure;
 use crate::chance::Dice;
@@ -25,6 +27,10 @@ const DETACHED: (f64, f64) = (120.0, 1.2);
 
 /// Longest time in a state, in ticks: almost an hour, what the wheel turns in one round.
 const TICKS_MAX: u32 = (1 << 16) - 1;
+
+/// Stays that are drawn to know where UEs are met. Those of detached UEs are the fewest, some
+/// 2,900, and the longest: their share of the time is then right by some hundredths of itself.
+const STAYS: u32 = 1 << 18;
 
 /// No UE.
 const NOBODY: u32 = u32::MAX;
@@ -48,7 +54,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// UEs that are all idle at first, at different points of their time.
+    /// UEs as they are met at any moment.
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
         let count = u32::try_from(ues).ok().filter(|count| *count < NOBODY);
         let count = count.ok_or_else(|| Error::BadArgument {
@@ -58,12 +64,21 @@ impl Machine {
         let places = vec![place; usize::try_from(count).unwrap_or(0)];
         let slots = vec![NOBODY; SLOTS];
         let mut all = Self { places, slots, now: 0, dice: Dice::new(seed), due: Vec::new() };
+        let moments = Moments::new(&mut all.dice);
         for ue in 0..count {
-            let ticks = all.stay(UeState::Idle);
-            let elapsed = all.dice.below(u64::from(ticks) + 1);
-            all.schedule(ue, ticks - u32::try_from(elapsed).unwrap_or(0));
+            let (state, left) = moments.meet(&mut all.dice);
+            if let Some(place) = all.places.get_mut(ue as usize) {
+                place.state = state;
+            }
+            all.schedule(ue, left);
         }
         Ok(all)
+    }
+
+    /// The state of a UE, before its next procedure.
+    pub(super) fn state(&self, ue: u64) -> UeState {
+        let place = usize::try_from(ue).ok().and_then(|ue| self.places.get(ue));
+        place.map_or(UeState::Idle, |place| place.state)
     }
 
     /// The next `count` procedures, of different UEs, in the order of the machine's clock; fewer if
@@ -107,21 +122,9 @@ impl Machine {
         if let Some(place) = self.places.get_mut(ue as usize) {
             place.state = after;
         }
-        let ticks = self.stay(after);
+        let ticks = stay(after, &mut self.dice);
         self.schedule(ue, ticks);
         procedure
-    }
-
-    /// How long a UE stays as it is, in ticks, at least one.
-    #[inline]
-    fn stay(&mut self, state: UeState) -> u32 {
-        let seconds = match state {
-            UeState::Connected => self.dice.lognormal(CONNECTED.0, CONNECTED.1),
-            UeState::Idle => self.dice.pareto(IDLE.0, IDLE.1),
-            UeState::Deregistered => self.dice.pareto(DETACHED.0, DETACHED.1),
-        };
-        let ticks = crate::chance::whole(seconds / TICK_S);
-        u32::try_from(ticks).unwrap_or(TICKS_MAX).clamp(1, TICKS_MAX)
     }
 
     #[inline]
@@ -136,31 +139,90 @@ impl Machine {
     }
 }
 
-/// What comes next in a state. Of a thousand procedures 324 bring a UE into the connected state and
-/// 324 out of it, so each state is left as often as it is entered, and the shares are Table II's.
+/// Stays one after the other on a line of time, as long as they are: a moment of it meets a long
+/// one as much oftener as it is longer.
+#[derive(Debug)]
+struct Moments {
+    /// State and end of each, in ticks.
+    stays: Vec<(UeState, u64)>,
+    end: u64,
+}
+
+impl Moments {
+    fn new(dice: &mut Dice) -> Self {
+        let mut stays = Vec::with_capacity(STAYS as usize);
+        let mut end = 0;
+        for _ in 0..STAYS {
+            let state = left_by(dice);
+            end += u64::from(stay(state, dice));
+            stays.push((state, end));
+        }
+        Self { stays, end }
+    }
+
+    /// The state of a UE at some moment, and for how many ticks it stays there, at least one.
+    fn meet(&self, dice: &mut Dice) -> (UeState, u32) {
+        let at = dice.below(self.end);
+        let stay = self.stays.partition_point(|(_, end)| *end <= at);
+        let (state, end) = self.stays.get(stay).copied().unwrap_or((UeState::Idle, self.end));
+        (state, u32::try_from(end - at).unwrap_or(TICKS_MAX))
+    }
+}
+
+/// How long a UE stays in a state, in ticks, at least one.
+#[inline]
+fn stay(state: UeState, dice: &mut Dice) -> u32 {
+    let seconds = match state {
+        UeState::Connected => dice.lognormal(CONNECTED.0, CONNECTED.1),
+        UeState::Idle => dice.pareto(IDLE.0, IDLE.1),
+        UeState::Deregistered => dice.pareto(DETACHED.0, DETACHED.1),
+    };
+    let ticks = crate::chance::whole(seconds / TICK_S);
+    u32::try_from(ticks).unwrap_or(TICKS_MAX).clamp(1, TICKS_MAX)
+}
+
+/// What may come next in a state, each with its share of a thousand procedures. Of these 324 bring
+/// a UE into the connected state and 324 out of it, so each state is left as often as it is
+/// entered, and the shares are Table II's.
+const fn choices(state: UeState) -> &'static [Procedure] {
+    match state {
+        UeState::Deregistered => &[Procedure::InitialAttach],
+        UeState::Idle => {
+            &[Procedure::ServiceRequest, Procedure::TrackingAreaUpdate, Procedure::CellReselection]
+        }
+        UeState::Connected => &[
+            Procedure::S1Release,
+            Procedure::Handover,
+            Procedure::SessionManagement,
+            Procedure::Detach,
+        ],
+    }
+}
+
+/// How many of a thousand procedures come in a state: as many stays end there.
+fn share_of(state: UeState) -> u32 {
+    choices(state).iter().map(|procedure| procedure.per_mille()).sum()
+}
+
+/// One of those that have shares, as the shares are.
+#[inline]
+fn drawn<T: Copy>(all: &[T], share: impl Fn(T) -> u32, dice: &mut Dice) -> Option<T> {
+    let sum: u32 = all.iter().map(|one| share(*one)).sum();
+    let mut drawn = u32::try_from(dice.below(sum.into())).unwrap_or(0);
+    all.iter().copied().find(|one| {
+        let is_it = drawn < share(*one);
+        drawn = drawn.saturating_sub(share(*one));
+        is_it
+    })
+}
+
+/// What comes next in a state.
 #[inline]
 fn next_of(state: UeState, dice: &mut Dice) -> Procedure {
-    let table: &[(Procedure, u32)] = match state {
-        UeState::Deregistered => &[(Procedure::InitialAttach, 1)],
-        UeState::Idle => &[
-            (Procedure::ServiceRequest, Procedure::ServiceRequest.per_mille()),
-            (Procedure::TrackingAreaUpdate, Procedure::TrackingAreaUpdate.per_mille()),
-            (Procedure::CellReselection, Procedure::CellReselection.per_mille()),
-        ],
-        UeState::Connected => &[
-            (Procedure::S1Release, Procedure::S1Release.per_mille()),
-            (Procedure::Handover, Procedure::Handover.per_mille()),
-            (Procedure::SessionManagement, Procedure::SessionManagement.per_mille()),
-            (Procedure::Detach, Procedure::Detach.per_mille()),
-        ],
-    };
-    let all: u32 = table.iter().map(|(_, share)| *share).sum();
-    let mut drawn = u32::try_from(dice.below(all.into())).unwrap_or(0);
-    for (procedure, share) in table {
-        if drawn < *share {
-            return *procedure;
-        }
-        drawn -= share;
-    }
-    Procedure::CellReselection
+    drawn(choices(state), Procedure::per_mille, dice).unwrap_or(Procedure::CellReselection)
+}
+
+/// The state that some procedure leaves.
+fn left_by(dice: &mut Dice) -> UeState {
+    drawn(&UeState::ALL, share_of, dice).unwrap_or(UeState::Idle)
 }

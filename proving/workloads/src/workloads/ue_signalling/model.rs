@@ -6,7 +6,8 @@
 //! folded to 32 bits, which takes some nanoseconds.
 
 use super::{
-    BLOCKS, Block, BlockSet, Context, Parameters, Procedure, apply, blocks_touched, draw_for,
+    BLOCKS, Block, BlockSet, Context, Parameters, Procedure, UeState, apply, blocks_touched,
+    draw_for,
 };
 
 /// Kinds of procedures that leave something behind.
@@ -175,15 +176,16 @@ impl Model {
         }
     }
 
-    /// The state in which a UE is loaded: attached; for a state machine that begins with idle ones
-    /// also released.
-    pub(super) fn provide(&mut self, ue: Ue, is_idle: bool) {
+    /// A UE as it is loaded: attached, and then what brings it into this state.
+    pub(super) fn provide(&mut self, ue: Ue, state: UeState) {
         if let Some(past) = self.past.get_mut(ue.0) {
             *past = Past::default();
         }
         self.count(ue, Procedure::InitialAttach);
-        if is_idle {
-            self.count(ue, Procedure::S1Release);
+        match state {
+            UeState::Connected => {}
+            UeState::Idle => self.count(ue, Procedure::S1Release),
+            UeState::Deregistered => self.count(ue, Procedure::Detach),
         }
         let context = self.expected(ue);
         if let Some(past) = self.past.get_mut(ue.0) {

@@ -128,26 +128,57 @@ fn deltas_move_a_third_of_the_bytes_of_whole_contexts() {
     assert!(delta > blind, "{delta} and {blind}");
 }
 
+/// Also in the first procedures of many UEs: a state machine has no beginning that looks otherwise.
 #[test]
 fn the_mix_is_table_two_s_without_a_store() {
-    for variant in ["delta", "machine"] {
-        let parameters = Parameters { records: 20_000, ..parameters(variant) };
-        let schema = UeSignalling.schema(&parameters);
-        let mut store = NullTarget.connect("", &schema).unwrap();
-        let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
-        client.load(store.as_mut(), &mut |_| {}).unwrap();
-        run(client.as_mut(), store.as_mut(), 400_000, 1);
-        for check in client.checks() {
-            assert!(check.holds(), "{variant}: {check:?}");
-            assert!(check.weight >= 400_000.0);
+    for (records, ops) in [(20_000, 400_000), (2_000, 3_000), (100_000, 100_000), (10, 30_000)] {
+        for variant in ["delta", "machine"] {
+            let parameters = Parameters { records, ..parameters(variant) };
+            let schema = UeSignalling.schema(&parameters);
+            let mut store = NullTarget.connect("", &schema).unwrap();
+            let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
+            client.load(store.as_mut(), &mut |_| {}).unwrap();
+            run(client.as_mut(), store.as_mut(), ops, 1);
+            for check in client.checks() {
+                assert!(check.holds(), "{variant}, {records} UEs, {ops} procedures: {check:?}");
+                assert!(check.weight >= real(ops));
+            }
         }
     }
+}
+
+/// A UE that is met at any moment is so in a state as long as it stays there, and its context is as
+/// the state says.
+#[test]
+fn a_machine_begins_as_it_goes_on() {
+    let parameters = Parameters { records: 20_000, ..parameters("machine") };
+    let mut client = Client::new(&parameters, 0, 1).unwrap();
+    let (_folder, mut store) = region(&parameters);
+    client.load(&mut store, &mut |_| {}).unwrap();
+    let share = |client: &Client, wanted: UeState| {
+        let Source::Machine(machine) = &client.source else { panic!("a machine's variant") };
+        let of_state = (0..parameters.records).filter(|ue| machine.state(*ue) == wanted);
+        real(of_state.count() as u64) / real(parameters.records)
+    };
+    let before = UeState::ALL.map(|state| share(&client, state));
+    for ue in (0..parameters.records).step_by(97) {
+        let Source::Machine(machine) = &client.source else { panic!("a machine's variant") };
+        let state = machine.state(ue);
+        let found = client.look(&mut store, Ue::of(ue)).unwrap().unwrap();
+        assert_eq!(nearstate_ue::state_of(&found), state, "{ue}");
+    }
+    run(&mut client, &mut store, 300_000, 1);
+    let after = UeState::ALL.map(|state| share(&client, state));
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(before > 0.1 && (before - after).abs() < 0.03, "{before} and {after}");
+    }
+    assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
 }
 
 #[test]
 fn the_machine_emits_only_legal_procedures_of_different_ues() {
     let mut machine = Machine::new(500, 3).unwrap();
-    let mut states = vec![nearstate_ue::UeState::Idle; 500];
+    let mut states: Vec<_> = (0..500).map(|ue| machine.state(ue)).collect();
     for _ in 0..2_000 {
         let mut batch = std::collections::BTreeSet::new();
         machine.next(32, |ue, procedure| {
@@ -157,8 +188,8 @@ fn the_machine_emits_only_legal_procedures_of_different_ues() {
         });
         assert_eq!(batch.len(), 32);
     }
-    assert!(states.contains(&nearstate_ue::UeState::Connected));
-    assert!(states.contains(&nearstate_ue::UeState::Deregistered));
+    assert!(states.contains(&UeState::Connected));
+    assert!(states.contains(&UeState::Deregistered));
 }
 
 /// Writes what a procedure leaves, unknown to the model.
