@@ -38,7 +38,7 @@ pub enum Block {
     Facts(Vec<(String, String)>),
     /// A table.
     Table(Table),
-    /// Bars on one logarithmic scale.
+    /// Bars on one logarithmic scale, with a line at each power of ten.
     Bars(Vec<BarGroup>),
     /// Bars with a scale for each group, which may count different things. It begins at nothing, or
     /// is logarithmic, and says so, where amounts differ too much for that.
@@ -152,7 +152,7 @@ impl Block {
                 format!("<dl>{}</dl>\n", joined(facts, fact))
             }
             Self::Table(table) => table_html(table),
-            Self::Bars(groups) => bars_html(groups, &log_scale(groups)),
+            Self::Bars(groups) => bars_html(groups, &Scale::of_decades(groups)),
             Self::BarsApart(groups) => bars_apart_html(groups),
             Self::Charts(charts) => {
                 let chart = |c: &Chart| {
@@ -227,20 +227,21 @@ const PLAIN_FACTOR_MAX: f64 = 30.0;
 fn bars_apart_html(groups: &[BarGroup]) -> String {
     let mut out = String::from("<div class=\"bars\">");
     for group in groups {
-        let (least, most) = extremes(std::slice::from_ref(group));
+        let alone = std::slice::from_ref(group);
+        let (least, most) = extremes(alone);
         if most <= least * PLAIN_FACTOR_MAX {
-            out.push_str(&group_html(group, &|amount| 100.0 * amount / most));
+            out.push_str(&group_html(group, &Scale::FromNothing { most }));
         } else {
-            let title = format!("{}, logarithmic scale", group.title);
-            let group = BarGroup { title, bars: group.bars.clone() };
-            out.push_str(&group_html(&group, &log_scale(std::slice::from_ref(&group))));
+            let title = format!("{}; logarithmic, ten times more at each line", group.title);
+            let titled = BarGroup { title, bars: group.bars.clone() };
+            out.push_str(&group_html(&titled, &Scale::of_decades(alone)));
         }
     }
     out.push_str("</div>\n");
     out
 }
 
-fn bars_html(groups: &[BarGroup], scale: &dyn Fn(f64) -> f64) -> String {
+fn bars_html(groups: &[BarGroup], scale: &Scale) -> String {
     format!("<div class=\"bars\">{}</div>\n", joined(groups, |group| group_html(group, scale)))
 }
 
@@ -249,29 +250,69 @@ fn extremes(groups: &[BarGroup]) -> (f64, f64) {
     (amounts().fold(f64::INFINITY, f64::min), amounts().fold(0.0_f64, f64::max))
 }
 
-/// How many percent of its row a bar fills: all of it, or 3 of the shortest.
-fn log_scale(groups: &[BarGroup]) -> impl Fn(f64) -> f64 {
-    let (least, most) = extremes(groups);
-    let (least, most) = (least.log10(), most.log10());
-    move |amount| {
-        let share = (amount.max(f64::MIN_POSITIVE).log10() - least) / (most - least).max(0.1);
-        3.0 + 97.0 * share.clamp(0.0, 1.0)
+/// How long bars are.
+enum Scale {
+    /// The longest fills its row.
+    FromNothing {
+        /// What it stands for.
+        most: f64,
+    },
+    /// Whole powers of ten from one end of the row to the other.
+    Decades {
+        /// The power below the shortest bar.
+        first: f64,
+        /// How many powers there are.
+        count: f64,
+    },
+}
+
+/// Percent of its row that a bar fills at the least: it is seen.
+const BAR_MIN: f64 = 1.0;
+
+impl Scale {
+    /// Over all bars of these groups.
+    fn of_decades(groups: &[BarGroup]) -> Self {
+        let (least, most) = extremes(groups);
+        let first = least.log10().floor();
+        Self::Decades { first, count: (most.log10().ceil() - first).max(1.0) }
+    }
+
+    /// How many percent of its row a bar fills.
+    fn percent(&self, amount: f64) -> f64 {
+        let share = match self {
+            Self::FromNothing { most } => amount / most,
+            Self::Decades { first, count } => {
+                (amount.max(f64::MIN_POSITIVE).log10() - first) / count
+            }
+        };
+        (100.0 * share).clamp(BAR_MIN, 100.0)
+    }
+
+    /// Lines across the bars of a row, one for each power.
+    fn lines(&self) -> String {
+        match self {
+            Self::FromNothing { .. } => String::new(),
+            Self::Decades { count, .. } => {
+                format!(" class=\"decades\" style=\"--decade:{:.3}%\"", 100.0 / count)
+            }
+        }
     }
 }
 
-fn group_html(group: &BarGroup, scale: &dyn Fn(f64) -> f64) -> String {
+fn group_html(group: &BarGroup, scale: &Scale) -> String {
     let bar = |bar: &Bar| {
         format!(
             "<div class=\"bar{}\"><span>{}</span><i>\
              <b style=\"width:{:.1}%;background:{}\"></b></i><em>{}</em></div>",
             if bar.is_foreign { " foreign" } else { "" },
             escaped(&bar.label),
-            scale(bar.amount),
+            scale.percent(bar.amount),
             chart::css(bar.colour),
             escaped(&bar.text),
         )
     };
-    format!("<section><h4>{}</h4>{}</section>", escaped(&group.title), joined(&group.bars, bar))
+    let (title, bars) = (escaped(&group.title), joined(&group.bars, bar));
+    format!("<section{}><h4>{title}</h4>{bars}</section>", scale.lines())
 }
 
 fn escaped(text: &str) -> String {
@@ -347,7 +388,32 @@ mod tests {
         let near = Block::BarsApart(vec![group([1.0, 2.0])]).html();
         assert!(near.contains("width:50.0%") && !near.contains("logarithmic"));
         let far = Block::BarsApart(vec![group([1.0, 2000.0])]).html();
-        assert!(far.contains("width:3.0%") && far.contains("b, logarithmic scale"));
+        assert!(far.contains("b; logarithmic") && far.contains("--decade:25.000%"), "{far}");
+    }
+
+    /// How long two bars are says by how many powers of ten they differ, whatever else is there.
+    #[test]
+    fn as_many_powers_of_ten_are_as_long_everywhere() {
+        let bar = |amount| Bar {
+            label: "x".to_owned(),
+            amount,
+            text: "y".to_owned(),
+            colour: chart::colour("redis"),
+            is_foreign: false,
+        };
+        let scale = |amounts: [f64; 2]| {
+            let bars = amounts.map(bar).into_iter().collect();
+            Scale::of_decades(&[BarGroup { title: String::new(), bars }])
+        };
+        let near = scale([250.0, 8_100.0]);
+        let step = near.percent(2_500.0) - near.percent(250.0);
+        assert!((step - 50.0).abs() < 1e-9, "two powers, 100 to 10,000");
+        let far = scale([250.0, 810_000.0]);
+        let step = far.percent(2_500.0) - far.percent(250.0);
+        assert!((step - 25.0).abs() < 1e-9, "four, 100 to 1,000,000");
+        assert!(scale([1.0, 1.0]).percent(1.0) >= BAR_MIN, "one bar at the scale's begin is seen");
+        let odd = scale([f64::NAN, f64::INFINITY]);
+        assert!((BAR_MIN..=100.0).contains(&odd.percent(1.0)) || odd.percent(1.0).is_nan());
     }
 
     #[test]
@@ -370,6 +436,6 @@ mod tests {
     #[test]
     fn the_longest_bar_fills_its_row_and_the_shortest_is_seen() {
         let html = page().html();
-        assert!(html.contains("width:100.0%") && html.contains("width:3.0%"));
+        assert!(html.contains("width:100.0%") && html.contains("width:1.0%"));
     }
 }

@@ -8,8 +8,10 @@
 //! | two or three | their means' 95 % confidence intervals (Student's t), which must not overlap |
 //! | one | nothing: it stays undecided |
 //!
-//! and a difference below [`RATIO_MIN`] is none, whatever the test says. If the runs differ in
-//! anything that a figure depends on, no verdict is given at all.
+//! and a difference below [`RATIO_MIN`] is none, whatever the test says. To have found none is no
+//! proof that there is none: two figures are called the same only where no round of one run is far
+//! from any of the other ([`CLOSE`]). If the runs differ in anything that a figure depends on, no
+//! verdict is given at all.
 
 mod output;
 
@@ -23,6 +25,10 @@ use std::collections::BTreeSet;
 /// Differences below this factor are called none: machine code that is laid out otherwise, or other
 /// pages of memory, make two per cent without anybody having changed anything.
 pub const RATIO_MIN: f64 = 1.02;
+
+/// Rounds of both runs that lie no further apart than by this factor, the least and the most of
+/// all, are the same: whatever differs is less.
+pub const CLOSE: f64 = 1.05;
 
 /// A difference is one if chance alone would make it in fewer than this share of cases.
 const SIGNIFICANCE: f64 = 0.05;
@@ -76,8 +82,11 @@ pub struct Row {
 /// What came of the comparison of one figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// No difference was found. How it was looked for.
+    /// There is no difference of a size that is one. What that rests on.
     Same(Ground),
+    /// No difference was found, but rounds lie so far apart that there may be one. How it was
+    /// looked for.
+    NotToldApart(Ground),
     /// The other run is faster.
     Faster(Ground),
     /// The other run is slower.
@@ -95,6 +104,8 @@ pub enum Ground {
     Ranks(f64),
     /// Confidence intervals, which overlap or do not.
     Intervals,
+    /// All rounds lie within [`CLOSE`].
+    Close,
     /// The medians differ by less than [`RATIO_MIN`].
     TooSmall,
 }
@@ -264,7 +275,8 @@ fn chance(rows: &[Row]) -> Option<String> {
     let tests = rows.iter().filter(|row| {
         matches!(
             row.verdict,
-            Verdict::Same(Ground::Ranks(_) | Ground::Intervals)
+            Verdict::Same(Ground::Close)
+                | Verdict::NotToldApart(_)
                 | Verdict::Faster(_)
                 | Verdict::Slower(_)
         )
@@ -353,7 +365,9 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
     };
     let ratio = b.median() / a.median();
     if !differs {
-        return Verdict::Same(ground);
+        let (least, most) = (a.least().min(b.least()), a.most().max(b.most()));
+        let is_close = most <= CLOSE * least;
+        return if is_close { Verdict::Same(Ground::Close) } else { Verdict::NotToldApart(ground) };
     }
     if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {
         return Verdict::Same(Ground::TooSmall);
@@ -477,10 +491,27 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_within_the_spread_is_the_same() {
-        // Rounds lie four percent apart.
-        let (a, b) = (run(), slower(101));
-        assert!(matches!(of(&compare(&a, &b), "redis", Figure::Rate), Verdict::Same(_)));
+    fn what_lies_within_the_spread_is_no_difference() {
+        // Rounds lie four percent apart: together with one more that is within five.
+        for (percent, is_same) in [(100, true), (101, false)] {
+            let (a, b) = (run(), slower(percent));
+            let comparison = compare(&a, &b);
+            let verdict = of(&comparison, "redis", Figure::Rate);
+            assert_eq!(matches!(verdict, Verdict::Same(Ground::Close)), is_same, "{verdict:?}");
+            assert_eq!(matches!(verdict, Verdict::NotToldApart(_)), !is_same, "{verdict:?}");
+        }
+    }
+
+    /// Two thirds more may be chance, and is no sameness.
+    #[test]
+    fn what_rounds_do_not_tell_apart_is_not_called_the_same() {
+        let of = |values: &[f64]| Spread::new(values.iter().copied());
+        let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
+        let Verdict::NotToldApart(Ground::Ranks(chance)) = verdict(Figure::P99, &one, &other)
+        else {
+            panic!("{:?}", verdict(Figure::P99, &one, &other))
+        };
+        assert!(chance > SIGNIFICANCE, "{chance}");
     }
 
     #[test]
@@ -494,7 +525,9 @@ mod tests {
     fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
         let of = |values: &[f64]| Spread::new(values.iter().copied());
         let near = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[106.0, 104.0, 109.0]));
-        assert_eq!(near, Verdict::Same(Ground::Intervals));
+        assert_eq!(near, Verdict::NotToldApart(Ground::Intervals));
+        let close = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[102.0, 101.0, 104.9]));
+        assert_eq!(close, Verdict::Same(Ground::Close));
         let far = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[206.0, 204.0, 209.0]));
         assert_eq!(far, Verdict::Slower(Ground::Intervals));
         let one = verdict(Figure::P99, &of(&[100.0]), &of(&[900.0, 901.0, 902.0, 903.0]));

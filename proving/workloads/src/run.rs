@@ -174,7 +174,7 @@ impl Desk<'_> {
         if let Some(name) = &self.options.kill {
             out.push(format!(
                 "the server of {name} was killed (SIGKILL) half way through the middle round, and \
-                 started again: its longest latencies are that"
+                 started again"
             ));
         }
         if let Some(fault) = self.options.fault {

@@ -17,8 +17,9 @@ const QUANTILES: u32 = 400;
 pub fn html(findings: &Findings) -> String {
     let mut blocks = vec![Block::Heading("At a glance".to_owned())];
     blocks.push(Block::Text(
-        "Mean latency of one access, on one logarithmic scale: a short bar is fast. Pale bars \
-         are the thesis's own figures from its machine (an HPE Superdome Flex), for orientation."
+        "Mean latency of one access, on one logarithmic scale: a short bar is fast, and each line \
+         is ten times the one before. Pale bars are the thesis's own figures from its machine (an \
+         HPE Superdome Flex), for orientation."
             .to_owned(),
     ));
     blocks.push(Block::Bars(findings.experiments.iter().map(glance).collect()));

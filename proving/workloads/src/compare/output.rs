@@ -1,6 +1,6 @@
 //! A comparison as a table for a terminal and as a page.
 
-use super::{Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
+use super::{CLOSE, Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::report::chart::colour;
 use nearstate_bench::report::{Bar, BarGroup, Block, Page};
@@ -81,8 +81,11 @@ fn how() -> String {
         "Medians of the rounds; the ratio is the second's to the first's. With four rounds and \
          more of each run, Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; \
          with two or three, the 95 % confidence intervals of the means (Student's t) must not \
-         overlap; one round decides nothing. Below {:.0} % a difference is called none.",
-        100.0 * (RATIO_MIN - 1.0)
+         overlap; one round decides nothing. Below {:.0} % a difference is called none. The same \
+         is what has no round further than {:.0} % from any other; what was not told apart may \
+         differ as far as its rounds do.",
+        100.0 * (RATIO_MIN - 1.0),
+        100.0 * (CLOSE - 1.0)
     )
 }
 
@@ -90,10 +93,12 @@ fn counted(comparison: &Comparison<'_>) -> String {
     let count =
         |is: fn(&Verdict) -> bool| comparison.rows.iter().filter(|row| is(&row.verdict)).count();
     format!(
-        "{} faster, {} slower, {} the same, {} undecided, {} not comparable, of {} figures.",
+        "{} faster, {} slower, {} the same, {} not told apart, {} undecided, {} not comparable, \
+         of {} figures.",
         count(|v| matches!(v, Verdict::Faster(_))),
         count(|v| matches!(v, Verdict::Slower(_))),
         count(|v| matches!(v, Verdict::Same(_))),
+        count(|v| matches!(v, Verdict::NotToldApart(_))),
         count(|v| matches!(v, Verdict::Undecided)),
         count(|v| matches!(v, Verdict::NotComparable(_))),
         comparison.rows.len()
@@ -128,11 +133,17 @@ fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> Table {
             spread_text(row.figure, &row.a),
             figure_text(row.figure, &row.b, Spread::median),
             spread_text(row.figure, &row.b),
-            ratio_text(row.b.median() / row.a.median()),
+            ratio(row),
             verdict_text(&row.verdict),
         ]);
     }
     table
+}
+
+/// Of the second to the first, where there are both.
+fn ratio(row: &Row) -> String {
+    let is_there = row.a.count() > 0 && row.b.count() > 0;
+    if is_there { ratio_text(row.b.median() / row.a.median()) } else { "-".to_owned() }
 }
 
 const fn name(figure: Figure) -> &'static str {
@@ -162,6 +173,8 @@ fn spread_text(figure: Figure, spread: &Spread) -> String {
 fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Same(ground) => format!("same ({})", ground_text(*ground)),
+        Verdict::NotToldApart(Ground::Ranks(chance)) => format!("not told apart (p = {chance:.3})"),
+        Verdict::NotToldApart(_) => "not told apart".to_owned(),
         Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
         Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
         Verdict::Undecided => "undecided: one round".to_owned(),
@@ -174,6 +187,7 @@ fn ground_text(ground: Ground) -> String {
     match ground {
         Ground::Ranks(chance) => format!("U test, p = {chance:.3}"),
         Ground::Intervals => "95 % intervals".to_owned(),
+        Ground::Close => format!("within {:.0} %", 100.0 * (CLOSE - 1.0)),
         Ground::TooSmall => "too small".to_owned(),
     }
 }
@@ -192,6 +206,7 @@ fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
         };
         let word = match row.verdict {
             Verdict::Same(_) => "the same",
+            Verdict::NotToldApart(_) => "not told apart",
             Verdict::Faster(_) => "faster",
             Verdict::Slower(_) => "slower",
             Verdict::Undecided => "undecided",
@@ -223,12 +238,28 @@ mod tests {
         for cell in ["16.3 k", "8.17 k", "0.50 x", "SLOWER (U test, p = 0.008)"] {
             assert!(redis.contains(cell), "{cell} is not in {redis}");
         }
-        assert!(text.contains("same (U test, p = 1.000)"));
+        assert!(text.contains("same (within 5 %)"));
         assert!(text.contains("not comparable") && text.contains("is invalid in the first run"));
         let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
         assert_eq!(text.lines().find(is_wide), None, "{text}");
         assert!(page(&compare(&a, &b)).html().contains(SPREAD));
         assert!(text.contains("Mann and Whitney's U test"));
+    }
+
+    #[test]
+    fn what_is_missing_has_no_ratio_and_what_is_not_told_apart_says_so() {
+        let (mut a, mut b) = (run(), run());
+        b.targets[0].rounds.clear();
+        for (at, round) in a.targets[1].rounds.iter_mut().enumerate() {
+            round.wall_ns = round.wall_ns * (90 + 10 * at as u64) / 100;
+        }
+        let text = text(&compare(&a, &b));
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line("region").contains("│      - │ not comparable"), "{}", line("region"));
+        assert!(line("redis").contains("not told apart (p = 0."), "{}", line("redis"));
+        let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
+        assert_eq!(text.lines().find(is_wide), None, "{text}");
+        assert!(!text.contains(" 0 not told apart, "), "{text}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ const HISTOGRAM_SHOWN: usize = 1900;
 pub fn page(run: &Run) -> Page {
     let all = figures::of(run);
     let mut blocks = alarm(run, &all);
-    blocks.extend(glance(&all));
+    blocks.extend(glance(run, &all));
     blocks.extend(latency(&all));
     blocks.extend(over_time(&all));
     blocks.extend(ramp(&all));
@@ -58,7 +58,7 @@ fn legend(all: &[Figures<'_>]) -> Vec<(String, Colour)> {
     drawn(all).map(entry).collect()
 }
 
-fn glance(all: &[Figures<'_>]) -> Vec<Block> {
+fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
     let bars = |title: &str, figure: &dyn Fn(&Figures<'_>) -> Option<(f64, String)>| {
         let bar = |figures: &Figures<'_>| {
             let (amount, text) = figure(figures).filter(|(amount, _)| *amount > 0.0)?;
@@ -110,20 +110,22 @@ fn glance(all: &[Figures<'_>]) -> Vec<Block> {
     let groups = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
     vec![
         Block::Heading("At a glance".to_owned()),
-        Block::Text(bars_note(all).to_owned()),
+        Block::Text(bars_note(all)),
         Block::BarsApart(groups),
         Block::Text(format!("Operations per second: {}.", tables::rates_note(all))),
-        Block::Table(tables::rates(all)),
+        Block::Table(tables::rates(run, all)),
     ]
 }
 
-fn bars_note(all: &[Figures<'_>]) -> &'static str {
-    let is_pale = drawn(all).any(|(_, figures)| !figures.counts());
-    if is_pale {
-        "Bars begin at nothing. Pale ones are of targets whose figures do not count."
-    } else {
-        "Bars begin at nothing. The target `null` has none: it is no store."
+fn bars_note(all: &[Figures<'_>]) -> String {
+    let mut out = String::from("Bars begin at nothing, but where a title says that they do not.");
+    if drawn(all).any(|(_, figures)| !figures.counts()) {
+        out.push_str(" Pale ones are of targets whose figures do not count.");
     }
+    if drawn(all).any(|(_, figures)| figures.target.name == NULL) {
+        out.push_str(" The null target has none: it is no store.");
+    }
+    out
 }
 
 fn latency(all: &[Figures<'_>]) -> Vec<Block> {
@@ -332,8 +334,11 @@ fn trust(all: &[Figures<'_>]) -> Vec<Block> {
         let title = Block::Subheading("What did not take part".to_owned());
         out.extend([title, Block::List(declined)]);
     }
-    out.push(Block::Subheading("How each target does it".to_owned()));
-    out.push(Block::Table(tables::ways(all)));
+    let ways = tables::ways(all);
+    if !ways.rows.is_empty() {
+        out.push(Block::Subheading("How each target does it".to_owned()));
+        out.push(Block::Table(ways));
+    }
     let checks = tables::checks(all);
     if !checks.rows.is_empty() {
         out.push(Block::Subheading(tables::CHECKS_TITLE.to_owned()));
@@ -410,6 +415,17 @@ mod tests {
         assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
         assert!(html.contains("region 1.2; after loading: 2 MiB pages after collapse()"));
         assert!(html.contains("◆</b>null") && html.contains("▲</b>geode (INVALID)"));
+    }
+
+    #[test]
+    fn what_there_is_nothing_of_has_no_table_and_no_sentence() {
+        let mut run = run();
+        assert!(page(&run).html().contains("How each target does it"));
+        assert!(page(&run).html().contains("The null target has none"));
+        run.targets.iter_mut().for_each(|target| target.ways.clear());
+        run.targets.retain(|target| target.name != NULL);
+        let html = page(&run).html();
+        assert!(!html.contains("How each target does it") && !html.contains("The null target"));
     }
 
     #[test]

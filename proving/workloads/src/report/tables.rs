@@ -36,10 +36,15 @@ pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
     }
 }
 
-/// Rate of every target, its spread, and its ratio to the first.
-pub(super) fn rates(all: &[Figures<'_>]) -> Table {
+/// Rate of every target, its spread, and its ratio to the first; where a rate was offered, its
+/// share of that, as two that did what was offered say nothing of each other.
+pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
     let first = reference(all);
-    let versus = first.map_or("ratio".to_owned(), |first| format!("vs {}", first.target.name));
+    let versus = match (run.drive.rate, first) {
+        (Some(_), _) => "of the offered".to_owned(),
+        (None, Some(first)) => format!("vs {}", first.target.name),
+        (None, None) => "ratio".to_owned(),
+    };
     let mut table = Table::new(&[
         ("target", Align::Left),
         ("op/s", Align::Right),
@@ -52,7 +57,10 @@ pub(super) fn rates(all: &[Figures<'_>]) -> Table {
     for figures in measured(all) {
         let rates = &figures.rates;
         let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
-        let ratio = first.map(|first| rates.median() / first.rates.median());
+        let ratio = match run.drive.rate {
+            Some(offered) => Some(format!("{:.1} %", 100.0 * rates.median() / offered)),
+            None => first.map(|first| share_text(rates.median() / first.rates.median())),
+        };
         table.row(vec![
             name(figures),
             some(rate_text(rates.median())),
@@ -60,7 +68,7 @@ pub(super) fn rates(all: &[Figures<'_>]) -> Table {
             some(rate_text(rates.most())),
             interval_text(rates),
             rates.count().to_string(),
-            some(ratio.map_or_else(|| NONE.to_owned(), share_text)),
+            some(ratio.unwrap_or_else(|| NONE.to_owned())),
         ]);
     }
     table

@@ -16,7 +16,7 @@ pub fn text(run: &Run) -> String {
     let rates_title =
         format!("Operations per second, all clients together: {}", tables::rates_note(&all));
     for (title, table) in [
-        (rates_title.as_str(), tables::rates(&all)),
+        (rates_title.as_str(), tables::rates(run, &all)),
         ("Latency of one operation, all rounds", tables::latencies(&all)),
         (tables::COSTS_TITLE, tables::costs(&all)),
         ("Whether the figures count", tables::trust(&all)),
@@ -330,6 +330,21 @@ mod tests {
         let trust = row(&told, "Whether the figures", "redis");
         assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
+    }
+
+    /// Who did less than was offered has latencies of a queue, and who did all is no faster for it.
+    #[test]
+    fn a_target_behind_its_offered_rate_is_told() {
+        let mut run = run();
+        run.drive.rate = Some(1.9e6);
+        let told = text(&run);
+        let redis = row(&told, "Operations per second", "redis");
+        assert!(redis.contains("0.9 %") && !redis.contains(" x "), "{redis}");
+        let mind = flat(&told);
+        assert!(mind.contains("redis: it did 1 % of the offered rate"), "{told}");
+        assert!(!mind.contains("region: it did"), "{told}");
+        run.drive.rate = None;
+        assert!(!text(&run).contains("of the offered"));
     }
 
     #[test]

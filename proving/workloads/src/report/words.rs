@@ -161,6 +161,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
         ));
     }
     out.extend(settled(run, all));
+    out.extend(all.iter().filter_map(|figures| behind(run, figures)));
     out.extend(all.iter().filter_map(cut));
     if all.iter().any(|figures| figures.unsuccessful > 0) {
         out.push(
@@ -211,6 +212,24 @@ fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
         )
     };
     groups.into_iter().map(line).collect()
+}
+
+/// Of an offered rate, what a target does at the least if it keeps up with it. A round's last
+/// operations end behind it, and starts by chance come to some per cent more or fewer.
+const KEPT_UP: f64 = 0.9;
+
+/// A target that was offered more than it does: its latencies are those of a queue.
+fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
+    let share = figures.rates.median() / run.drive.rate.filter(|_| figures.ops > 0)?;
+    (share < KEPT_UP).then(|| {
+        format!(
+            "{}: it did {:.0} % of the offered rate; the others waited, and ever longer, so its \
+             latencies say how long a round was, and not how fast it is: offer less (--ramp \
+             finds how much)",
+            figures.target.name,
+            100.0 * share
+        )
+    })
 }
 
 /// What a lost connection did to the latencies.
