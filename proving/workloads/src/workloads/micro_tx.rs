@@ -6,7 +6,7 @@
 use super::share::{self, Share};
 use super::stock::{Deed, Form, Stock};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload};
-use crate::access::{Connection, Parts, Schema, TableSchema};
+use crate::access::{Connection, Schema, TableSchema};
 use crate::chance::{Ring, Spread, draw, top_share};
 use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
@@ -152,8 +152,8 @@ impl Client {
     fn one(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
         self.ring.pick(self.objects, &mut self.picked);
         self.deeds.clear();
-        let write = Deed::Update(Parts::one(0));
-        self.deeds.extend(self.picked.iter().map(|slot| (*slot, write)));
+        // Nothing is asked of what was there: a store that can needs one message for all of them.
+        self.deeds.extend(self.picked.iter().map(|slot| (*slot, Deed::Write)));
         if let Some(count) = &mut self.top {
             *count += u64::from(self.picked.contains(&self.ring.top()));
         }

@@ -59,6 +59,7 @@ impl<const P: usize> State<P> {
                 Self { life: generation << 1 | 1, changes: [0; P] }
             }
             Deed::Remove => Self { life: self.life & !1, ..*self },
+            Deed::Write => self.after(Deed::Update(Parts::ALL)),
             Deed::Update(parts) => {
                 let mut next = *self;
                 for (part, changes) in next.changes.iter_mut().enumerate() {
@@ -79,6 +80,8 @@ pub enum Deed {
     Remove,
     /// Some of its parts changed.
     Update(Parts),
+    /// All of its parts written anew, whatever was there. It has no tags.
+    Write,
 }
 
 /// A write that is not answered yet.
@@ -143,7 +146,7 @@ impl<F: Form> Rule<F> {
     fn note<const P: usize>(&self, outbox: &mut Outbox, flight: &Flight<P>, deed: Deed) {
         let after = (flight.slot, &flight.after);
         match deed {
-            Deed::Create => {
+            Deed::Create | Deed::Write => {
                 self.begin(outbox, Verb::Put, after);
                 self.parts(outbox, after, Parts::ALL);
                 self.tags(outbox, after);

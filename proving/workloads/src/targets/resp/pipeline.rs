@@ -261,6 +261,10 @@ impl<S: Stream> Resp<S> {
 mod tests {
     use super::*;
     use crate::access::{Change, Connection as _, Parts, Schema, Table, TableSchema};
+    use crate::chance::Spread;
+    use crate::parameters::Parameters;
+    use crate::workloads::micro_tx::MicroTx;
+    use crate::workloads::{Blueprint as _, Tally};
     use std::io::{Read, Write};
 
     /// Answers with these bytes in pieces of so many, but not before it was asked.
@@ -364,6 +368,20 @@ mod tests {
             let all = messages.concat();
             assert_eq!(&all, asked.get_or_insert_with(|| all.clone()), "{step}");
         }
+    }
+
+    #[test]
+    fn a_transaction_that_only_writes_is_one_message() {
+        let (variant, spread) = ("20".to_owned(), Spread::Uniform);
+        let parameters = Parameters { records: 100, variant, spread, seed: 1 };
+        let queued = b"+QUEUED\r\n".repeat(20);
+        let done = b"+OK\r\n".repeat(20);
+        let answers = [b"+OK\r\n".as_slice(), &queued, b"*20\r\n", &done].concat();
+        let mut resp = connection(100, &answers);
+        let mut client = MicroTx.client(&parameters, 0, 1).unwrap();
+        client.step(&mut resp, 1, &mut Tally::default()).unwrap();
+        let stream = resp.wire.stream_mut();
+        assert_eq!((stream.asked.len(), stream.at), (1, stream.told.len()));
     }
 
     #[test]
