@@ -25,7 +25,7 @@ struct Line {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure this machine: the thesis's experiments beside Redis and WhiteDB
+    /// Measure this machine: workloads of mobile cores and single operations beside other stores
     #[command(subcommand)]
     Bench(bench::Command),
     /// Create, inspect, check and drop regions

@@ -4,7 +4,7 @@ use crate::result::Run;
 use crate::{compare, report, saved};
 use clap::Args;
 use nearstate_bench::keeper::system;
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -55,15 +55,20 @@ pub struct Render {
 /// Compares two saved runs.
 ///
 /// # Errors
-/// A file that is no run, or one that cannot be written.
+/// A file that is no run, or one that cannot be written. `BadArgument`: the runs differ in what
+/// figures depend on; that has been printed.
 pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
     let (first, second) = (saved::load(&options.first)?, saved::load(&options.second)?);
     let comparison = compare::compare(&first, &second);
     print(out, &compare::text(&comparison))?;
-    match &options.html {
-        Some(path) => write_page(out, path, &compare::page(&comparison).html()),
-        None => Ok(()),
+    if let Some(path) = &options.html {
+        write_page(out, path, &compare::page(&comparison).html())?;
     }
+    if comparison.obstacles.is_empty() {
+        return Ok(());
+    }
+    let detail = "the runs cannot be compared: what they differ in stands above".to_owned();
+    Err(Error::BadArgument { detail })
 }
 
 /// Shows a saved run again.
@@ -113,7 +118,6 @@ fn print(out: &mut impl Write, text: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::sample;
-    use nearstate_model::Error;
     use std::fs::OpenOptions;
 
     fn render(run: PathBuf) -> Render {
@@ -149,6 +153,16 @@ mod tests {
         run_compare(&options, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains("0 faster, 0 slower, 27 the same"));
         assert!(page.is_file());
+        // What a script must not take for sameness.
+        let other = folder.path().join("b.json");
+        let mut run = sample::run();
+        run.drive.clients += 1;
+        saved::save(&run, &other).unwrap();
+        let options = Compare { first: other, second: folder.path().join("a.json"), html: None };
+        let mut out = Vec::new();
+        let refused = run_compare(&options, &mut out).unwrap_err();
+        assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
+        assert!(String::from_utf8(out).unwrap().contains("NOT COMPARABLE"));
     }
 
     #[test]

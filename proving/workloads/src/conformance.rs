@@ -1,5 +1,5 @@
-//! What every target is held to before it is measured: the promises of [`crate::access`], tried one
-//! after the other against a database of its own.
+//! What every target is held to by the tests and by `bench peers check`: the promises of
+//! [`crate::access`], tried one after the other against a database of its own.
 
 mod update;
 mod records;

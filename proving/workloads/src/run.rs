@@ -250,6 +250,16 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
         (None, Some((name, _))) => (*name).to_owned(),
         (None, None) => String::new(),
     };
+    if options.depth > 1 && !blueprint.travels_together() {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "the transactions of {} go one after the other: --depth {} would count each with \
+                 the time of all of them; leave it out",
+                blueprint.name(),
+                options.depth
+            ),
+        });
+    }
     let records = options.records.unwrap_or_else(|| blueprint.records());
     if records < options.clients * options.depth {
         return Err(Error::BadArgument {
@@ -304,6 +314,23 @@ fn memory_bytes(database: &mut dyn targets::Database) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Given {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_depth_that_nothing_travels_at_is_refused() {
+        for (workload, is_refused) in [("micro-tx", true), ("tatp", false)] {
+            let given = Given::try_parse_from(["run", workload, "--depth", "16"]).unwrap();
+            let blueprint = workloads::named(workload).unwrap();
+            let found = parameters(&given.options, blueprint.as_ref());
+            assert_eq!(found.is_err(), is_refused, "{workload}: {found:?}");
+        }
+    }
 
     #[test]
     fn a_client_that_was_not_bound_is_told_and_the_run_is_no_bound_one() {

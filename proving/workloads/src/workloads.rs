@@ -65,6 +65,11 @@ pub trait Blueprint: fmt::Debug {
     /// room for.
     fn size(&self, parameters: &Parameters) -> (u64, u64);
 
+    /// Whether operations of a step gain anything by travelling together, on any store.
+    fn travels_together(&self) -> bool {
+        true
+    }
+
     /// What a store must be able to do.
     fn wishes(&self, parameters: &Parameters) -> Wishes;
 

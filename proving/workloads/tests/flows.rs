@@ -175,7 +175,10 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
         let store = Store::new();
         let mut workload = blueprint.client(parameters, 0, 1).unwrap();
         let connection = store.connect(blueprint, parameters);
-        let mut faulty = Faulty::new(connection, Fault::LostUpdate);
+        // Who only writes cannot notice a loss that is written over: one of the last is not.
+        let is_blind = blueprint.name() == "micro-tx";
+        let plant = if is_blind { Faulty::often } else { Faulty::new };
+        let mut faulty = plant(connection, Fault::LostUpdate);
         load(workload.as_mut(), &mut faulty);
         run(workload.as_mut(), &mut faulty, 8000, 4);
         let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();

@@ -23,10 +23,12 @@ pub fn page(run: &Run) -> Page {
     let all = figures::of(run);
     let mut blocks = alarm(run, &all);
     blocks.extend(glance(run, &all));
-    blocks.extend(latency(&all));
-    blocks.extend(over_time(&all));
-    blocks.extend(ramp(&all));
-    blocks.extend(costs(&all));
+    if drawn(&all).next().is_some() {
+        blocks.extend(latency(&all));
+        blocks.extend(over_time(&all));
+        blocks.extend(ramp(&all));
+        blocks.extend(costs(&all));
+    }
     blocks.extend(trust(&all));
     blocks.extend(foreign(run));
     blocks.extend(circumstances(run, &all));
@@ -107,14 +109,14 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
         bars("Memory of a record (short is good)", &memory),
         bars("Bytes moved by an operation, both ways (short is good)", &bytes),
     ];
-    let groups = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
-    vec![
-        Block::Heading("At a glance".to_owned()),
-        Block::Text(bars_note(all)),
-        Block::BarsApart(groups),
-        Block::Text(format!("Operations per second: {}.", tables::rates_note(all))),
-        Block::Table(tables::rates(run, all)),
-    ]
+    let groups: Vec<_> = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
+    let mut out = vec![Block::Heading("At a glance".to_owned())];
+    if !groups.is_empty() {
+        out.extend([Block::Text(bars_note(all)), Block::BarsApart(groups)]);
+    }
+    out.push(Block::Text(format!("Operations per second: {}.", tables::rates_note(all))));
+    out.push(Block::Table(tables::rates(run, all)));
+    out
 }
 
 fn bars_note(all: &[Figures<'_>]) -> String {
@@ -311,14 +313,34 @@ fn costs(all: &[Figures<'_>]) -> Vec<Block> {
     ]
 }
 
+/// Whose records were compared.
+fn verified(all: &[Figures<'_>]) -> String {
+    const MODEL: &str = "compared with the model of what it must hold";
+    let keeps = |figures: &&Figures<'_>| figures.target.name != NULL;
+    let (compared, not): (Vec<_>, Vec<_>) = drawn(all)
+        .map(|(_, figures)| figures)
+        .filter(keeps)
+        .partition(|figures| figures.target.verdict.is_some());
+    let names = |some: &[&Figures<'_>]| {
+        some.iter().map(|figures| figures.target.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match (compared.is_empty(), not.is_empty()) {
+        (true, _) => format!("No record was {MODEL}."),
+        (false, true) => {
+            format!("After the last round every record of every target was {MODEL}.")
+        }
+        (false, false) => format!(
+            "After the last round every record of {} was {MODEL}; those of {} were not.",
+            names(&compared),
+            names(&not)
+        ),
+    }
+}
+
 fn trust(all: &[Figures<'_>]) -> Vec<Block> {
     let mut out = vec![
         Block::Heading("Whether it counts".to_owned()),
-        Block::Text(
-            "After the last round every record of every target was compared with the model of \
-             what it must hold."
-                .to_owned(),
-        ),
+        Block::Text(verified(all)),
         Block::Table(tables::trust(all)),
     ];
     let examples: Vec<String> = all
@@ -429,6 +451,16 @@ mod tests {
     }
 
     #[test]
+    fn whose_records_were_compared_is_said_as_it_was() {
+        let mut run = run();
+        let all = "every record of every target was compared";
+        assert!(page(&run).html().contains(all));
+        run.targets[1].verdict = None;
+        let html = page(&run).html();
+        assert!(!html.contains(all) && html.contains("those of redis were not"));
+    }
+
+    #[test]
     fn an_invalid_run_is_shouted_at_the_top() {
         let html = page(&run()).html();
         let alarm = html.find("class=\"alarm\"").unwrap();
@@ -451,7 +483,9 @@ mod tests {
         let html = page(&run).html();
         assert!(!html.contains("Over time</h2>") && !html.contains("against latency</h2>"));
         run.targets.clear();
-        assert!(page(&run).html().contains("At a glance"));
+        let html = page(&run).html();
+        assert!(html.contains("No record was compared") && !html.contains("<svg"));
+        assert!(!html.contains("Bars begin") && html.contains("no round was measured"));
     }
 
     #[test]

@@ -163,6 +163,13 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out.extend(settled(run, all));
     out.extend(all.iter().filter_map(|figures| behind(run, figures)));
     out.extend(all.iter().filter_map(cut));
+    if run.drive.depth > 1 && run.drive.rate.is_none() {
+        out.push(
+            "operations that travel together are counted with the time of all of them: from the \
+             begin of their step to its end"
+                .to_owned(),
+        );
+    }
     if all.iter().any(|figures| figures.unsuccessful > 0) {
         out.push(
             "operations without effect are no errors: they found nothing to do, as the workload \

@@ -62,6 +62,10 @@ impl Blueprint for MicroTx {
         (parameters.records, OBJECT_BYTES as u64)
     }
 
+    fn travels_together(&self) -> bool {
+        false
+    }
+
     fn wishes(&self, _: &Parameters) -> Wishes {
         Wishes { transaction: true, ..Wishes::default() }
     }
@@ -85,7 +89,7 @@ impl Blueprint for MicroTx {
     fn caveats(&self, _: &Parameters) -> Vec<String> {
         vec![
             "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
-             is one copy. Operations that travel together are one transaction after the other"
+             is one copy"
                 .to_owned(),
         ]
     }

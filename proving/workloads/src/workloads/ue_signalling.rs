@@ -184,7 +184,8 @@ impl Blueprint for UeSignalling {
         if parameters.variant.starts_with("machine") {
             out.push(
                 "sojourn times of the state machine are ours: log-normal and Pareto, chosen so \
-                 that Table II's shares come out"
+                 that Table II's shares come out; whose turn it is says its clock, and --spread \
+                 nothing"
                     .to_owned(),
             );
         }
