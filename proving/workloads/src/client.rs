@@ -220,9 +220,10 @@ impl Client {
         Waits::default().until(turn.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
+        let overlaps = self.overlaps(turn);
         let waits = match turn.rate {
             Some(rate) => self.open(turn, rate, &mut meter, output)?,
-            None if self.overlaps(turn) => self.overlapped(turn, &mut meter, output)?,
+            None if overlaps => self.overlapped(turn, &mut meter, output)?,
             None => self.closed(turn, &mut meter, output)?,
         };
         let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);
@@ -236,6 +237,7 @@ impl Client {
             bytes_in: meter.bytes_in,
             unsuccessful: meter.unsuccessful,
             reconnects: self.reconnects - reconnects,
+            steps: Some(if overlaps { window::steps_of(turn.depth) } else { 1 }),
             classes: Vec::new(),
             slices: Vec::new(),
         };

@@ -292,7 +292,7 @@ fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
         stage.frail.leaves.set(true);
         assert!(stage.client.overlaps(&turn(ops, depth)));
         let ran = stage.run(&turn(ops, depth)).unwrap();
-        assert_eq!(ran.ops, ops, "{depth}");
+        assert_eq!((ran.ops, ran.steps), (ops, Some(4)), "{depth}");
         assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), ops, "{depth}");
         let connection = stage.client.connection.as_mut();
         let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
@@ -325,6 +325,10 @@ fn steps_overlap_only_where_that_changes_no_figure_s_meaning() {
     assert!(stage.client.overlaps(&turn(10, 8)));
     assert!(!stage.client.overlaps(&turn(10, 3)), "too few for so many steps");
     assert!(!stage.client.overlaps(&Turn { think_us: 5, ..turn(10, 8) }), "pauses between steps");
+    let open = Turn { rate: Some(1e5), ..turn(10, 8) };
+    assert!(!stage.client.overlaps(&open), "intended starts");
+    assert_eq!(stage.run(&open).unwrap().steps, Some(1));
+    assert_eq!(stage.run(&turn(10, 8)).unwrap().steps, Some(4));
 }
 
 #[test]

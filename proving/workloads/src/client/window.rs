@@ -35,11 +35,21 @@ struct Window {
     count: usize,
 }
 
+/// Operations of a step.
+fn share_of(depth: usize) -> usize {
+    depth.div_ceil(STEPS).clamp(1, OF_STEP_MAX)
+}
+
+/// Steps on the way at once, where they overlap.
+pub(super) fn steps_of(depth: usize) -> usize {
+    depth.div_ceil(share_of(depth))
+}
+
 impl Window {
     /// How many operations may begin now, of so many that are left.
     fn room(&self, depth: usize, left: u64) -> usize {
         let left = usize::try_from(left).unwrap_or(depth);
-        let share = depth.div_ceil(STEPS).min(OF_STEP_MAX);
+        let share = share_of(depth);
         share.min(depth - self.count.min(depth)).min(left)
     }
 
@@ -60,6 +70,7 @@ impl Client {
     /// Whether the operations of a turn are to overlap, and can.
     pub(super) fn overlaps(&mut self, turn: &Turn) -> bool {
         turn.depth >= STEPS
+            && turn.rate.is_none()
             && turn.think_us == 0
             && self.connection.sends_ahead()
             && self.workload.overlapped().is_some()
@@ -149,6 +160,9 @@ mod tests {
         assert_eq!(steps(10, 1000), [3, 3, 3, 1]);
         assert_eq!(steps(4, 1000), [1; 4]);
         assert_eq!(steps(64, 20), [16, 4]);
+        for depth in STEPS..=256 {
+            assert_eq!(steps(depth, 1000).len(), steps_of(depth), "{depth}");
+        }
         assert!(steps(64, 0).is_empty());
     }
 

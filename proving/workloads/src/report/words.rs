@@ -64,7 +64,7 @@ pub(super) fn drive(run: &Run) -> String {
         (None, 0) => write!(out, "; closed loop"),
         (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
     };
-    for more in further(drive) {
+    for more in steps(run).into_iter().chain(further(drive)) {
         let _ = write!(out, "; {more}");
     }
     let _ = match &drive.pinning {
@@ -74,6 +74,31 @@ pub(super) fn drive(run: &Run) -> String {
         None => write!(out, "; no process is bound to a processor"),
     };
     out
+}
+
+/// How many steps of each client were on the way at once, with the targets of which that is true.
+fn steps(run: &Run) -> Option<String> {
+    if run.drive.depth < 2 {
+        return None;
+    }
+    let mut groups: Vec<(Option<usize>, Vec<&str>)> = Vec::new();
+    for target in run.targets.iter().filter(|target| !target.rounds.is_empty()) {
+        let steps = run.steps_of(target);
+        match groups.iter_mut().find(|(other, _)| *other == steps) {
+            Some((_, names)) => names.push(&target.name),
+            None => groups.push((steps, vec![&target.name])),
+        }
+    }
+    let each = groups.iter().map(|(steps, names)| {
+        let how = match steps {
+            None => "not told".to_owned(),
+            Some(1) => "one after the other".to_owned(),
+            Some(steps) => format!("{steps} at once, overlapping"),
+        };
+        format!("{how} ({})", names.join(", "))
+    });
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("steps of a client: {}", each.join("; ")))
 }
 
 fn processors(all: &[usize]) -> String {
@@ -240,6 +265,22 @@ pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_steps_travelled_is_told_where_operations_travel_together() {
+        let mut run = crate::sample::run();
+        assert!(!drive(&run).contains("steps of a client"), "one operation at a time");
+        run.drive.depth = 16;
+        for round in &mut run.targets[1].rounds {
+            round.steps = Some(4);
+        }
+        for round in &mut run.targets[2].rounds {
+            round.steps = None;
+        }
+        let words = "steps of a client: one after the other (region, null); 4 at once, overlapping \
+                     (redis); not told (geode)";
+        assert!(drive(&run).contains(words), "{}", drive(&run));
+    }
 
     #[test]
     fn seconds_become_the_calendar_s_day_and_no_number_is_a_panic() {

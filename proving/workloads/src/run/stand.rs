@@ -344,8 +344,14 @@ impl<L: Listener> Listener for Watcher<'_, L> {
 fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
     let began_ns = ran.iter().map(|ran| ran.began_ns).min().unwrap_or(0);
     let ended_ns = ran.iter().map(|ran| ran.ended_ns).max().unwrap_or(0);
-    let mut round =
-        Round { wall_ns: ended_ns.saturating_sub(began_ns), server_cpu_ns, ..Round::default() };
+    let mut steps = ran.iter().map(|ran| ran.steps);
+    let first = steps.next().flatten();
+    let mut round = Round {
+        wall_ns: ended_ns.saturating_sub(began_ns),
+        server_cpu_ns,
+        steps: first.filter(|_| steps.all(|one| one == first)),
+        ..Round::default()
+    };
     let mut classes: BTreeMap<String, Latencies> = BTreeMap::new();
     let mut order = Vec::new();
     let mut slices: Vec<Slice> = Vec::new();
@@ -431,6 +437,17 @@ impl Listener for Quiet {
 mod tests {
     use super::*;
     use crate::targets::geode::GeodeTarget;
+
+    #[test]
+    fn a_round_tells_how_steps_travelled_if_all_clients_drove_alike() {
+        let of = |steps: [Option<usize>; 2]| {
+            let ran = steps.map(|steps| Ran { steps, ..Ran::default() });
+            together(ran.to_vec(), 0).steps
+        };
+        assert_eq!(of([Some(4), Some(4)]), Some(4));
+        assert_eq!(of([Some(4), Some(1)]), None);
+        assert_eq!(of([Some(4), None]), None);
+    }
 
     #[test]
     fn what_a_target_can_do_is_told_of_the_layout_it_runs_in() {
