@@ -322,6 +322,7 @@ impl<F: Form, const P: usize> Stock<F, P> {
                     bytes_in += bytes.len() as u64;
                     heard.add(part, rule.is((*slot, state), part, bytes));
                 }
+                Reply::Key(_) => {}
                 Reply::Done(is_found) => {
                     let is_whole = std::mem::take(&mut heard).is_whole(wanted, P);
                     if is_found != state.is_there() || is_found && !is_whole {
@@ -497,6 +498,7 @@ impl<F: Form, const P: usize> Stock<F, P> {
                 Reply::Part(part, bytes) => {
                     heard.add(part, rule.is((*slot, state), part, bytes));
                 }
+                Reply::Key(_) => {}
                 Reply::Done(is_found) => {
                     let is_whole = std::mem::take(&mut heard).is_whole(Parts::ALL, P);
                     *is_right = is_found == state.is_there() && (!is_found || is_whole);
