@@ -243,6 +243,7 @@ impl Stage {
             clock: Clock::new(),
             reconnects: 0,
             progress_ns: PROGRESS_NS,
+            pace: Pace::new(SLOW_STEP_NS),
         };
         Self { _folder: folder, client, frail }
     }
@@ -396,6 +397,45 @@ fn a_slow_target_is_told_of_at_each_of_its_answers() {
             assert!(records > 0 && answers >= records, "{workload}, {what}: {answers} words");
         }
     }
+}
+
+/// A step of many operations on such a target may take minutes too, whether steps overlap or not.
+#[test]
+fn a_slow_target_is_told_of_within_a_step() {
+    const OPS: u64 = 640;
+    for (variant, leaves) in [("tagged", false), ("tagged", true), ("full", false), ("full", true)]
+    {
+        let told = |slow_ns: u64| {
+            let mut stage = Stage::of("ue-signalling", Some(variant), 150);
+            stage.frail.leaves.set(leaves);
+            stage.client.progress_ns = 0;
+            stage.client.pace = Pace::new(slow_ns);
+            let (mut warming, mut running) = (Vec::new(), Vec::new());
+            stage.client.warm_up(OPS, 64, &mut warming).unwrap();
+            stage.client.run(&turn(OPS, 64), &mut running).unwrap();
+            [warming, running].map(|output| {
+                let silent = progress(&output).into_iter().filter(|more| *more == 0);
+                silent.count() as u64
+            })
+        };
+        // As if each step were slow: a context is read or found, and most are written.
+        let [warming, running] = told(0);
+        assert!(warming > OPS && running > OPS, "{variant}, {leaves}: {warming}, {running}");
+        // Steps that are not cost the clock no more than one look each.
+        let [warming, running] = told(u64::MAX);
+        assert!(warming + running < OPS, "{variant}, {leaves}: {warming}, {running}");
+    }
+}
+
+#[test]
+fn each_answer_is_told_of_after_a_slow_step_and_before_the_first() {
+    let mut pace = Pace::new(SLOW_STEP_NS);
+    assert!(pace.is_slow(2), "nothing is known");
+    assert!(!pace.is_slow(1), "one operation has few answers");
+    pace.took(SLOW_STEP_NS - 1);
+    assert!(!pace.is_slow(256));
+    pace.took(SLOW_STEP_NS);
+    assert!(pace.is_slow(256));
 }
 
 type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;

@@ -5,10 +5,11 @@
 //! rate is then what both take together, and what it costs to wake them twice for each step.
 
 use super::{Client, Teller, Watch};
+use crate::access::Connection;
 use crate::meter::Meter;
 use crate::protocol::Turn;
 use crate::wait::Waits;
-use crate::workloads::Tally;
+use crate::workloads::{Tally, Workload};
 use nearstate_model::Result;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -92,18 +93,34 @@ impl Client {
         while done < turn.ops {
             let mut tally = Tally::default();
             let count_before = window.count;
-            let outcome = self.turn_window(turn, (&mut window, now_ns), begun, &mut tally);
+            let place = (&mut window, now_ns);
+            let outcome = if self.pace.is_slow(turn.depth) {
+                self.telling(output, |workload, store| {
+                    turn_window((workload, store), turn, place, begun, &mut tally)
+                })
+            } else {
+                let Self { workload, connection, .. } = self;
+                turn_window(
+                    (workload.as_mut(), connection.as_mut()),
+                    turn,
+                    place,
+                    begun,
+                    &mut tally,
+                )
+            };
             begun += (window.count - count_before) as u64;
             if let Err(e) = outcome {
                 // All that was on the way is settled, and counts as cut.
                 let began_ns = window.steps.front().map_or(now_ns, |step| step.began_ns);
-                self.recover(e, window.count, &mut tally)?;
+                self.recover(e, (window.count, &mut tally), output)?;
                 let count = std::mem::take(&mut window).count;
                 window.push(count, began_ns);
             }
             now_ns = watch.now_ns();
             let Some(step) = window.pop() else { break };
-            meter.step(&tally, now_ns.saturating_sub(step.began_ns), now_ns);
+            let took_ns = now_ns.saturating_sub(step.began_ns);
+            self.pace.took(took_ns);
+            meter.step(&tally, took_ns, now_ns);
             done += step.count as u64;
             teller.add(step.count as u64);
             if teller.is_due(now_ns) {
@@ -112,28 +129,27 @@ impl Client {
         }
         Ok(Waits::default())
     }
+}
 
-    /// Begins what may begin, and ends the oldest step.
-    fn turn_window(
-        &mut self,
-        turn: &Turn,
-        (window, now_ns): (&mut Window, u64),
-        mut begun: u64,
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let Some(workload) = self.workload.overlapped() else { return Ok(()) };
-        let store = self.connection.as_mut();
-        loop {
-            let room = window.room(turn.depth, turn.ops - begun);
-            if room == 0 {
-                break;
-            }
-            window.push(room, now_ns);
-            begun += room as u64;
-            workload.begin_step(store, room)?;
+/// Begins what may begin, and ends the oldest step.
+fn turn_window(
+    (workload, store): (&mut dyn Workload, &mut dyn Connection),
+    turn: &Turn,
+    (window, now_ns): (&mut Window, u64),
+    mut begun: u64,
+    tally: &mut Tally,
+) -> Result<()> {
+    let Some(workload) = workload.overlapped() else { return Ok(()) };
+    loop {
+        let room = window.room(turn.depth, turn.ops - begun);
+        if room == 0 {
+            break;
         }
-        workload.end_step(store, tally)
+        window.push(room, now_ns);
+        begun += room as u64;
+        workload.begin_step(store, room)?;
     }
+    workload.end_step(store, tally)
 }
 
 #[cfg(test)]
