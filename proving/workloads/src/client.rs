@@ -168,7 +168,7 @@ impl Client {
     /// A step, with the connection found again if it is lost and that is allowed.
     #[inline]
     fn step(&mut self, count: usize, tally: &mut Tally, output: &mut impl Write) -> Result<()> {
-        let outcome = if self.pace.is_slow(count) {
+        let outcome = if self.pace.is_slow() {
             self.telling(output, |workload, store| workload.step(store, count, tally))
         } else {
             self.workload.step(self.connection.as_mut(), count, tally)

@@ -41,11 +41,9 @@ impl Pace {
         self.is_slow = ns >= self.slow_ns;
     }
 
-    /// Of so many operations. A single one is over, or an error, long before a minute has gone:
-    /// each of its few answers comes within [`crate::targets::wire::PATIENCE`].
     #[inline]
-    pub(super) const fn is_slow(&self, count: usize) -> bool {
-        self.is_slow && count > 1
+    pub(super) const fn is_slow(&self) -> bool {
+        self.is_slow
     }
 }
 

@@ -94,7 +94,7 @@ impl Client {
             let mut tally = Tally::default();
             let count_before = window.count;
             let place = (&mut window, now_ns);
-            let outcome = if self.pace.is_slow(turn.depth) {
+            let outcome = if self.pace.is_slow() {
                 self.telling(output, |workload, store| {
                     turn_window((workload, store), turn, place, begun, &mut tally)
                 })
