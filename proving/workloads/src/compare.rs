@@ -278,9 +278,13 @@ fn chance(rows: &[Row]) -> Option<String> {
     let tests = u32::try_from(tests.count()).unwrap_or(u32::MAX);
     let wrong = f64::from(tests) * SIGNIFICANCE;
     (wrong >= 1.0).then(|| {
+        let differ = match wrong {
+            one if one < 1.5 => "one of them differs".to_owned(),
+            more => format!("{more:.0} of them differ"),
+        };
         format!(
-            "{tests} figures were tested at 5 %: about {wrong:.0} of them differ by chance alone; \
-             believe what several of them say"
+            "{tests} figures were tested at 5 %: about {differ} by chance alone; believe what \
+             several of them say"
         )
     })
 }

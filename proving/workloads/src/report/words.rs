@@ -7,7 +7,7 @@ use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
 use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
-use nearstate_bench::table::{count_text, latency_text, rate_text};
+use nearstate_bench::table::{count_text, counted, latency_text, rate_text};
 use std::fmt::Write as _;
 
 /// What the end of the run was, if it was not the planned one.
@@ -31,27 +31,24 @@ pub(super) fn heading(run: &Run) -> String {
         Spread::Uniform => "uniform",
         Spread::Zipfian => "zipfian",
     };
-    let records = count_text(parameters.records);
-    format!("{title} ({name}); {records} records, {spread}, seed {}", parameters.seed)
+    let records = counted(parameters.records, "record");
+    format!("{title} ({name}); {records}, {spread}, seed {}", parameters.seed)
 }
 
 /// How it was driven, in a line.
 pub(super) fn drive(run: &Run) -> String {
     let drive = &run.drive;
     let count = |count: usize| count_text(count as u64);
-    let plural = |many: usize| if many == 1 { "" } else { "s" };
     let together = match drive.depth {
         0 | 1 => "one operation at a time".to_owned(),
         depth => format!("{} operations travelling together", count(depth)),
     };
     let mut out = format!(
-        "{} client process{}, {together}; {} round{} of {} operations for each client, after {} to \
-         warm up",
+        "{} client process{}, {together}; {} of {} for each client, after {} to warm up",
         count(drive.clients),
         if drive.clients == 1 { "" } else { "es" },
-        count(drive.rounds),
-        plural(drive.rounds),
-        count_text(drive.ops),
+        counted(drive.rounds as u64, "round"),
+        counted(drive.ops, "operation"),
         count_text(drive.warm_up)
     );
     // Writing to a string cannot fail.
@@ -197,9 +194,9 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
         out.push(format!(
-            "p99.99 rests on {:.0} of {} operations where there are fewest: read it as an example",
+            "p99.99 rests on {:.0} of {} where there are fewest: read it as an example",
             (as_f64(few) / 1e4).max(1.0),
-            count_text(few)
+            counted(few, "operation")
         ));
     }
     out
@@ -242,12 +239,12 @@ fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
 fn cut(figures: &Figures<'_>) -> Option<String> {
     let class = figures.classes.iter().find(|class| class.name == CUT)?;
     Some(format!(
-        "{}: operations on their way when a connection was lost, {} in all, are a class of their \
-         own ({CUT}), whatever they were, and took until it was back and known which of them had \
-         been done, {} at the most; none of them is in a rate or a cost, whether it was done or \
-         given up",
+        "{}: what was on its way when a connection was lost, {} in all, is a class of its own \
+         ({CUT}), whatever it was, and took until the connection was back and known what had been \
+         done, {} at the most; nothing of it is in a rate or a cost, whether it was done or given \
+         up",
         figures.target.name,
-        count_text(class.latencies.count()),
+        counted(class.latencies.count(), "operation"),
         latency_text(as_f64(class.latencies.max()))
     ))
 }
@@ -265,6 +262,31 @@ pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures;
+    use crate::result::ClassResult;
+
+    /// What somebody sees who runs with as little as there can be.
+    #[test]
+    fn one_operation_is_not_several() {
+        let mut run = crate::sample::run();
+        (run.drive.ops, run.drive.rounds, run.workload.parameters.records) = (1, 1, 1);
+        run.targets.truncate(1);
+        let target = &mut run.targets[0];
+        target.rounds.truncate(1);
+        let class = |name: &str| ClassResult { name: name.to_owned(), latencies: vec![(900, 1)] };
+        target.rounds[0].classes = vec![class(CUT)];
+        let all = figures::of(&run);
+        let text = [heading(&run), drive(&run)].into_iter().chain(cut(&all[0])).collect::<Vec<_>>();
+        let text = text.join("\n");
+        for words in ["; 1 record, ", "1 round of 1 operation for", "lost, 1 operation in all, is"]
+        {
+            assert!(text.contains(words), "{words:?} is not in {text}");
+        }
+        run.targets[0].rounds[0].classes = vec![class("attach")];
+        let all = figures::of(&run);
+        let text = caveats(&run, &all).join("\n");
+        assert!(text.contains("rests on 1 of 1 operation where"), "{text}");
+    }
 
     #[test]
     fn how_steps_travelled_is_told_where_operations_travel_together() {

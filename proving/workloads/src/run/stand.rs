@@ -9,7 +9,7 @@ use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::targets::{Database, Need, Target, Way};
 use crate::workloads::Wishes;
 use nearstate_bench::stat::Latencies;
-use nearstate_bench::table::{count_text, latency_text, rate_text};
+use nearstate_bench::table::{count_text, counted, latency_text, rate_text};
 use nearstate_model::Result;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -126,7 +126,7 @@ impl<'a> Stand<'a> {
             }
             let (records, ns) = stand.result.loaded;
             let rate = rate_text(per_second(records, ns));
-            bar.0.finish_run(&format!("{} records, {rate}/s", count_text(records)));
+            bar.0.finish_run(&format!("{}, {rate}/s", counted(records, "record")));
             Ok(())
         });
     }
@@ -241,17 +241,18 @@ impl<'a> Stand<'a> {
             stand.result.memory_bytes = memory_bytes(running.database.as_mut());
             let (verdict, checks) = running.herd.verify(&mut bar)?;
             bar.0.finish_run(&format!(
-                "{} records, {} wrong",
-                count_text(verdict.records),
+                "{}, {} wrong",
+                counted(verdict.records, "record"),
                 count_text(verdict.wrong)
             ));
             if verdict.wrong > 0 {
                 let examples = verdict.examples.join("; ");
-                let wrong = verdict.wrong;
-                stand.result.invalid.push(format!(
-                    "{wrong} records, or answers about them, are not what was written and \
-                     acknowledged: {examples}"
-                ));
+                let wrong = match verdict.wrong {
+                    1 => "1 record, or an answer about it, is".to_owned(),
+                    wrong => format!("{wrong} records, or answers about them, are"),
+                };
+                let why = format!("{wrong} not what was written and acknowledged: {examples}");
+                stand.result.invalid.push(why);
             }
             for check in checks.iter().filter(|check| !check.holds()) {
                 stand.result.invalid.push(format!(
