@@ -13,6 +13,9 @@ pub const FORMAT: u32 = 1;
 /// cannot be told from each other.
 const TOOK_TURNS_BELOW: usize = 4;
 
+/// The variant whose UEs were found by a message each in older files, whatever travelled together.
+const FOUND_APART: &str = "tagged";
+
 /// The class of operations that were on their way when a connection was lost and found again. They
 /// are none of the workload's: which of them were done is known, but their time is the reconnect's.
 pub const CUT: &str = "cut by a reconnect";
@@ -320,10 +323,13 @@ pub struct Foreign {
 impl Run {
     /// Steps that each client of a target had on the way at once, as far as it is known: 1 where
     /// one followed the other. A step is what travels together; in an older file that can only be
-    /// told where no version has ever let steps overlap.
+    /// told where no version has ever let steps overlap, nor asked for UEs one by one within a
+    /// step.
     pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
         let Drive { depth, rate, think_us, .. } = self.drive;
+        let found_apart = depth > 1 && self.workload.parameters.variant == FOUND_APART;
         let took_turns = depth < TOOK_TURNS_BELOW || rate.is_some() || think_us > 0;
+        let took_turns = took_turns && !found_apart;
         let first = target.rounds.first()?.steps;
         let are_alike = target.rounds.iter().all(|round| round.steps == first);
         first.filter(|_| are_alike).or((took_turns && first.is_none()).then_some(1))

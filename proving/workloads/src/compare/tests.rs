@@ -116,6 +116,22 @@ fn an_older_run_is_compared_where_no_version_let_steps_overlap() {
     }
 }
 
+/// A step of theirs was a message for each UE that names itself.
+#[test]
+fn an_older_run_whose_ues_were_found_one_by_one_is_not_compared() {
+    let of_depth = |depth, steps| {
+        let mut run = with_steps(depth, steps);
+        run.workload.parameters.variant = "tagged".to_owned();
+        run
+    };
+    for (depth, is_compared) in [(1, true), (2, false), (3, false)] {
+        let (old, new) = (of_depth(depth, None), of_depth(depth, Some(1)));
+        let comparison = compare(&old, &new);
+        let redis = of(&comparison, "redis", Figure::Rate);
+        assert_eq!(matches!(redis, Verdict::Same(_)), is_compared, "{depth}: {redis:?}");
+    }
+}
+
 /// What large pages bring is what somebody may want to know: that is compared, and told.
 #[test]
 fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
