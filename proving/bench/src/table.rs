@@ -147,6 +147,11 @@ pub fn count_text(count: u64) -> String {
     out
 }
 
+/// So many of something in words, such as `1 record` and `2,000 records`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", count_text(count), if count == 1 { "" } else { "s" })
+}
+
 /// A latency in words: three significant digits and the unit that fits.
 pub fn latency_text(ns: f64) -> String {
     let (amount, unit) = match ns {
@@ -225,6 +230,12 @@ mod tests {
         let all = [0, 7, 999, 1_000, 54_321, 1_234_567, u64::MAX].map(count_text);
         assert_eq!(all[..6], ["0", "7", "999", "1,000", "54,321", "1,234,567"]);
         assert_eq!(all[6], "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        let texts = [0, 1, 2, 1000].map(|count| counted(count, "record"));
+        assert_eq!(texts, ["0 records", "1 record", "2 records", "1,000 records"]);
     }
 
     #[test]

@@ -252,6 +252,15 @@ pub enum Request<'a> {
         /// Its tags.
         tags: &'a [Tag<'a>],
     },
+    /// [`Access::find`].
+    Find {
+        /// Of which table.
+        table: Table,
+        /// A value of a unique tag.
+        tag: Tag<'a>,
+        /// Which parts.
+        wanted: Parts,
+    },
 }
 
 impl Request<'_> {
@@ -261,7 +270,8 @@ impl Request<'_> {
             Self::Read { table, .. }
             | Self::Put { table, .. }
             | Self::Change { table, .. }
-            | Self::Delete { table, .. } => *table,
+            | Self::Delete { table, .. }
+            | Self::Find { table, .. } => *table,
         }
     }
 }
@@ -271,6 +281,8 @@ impl Request<'_> {
 pub enum Reply<'a> {
     /// A part that was asked for. Comes before the request's [`Reply::Done`].
     Part(usize, &'a [u8]),
+    /// The key of the record that was found. Comes between the parts and [`Reply::Done`].
+    Key(&'a [u8]),
     /// It is done; whether there was a record.
     Done(bool),
 }
@@ -318,9 +330,7 @@ pub trait Connection: Access {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(self, request, &mut |part, bytes| {
-                hear(number, Reply::Part(part, bytes));
-            })?;
+            let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
             hear(number, Reply::Done(done));
         }
         Ok(())
@@ -357,7 +367,7 @@ pub trait Connection: Access {
     }
 }
 
-/// Does a request by the single call that it stands for.
+/// Does a request by the single call that it stands for, and returns what is [`Reply::Done`].
 ///
 /// # Errors
 /// What the store said.
@@ -365,13 +375,22 @@ pub trait Connection: Access {
 pub fn one_by_one<C: Access + ?Sized>(
     access: &mut C,
     request: &Request<'_>,
-    hear: &mut Hear<'_>,
+    hear: &mut impl FnMut(Reply<'_>),
 ) -> Result<bool> {
+    let mut part = |part, bytes: &[u8]| hear(Reply::Part(part, bytes));
     match request {
-        Request::Read { table, key, wanted } => access.read(*table, key, *wanted, hear),
+        Request::Read { table, key, wanted } => access.read(*table, key, *wanted, &mut part),
         Request::Put { table, entry } => access.put(*table, entry).map(|()| true),
         Request::Change { table, change } => access.change(*table, change),
         Request::Delete { table, key, tags } => access.delete(*table, key, tags),
+        Request::Find { table, tag, wanted } => {
+            let mut key = Vec::new();
+            let is_there = access.find(*table, *tag, *wanted, &mut key, &mut part)?;
+            if is_there {
+                hear(Reply::Key(&key));
+            }
+            Ok(is_there)
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{BufRead, Write};
 use std::time::Duration;
-use telling::{Answering, Teller, Told};
+use telling::{Answering, Pace, SLOW_STEP_NS, Teller, Told};
 
 /// Tries to connect again after a lost connection, and the pause between two: ten seconds in all,
 /// many times what a warm restart of a node takes.
@@ -90,6 +90,7 @@ struct Client {
     reconnects: u64,
     /// Nanoseconds between two words about progress.
     progress_ns: u64,
+    pace: Pace,
 }
 
 /// The monotonic clock, read by the processor's counter where it has a steady one: half of what a
@@ -130,6 +131,7 @@ impl Client {
             clock,
             reconnects: 0,
             progress_ns,
+            pace: Pace::new(SLOW_STEP_NS),
         })
     }
 
@@ -148,11 +150,15 @@ impl Client {
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
         let (mut left, mut teller) = (ops, Teller::new(self.progress_ns));
+        let mut begin_ns = monotonic_ns();
         while left > 0 {
             let count = usize::try_from(left).unwrap_or(depth).min(depth).max(1);
             let mut tally = Tally::default();
-            self.step(count, &mut tally)?;
+            self.step(count, &mut tally, output)?;
             left = left.saturating_sub(count as u64);
+            let now_ns = monotonic_ns();
+            self.pace.took(now_ns - begin_ns);
+            begin_ns = now_ns;
             // What is done now is not measured, but whoever waits must know that it goes on.
             teller.tell(output, || 0)?;
         }
@@ -161,15 +167,38 @@ impl Client {
 
     /// A step, with the connection found again if it is lost and that is allowed.
     #[inline]
-    fn step(&mut self, count: usize, tally: &mut Tally) -> Result<()> {
-        match self.workload.step(self.connection.as_mut(), count, tally) {
+    fn step(&mut self, count: usize, tally: &mut Tally, output: &mut impl Write) -> Result<()> {
+        let outcome = if self.pace.is_slow() {
+            self.telling(output, |workload, store| workload.step(store, count, tally))
+        } else {
+            self.workload.step(self.connection.as_mut(), count, tally)
+        };
+        match outcome {
             Ok(()) => Ok(()),
-            Err(e) => self.recover(e, count, tally),
+            Err(e) => self.recover(e, (count, tally), output),
         }
     }
 
+    /// Does something with the store, each answer of which is told of when it is time.
     #[cold]
-    fn recover(&mut self, error: Error, count: usize, tally: &mut Tally) -> Result<()> {
+    fn telling(
+        &mut self,
+        output: &mut impl Write,
+        work: impl FnOnce(&mut dyn Workload, &mut dyn Connection) -> Result<()>,
+    ) -> Result<()> {
+        let told = Told::new(Teller::new(self.progress_ns), output);
+        let mut store = Answering::new(self.connection.as_mut(), &told);
+        let outcome = work(self.workload.as_mut(), &mut store);
+        outcome.and(told.end())
+    }
+
+    #[cold]
+    fn recover(
+        &mut self,
+        error: Error,
+        (count, tally): (usize, &mut Tally),
+        output: &mut impl Write,
+    ) -> Result<()> {
         // A server that answers with an error is there, and has to be told of.
         if !self.connection.is_lost() || self.reconnects >= self.plan.reconnects {
             return Err(error);
@@ -181,7 +210,7 @@ impl Client {
             match self.target.connect(&self.plan.address, &schema) {
                 Ok(fresh) => {
                     self.connection = self.connection.renewed(fresh);
-                    match self.workload.settle(self.connection.as_mut()) {
+                    match self.telling(output, |workload, store| workload.settle(store)) {
                         Ok(()) => {
                             self.count_cut(count, tally);
                             return Ok(());
@@ -220,9 +249,10 @@ impl Client {
         Waits::default().until(turn.at_ns);
         let reconnects = self.reconnects;
         let (began_ns, began_cpu_ns) = (monotonic_ns(), thread_ns());
+        let overlaps = self.overlaps(turn);
         let waits = match turn.rate {
             Some(rate) => self.open(turn, rate, &mut meter, output)?,
-            None if self.overlaps(turn) => self.overlapped(turn, &mut meter, output)?,
+            None if overlaps => self.overlapped(turn, &mut meter, output)?,
             None => self.closed(turn, &mut meter, output)?,
         };
         let (ended_ns, cpu_ns) = (monotonic_ns(), thread_ns() - began_cpu_ns);
@@ -236,6 +266,7 @@ impl Client {
             bytes_in: meter.bytes_in,
             unsuccessful: meter.unsuccessful,
             reconnects: self.reconnects - reconnects,
+            steps: Some(if overlaps { window::steps_of(turn.depth) } else { 1 }),
             classes: Vec::new(),
             slices: Vec::new(),
         };
@@ -255,9 +286,11 @@ impl Client {
         while done < turn.ops {
             let count = depth.min(turn.ops - done);
             let mut tally = Tally::default();
-            self.step(usize::try_from(count).unwrap_or(1), &mut tally)?;
+            self.step(usize::try_from(count).unwrap_or(1), &mut tally, output)?;
             let now_ns = watch.now_ns();
-            meter.step(&tally, now_ns.saturating_sub(begin_ns), now_ns);
+            let took_ns = now_ns.saturating_sub(begin_ns);
+            self.pace.took(took_ns);
+            meter.step(&tally, took_ns, now_ns);
             done += count;
             teller.add(count);
             begin_ns = now_ns;
@@ -291,10 +324,12 @@ impl Client {
         while done < turn.ops {
             waits.until(schedule.next_ns());
             let room = usize::try_from(turn.ops - done).unwrap_or(turn.depth).min(turn.depth);
-            schedule.take_due(monotonic_ns(), room, &mut due);
+            let begin_ns = monotonic_ns();
+            schedule.take_due(begin_ns, room, &mut due);
             let mut tally = Tally::default();
-            self.step(due.len(), &mut tally)?;
+            self.step(due.len(), &mut tally, output)?;
             let now_ns = monotonic_ns();
+            self.pace.took(now_ns.saturating_sub(begin_ns));
             meter.due_step(&tally, &due, now_ns);
             done += due.len() as u64;
             teller.add(due.len() as u64);

@@ -122,6 +122,8 @@ const PROMISES: &[(&str, About, Check)] = &[
     ("requests that are sent ahead are as one by one", About::All, together::ahead),
     ("more requests than fit in one message", About::All, together::many),
     ("tagged requests together", About::UniqueTag, together::tagged),
+    ("finds together are as one by one", About::UniqueTag, together::finds),
+    ("finds travel with changes", About::UniqueTag, together::finds_and_changes),
     ("processes and memory are told", About::All, life::told),
     ("a second database is another one", About::All, life::second),
     ("a server that is dead is an error and no wait", About::Servers, life::dead),

@@ -3,6 +3,7 @@
 use crate::result::{Round, Run, Slice, TargetResult, Verdict};
 use crate::spread::Spread;
 use nearstate_bench::stat::Latencies;
+use nearstate_bench::table::{count_text, counted};
 
 /// Percentiles of every table, with their names.
 pub const PERCENTILES: [(&str, f64); 5] =
@@ -162,7 +163,9 @@ impl<'r> Figures<'r> {
         let mut out = Vec::new();
         if let Some(verdict) = target.verdict.as_ref().filter(|v| v.wrong > 0) {
             let (wrong, records) = (verdict.wrong, verdict.records);
-            out.push(format!("{wrong} of {records} records are not what they must be"));
+            let of = format!("{} of {}", count_text(wrong), counted(records, "record"));
+            let are = if wrong == 1 { "is not what it" } else { "are not what they" };
+            out.push(format!("{of} {are} must be"));
         }
         let failed = target.checks.iter().filter(|check| !check.holds());
         out.extend(failed.map(|check| format!("the generator was off: {}", check.name)));

@@ -50,7 +50,8 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=512))]
     pub clients: u64,
 
-    /// Operations that a client lets travel together
+    /// Operations that a client lets travel together; over sockets in steps that overlap, where
+    /// the workload and the target can: the report says for which
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     pub depth: u64,
 

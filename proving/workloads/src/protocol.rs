@@ -113,6 +113,10 @@ pub struct Ran {
     pub unsuccessful: u64,
     /// Connections lost and found again.
     pub reconnects: u64,
+    /// Steps that were on the way at once; 1: one after the other. A client in another language may
+    /// not tell.
+    #[serde(default)]
+    pub steps: Option<usize>,
     /// Latencies of each class.
     pub classes: Vec<ClassResult>,
     /// The turn in slices.

@@ -8,6 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The form of a saved run. A file of another form is refused.
 pub const FORMAT: u32 = 1;
 
+/// Operations travelling together below which no program that left [`Round::steps`] out of its
+/// files let steps overlap. Above it, those of before they did so at all and the first that did
+/// cannot be told from each other.
+const TOOK_TURNS_BELOW: usize = 4;
+
+/// The variant whose UEs were found by a message each in older files, whatever travelled together.
+const FOUND_APART: &str = "tagged";
+
 /// The class of operations that were on their way when a connection was lost and found again. They
 /// are none of the workload's: which of them were done is known, but their time is the reconnect's.
 pub const CUT: &str = "cut by a reconnect";
@@ -163,6 +171,10 @@ pub struct Round {
     pub bytes_in: u64,
     /// Operations that did not do what they set out to do, as the workload allows.
     pub unsuccessful: u64,
+    /// Steps that each client had on the way at once; 1: one after the other. Missing in older
+    /// files, see [`Run::steps_of`].
+    #[serde(default)]
+    pub steps: Option<usize>,
     /// Latencies of each class.
     pub classes: Vec<ClassResult>,
     /// The turn in slices of time.
@@ -306,6 +318,22 @@ pub struct Foreign {
     pub what: String,
     /// The figure, with its unit.
     pub figure: String,
+}
+
+impl Run {
+    /// Steps that each client of a target had on the way at once, as far as it is known: 1 where
+    /// one followed the other. A step is what travels together; in an older file that can only be
+    /// told where no version has ever let steps overlap, nor asked for UEs one by one within a
+    /// step.
+    pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
+        let Drive { depth, rate, think_us, .. } = self.drive;
+        let found_apart = depth > 1 && self.workload.parameters.variant == FOUND_APART;
+        let took_turns = depth < TOOK_TURNS_BELOW || rate.is_some() || think_us > 0;
+        let took_turns = took_turns && !found_apart;
+        let first = target.rounds.first()?.steps;
+        let are_alike = target.rounds.iter().all(|round| round.steps == first);
+        first.filter(|_| are_alike).or((took_turns && first.is_none()).then_some(1))
+    }
 }
 
 impl Round {

@@ -14,6 +14,7 @@ use nearstate_bench::access::display::Display;
 use nearstate_bench::machine::Machine;
 use nearstate_bench::place::Places;
 use nearstate_bench::protocol::monotonic_ns;
+use nearstate_bench::table::counted;
 use nearstate_model::{Error, Result};
 use stand::Stand;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -163,7 +164,8 @@ impl Desk<'_> {
         }
         let clients = self.options.clients;
         if clients > machine.cores as u64 {
-            out.push(format!("{clients} clients share {} processors", machine.cores));
+            let cores = counted(machine.cores as u64, "processor");
+            out.push(format!("{clients} clients share {cores}"));
         }
         if !machine.governor.starts_with("performance") {
             out.push(format!(
@@ -264,9 +266,10 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
     if records < options.clients * options.depth {
         return Err(Error::BadArgument {
             detail: format!(
-                "{} clients with {} operations each on the way need that many records of their \
-                 own: give more --records than {records}",
-                options.clients, options.depth
+                "{} with {} on the way for each need that many records of their own: give more \
+                 --records than {records}",
+                counted(options.clients, "client"),
+                counted(options.depth, "operation")
             ),
         });
     }

@@ -136,6 +136,7 @@ fn round(number: u64, wall_ns: u64, ns: u64) -> Round {
         bytes_out: 200 * OPS,
         bytes_in: 900 * OPS,
         unsuccessful: 0,
+        steps: Some(1),
         classes: vec![class("service-request", 1, 18), class("attach", 3, 2)],
         slices: (0..10).map(|i| slice(i, wall_ns, ns)).collect(),
     }

@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(names(folder.path()), ["run.json"]);
     }
 
-    /// What was saved before a run knew its layout, what was killed, what was planted, and what was
-    /// done after loading.
+    /// What was saved before a run knew its layout, what was killed, what was planted, what was
+    /// done after loading, and how steps travelled.
     #[test]
     fn an_older_run_is_loaded_and_shown() {
         let mut value = serde_json::to_value(run()).unwrap();
@@ -298,6 +298,9 @@ mod tests {
         }
         for target in value["targets"].as_array_mut().unwrap() {
             assert!(target.as_object_mut().unwrap().remove("settled").is_some());
+            for round in target["rounds"].as_array_mut().unwrap() {
+                assert!(round.as_object_mut().unwrap().remove("steps").is_some());
+            }
         }
         let old = parse(value.to_string().as_bytes()).unwrap();
         assert!(crate::report::text(&old).contains("Operations per second"));
@@ -305,6 +308,9 @@ mod tests {
         let new = run();
         let comparison = crate::compare::compare(&old, &new);
         assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
+        // One operation at a time: no version has ever let those overlap.
+        assert!(!comparison.notes.iter().any(|note| note.contains("steps")));
+        assert!(crate::compare::text(&comparison).contains("27 the same"));
     }
 
     #[test]

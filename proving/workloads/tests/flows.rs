@@ -500,9 +500,7 @@ impl Connection for Broken<'_> {
     ) -> Result<()> {
         let mut bad = Bad { inner: self.inner, plan: &mut self.plan };
         for (number, request) in requests.iter().enumerate() {
-            let is_done = one_by_one(&mut bad, request, &mut |part, bytes| {
-                hear(number, Reply::Part(part, bytes));
-            })?;
+            let is_done = one_by_one(&mut bad, request, &mut |reply| hear(number, reply))?;
             hear(number, Reply::Done(is_done));
         }
         Ok(())

@@ -1,17 +1,51 @@
-//! Word of progress while records are loaded or verified, however long the target takes.
+//! Word of progress, however long the target takes: while records are loaded or verified, and
+//! within a step that takes long.
 //!
 //! Workloads count what they have done in batches, and a slow target may need minutes for one: a
 //! store that searches a whole table for each tag, say. Whoever waits for this client must not take
 //! that for a target that is stuck. So each answer of the store is an occasion to tell.
+//!
+//! That reads the clock for each answer, which is much of what an operation of a region takes. So
+//! while operations are measured it is done only where it is small beside them: after a step that
+//! took [`SLOW_STEP_NS`], and until one has told how long they take.
 
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag,
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
 };
 use crate::protocol::{Said, say};
 use nearstate_bench::protocol::monotonic_ns;
 use nearstate_model::Result;
 use std::cell::RefCell;
 use std::io::Write;
+
+/// Steps that last so long are told of at each answer. The next one would have to last six thousand
+/// times as long to be silent for the minute that ends a target's part; and what a telling costs is
+/// less than a thousandth of it, with as many answers as a step of 256 operations has.
+pub(super) const SLOW_STEP_NS: u64 = 10_000_000;
+
+/// Whether the next step is told of at each answer.
+pub(super) struct Pace {
+    slow_ns: u64,
+    is_slow: bool,
+}
+
+impl Pace {
+    /// Nothing is known yet: as if it were slow.
+    pub(super) const fn new(slow_ns: u64) -> Self {
+        Self { slow_ns, is_slow: true }
+    }
+
+    /// A step took so long.
+    #[inline]
+    pub(super) const fn took(&mut self, ns: u64) {
+        self.is_slow = ns >= self.slow_ns;
+    }
+
+    #[inline]
+    pub(super) const fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+}
 
 /// Tells of progress now and then.
 pub(super) struct Teller {
@@ -119,6 +153,17 @@ impl<A: Access + ?Sized> Access for Answering<'_, '_, A> {
         self.answered(answer)
     }
 
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let answer = self.inner.update(table, key, wanted, work);
+        self.answered(answer)
+    }
+
     fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
         let answer = self.inner.delete(table, key, tags);
         self.answered(answer)
@@ -174,6 +219,29 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
     ) -> Result<()> {
         let told = self.told;
         let answer = self.inner.pipeline(requests, &mut |number, reply| {
+            if matches!(reply, Reply::Done(_)) {
+                told.more(0);
+            }
+            hear(number, reply);
+        });
+        self.answered(answer)
+    }
+
+    fn sends_ahead(&self) -> bool {
+        self.inner.sends_ahead()
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        self.inner.send_ahead(requests)
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let told = self.told;
+        let answer = self.inner.hear_ahead(requests, &mut |number, reply| {
             if matches!(reply, Reply::Done(_)) {
                 told.more(0);
             }

@@ -29,6 +29,7 @@ struct Frail {
 #[derive(Debug)]
 enum Kept {
     Part(usize, Vec<u8>),
+    Key(Vec<u8>),
     Done(bool),
 }
 
@@ -141,9 +142,7 @@ impl Connection for FrailConnection {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         for (number, request) in requests.iter().enumerate() {
-            let done = one_by_one(self, request, &mut |part, bytes| {
-                hear(number, Reply::Part(part, bytes));
-            })?;
+            let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
             hear(number, Reply::Done(done));
         }
         Ok(())
@@ -159,6 +158,7 @@ impl Connection for FrailConnection {
         self.pipeline(requests, &mut |number, reply| {
             answers.push(match reply {
                 Reply::Part(part, bytes) => (number, Kept::Part(part, bytes.to_vec())),
+                Reply::Key(key) => (number, Kept::Key(key.to_vec())),
                 Reply::Done(done) => (number, Kept::Done(done)),
             });
         })?;
@@ -177,6 +177,7 @@ impl Connection for FrailConnection {
                 *number,
                 match reply {
                     Kept::Part(part, bytes) => Reply::Part(*part, bytes),
+                    Kept::Key(key) => Reply::Key(key),
                     Kept::Done(done) => Reply::Done(*done),
                 },
             );
@@ -194,7 +195,12 @@ struct Stage {
 
 impl Stage {
     fn new(workload: &str, records: u64) -> Self {
-        let mut stage = Self::unloaded(workload, None, records);
+        Self::of(workload, None, records)
+    }
+
+    /// The same in a variant.
+    fn of(workload: &str, variant: Option<&str>, records: u64) -> Self {
+        let mut stage = Self::unloaded(workload, variant, records);
         stage.client.load(&mut Vec::new()).unwrap();
         stage
     }
@@ -237,6 +243,7 @@ impl Stage {
             clock: Clock::new(),
             reconnects: 0,
             progress_ns: PROGRESS_NS,
+            pace: Pace::new(SLOW_STEP_NS),
         };
         Self { _folder: folder, client, frail }
     }
@@ -287,27 +294,31 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
 /// that its model does not know.
 #[test]
 fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
-    for (ops, depth) in [(4_000, 4), (4_001, 10), (4_003, 32), (3, 64)] {
-        let mut stage = Stage::new("ue-signalling", 70);
+    let drives = [(4_000, 4), (4_001, 10), (4_003, 32), (3, 64)];
+    let variants = ["full", "delta", "blind-delta", "tagged"];
+    for (variant, (ops, depth)) in variants.iter().flat_map(|one| drives.map(|drive| (one, drive)))
+    {
+        let mut stage = Stage::of("ue-signalling", Some(variant), 70);
         stage.frail.leaves.set(true);
         assert!(stage.client.overlaps(&turn(ops, depth)));
         let ran = stage.run(&turn(ops, depth)).unwrap();
-        assert_eq!(ran.ops, ops, "{depth}");
+        assert_eq!((ran.ops, ran.steps), (ops, Some(4)), "{depth}");
         assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), ops, "{depth}");
         let connection = stage.client.connection.as_mut();
         let verdict = stage.client.workload.verify(connection, &mut |_| {}).unwrap();
-        assert_eq!((verdict.records, verdict.wrong), (70, 0), "{depth}: {verdict:?}");
+        assert_eq!((verdict.records, verdict.wrong), (70, 0), "{variant}, {depth}: {verdict:?}");
     }
 }
 
 #[test]
 fn all_that_was_on_the_way_is_cut_with_its_connection() {
-    for left in [40, 41, 45, 50, 57] {
-        let mut stage = Stage::new("ue-signalling", 200);
+    let lefts = [40, 41, 45, 50, 57];
+    for (variant, left) in lefts.iter().flat_map(|left| [("full", left), ("tagged", left)]) {
+        let mut stage = Stage::of("ue-signalling", Some(variant), 200);
         stage.frail.leaves.set(true);
-        stage.frail.left.set(left);
+        stage.frail.left.set(*left);
         let ran = stage.run(&turn(400, 16)).unwrap();
-        assert_eq!((ran.ops, ran.reconnects), (400, 1));
+        assert_eq!((ran.ops, ran.reconnects), (400, 1), "{variant}");
         let cut: u64 = ran.classes.iter().filter(|class| class.name == CUT).map(operations).sum();
         assert_eq!(cut, 16);
         assert_eq!(ran.classes.iter().map(operations).sum::<u64>(), 400);
@@ -325,6 +336,10 @@ fn steps_overlap_only_where_that_changes_no_figure_s_meaning() {
     assert!(stage.client.overlaps(&turn(10, 8)));
     assert!(!stage.client.overlaps(&turn(10, 3)), "too few for so many steps");
     assert!(!stage.client.overlaps(&Turn { think_us: 5, ..turn(10, 8) }), "pauses between steps");
+    let open = Turn { rate: Some(1e5), ..turn(10, 8) };
+    assert!(!stage.client.overlaps(&open), "intended starts");
+    assert_eq!(stage.run(&open).unwrap().steps, Some(1));
+    assert_eq!(stage.run(&turn(10, 8)).unwrap().steps, Some(4));
 }
 
 #[test]
@@ -352,8 +367,9 @@ fn a_planted_fault_is_still_there_after_a_reconnect() {
 
 #[test]
 fn a_planted_fault_is_noticed_where_steps_overlap() {
-    for fault in [Fault::LostUpdate, Fault::WrongAnswer] {
-        let mut stage = Stage::new("ue-signalling", 200);
+    let faults = [Fault::LostUpdate, Fault::WrongAnswer];
+    for (variant, fault) in faults.iter().flat_map(|fault| [("full", *fault), ("tagged", *fault)]) {
+        let mut stage = Stage::of("ue-signalling", Some(variant), 200);
         stage.frail.leaves.set(true);
         stage.client.plan.fault = Some(fault);
         let e = stage.run(&turn(4_000, 16)).unwrap_err().to_string();
@@ -381,6 +397,44 @@ fn a_slow_target_is_told_of_at_each_of_its_answers() {
             assert!(records > 0 && answers >= records, "{workload}, {what}: {answers} words");
         }
     }
+}
+
+/// A step of many operations on such a target may take minutes too, whether steps overlap or not.
+#[test]
+fn a_slow_target_is_told_of_within_a_step() {
+    const OPS: u64 = 640;
+    for (variant, leaves) in [("tagged", false), ("tagged", true), ("full", false), ("full", true)]
+    {
+        let told = |slow_ns: u64| {
+            let mut stage = Stage::of("ue-signalling", Some(variant), 150);
+            stage.frail.leaves.set(leaves);
+            stage.client.progress_ns = 0;
+            stage.client.pace = Pace::new(slow_ns);
+            let (mut warming, mut running) = (Vec::new(), Vec::new());
+            stage.client.warm_up(OPS, 64, &mut warming).unwrap();
+            stage.client.run(&turn(OPS, 64), &mut running).unwrap();
+            [warming, running].map(|output| {
+                let silent = progress(&output).into_iter().filter(|more| *more == 0);
+                silent.count() as u64
+            })
+        };
+        // As if each step were slow: a context is read or found, and most are written.
+        let [warming, running] = told(0);
+        assert!(warming > OPS && running > OPS, "{variant}, {leaves}: {warming}, {running}");
+        // Steps that are not cost the clock no more than one look each.
+        let [warming, running] = told(u64::MAX);
+        assert!(warming + running < OPS, "{variant}, {leaves}: {warming}, {running}");
+    }
+}
+
+#[test]
+fn each_answer_is_told_of_after_a_slow_step_and_before_the_first() {
+    let mut pace = Pace::new(SLOW_STEP_NS);
+    assert!(pace.is_slow(), "nothing is known");
+    pace.took(SLOW_STEP_NS - 1);
+    assert!(!pace.is_slow());
+    pace.took(SLOW_STEP_NS);
+    assert!(pace.is_slow());
 }
 
 type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;

@@ -5,10 +5,11 @@
 //! rate is then what both take together, and what it costs to wake them twice for each step.
 
 use super::{Client, Teller, Watch};
+use crate::access::Connection;
 use crate::meter::Meter;
 use crate::protocol::Turn;
 use crate::wait::Waits;
-use crate::workloads::Tally;
+use crate::workloads::{Tally, Workload};
 use nearstate_model::Result;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -35,11 +36,21 @@ struct Window {
     count: usize,
 }
 
+/// Operations of a step.
+fn share_of(depth: usize) -> usize {
+    depth.div_ceil(STEPS).clamp(1, OF_STEP_MAX)
+}
+
+/// Steps on the way at once, where they overlap.
+pub(super) fn steps_of(depth: usize) -> usize {
+    depth.div_ceil(share_of(depth))
+}
+
 impl Window {
     /// How many operations may begin now, of so many that are left.
     fn room(&self, depth: usize, left: u64) -> usize {
         let left = usize::try_from(left).unwrap_or(depth);
-        let share = depth.div_ceil(STEPS).min(OF_STEP_MAX);
+        let share = share_of(depth);
         share.min(depth - self.count.min(depth)).min(left)
     }
 
@@ -60,6 +71,7 @@ impl Client {
     /// Whether the operations of a turn are to overlap, and can.
     pub(super) fn overlaps(&mut self, turn: &Turn) -> bool {
         turn.depth >= STEPS
+            && turn.rate.is_none()
             && turn.think_us == 0
             && self.connection.sends_ahead()
             && self.workload.overlapped().is_some()
@@ -81,18 +93,34 @@ impl Client {
         while done < turn.ops {
             let mut tally = Tally::default();
             let count_before = window.count;
-            let outcome = self.turn_window(turn, (&mut window, now_ns), begun, &mut tally);
+            let place = (&mut window, now_ns);
+            let outcome = if self.pace.is_slow() {
+                self.telling(output, |workload, store| {
+                    turn_window((workload, store), turn, place, begun, &mut tally)
+                })
+            } else {
+                let Self { workload, connection, .. } = self;
+                turn_window(
+                    (workload.as_mut(), connection.as_mut()),
+                    turn,
+                    place,
+                    begun,
+                    &mut tally,
+                )
+            };
             begun += (window.count - count_before) as u64;
             if let Err(e) = outcome {
                 // All that was on the way is settled, and counts as cut.
                 let began_ns = window.steps.front().map_or(now_ns, |step| step.began_ns);
-                self.recover(e, window.count, &mut tally)?;
+                self.recover(e, (window.count, &mut tally), output)?;
                 let count = std::mem::take(&mut window).count;
                 window.push(count, began_ns);
             }
             now_ns = watch.now_ns();
             let Some(step) = window.pop() else { break };
-            meter.step(&tally, now_ns.saturating_sub(step.began_ns), now_ns);
+            let took_ns = now_ns.saturating_sub(step.began_ns);
+            self.pace.took(took_ns);
+            meter.step(&tally, took_ns, now_ns);
             done += step.count as u64;
             teller.add(step.count as u64);
             if teller.is_due(now_ns) {
@@ -101,28 +129,27 @@ impl Client {
         }
         Ok(Waits::default())
     }
+}
 
-    /// Begins what may begin, and ends the oldest step.
-    fn turn_window(
-        &mut self,
-        turn: &Turn,
-        (window, now_ns): (&mut Window, u64),
-        mut begun: u64,
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let Some(workload) = self.workload.overlapped() else { return Ok(()) };
-        let store = self.connection.as_mut();
-        loop {
-            let room = window.room(turn.depth, turn.ops - begun);
-            if room == 0 {
-                break;
-            }
-            window.push(room, now_ns);
-            begun += room as u64;
-            workload.begin_step(store, room)?;
+/// Begins what may begin, and ends the oldest step.
+fn turn_window(
+    (workload, store): (&mut dyn Workload, &mut dyn Connection),
+    turn: &Turn,
+    (window, now_ns): (&mut Window, u64),
+    mut begun: u64,
+    tally: &mut Tally,
+) -> Result<()> {
+    let Some(workload) = workload.overlapped() else { return Ok(()) };
+    loop {
+        let room = window.room(turn.depth, turn.ops - begun);
+        if room == 0 {
+            break;
         }
-        workload.end_step(store, tally)
+        window.push(room, now_ns);
+        begun += room as u64;
+        workload.begin_step(store, room)?;
     }
+    workload.end_step(store, tally)
 }
 
 #[cfg(test)]
@@ -149,6 +176,9 @@ mod tests {
         assert_eq!(steps(10, 1000), [3, 3, 3, 1]);
         assert_eq!(steps(4, 1000), [1; 4]);
         assert_eq!(steps(64, 20), [16, 4]);
+        for depth in STEPS..=256 {
+            assert_eq!(steps(depth, 1000).len(), steps_of(depth), "{depth}");
+        }
         assert!(steps(64, 0).is_empty());
     }
 

@@ -1,6 +1,6 @@
 //! Requests that travel together.
 
-use super::{BLOCKS, Held, PLAIN, Stand, TAGGED, change, entry, found, must, read};
+use super::{BLOCKS, Held, NUMBERED, PLAIN, Stand, TAGGED, change, entry, found, must, read};
 use crate::access::{Change, Connection, Entry, Parts, Reply, Request, Table, Tag};
 use nearstate_model::{Error, Result};
 
@@ -8,12 +8,14 @@ use nearstate_model::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kept {
     Part(usize, Vec<u8>),
+    Key(Vec<u8>),
     Done(bool),
 }
 
 fn kept(reply: Reply<'_>) -> Kept {
     match reply {
         Reply::Part(part, bytes) => Kept::Part(part, bytes.to_vec()),
+        Reply::Key(key) => Kept::Key(key.to_vec()),
         Reply::Done(done) => Kept::Done(done),
     }
 }
@@ -35,6 +37,14 @@ fn one_by_one(one: &mut dyn Connection, requests: &[Request<'_>]) -> Result<Vec<
             Request::Put { table, entry } => one.put(*table, entry).map(|()| true)?,
             Request::Change { table, change } => one.change(*table, change)?,
             Request::Delete { table, key, tags } => one.delete(*table, key, tags)?,
+            Request::Find { table, tag, wanted } => {
+                let mut key = b"left over".to_vec();
+                let is_there = one.find(*table, *tag, *wanted, &mut key, &mut hear)?;
+                if is_there {
+                    all.push((number, Kept::Key(key)));
+                }
+                is_there
+            }
         };
         all.push((number, Kept::Done(done)));
     }
@@ -122,6 +132,106 @@ fn are_the_same(stand: &Stand<'_>, firsts: [u8; 2], ask: Asking) -> Held {
         }
     }
     must(ask(one.as_mut(), &[])?.is_empty(), || "answers to nothing".to_owned())
+}
+
+/// Records that are found, and each how.
+const FOUND: u8 = 40;
+
+/// Asked for by each of the unique tags and in every width, among reads of other records; every
+/// fifth is not there.
+pub(super) fn finds(stand: &Stand<'_>) -> Held {
+    for (of, ask) in [(b'1', together as Asking), (b'2', sent_ahead)] {
+        let mut one = stand.connect()?;
+        let keys: Vec<[u8; 3]> = (0..FOUND).map(|at| [b'e', of, at]).collect();
+        let aliases: Vec<[u8; 4]> = keys.iter().map(|[a, b, c]| [b'\r', *a, *b, *c]).collect();
+        let parts: [(usize, &[u8]); 2] = [(0, b"one\r\n"), (1, b"")];
+        let is_there = |at: usize| at % 5 != 4;
+        for (at, (key, alias)) in keys.iter().zip(&aliases).enumerate() {
+            let tags: [Tag<'_>; 2] = [(0, key), (1, alias)];
+            let number = [(0, alias.as_slice())];
+            if is_there(at) {
+                one.put(TAGGED, &Entry { key, parts: &parts, tags: &tags, tags_before: &[] })?;
+                let parts = parts.get(..1).unwrap_or_default();
+                one.put(NUMBERED, &Entry { key, parts, tags: &number, tags_before: &[] })?;
+            }
+        }
+        let mut requests = Vec::new();
+        for (at, (key, alias)) in keys.iter().zip(&aliases).enumerate() {
+            let (table, tag): (_, Tag<'_>) = match at % 3 {
+                0 => (TAGGED, (0, key)),
+                1 => (TAGGED, (1, alias)),
+                _ => (NUMBERED, (0, alias)),
+            };
+            let wanted = [Parts::ALL, Parts::one(0), Parts(0)].get(at % 4).copied();
+            let wanted = wanted.unwrap_or(Parts::ALL);
+            requests.push(Request::Find { table, tag, wanted });
+            requests.push(Request::Read { table: PLAIN, key, wanted: Parts::ALL });
+        }
+        let (answers, wanted) = (ask(one.as_mut(), &requests)?, one_by_one(&mut *one, &requests)?);
+        if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
+            let (is, should) = (answers.get(at), wanted.get(at));
+            return must(false, || format!("{is:?}, one by one {should:?}"));
+        }
+        must(answers.len() == wanted.len(), || format!("{} answers", answers.len()))?;
+        for (at, key) in keys.iter().enumerate() {
+            let own: Vec<&Kept> =
+                answers.iter().filter(|(number, _)| *number == 2 * at).map(|(_, k)| k).collect();
+            let is_right = match own.as_slice() {
+                [.., Kept::Key(found), Kept::Done(true)] => is_there(at) && found == key,
+                [Kept::Done(false)] => !is_there(at),
+                _ => false,
+            };
+            must(is_right, || format!("the find of number {at}: {own:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Who is found while others get another tag is found by the tag of before, and afterwards by the
+/// new one: writes and finds of different records travel together.
+pub(super) fn finds_and_changes(stand: &Stand<'_>) -> Held {
+    for (of, ask) in [(b'3', together as Asking), (b'4', sent_ahead)] {
+        let mut one = stand.connect()?;
+        let key_of = |kind: u8| move |at: u8| [kind, of, at];
+        let [keys, olds, news] =
+            [b'e', b'o', b'n'].map(|kind| (0..FOUND).map(key_of(kind)).collect::<Vec<[u8; 3]>>());
+        let tag = |value| -> [Tag<'_>; 1] { [(1, value)] };
+        let befores: Vec<_> = olds.iter().map(|value| tag(value.as_slice())).collect();
+        let afters: Vec<_> = news.iter().map(|value| tag(value.as_slice())).collect();
+        let parts: [(usize, &[u8]); 2] = [(0, b"1"), (1, b"2")];
+        for (key, tags) in keys.iter().zip(&befores) {
+            one.put(TAGGED, &Entry { key, parts: &parts, tags, tags_before: &[] })?;
+        }
+        // The first half changes and the second is found, then the other way round.
+        for turn in [0, 1] {
+            let mut requests = Vec::new();
+            for (at, (key, (before, after))) in
+                keys.iter().zip(befores.iter().zip(&afters)).enumerate()
+            {
+                let is_first = at < keys.len() / 2;
+                let tags = if turn == 0 || !is_first { before } else { after };
+                let found = tags.first().copied().unwrap_or_default();
+                requests.push(if is_first == (turn == 0) {
+                    let tags = Some((before.as_slice(), after.as_slice()));
+                    Request::Change { table: TAGGED, change: Change { key, parts: &[], tags } }
+                } else {
+                    Request::Find { table: TAGGED, tag: found, wanted: Parts(0) }
+                });
+            }
+            let answers = ask(one.as_mut(), &requests)?;
+            for (at, (key, request)) in keys.iter().zip(&requests).enumerate() {
+                let is_find = matches!(request, Request::Find { .. });
+                let own = |kept: Kept| answers.contains(&(at, kept));
+                let is_right = own(Kept::Done(true)) && is_find == own(Kept::Key(key.to_vec()));
+                must(is_right, || format!("turn {turn}, number {at} among {answers:?}"))?;
+            }
+        }
+        for (old, new) in olds.iter().zip(&news) {
+            must(found(&mut one, TAGGED, (1, old))?.is_none(), || format!("{old:?}"))?;
+            must(found(&mut one, TAGGED, (1, new))?.is_some(), || format!("{new:?}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Requests that are more than a message has.

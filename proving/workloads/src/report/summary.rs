@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 pub fn summary(run: &Run) -> Value {
     let all = figures::of(run);
     let first = reference(&all).map(|first| first.rates.median());
-    let targets = all.iter().map(|figures| target(figures, first));
+    let targets = all.iter().map(|figures| target(run, figures, first));
     json!({
         "command": run.command,
         "began_s": run.began_s,
@@ -27,7 +27,7 @@ pub fn summary(run: &Run) -> Value {
     })
 }
 
-fn target(figures: &Figures<'_>, first: Option<f64>) -> Value {
+fn target(run: &Run, figures: &Figures<'_>, first: Option<f64>) -> Value {
     let target = figures.target;
     let cost = figures.cost.map(|cost| {
         json!({
@@ -43,6 +43,7 @@ fn target(figures: &Figures<'_>, first: Option<f64>) -> Value {
         "version": target.version,
         "settled": target.settled,
         "ways": target.ways,
+        "steps_on_the_way": run.steps_of(target),
         "declined": target.declined,
         "invalid": figures.troubles(),
         "counts": figures.counts(),

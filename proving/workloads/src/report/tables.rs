@@ -292,7 +292,10 @@ pub(super) fn checks(all: &[Figures<'_>]) -> Table {
             table.row(check_cells(std::mem::take(&mut name), check));
         }
         if !name.is_empty() {
-            let figure = format!("all {} like these", target.checks.len());
+            let figure = match target.checks.len() {
+                1 => "like this one".to_owned(),
+                checks => format!("all {checks} like these"),
+            };
             let mut cells = vec![name.to_owned(), figure];
             cells.extend([const { String::new() }; 4]);
             cells.push("ok".to_owned());

@@ -221,7 +221,10 @@ mod tests {
         run.invalid.clear();
         run.targets[2].invalid.clear();
         let text = text(&run);
-        assert!(text.contains("!!! geode: 3 of 10000 records are not what they must be"), "{text}");
+        assert!(
+            text.contains("!!! geode: 3 of 10,000 records are not what they must be"),
+            "{text}"
+        );
         assert!(text.contains("geode (INVALID)"));
     }
 
@@ -248,7 +251,7 @@ mod tests {
         let text = text(&run);
         let redis = row(&text, "What the generator drew", "redis");
         assert!(redis.contains("share of attaches") && redis.contains("OFF"), "{redis}");
-        assert!(row(&text, "What the generator drew", "null").contains("all 1 like these"));
+        assert!(row(&text, "What the generator drew", "null").contains("like this one"));
         assert!(text.contains("redis (INVALID)"));
         assert!(text.contains("!!! redis: the generator was off: share of attaches"));
     }
@@ -323,10 +326,10 @@ mod tests {
         let latencies = vec![(2_000_000_000, 3)];
         run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
         let line =
-            "redis: operations on their way when a connection was lost, 3 in all, are a class";
+            "redis: what was on its way when a connection was lost, 3 operations in all, is a";
         let told = text(&run);
         let words = flat(&told);
-        assert!(words.contains(line) && words.contains("none of them is in a rate"), "{told}");
+        assert!(words.contains(line) && words.contains("nothing of it is in a rate"), "{told}");
         let trust = row(&told, "Whether the figures", "redis");
         assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));

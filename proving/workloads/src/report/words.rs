@@ -7,7 +7,7 @@ use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
 use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
-use nearstate_bench::table::{count_text, latency_text, rate_text};
+use nearstate_bench::table::{count_text, counted, latency_text, rate_text};
 use std::fmt::Write as _;
 
 /// What the end of the run was, if it was not the planned one.
@@ -31,27 +31,24 @@ pub(super) fn heading(run: &Run) -> String {
         Spread::Uniform => "uniform",
         Spread::Zipfian => "zipfian",
     };
-    let records = count_text(parameters.records);
-    format!("{title} ({name}); {records} records, {spread}, seed {}", parameters.seed)
+    let records = counted(parameters.records, "record");
+    format!("{title} ({name}); {records}, {spread}, seed {}", parameters.seed)
 }
 
 /// How it was driven, in a line.
 pub(super) fn drive(run: &Run) -> String {
     let drive = &run.drive;
     let count = |count: usize| count_text(count as u64);
-    let plural = |many: usize| if many == 1 { "" } else { "s" };
     let together = match drive.depth {
         0 | 1 => "one operation at a time".to_owned(),
         depth => format!("{} operations travelling together", count(depth)),
     };
     let mut out = format!(
-        "{} client process{}, {together}; {} round{} of {} operations for each client, after {} to \
-         warm up",
+        "{} client process{}, {together}; {} of {} for each client, after {} to warm up",
         count(drive.clients),
         if drive.clients == 1 { "" } else { "es" },
-        count(drive.rounds),
-        plural(drive.rounds),
-        count_text(drive.ops),
+        counted(drive.rounds as u64, "round"),
+        counted(drive.ops, "operation"),
         count_text(drive.warm_up)
     );
     // Writing to a string cannot fail.
@@ -64,7 +61,7 @@ pub(super) fn drive(run: &Run) -> String {
         (None, 0) => write!(out, "; closed loop"),
         (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
     };
-    for more in further(drive) {
+    for more in steps(run).into_iter().chain(further(drive)) {
         let _ = write!(out, "; {more}");
     }
     let _ = match &drive.pinning {
@@ -74,6 +71,31 @@ pub(super) fn drive(run: &Run) -> String {
         None => write!(out, "; no process is bound to a processor"),
     };
     out
+}
+
+/// How many steps of each client were on the way at once, with the targets of which that is true.
+fn steps(run: &Run) -> Option<String> {
+    if run.drive.depth < 2 {
+        return None;
+    }
+    let mut groups: Vec<(Option<usize>, Vec<&str>)> = Vec::new();
+    for target in run.targets.iter().filter(|target| !target.rounds.is_empty()) {
+        let steps = run.steps_of(target);
+        match groups.iter_mut().find(|(other, _)| *other == steps) {
+            Some((_, names)) => names.push(&target.name),
+            None => groups.push((steps, vec![&target.name])),
+        }
+    }
+    let each = groups.iter().map(|(steps, names)| {
+        let how = match steps {
+            None => "not told".to_owned(),
+            Some(1) => "one after the other".to_owned(),
+            Some(steps) => format!("{steps} at once, overlapping"),
+        };
+        format!("{how} ({})", names.join(", "))
+    });
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("steps of a client: {}", each.join("; ")))
 }
 
 fn processors(all: &[usize]) -> String {
@@ -180,9 +202,9 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
         out.push(format!(
-            "p99.99 rests on {:.0} of {} operations where there are fewest: read it as an example",
+            "p99.99 rests on {:.0} of {} where there are fewest: read it as an example",
             (as_f64(few) / 1e4).max(1.0),
-            count_text(few)
+            counted(few, "operation")
         ));
     }
     out
@@ -243,12 +265,12 @@ fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
 fn cut(figures: &Figures<'_>) -> Option<String> {
     let class = figures.classes.iter().find(|class| class.name == CUT)?;
     Some(format!(
-        "{}: operations on their way when a connection was lost, {} in all, are a class of their \
-         own ({CUT}), whatever they were, and took until it was back and known which of them had \
-         been done, {} at the most; none of them is in a rate or a cost, whether it was done or \
-         given up",
+        "{}: what was on its way when a connection was lost, {} in all, is a class of its own \
+         ({CUT}), whatever it was, and took until the connection was back and known what had been \
+         done, {} at the most; nothing of it is in a rate or a cost, whether it was done or given \
+         up",
         figures.target.name,
-        count_text(class.latencies.count()),
+        counted(class.latencies.count(), "operation"),
         latency_text(as_f64(class.latencies.max()))
     ))
 }
@@ -266,6 +288,47 @@ pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures;
+    use crate::result::ClassResult;
+
+    /// What somebody sees who runs with as little as there can be.
+    #[test]
+    fn one_operation_is_not_several() {
+        let mut run = crate::sample::run();
+        (run.drive.ops, run.drive.rounds, run.workload.parameters.records) = (1, 1, 1);
+        run.targets.truncate(1);
+        let target = &mut run.targets[0];
+        target.rounds.truncate(1);
+        let class = |name: &str| ClassResult { name: name.to_owned(), latencies: vec![(900, 1)] };
+        target.rounds[0].classes = vec![class(CUT)];
+        let all = figures::of(&run);
+        let text = [heading(&run), drive(&run)].into_iter().chain(cut(&all[0])).collect::<Vec<_>>();
+        let text = text.join("\n");
+        for words in ["; 1 record, ", "1 round of 1 operation for", "lost, 1 operation in all, is"]
+        {
+            assert!(text.contains(words), "{words:?} is not in {text}");
+        }
+        run.targets[0].rounds[0].classes = vec![class("attach")];
+        let all = figures::of(&run);
+        let text = caveats(&run, &all).join("\n");
+        assert!(text.contains("rests on 1 of 1 operation where"), "{text}");
+    }
+
+    #[test]
+    fn how_steps_travelled_is_told_where_operations_travel_together() {
+        let mut run = crate::sample::run();
+        assert!(!drive(&run).contains("steps of a client"), "one operation at a time");
+        run.drive.depth = 16;
+        for round in &mut run.targets[1].rounds {
+            round.steps = Some(4);
+        }
+        for round in &mut run.targets[2].rounds {
+            round.steps = None;
+        }
+        let words = "steps of a client: one after the other (region, null); 4 at once, overlapping \
+                     (redis); not told (geode)";
+        assert!(drive(&run).contains(words), "{}", drive(&run));
+    }
 
     #[test]
     fn seconds_become_the_calendar_s_day_and_no_number_is_a_panic() {

@@ -9,7 +9,7 @@ use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::targets::{Database, Need, Target, Way};
 use crate::workloads::Wishes;
 use nearstate_bench::stat::Latencies;
-use nearstate_bench::table::{count_text, latency_text, rate_text};
+use nearstate_bench::table::{count_text, counted, latency_text, rate_text};
 use nearstate_model::Result;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -126,7 +126,7 @@ impl<'a> Stand<'a> {
             }
             let (records, ns) = stand.result.loaded;
             let rate = rate_text(per_second(records, ns));
-            bar.0.finish_run(&format!("{} records, {rate}/s", count_text(records)));
+            bar.0.finish_run(&format!("{}, {rate}/s", counted(records, "record")));
             Ok(())
         });
     }
@@ -241,17 +241,18 @@ impl<'a> Stand<'a> {
             stand.result.memory_bytes = memory_bytes(running.database.as_mut());
             let (verdict, checks) = running.herd.verify(&mut bar)?;
             bar.0.finish_run(&format!(
-                "{} records, {} wrong",
-                count_text(verdict.records),
+                "{}, {} wrong",
+                counted(verdict.records, "record"),
                 count_text(verdict.wrong)
             ));
             if verdict.wrong > 0 {
                 let examples = verdict.examples.join("; ");
-                let wrong = verdict.wrong;
-                stand.result.invalid.push(format!(
-                    "{wrong} records, or answers about them, are not what was written and \
-                     acknowledged: {examples}"
-                ));
+                let wrong = match verdict.wrong {
+                    1 => "1 record, or an answer about it, is".to_owned(),
+                    wrong => format!("{wrong} records, or answers about them, are"),
+                };
+                let why = format!("{wrong} not what was written and acknowledged: {examples}");
+                stand.result.invalid.push(why);
             }
             for check in checks.iter().filter(|check| !check.holds()) {
                 stand.result.invalid.push(format!(
@@ -344,8 +345,14 @@ impl<L: Listener> Listener for Watcher<'_, L> {
 fn together(ran: Vec<Ran>, server_cpu_ns: u64) -> Round {
     let began_ns = ran.iter().map(|ran| ran.began_ns).min().unwrap_or(0);
     let ended_ns = ran.iter().map(|ran| ran.ended_ns).max().unwrap_or(0);
-    let mut round =
-        Round { wall_ns: ended_ns.saturating_sub(began_ns), server_cpu_ns, ..Round::default() };
+    let mut steps = ran.iter().map(|ran| ran.steps);
+    let first = steps.next().flatten();
+    let mut round = Round {
+        wall_ns: ended_ns.saturating_sub(began_ns),
+        server_cpu_ns,
+        steps: first.filter(|_| steps.all(|one| one == first)),
+        ..Round::default()
+    };
     let mut classes: BTreeMap<String, Latencies> = BTreeMap::new();
     let mut order = Vec::new();
     let mut slices: Vec<Slice> = Vec::new();
@@ -431,6 +438,17 @@ impl Listener for Quiet {
 mod tests {
     use super::*;
     use crate::targets::geode::GeodeTarget;
+
+    #[test]
+    fn a_round_tells_how_steps_travelled_if_all_clients_drove_alike() {
+        let of = |steps: [Option<usize>; 2]| {
+            let ran = steps.map(|steps| Ran { steps, ..Ran::default() });
+            together(ran.to_vec(), 0).steps
+        };
+        assert_eq!(of([Some(4), Some(4)]), Some(4));
+        assert_eq!(of([Some(4), Some(1)]), None);
+        assert_eq!(of([Some(4), None]), None);
+    }
 
     #[test]
     fn what_a_target_can_do_is_told_of_the_layout_it_runs_in() {

@@ -1,7 +1,7 @@
 //! Faults of a store, planted between a client and its target, to see whether they are noticed.
 
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag,
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, one_by_one,
 };
 use crate::protocol::Fault;
 use nearstate_model::Result;
@@ -254,16 +254,7 @@ impl<C: Connection> Connection for Faulty<C> {
             return self.inner.pipeline(requests, hear);
         }
         for (number, request) in requests.iter().enumerate() {
-            let mut tell = |part: usize, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
-            let mut bent = self.bent();
-            let done = match request {
-                Request::Read { table, key, wanted } => {
-                    bent.read(*table, key, *wanted, &mut tell)?
-                }
-                Request::Put { table, entry } => bent.put(*table, entry).map(|()| true)?,
-                Request::Change { table, change } => bent.change(*table, change)?,
-                Request::Delete { table, key, tags } => bent.delete(*table, key, tags)?,
-            };
+            let done = one_by_one(&mut self.bent(), request, &mut |reply| hear(number, reply))?;
             hear(number, Reply::Done(done));
         }
         Ok(())

@@ -219,15 +219,37 @@ impl GeodeConnection {
                 table_and_key(out, *table, key)?;
                 write_tags(out, tags)
             }),
+            Request::Find { table, tag, wanted } => self.frame(FIND, |out| {
+                out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
+                out.push(u8::try_from(tag.0).unwrap_or(u8::MAX));
+                short(out, tag.1)?;
+                out.extend_from_slice(&wanted.0.to_be_bytes());
+                Ok(())
+            }),
         }
     }
 
+    /// What is answered to a request. What is found has its key put in `found`.
     #[inline]
-    fn hear(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+    fn hear(
+        &mut self,
+        request: &Request<'_>,
+        found: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
         let status = match request {
             Request::Read { .. } => {
                 let status = self.status(&[])?;
                 if status == Status::Yes {
+                    self.hear_parts(hear)?;
+                }
+                return Ok(status == Status::Yes);
+            }
+            Request::Find { .. } => {
+                let status = self.status(&[])?;
+                if status == Status::Yes {
+                    found.clear();
+                    found.extend_from_slice(self.bytes()?);
                     self.hear_parts(hear)?;
                 }
                 return Ok(status == Status::Yes);
@@ -262,12 +284,17 @@ impl GeodeConnection {
         (first, some): (usize, &[Request<'_>]),
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
-        let mut refused = None;
+        let (mut refused, mut key) = (None, Vec::new());
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
             let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
-            match self.hear(request, &mut part) {
-                Ok(done) => hear(number, Reply::Done(done)),
+            match self.hear(request, &mut key, &mut part) {
+                Ok(done) => {
+                    if done && matches!(request, Request::Find { .. }) {
+                        hear(number, Reply::Key(&key));
+                    }
+                    hear(number, Reply::Done(done));
+                }
                 // The answers behind it have to be read all the same.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
                 Err(e) => return Err(e),
@@ -280,7 +307,7 @@ impl GeodeConnection {
     fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
         self.ask(request)?;
         self.send()?;
-        self.hear(request, hear)
+        self.hear(request, &mut Vec::new(), hear)
     }
 
     fn order(&mut self, operation: u8) -> Result<Status> {
@@ -356,21 +383,10 @@ impl Access for GeodeConnection {
         key: &mut Vec<u8>,
         hear: &mut Hear<'_>,
     ) -> Result<bool> {
-        self.frame(FIND, |out| {
-            out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
-            out.push(u8::try_from(tag.0).unwrap_or(u8::MAX));
-            short(out, tag.1)?;
-            out.extend_from_slice(&wanted.0.to_be_bytes());
-            Ok(())
-        })?;
+        let request = Request::Find { table, tag, wanted };
+        self.ask(&request)?;
         self.send()?;
-        if self.status(&[])? != Status::Yes {
-            return Ok(false);
-        }
-        key.clear();
-        key.extend_from_slice(self.bytes()?);
-        self.hear_parts(hear)?;
-        Ok(true)
+        self.hear(&request, key, hear)
     }
 
     fn scan(

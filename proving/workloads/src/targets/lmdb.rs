@@ -13,7 +13,7 @@ use super::joined::{hand_over, joined};
 use super::{Abilities, Database as Running, Need, Target, Way};
 use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
-    TableSchema, Tag, Work,
+    TableSchema, Tag, Work, one_by_one,
 };
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
@@ -555,29 +555,29 @@ impl Connection for LmdbConnection {
         requests: &[Request<'_>],
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
-        let is_write = |request: &Request<'_>| !matches!(request, Request::Read { .. });
+        let is_write = |request: &Request<'_>| match request {
+            Request::Read { .. } | Request::Find { .. } => false,
+            Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => true,
+        };
         if requests.iter().any(is_write) {
-            return self.writing(|access| {
-                for (number, request) in requests.iter().enumerate() {
-                    let done = crate::access::one_by_one(access, request, &mut |part, bytes| {
-                        hear(number, Reply::Part(part, bytes));
-                    })?;
-                    hear(number, Reply::Done(done));
-                }
-                Ok(())
-            });
+            return self.writing(|access| in_turn(access, requests, hear));
         }
         self.reading(|txn, tables| {
-            for (number, request) in requests.iter().enumerate() {
-                if let Request::Read { table, key, wanted } = request {
-                    let done =
-                        read_in(txn, tables.at(*table)?, key, *wanted, &mut |part, bytes| {
-                            hear(number, Reply::Part(part, bytes));
-                        })?;
-                    hear(number, Reply::Done(done));
-                }
-            }
-            Ok(())
+            in_turn(&mut Reading { txn, tables, wants_to_write: false }, requests, hear)
         })
     }
+}
+
+/// Requests one after the other, within a transaction.
+#[inline]
+fn in_turn(
+    access: &mut impl Access,
+    requests: &[Request<'_>],
+    hear: &mut dyn FnMut(usize, Reply<'_>),
+) -> Result<()> {
+    for (number, request) in requests.iter().enumerate() {
+        let done = one_by_one(access, request, &mut |reply| hear(number, reply))?;
+        hear(number, Reply::Done(done));
+    }
+    Ok(())
 }

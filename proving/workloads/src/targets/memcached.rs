@@ -382,6 +382,7 @@ impl Memcached {
                 self.wire.out.extend_from_slice(b"\r\n");
                 Ok(())
             }
+            Request::Find { .. } => Err(declined(NO_TAGS)),
         }
     }
 
@@ -392,6 +393,7 @@ impl Memcached {
             }
             Request::Put { .. } | Request::Change { .. } => Ok(self.hear_set()? == Stored::Done),
             Request::Delete { .. } => self.hear_delete(),
+            Request::Find { .. } => Err(declined(NO_TAGS)),
         }
     }
 
@@ -419,7 +421,10 @@ impl Memcached {
     fn reads_first(&self, request: &Request<'_>) -> Result<bool> {
         Ok(match request {
             Request::Change { table, change } => !is_one_word(self.table(*table)?, change),
-            Request::Read { .. } | Request::Put { .. } | Request::Delete { .. } => false,
+            Request::Read { .. }
+            | Request::Put { .. }
+            | Request::Delete { .. }
+            | Request::Find { .. } => false,
         })
     }
 

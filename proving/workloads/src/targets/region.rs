@@ -422,21 +422,16 @@ impl Connection for RegionConnection {
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
         for (round, some) in requests.chunks(AHEAD).enumerate() {
-            let mut wanted: [Option<(Namespace, &[u8])>; AHEAD] = [None; AHEAD];
-            for (place, request) in wanted.iter_mut().zip(some) {
-                let (table, key) = where_of(request);
-                *place = Some((self.tables.at(table)?.0, key));
-            }
             let mut keys = [(self.tables.at(Table(0))?.0, &[][..]); AHEAD];
-            for (place, known) in keys.iter_mut().zip(wanted.iter().flatten()) {
-                *place = *known;
+            let mut known = 0;
+            for (place, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
+                *place = (self.tables.at(table)?.0, key);
+                known += 1;
             }
-            self.session.prefetch(keys.get(..some.len()).unwrap_or_default());
+            self.session.prefetch(keys.get(..known).unwrap_or_default());
             for (at, request) in some.iter().enumerate() {
                 let number = round * AHEAD + at;
-                let done = one_by_one(self, request, &mut |part, bytes| {
-                    hear(number, Reply::Part(part, bytes));
-                })?;
+                let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
                 hear(number, Reply::Done(done));
             }
         }
@@ -448,11 +443,15 @@ impl Connection for RegionConnection {
 /// `Session::prefetch` looks at.
 const AHEAD: usize = 16;
 
-fn where_of<'a>(request: &Request<'a>) -> (Table, &'a [u8]) {
+/// `None`: whoever finds a record does not know its key.
+fn where_of<'a>(request: &Request<'a>) -> Option<(Table, &'a [u8])> {
     match request {
-        Request::Read { table, key, .. } | Request::Delete { table, key, .. } => (*table, key),
-        Request::Put { table, entry } => (*table, entry.key),
-        Request::Change { table, change } => (*table, change.key),
+        Request::Read { table, key, .. } | Request::Delete { table, key, .. } => {
+            Some((*table, key))
+        }
+        Request::Put { table, entry } => Some((*table, entry.key)),
+        Request::Change { table, change } => Some((*table, change.key)),
+        Request::Find { .. } => None,
     }
 }
 

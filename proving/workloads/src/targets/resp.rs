@@ -16,6 +16,7 @@
 
 mod pipeline;
 mod transaction;
+mod finds;
 mod guard;
 mod tagged;
 mod answers;
@@ -23,6 +24,7 @@ mod commands;
 
 use self::answers::NIL;
 use self::commands::{Commands, Form};
+use self::finds::FIND;
 use self::guard::{Guard, writes_of_delete, writes_of_put};
 use self::tagged::Native;
 use self::transaction::InTransaction;
@@ -54,11 +56,6 @@ while at <= #ARGV do
   at = at + count + 1
 end
 return 1";
-
-/// The record that a tag leads to: its key, then what a command says of it.
-const FIND: &[u8] = b"local key = redis.call('GET', KEYS[1])
-if not key then return false end
-return {key, redis.call(ARGV[2], ARGV[1] .. key, unpack(ARGV, 3))}";
 
 /// A table, as its keys are written.
 #[derive(Debug)]
@@ -105,7 +102,7 @@ impl Place {
     }
 }
 
-/// The digests of [`WRITE`] and [`FIND`], as the server said them.
+/// The digests of [`WRITE`] and of what finds a record, as the server said them.
 #[derive(Debug)]
 struct Scripts {
     write: Vec<u8>,
@@ -478,26 +475,9 @@ impl<S: Stream> Access for Resp<S> {
         key: &mut Vec<u8>,
         hear: &mut Hear<'_>,
     ) -> Result<bool> {
-        guard::must_be_unique(self.place(table)?, tag)?;
-        let place = place(&self.places, table)?;
-        let Some(scripts) = &self.scripts else {
-            tagged::find(&mut self.wire.out, b"FIND", place, tag, wanted);
-            self.send()?;
-            let place = self::place(&self.places, table)?;
-            return tagged::hear_find(&mut self.wire, place, wanted, key, hear);
-        };
-        commands::find_request(&mut self.wire.out, &scripts.find, place, tag, wanted);
+        self.ask_find(table, tag, wanted)?;
         self.send()?;
-        match self.wire.head()? {
-            (b'$' | b'*', NIL) => Ok(false),
-            (b'*', 2) => {
-                let found = self.wire.bulk()?;
-                key.clear();
-                key.extend_from_slice(&found);
-                self.hear_parts(table, wanted, hear)
-            }
-            other => Err(self.wire.other(other, "a key and its parts")),
-        }
+        self.hear_find((table, wanted), key, hear)
     }
 
     fn scan(

@@ -136,9 +136,7 @@ impl Outbox {
         self.with(|requests| match requests {
             [] => Ok(()),
             [request] => {
-                let is_done = one_by_one(store, request, &mut |part, bytes| {
-                    hear(0, Reply::Part(part, bytes));
-                })?;
+                let is_done = one_by_one(store, request, &mut |reply| hear(0, reply))?;
                 hear(0, Reply::Done(is_done));
                 Ok(())
             }
@@ -157,7 +155,7 @@ impl Outbox {
             store.transact(&mut |access| {
                 all_met = true;
                 for request in requests {
-                    all_met &= one_by_one(access, request, &mut |_, _| {})?;
+                    all_met &= one_by_one(access, request, &mut |_| {})?;
                 }
                 Ok(())
             })?;

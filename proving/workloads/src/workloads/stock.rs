@@ -13,6 +13,7 @@ use super::{Parameters, Tally, wrong_answer};
 use crate::access::{Connection, PARTS_MAX, Parts, Reply, Table, TableSchema};
 use crate::chance::draw;
 use crate::result::Verdict;
+use nearstate_bench::table::counted;
 use nearstate_model::{Error, Result};
 use std::fmt::Debug;
 
@@ -325,6 +326,7 @@ impl<F: Form, const P: usize> Stock<F, P> {
                     bytes_in += bytes.len() as u64;
                     heard.add(part, rule.is((*slot, state), part, bytes));
                 }
+                Reply::Key(_) => {}
                 Reply::Done(is_found) => {
                     let is_whole = std::mem::take(&mut heard).is_whole(wanted, P);
                     if is_found != state.is_there() || is_found && !is_whole {
@@ -500,6 +502,7 @@ impl<F: Form, const P: usize> Stock<F, P> {
                 Reply::Part(part, bytes) => {
                     heard.add(part, rule.is((*slot, state), part, bytes));
                 }
+                Reply::Key(_) => {}
                 Reply::Done(is_found) => {
                     let is_whole = std::mem::take(&mut heard).is_whole(Parts::ALL, P);
                     *is_right = is_found == state.is_there() && (!is_found || is_whole);
@@ -587,10 +590,10 @@ impl<F: Form> Rule<F> {
         let must = if at.1.is_there() { "there" } else { "gone" };
         let changes: u32 = at.1.changes.iter().map(|n| u32::from(*n)).sum();
         format!(
-            "{what}: {} {key:?}, created {} times and changed {changes} times, must be {must}, \
-             and is {}",
+            "{what}: {} {key:?}, created {} and changed {}, must be {must}, and is {}",
             self.schema.name,
-            at.1.generation(),
+            counted(at.1.generation().into(), "time"),
+            counted(changes.into(), "time"),
             if is_found { "another" } else { "not as it must be" }
         )
     }

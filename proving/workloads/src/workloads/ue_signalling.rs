@@ -175,12 +175,6 @@ impl Blueprint for UeSignalling {
             "a context takes {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 is \
              a picture without numbers, so none are repeated"
         )];
-        if Self::travel(parameters) == Travel::Tagged {
-            out.push(
-                "UEs are found by their GUTIs one by one, also where other reads travel together"
-                    .to_owned(),
-            );
-        }
         if parameters.variant.starts_with("machine") {
             out.push(
                 "sojourn times of the state machine are ours: log-normal and Pareto, chosen so \
@@ -462,11 +456,10 @@ impl Workload for Client {
         if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
     }
 
-    /// Not where a UE may have its next procedure before its last is over, nor where finding UEs
-    /// takes questions that cannot leave ahead.
+    /// Not where a UE may have its next procedure before its last is over.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
         let is_drawn = matches!(self.source, Source::Shares { .. });
-        if is_drawn && self.travel != Travel::Tagged { Some(self) } else { None }
+        if is_drawn { Some(self) } else { None }
     }
 
     fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
@@ -511,6 +504,7 @@ impl Workload for Client {
                 let Some((context, is_there)) = found.get_mut(number) else { return };
                 match reply {
                     Reply::Part(part, bytes) => landing.take(context, part, bytes),
+                    Reply::Key(_) => {}
                     Reply::Done(there) => *is_there = there,
                 }
             })?;

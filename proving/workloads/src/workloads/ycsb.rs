@@ -22,6 +22,7 @@ use super::{Blueprint, Parameters, Tally, Wishes, Workload};
 use crate::access::{Connection, Parts, Schema, Table, TableSchema};
 use crate::chance::{Dice, Ring, Spread, top_share};
 use crate::result::{Check, Verdict};
+use nearstate_bench::table::counted;
 use nearstate_model::Result;
 
 /// Fields of a record.
@@ -407,7 +408,8 @@ impl<const P: usize> Client<P> {
             }
         })?;
         if wrong > 0 || !is_first_right || heard != met || met > length {
-            stock.astray(|| format!("scan: {heard} of {length} records heard, {wrong} wrong"));
+            let length = counted(length as u64, "record");
+            stock.astray(|| format!("scan: {heard} of {length} heard, {wrong} wrong"));
         }
         self.scanned += count;
         tally.bytes_in += bytes_in;
@@ -445,7 +447,8 @@ impl<const P: usize> Client<P> {
         let slots = (self.oldest..self.next).map(|number| number % self.slots);
         let expected = slots.filter(|slot| self.stock.state(*slot).is_there()).count() as u64;
         if own != expected {
-            verdict.wrong(|| format!("a scan of all finds {own} of {expected} records"));
+            let expected = counted(expected, "record");
+            verdict.wrong(|| format!("a scan of all finds {own} of {expected}"));
         }
         Ok(())
     }

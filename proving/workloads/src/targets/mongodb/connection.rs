@@ -136,16 +136,33 @@ impl<S: Stream> Mongo<S> {
                 let delete = documents::delete(key);
                 write(wire, asked, &place(places, *table)?.delete, Some(("deletes", &delete)))
             }
+            Request::Find { table, tag, wanted } => {
+                write(wire, asked, &place(places, *table)?.find_tag(*tag, *wanted)?, None)
+            }
         }
     }
 
+    /// What became of a request. What is found has its key put in `found`.
     #[inline]
-    fn outcome(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<Outcome> {
+    fn outcome(
+        &mut self,
+        request: &Request<'_>,
+        found: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<Outcome> {
         let is_there = match request {
             Request::Read { table, wanted, .. } => {
                 let count = place(&self.places, *table)?.schema.parts.len();
                 Some(self.hear(|bytes| {
                     let Some(record) = answers::first(bytes)? else { return Ok(false) };
+                    answers::parts(record, *wanted, count, hear).map(|()| true)
+                })?)
+            }
+            Request::Find { table, wanted, .. } => {
+                let count = place(&self.places, *table)?.schema.parts.len();
+                Some(self.hear(|bytes| {
+                    let Some(record) = answers::first(bytes)? else { return Ok(false) };
+                    answers::key(record, found)?;
                     answers::parts(record, *wanted, count, hear).map(|()| true)
                 })?)
             }
@@ -166,7 +183,7 @@ impl<S: Stream> Mongo<S> {
     fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<Outcome> {
         self.ask(request)?;
         self.wire.send()?;
-        self.outcome(request, hear)
+        self.outcome(request, &mut Vec::new(), hear)
     }
 
     /// A write; which record has the tag if an index refuses. If none has it any more it is tried
@@ -188,7 +205,9 @@ impl<S: Stream> Mongo<S> {
         let (own, tags) = match request {
             Request::Put { entry, .. } => (entry.key, entry.tags),
             Request::Change { change, .. } => (change.key, change.tags.unwrap_or_default().1),
-            Request::Read { .. } | Request::Delete { .. } => return Ok(None),
+            Request::Read { .. } | Request::Delete { .. } | Request::Find { .. } => {
+                return Ok(None);
+            }
         };
         let rules = place(&self.places, table)?.schema.tags;
         for (tag, value) in tags {
@@ -242,23 +261,22 @@ impl<S: Stream> Mongo<S> {
         begin: usize,
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<()> {
-        let mut refused = None;
+        let (mut refused, mut key) = (None, Vec::new());
         for (at, request) in some.iter().enumerate() {
             let number = begin + at;
             let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
-            match self.outcome(request, &mut part)? {
-                Outcome::Done(is_there) => hear(number, Reply::Done(is_there)),
+            match self.outcome(request, &mut key, &mut part)? {
+                Outcome::Done(is_there) => {
+                    if is_there && matches!(request, Request::Find { .. }) {
+                        hear(number, Reply::Key(&key));
+                    }
+                    hear(number, Reply::Done(is_there));
+                }
                 Outcome::Taken => refused = refused.or(Some(request)),
             }
         }
         let Some(request) = refused else { return Ok(()) };
-        let table = match request {
-            Request::Read { table, .. }
-            | Request::Put { table, .. }
-            | Request::Change { table, .. }
-            | Request::Delete { table, .. } => *table,
-        };
-        Err(self.holder(request, table)?.unwrap_or_else(|| Error::Conflict {
+        Err(self.holder(request, request.table())?.unwrap_or_else(|| Error::Conflict {
             detail: "a record that another connection has put at the same moment".to_owned(),
         }))
     }
@@ -322,18 +340,10 @@ impl<S: Stream> Access for Mongo<S> {
         key: &mut Vec<u8>,
         hear: &mut Hear<'_>,
     ) -> Result<bool> {
-        let place = place(&self.places, table)?;
-        if !place.schema.tags.get(tag.0).is_some_and(|rule| rule.is_unique) {
-            let detail = format!("tag {} of table {} is not unique", tag.0, place.schema.name);
-            return Err(Error::BadArgument { detail });
-        }
-        let (document, count) = (place.find_tag(tag, wanted)?, place.schema.parts.len());
-        self.say(&document)?;
-        self.hear(|bytes| {
-            let Some(record) = answers::first(bytes)? else { return Ok(false) };
-            answers::key(record, key)?;
-            answers::parts(record, wanted, count, hear).map(|()| true)
-        })
+        let request = Request::Find { table, tag, wanted };
+        self.ask(&request)?;
+        self.wire.send()?;
+        Ok(self.outcome(&request, key, hear)? == Outcome::Done(true))
     }
 
     fn scan(

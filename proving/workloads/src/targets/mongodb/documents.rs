@@ -171,6 +171,10 @@ impl Place {
 
     /// Searches one record by a tag.
     pub(super) fn find_tag(&self, (tag, value): Tag<'_>, wanted: Parts) -> Result<RawDocumentBuf> {
+        if !self.schema.tags.get(tag).is_some_and(|rule| rule.is_unique) {
+            let detail = format!("tag {tag} of table {} is not unique", self.schema.name);
+            return Err(Error::BadArgument { detail });
+        }
         let mut filter = RawDocumentBuf::new();
         filter.append(tag_field(tag)?, text_of(value));
         let mut document = self.find.clone();

@@ -1,7 +1,7 @@
 //! Several requests in one message.
 
 use super::commands::{self, Commands, Form};
-use super::guard::{self, Guard, needs_guard};
+use super::guard::{self, Guard, must_be_unique, needs_guard};
 use super::{Dialect, Made, Place, Resp, must_be_whole, place};
 use crate::access::{Reply, Request};
 use crate::targets::wire::Stream;
@@ -14,7 +14,7 @@ const TOGETHER: usize = 256;
 
 fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<Guard<'a>> {
     match request {
-        Request::Read { .. } => None,
+        Request::Read { .. } | Request::Find { .. } => None,
         Request::Put { table, entry } => Some(Guard::of_put(place, *table, entry)),
         Request::Change { table, change } => {
             needs_guard(change).then(|| Guard::of_change(place, *table, change))
@@ -27,7 +27,7 @@ fn guard_of<'a>(place: &Place, request: &Request<'a>) -> Option<Guard<'a>> {
 
 fn writes_of(place: &Place, request: &Request<'_>, out: &mut Commands) {
     match request {
-        Request::Read { .. } => {}
+        Request::Read { .. } | Request::Find { .. } => {}
         Request::Put { entry, .. } => guard::writes_of_put(place, entry, out),
         Request::Change { change, .. } => guard::writes_of_change(place, change, out),
         Request::Delete { key, tags, .. } => guard::writes_of_delete(place, key, tags, out),
@@ -93,16 +93,21 @@ impl<S: Stream> Resp<S> {
         early: &[Option<bool>],
         hear: &mut dyn FnMut(usize, Reply<'_>),
     ) -> Result<Option<Error>> {
-        let mut refused = None;
+        let (mut refused, mut key) = (None, Vec::new());
         for (at, request) in some.iter().enumerate() {
             let number = first + at;
             let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
             let done = match early.get(at) {
                 Some(Some(done)) => Ok(*done),
-                Some(None) | None => self.hear_one(request, &mut part),
+                Some(None) | None => self.hear_one(request, &mut key, &mut part),
             };
             match done {
-                Ok(done) => hear(number, Reply::Done(done)),
+                Ok(done) => {
+                    if done && matches!(request, Request::Find { .. }) {
+                        hear(number, Reply::Key(&key));
+                    }
+                    hear(number, Reply::Done(done));
+                }
                 // The answers behind it have to be read all the same.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
                 Err(e) => return Err(e),
@@ -138,8 +143,10 @@ impl<S: Stream> Resp<S> {
     /// beside the record.
     fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<Guard<'a>>> {
         let place = place(&self.places, request.table())?;
-        if let Request::Put { entry, .. } = request {
-            must_be_whole(place, entry.parts)?;
+        match request {
+            Request::Put { entry, .. } => must_be_whole(place, entry.parts)?,
+            Request::Find { tag, .. } => must_be_unique(place, *tag)?,
+            Request::Read { .. } | Request::Change { .. } | Request::Delete { .. } => {}
         }
         if self.dialect == Dialect::Tags && !place.schema.tags.is_empty() {
             return Ok(None);
@@ -227,13 +234,16 @@ impl<S: Stream> Resp<S> {
             Request::Delete { key, .. } => {
                 commands::key_request(out, b"DEL", &place.prefix, key);
             }
+            Request::Find { table, tag, wanted } => return self.ask_find(*table, *tag, *wanted),
         }
         Ok(())
     }
 
+    /// What is answered to a request. What is found has its key put in `found`.
     fn hear_one(
         &mut self,
         request: &Request<'_>,
+        found: &mut Vec<u8>,
         hear: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<bool> {
         if let Some(native) = self.native(request)? {
@@ -253,6 +263,7 @@ impl<S: Stream> Resp<S> {
                 Ok(count == 0)
             }
             Request::Delete { .. } => Ok(self.wire.int()? > 0),
+            Request::Find { table, wanted, .. } => self.hear_find((*table, *wanted), found, hear),
         }
     }
 }
@@ -260,7 +271,7 @@ impl<S: Stream> Resp<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{Change, Connection as _, Parts, Schema, Table, TableSchema};
+    use crate::access::{Change, Connection as _, Parts, Schema, Table, TableSchema, TagRule};
     use crate::chance::Spread;
     use crate::parameters::Parameters;
     use crate::workloads::micro_tx::MicroTx;
@@ -301,14 +312,29 @@ mod tests {
         const TELLS: bool = true;
     }
 
+    const ID: TagRule = TagRule { name: "id", is_unique: true };
+
     static TABLES: [TableSchema; 1] =
         [TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false }];
+    static TAGGED: [TableSchema; 1] =
+        [TableSchema { name: "t", parts: &["value"], tags: &[ID], is_scanned: false }];
 
     fn connection(step: usize, answers: &[u8]) -> Resp<Scripted> {
-        let told = [b"$1\r\na\r\n$1\r\nb\r\n+PONG\r\n", answers].concat();
-        let stream = Scripted { asked: Vec::new(), told, at: 0, step };
-        let schema = Schema { tables: &TABLES };
-        let mut resp = Resp::new(stream, &schema, Dialect::Lua).unwrap();
+        connected(&TABLES, Dialect::Lua, step, answers)
+    }
+
+    fn connected(
+        tables: &'static [TableSchema],
+        dialect: Dialect,
+        step: usize,
+        answers: &[u8],
+    ) -> Resp<Scripted> {
+        let first: &[u8] = match dialect {
+            Dialect::Lua => b"$1\r\na\r\n$1\r\nb\r\n+PONG\r\n",
+            Dialect::Tags => b"+OK\r\n+PONG\r\n",
+        };
+        let stream = Scripted { asked: Vec::new(), told: [first, answers].concat(), at: 0, step };
+        let mut resp = Resp::new(stream, &Schema { tables }, dialect).unwrap();
         resp.wire.stream_mut().asked.clear();
         resp
     }
@@ -326,6 +352,7 @@ mod tests {
         resp.hear_ahead(requests, &mut |number, reply| {
             all.push(match reply {
                 Reply::Part(_, bytes) => format!("{number} {}", bytes.escape_ascii()),
+                Reply::Key(key) => format!("{number} is {}", key.escape_ascii()),
                 Reply::Done(done) => format!("{number} {done}"),
             });
         })?;
@@ -382,6 +409,31 @@ mod tests {
         client.step(&mut resp, 1, &mut Tally::default()).unwrap();
         let stream = resp.wire.stream_mut();
         assert_eq!((stream.asked.len(), stream.at), (1, stream.told.len()));
+    }
+
+    #[test]
+    fn finds_leave_with_reads_in_one_message_each_by_one_command() {
+        let find = |value| Request::Find { table: Table(0), tag: (0, value), wanted: Parts::ALL };
+        let message = [find(b"x"), read(b"b"), find(b"y"), find(b"z")];
+        let wanted =
+            ["0 1\\r\\n", "0 is a", "0 true", "1 false", "2 false", "3 2", "3 is c", "3 true"];
+        // The node names the key with its namespace.
+        let of_node =
+            b"*2\r\n$5\r\n{t},a\r\n$3\r\n1\r\n\r\n$-1\r\n*-1\r\n*2\r\n$5\r\n{t},c\r\n$1\r\n2\r\n";
+        let of_redis =
+            b"*2\r\n$1\r\na\r\n$3\r\n1\r\n\r\n$-1\r\n$-1\r\n*2\r\n$1\r\nc\r\n$1\r\n2\r\n";
+        let dialects: [(_, &[u8], &[u8]); 2] =
+            [(Dialect::Tags, of_node, b"$4\r\nFIND\r\n"), (Dialect::Lua, of_redis, b"EVALSHA")];
+        for (dialect, answers, command) in dialects {
+            for step in 1..answers.len() {
+                let mut resp = connected(&TAGGED, dialect, step, answers);
+                resp.send_ahead(&message).unwrap();
+                let asked = resp.wire.stream_mut().asked.concat();
+                let count = asked.windows(command.len()).filter(|some| *some == command).count();
+                assert_eq!((resp.wire.stream_mut().asked.len(), count), (1, 3), "{dialect:?}");
+                assert_eq!(heard(&mut resp, &message).unwrap(), wanted, "{dialect:?}, {step}");
+            }
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Native {
             return None;
         }
         match request {
-            Request::Read { .. } => None,
+            Request::Read { .. } | Request::Find { .. } => None,
             Request::Put { .. } => Some(Self::Write { must_exist: false }),
             Request::Delete { .. } => Some(Self::Delete),
             Request::Change { change: Change { parts, tags, .. }, .. } => {
@@ -48,6 +48,7 @@ impl Native {
     pub(super) fn write(self, place: &Place, request: &Request<'_>, out: &mut Commands) {
         let (key, parts, tags) = match request {
             Request::Read { key, .. } | Request::Delete { key, .. } => (*key, &[][..], &[][..]),
+            Request::Find { .. } => (&[][..], &[][..], &[][..]),
             Request::Put { entry, .. } => (entry.key, entry.parts, entry.tags),
             Request::Change { change, .. } => {
                 (change.key, change.parts, change.tags.map_or(&[][..], |(_, after)| after))

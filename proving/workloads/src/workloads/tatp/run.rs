@@ -207,6 +207,8 @@ impl Client {
                     bytes_in += bytes.len() as u64;
                     right += u32::from(model.is_row(request, part, bytes));
                 }
+                // Rows are asked for by their keys.
+                Reply::Key(_) => {}
                 Reply::Done(is_found) => {
                     if !model.is_answer(request, is_found, std::mem::take(&mut right)) {
                         let s_id = model.s_id(request.slot);
@@ -550,6 +552,7 @@ impl Client {
                     *place = Some(bytes.to_vec());
                 }
             }
+            Reply::Key(_) => {}
             Reply::Done(is_found) => {
                 let heard = std::mem::take(&mut heard);
                 let is_right = match expected.get(number) {

@@ -22,9 +22,9 @@ use nearstate_ue::Procedure;
 const GUTI_BYTES: usize = 10;
 
 /// Its place among the table's tags.
-const GUTI: usize = 1;
+pub(super) const GUTI: usize = 1;
 
-type Guti = [u8; GUTI_BYTES];
+pub(super) type Guti = [u8; GUTI_BYTES];
 
 /// What a UE and its network call each other: what a UE remembers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +94,11 @@ impl Names {
         }
     }
 
+    /// What a UE names itself now. It has no other name before its procedure is over.
+    pub(super) fn now(&self, ue: Ue) -> Guti {
+        self.of(ue).now
+    }
+
     fn of(&self, ue: Ue) -> Name {
         self.all.get(ue.place()).copied().unwrap_or_default()
     }
@@ -119,7 +124,7 @@ impl Client {
         flight: Flight,
         tally: &mut Tally,
     ) -> Result<Context> {
-        let guti = self.names.of(flight.ue).now;
+        let guti = self.names.now(flight.ue);
         let (mut context, mut landing) = (Context::EMPTY, Landing::new(self.travel));
         let mut key = Vec::with_capacity(KEY_BYTES);
         let tag = (GUTI, guti.as_slice());
@@ -175,7 +180,7 @@ fn in_words(found: Option<Vec<u8>>) -> String {
 }
 
 #[cold]
-fn astray(flight: Flight, key: &[u8]) -> Error {
+pub(super) fn astray(flight: Flight, key: &[u8]) -> Error {
     let (ue, procedure) = (flight.ue.place(), flight.procedure);
     let key = String::from_utf8_lossy(key);
     wrong_answer(format_args!("{procedure}: the GUTI of this client's UE {ue} leads to {key}"))

@@ -1,5 +1,6 @@
 //! UEs whose procedures travel together.
 
+use super::names::{GUTI, Guti};
 use super::travel::{Tagging, Travel, written};
 use super::{CONTEXTS, Flight, KEY_BYTES};
 use crate::access::{Change, Parts, Request};
@@ -23,6 +24,8 @@ pub(super) struct Parties {
 pub(super) struct Party {
     pub(super) flights: Vec<Flight>,
     pub(super) keys: Vec<[u8; KEY_BYTES]>,
+    /// By what each that names itself is found; empty where nobody does.
+    pub(super) names: Vec<Option<Guti>>,
     pub(super) contexts: Vec<Context>,
     /// What the contexts were, where their tags are kept.
     before: Vec<Context>,
@@ -43,12 +46,14 @@ impl Party {
         self.flights.append(flights);
         self.keys.clear();
         self.keys.extend(self.flights.iter().map(key));
+        self.names.clear();
         self.contexts.clear();
         self.contexts.resize(self.flights.len(), Context::EMPTY);
         (self.is_changed, self.tally) = (false, Tally::default());
     }
 
-    /// Reads of what each procedure wants, and whose they are.
+    /// Reads of what each procedure wants, by its name where the UE names itself; and whose they
+    /// are.
     pub(super) fn reads(
         &self,
         wanted: impl Fn(Procedure) -> Parts,
@@ -57,7 +62,11 @@ impl Party {
         let mut places = Vec::with_capacity(self.flights.len());
         for (place, (flight, key)) in self.flights.iter().zip(&self.keys).enumerate() {
             let wanted = wanted(flight.procedure);
-            if !wanted.is_empty() {
+            if let Some(Some(guti)) = self.names.get(place) {
+                let (tag, wanted) = ((GUTI, guti.as_slice()), Parts::ALL);
+                requests.push(Request::Find { table: CONTEXTS, tag, wanted });
+                places.push(place);
+            } else if !wanted.is_empty() {
                 requests.push(Request::Read { table: CONTEXTS, key, wanted });
                 places.push(place);
             }

@@ -379,3 +379,97 @@ fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
     assert_eq!(found, after);
     assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
 }
+
+/// A region that counts what is asked of it.
+#[derive(Debug)]
+struct Counting {
+    inner: RegionConnection,
+    finds_alone: u64,
+    finds_together: u64,
+    messages: usize,
+}
+
+impl Access for Counting {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        parts: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.read(table, key, parts, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.inner.put(table, entry)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.inner.change(table, change)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.inner.delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.finds_alone += 1;
+        self.inner.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for Counting {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        self.inner.transact(body)
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        self.messages += 1;
+        let is_find = |request: &&Request<'_>| matches!(request, Request::Find { .. });
+        self.finds_together += requests.iter().filter(is_find).count() as u64;
+        self.inner.pipeline(requests, hear)
+    }
+}
+
+#[test]
+fn ues_that_name_themselves_are_found_together_with_the_reads_of_others() {
+    const STEPS: usize = 40;
+    let parameters = parameters("tagged");
+    let (_folder, inner) = region(&parameters);
+    let mut store = Counting { inner, finds_alone: 0, finds_together: 0, messages: 0 };
+    let mut client = Client::new(&parameters, 0, 1).unwrap();
+    client.load(&mut store, &mut |_| {}).unwrap();
+    store.messages = 0;
+    run(&mut client, &mut store, 16 * STEPS as u64, 16);
+    let named: u64 = Procedure::ALL
+        .iter()
+        .filter(|procedure| is_named(**procedure))
+        .filter_map(|procedure| client.counts.get(*procedure as usize))
+        .sum();
+    assert!(named > 0);
+    assert_eq!((store.finds_alone, store.finds_together), (0, named));
+    assert_eq!(client.names.finds, named);
+    // One for what is read or found, one for what is written.
+    assert_eq!(store.messages, 2 * STEPS);
+}

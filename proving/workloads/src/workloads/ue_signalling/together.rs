@@ -4,18 +4,19 @@
 //!
 //! A party's reads leave when its step begins. When the oldest party's step is to end and it has
 //! not written yet, nor has any other: each takes its contexts and sends its writes, the oldest
-//! first. So the answers come in the order in which they are taken:
+//! first. A UE that names itself is found by its name among the reads; its name changes with the
+//! writes, when the find was answered. So the answers come in the order in which they are taken:
 //!
 //! ```text
 //! sent    a reads  b reads | a writes  b writes |         c reads |         d reads | c writes ..
 //! taken                    | a's       b's      | a done          | b done          | c's ..
 //! ```
 
-use super::names::is_named;
+use super::names::{astray, is_named};
 use super::party::Party;
 use super::travel::{Landing, Travel, bytes_of, gone};
-use super::{Client, KEY_BYTES, key_of};
-use crate::access::{Connection, Reply, Request};
+use super::{Client, Flight, KEY_BYTES, key_of};
+use crate::access::{Connection, Parts, Reply, Request};
 use crate::workloads::{Overlapped, Tally};
 use nearstate_model::Result;
 use std::collections::VecDeque;
@@ -35,6 +36,11 @@ impl Client {
     fn board(&mut self) {
         let mut party = std::mem::take(&mut self.parties.spare);
         party.board(&mut self.flights, |flight| key_of(self.model.global(flight.ue)));
+        if self.travel == Travel::Tagged {
+            let name =
+                |flight: &Flight| is_named(flight.procedure).then(|| self.names.now(flight.ue));
+            party.names.extend(party.flights.iter().map(name));
+        }
         self.parties.away.push_back(party);
     }
 
@@ -70,9 +76,6 @@ impl Client {
 
     /// Takes the contexts, does the procedures and sends the writes, where they can leave ahead.
     fn change(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
-        if self.travel == Travel::Tagged {
-            self.find_together(party, store)?;
-        }
         self.hear_reads(party, store)?;
         party.change(self.travel);
         if store.sends_ahead() {
@@ -81,40 +84,43 @@ impl Client {
         Ok(())
     }
 
-    /// Those that name themselves: one after the other, as no store takes such questions together.
-    fn find_together(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
-        let Party { flights, contexts, tally, .. } = party;
-        for (flight, context) in flights.iter().zip(contexts) {
-            if is_named(flight.procedure) {
-                *context = self.find(store, *flight, tally)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn hear_reads(&self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
+    fn hear_reads(&mut self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
         let mut contexts = std::mem::take(&mut party.contexts);
         let (requests, places) = party.reads(|procedure| self.wanted(procedure));
         let mut landing = Landing::new(self.travel);
-        let flights = &party.flights;
-        let mut missing = None;
+        let (flights, keys) = (&party.flights, &party.keys);
+        let (mut missing, mut strange, mut bytes_in) = (None, None, 0);
         store.hear_ahead(&requests, &mut |number, reply| {
             let Some(place) = places.get(number) else { return };
             match (reply, contexts.get_mut(*place), flights.get(*place)) {
                 (Reply::Part(part, bytes), Some(context), _) => landing.take(context, part, bytes),
+                (Reply::Key(key), _, Some(flight)) => {
+                    bytes_in += key.len() as u64;
+                    if keys.get(*place).is_none_or(|own| own != key) {
+                        strange = Some((*flight, key.to_vec()));
+                    }
+                }
                 (Reply::Done(false), _, Some(flight)) => missing = Some(*flight),
-                (Reply::Part(..) | Reply::Done(_), ..) => {}
+                (Reply::Part(..) | Reply::Key(_) | Reply::Done(_), ..) => {}
             }
         })?;
-        let (bytes_out, bytes_in) = (requests.len() * KEY_BYTES, landing.bytes);
+        bytes_in += landing.bytes;
         let any = missing.or_else(|| flights.first().copied());
         any.map_or(Ok(()), |flight| landing.judge(missing.is_none(), flight))?;
-        for (flight, context) in flights.iter().zip(&contexts) {
-            let wanted = self.wanted(flight.procedure);
-            self.compare(*flight, wanted, context)?;
+        if let Some((flight, key)) = strange.filter(|_| !self.is_unkept) {
+            return Err(astray(flight, &key));
         }
+        let mut finds = 0;
+        for (request, place) in requests.iter().zip(&places) {
+            finds += u64::from(matches!(request, Request::Find { .. }));
+            if let (Some(flight), Some(context)) = (flights.get(*place), contexts.get(*place)) {
+                self.compare(*flight, wanted_of(request), context)?;
+            }
+        }
+        let bytes_out: u64 = requests.iter().map(bytes_sent).sum();
+        self.names.finds += finds;
         party.contexts = contexts;
-        party.tally.bytes_out += bytes_out as u64;
+        party.tally.bytes_out += bytes_out;
         party.tally.bytes_in += bytes_in;
         Ok(())
     }
@@ -122,7 +128,7 @@ impl Client {
     fn hear_changes(&self, party: &mut Party, store: &mut dyn Connection) -> Result<()> {
         let (mut is_whole, mut bytes_out) = (true, 0);
         party.with_changes(self.travel, |requests| {
-            bytes_out = requests.iter().map(bytes_written).sum();
+            bytes_out = requests.iter().map(bytes_sent).sum();
             store.hear_ahead(requests, &mut |_, reply| is_whole &= reply != Reply::Done(false))
         })?;
         party.tally.bytes_out += bytes_out;
@@ -144,10 +150,20 @@ impl Client {
     }
 }
 
-fn bytes_written(request: &Request<'_>) -> u64 {
+/// Bytes of keys, names and parts.
+fn bytes_sent(request: &Request<'_>) -> u64 {
     match request {
         Request::Change { change, .. } => KEY_BYTES as u64 + bytes_of(change.parts),
-        Request::Read { .. } | Request::Put { .. } | Request::Delete { .. } => 0,
+        Request::Read { key, .. } => key.len() as u64,
+        Request::Find { tag, .. } => tag.1.len() as u64,
+        Request::Put { .. } | Request::Delete { .. } => 0,
+    }
+}
+
+const fn wanted_of(request: &Request<'_>) -> Parts {
+    match request {
+        Request::Read { wanted, .. } | Request::Find { wanted, .. } => *wanted,
+        Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => Parts(0),
     }
 }
 

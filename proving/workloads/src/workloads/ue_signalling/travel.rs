@@ -118,7 +118,7 @@ impl Landing {
 #[cold]
 fn no_context(flight: Flight, (part, bytes): (usize, usize)) -> Error {
     let procedure = flight.procedure;
-    wrong_answer(format_args!("{procedure}: {bytes} bytes as part {part} are no context's"))
+    wrong_answer(format_args!("{procedure}: part {part}, of length {bytes}, is no context's"))
 }
 
 #[cold]

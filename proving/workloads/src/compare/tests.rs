@@ -1,0 +1,286 @@
+//! Runs made up, side by side.
+
+use super::*;
+use crate::parameters::Fault;
+use crate::result::{ClassResult, Round};
+use crate::sample::run;
+
+/// The sample with its targets this many times slower.
+fn slower(percent: u64) -> Run {
+    let mut run = run();
+    for target in &mut run.targets {
+        for round in &mut target.rounds {
+            slow_down(round, percent);
+        }
+    }
+    run
+}
+
+fn slow_down(round: &mut Round, percent: u64) {
+    round.wall_ns = round.wall_ns * percent / 100;
+    for class in &mut round.classes {
+        class.latencies.iter_mut().for_each(|(ns, _)| *ns = *ns * percent / 100);
+        class.latencies.dedup_by_key(|(ns, _)| *ns);
+    }
+}
+
+fn of<'c>(comparison: &'c Comparison<'_>, target: &str, figure: Figure) -> &'c Verdict {
+    let is_it = |row: &&Row| {
+        (row.target.as_str(), row.class.as_str(), row.figure) == (target, "all", figure)
+    };
+    &comparison.rows.iter().find(is_it).unwrap().verdict
+}
+
+#[test]
+fn runs_that_were_driven_otherwise_are_not_compared_and_the_difference_is_named() {
+    let drive = || run().drive;
+    let (layout, kill) = (Some("zones".to_owned()), Some("node".to_owned()));
+    let changes = [
+        (Drive { layout, ..drive() }, "layout: each target's own in the first, zones in"),
+        (Drive { kill, ..drive() }, "server killed: none in the first, node in the second"),
+        (Drive { fault: Some(Fault::Stall), ..drive() }, "fault planted: none in the first"),
+    ];
+    for (drive, words) in changes {
+        let (a, b) = (run(), Run { drive, ..run() });
+        let comparison = compare(&a, &b);
+        assert!(comparison.obstacles.iter().any(|o| o.contains(words)), "{words}");
+        let is_refused = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
+        assert!(comparison.rows.iter().all(is_refused), "{words}");
+    }
+    // How long rounds are explains something, but forbids nothing.
+    let (a, mut b) = (run(), run());
+    b.drive.round_time_s = Some(2.5);
+    let comparison = compare(&a, &b);
+    assert!(comparison.obstacles.is_empty());
+    let words = "length of a round: by operations alone in the first, at most 2.5 s in the";
+    assert!(comparison.notes.iter().any(|note| note.contains(words)));
+}
+
+/// The sample at a depth, the steps of its second target, redis, so many at once.
+fn with_steps(depth: usize, steps: Option<usize>) -> Run {
+    let mut run = run();
+    run.drive.depth = depth;
+    for round in &mut run.targets[1].rounds {
+        round.steps = steps;
+    }
+    run
+}
+
+#[test]
+fn a_target_whose_steps_overlapped_in_one_run_alone_is_not_compared() {
+    let told = |comparison: &Comparison<'_>, words: &str| {
+        comparison.notes.iter().any(|note| note.starts_with(words))
+    };
+    for (steps, words) in [
+        (
+            Some(4),
+            "redis is not compared: its steps travelled one after the other in the first \
+                   run, 4 at once in the second",
+        ),
+        (
+            Some(8),
+            "redis is not compared: its steps travelled one after the other in the first \
+                   run, 8 at once in the second",
+        ),
+        (
+            None,
+            "redis is not compared: its steps travelled one after the other in the first run, in \
+                a way that is not told (an older file: run it again) in the second",
+        ),
+    ] {
+        let (a, b) = (with_steps(16, Some(1)), with_steps(16, steps));
+        let comparison = compare(&a, &b);
+        assert!(told(&comparison, words), "{:?}", comparison.notes);
+        let redis = of(&comparison, "redis", Figure::Rate);
+        assert!(matches!(redis, Verdict::NotComparable(_)), "{redis:?}");
+        // The region's steps never overlap.
+        assert!(matches!(of(&comparison, "region", Figure::Rate), Verdict::Same(_)));
+        assert!(matches!(of(&compare(&b, &b), "redis", Figure::Rate), Verdict::Same(_)));
+    }
+    let (a, b) = (with_steps(16, None), with_steps(16, None));
+    assert!(told(&compare(&a, &b), "redis: neither run tells whether its steps overlapped"));
+}
+
+#[test]
+fn an_older_run_is_compared_where_no_version_let_steps_overlap() {
+    type Driven = fn(&mut Drive);
+    let drives: [(usize, Driven); 3] =
+        [(3, |_| ()), (16, |drive| drive.rate = Some(1e3)), (16, |drive| drive.think_us = 9)];
+    for (depth, change) in drives {
+        let (mut old, mut new) = (with_steps(depth, None), with_steps(depth, Some(1)));
+        change(&mut old.drive);
+        change(&mut new.drive);
+        let comparison = compare(&old, &new);
+        assert!(matches!(of(&comparison, "redis", Figure::Rate), Verdict::Same(_)), "{depth}");
+        assert!(!comparison.notes.iter().any(|note| note.contains("steps")), "{depth}");
+    }
+}
+
+/// A step of theirs was a message for each UE that names itself.
+#[test]
+fn an_older_run_whose_ues_were_found_one_by_one_is_not_compared() {
+    let of_depth = |depth, steps| {
+        let mut run = with_steps(depth, steps);
+        run.workload.parameters.variant = "tagged".to_owned();
+        run
+    };
+    for (depth, is_compared) in [(1, true), (2, false), (3, false)] {
+        let (old, new) = (of_depth(depth, None), of_depth(depth, Some(1)));
+        let comparison = compare(&old, &new);
+        let redis = of(&comparison, "redis", Figure::Rate);
+        assert_eq!(matches!(redis, Verdict::Same(_)), is_compared, "{depth}: {redis:?}");
+    }
+}
+
+/// What large pages bring is what somebody may want to know: that is compared, and told.
+#[test]
+fn what_was_done_after_loading_is_a_difference_of_its_own_name() {
+    let (a, mut b) = (run(), run());
+    b.targets[0].settled = None;
+    b.drive.is_unsettled = true;
+    let comparison = compare(&a, &b);
+    assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
+    let is_told = |words: &str| comparison.notes.iter().any(|note| note == words);
+    assert!(is_told(
+        "after loading: what makers advise in the first, nothing (--no-settle) in the second"
+    ));
+    assert!(is_told(
+        "region after loading: 2 MiB pages after collapse() in the first, nothing told in the \
+         second"
+    ));
+    assert!(!comparison.notes.iter().any(|note| note.contains("version of")));
+}
+
+#[test]
+fn what_a_reconnect_cut_is_no_class_that_is_compared() {
+    let mut run = run();
+    let cut = ClassResult { name: CUT.to_owned(), latencies: vec![(2_000_000_000, 3)] };
+    for round in &mut run.targets[0].rounds {
+        round.classes.push(cut.clone());
+    }
+    let comparison = compare(&run, &run);
+    assert!(comparison.rows.iter().all(|row| row.class != CUT));
+}
+
+#[test]
+fn a_run_is_the_same_as_itself() {
+    let run = run();
+    let comparison = compare(&run, &run);
+    assert!(comparison.obstacles.is_empty());
+    let is_same = |row: &Row| matches!(row.verdict, Verdict::Same(_));
+    let counting = |row: &&Row| !["geode", "memcached"].contains(&row.target.as_str());
+    assert_eq!(comparison.rows.iter().filter(counting).filter(|r| is_same(r)).count(), 27);
+}
+
+#[test]
+fn ten_per_cent_beyond_the_spread_are_slower_one_way_and_faster_the_other() {
+    let (fast, slow) = (run(), slower(110));
+    let forth = compare(&fast, &slow);
+    let back = compare(&slow, &fast);
+    for figure in [Figure::Rate, Figure::P50, Figure::P99] {
+        let Verdict::Slower(Ground::Ranks(p)) = of(&forth, "region", figure) else {
+            panic!("{:?}", of(&forth, "region", figure))
+        };
+        assert!((p - 2.0 / 252.0).abs() < 1e-9, "five rounds beside five, in perfect order");
+        assert!(matches!(of(&back, "region", figure), Verdict::Faster(Ground::Ranks(_))));
+    }
+}
+
+#[test]
+fn what_lies_within_the_spread_is_no_difference() {
+    // Rounds lie four percent apart: together with one more that is within five.
+    for (percent, is_same) in [(100, true), (101, false)] {
+        let (a, b) = (run(), slower(percent));
+        let comparison = compare(&a, &b);
+        let verdict = of(&comparison, "redis", Figure::Rate);
+        assert_eq!(matches!(verdict, Verdict::Same(Ground::Close)), is_same, "{verdict:?}");
+        assert_eq!(matches!(verdict, Verdict::NotToldApart(_)), !is_same, "{verdict:?}");
+    }
+}
+
+/// Two thirds more may be chance, and is no sameness.
+#[test]
+fn what_rounds_do_not_tell_apart_is_not_called_the_same() {
+    let of = |values: &[f64]| Spread::new(values.iter().copied());
+    let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
+    let Verdict::NotToldApart(Ground::Ranks(chance)) = verdict(Figure::P99, &one, &other) else {
+        panic!("{:?}", verdict(Figure::P99, &one, &other))
+    };
+    assert!(chance > SIGNIFICANCE, "{chance}");
+}
+
+#[test]
+fn a_certain_but_tiny_difference_is_none() {
+    let steady = |from: f64| Spread::new((0..6).map(|i| from + f64::from(i) * 1e-3));
+    let verdict = verdict(Figure::Rate, &steady(1000.0), &steady(1010.0));
+    assert_eq!(verdict, Verdict::Same(Ground::TooSmall));
+}
+
+#[test]
+fn few_rounds_need_intervals_apart_and_one_is_never_enough() {
+    let of = |values: &[f64]| Spread::new(values.iter().copied());
+    let near = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[106.0, 104.0, 109.0]));
+    assert_eq!(near, Verdict::NotToldApart(Ground::Intervals));
+    let close = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[102.0, 101.0, 104.9]));
+    assert_eq!(close, Verdict::Same(Ground::Close));
+    let far = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[206.0, 204.0, 209.0]));
+    assert_eq!(far, Verdict::Slower(Ground::Intervals));
+    let one = verdict(Figure::P99, &of(&[100.0]), &of(&[900.0, 901.0, 902.0, 903.0]));
+    assert_eq!(one, Verdict::Undecided);
+}
+
+#[test]
+fn other_parameters_machines_or_forms_are_not_compared() {
+    type Change = fn(&mut Run);
+    let a = run();
+    let changes: [(&str, Change); 6] = [
+        ("records", |run| run.workload.parameters.records += 1),
+        ("variant", |run| run.workload.parameters.variant = "full".to_owned()),
+        ("client processes", |run| run.drive.clients = 4),
+        ("offered rate", |run| run.drive.rate = Some(1e3)),
+        ("machine, processor", |run| run.machine[0].1 = "Other 1".to_owned()),
+        ("form of the file", |run| run.format += 1),
+    ];
+    for (what, change) in changes {
+        let mut b = run();
+        change(&mut b);
+        let comparison = compare(&a, &b);
+        assert!(comparison.obstacles[0].starts_with(what), "{:?}", comparison.obstacles);
+        let is_not = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
+        assert!(comparison.rows.iter().all(is_not), "{what}");
+    }
+}
+
+#[test]
+fn invalid_and_declined_targets_are_not_compared() {
+    let run = run();
+    let comparison = compare(&run, &run);
+    let geode = of(&comparison, "geode", Figure::Rate);
+    let Verdict::NotComparable(why) = geode else { panic!("{geode:?}") };
+    assert!(why.contains("invalid in the first run"), "{why}");
+    let why = "geode is invalid in the first run: its process ended in round 3";
+    assert!(comparison.notes.iter().any(|note| note == why), "{:?}", comparison.notes);
+    let memcached = of(&comparison, "memcached", Figure::Rate);
+    let Verdict::NotComparable(why) = memcached else { panic!("{memcached:?}") };
+    assert!(why.contains("declined"), "{why}");
+}
+
+#[test]
+fn what_may_explain_a_difference_is_noted() {
+    let (a, mut b) = (run(), run());
+    b.workload.parameters.seed = 8;
+    b.targets[1].version = "redis 2".to_owned();
+    b.targets.pop();
+    b.noise.p50_ns = 20_000;
+    let notes = compare(&a, &b).notes.join("\n");
+    for note in [
+        "seed: 7 in the first, 8 in the second",
+        "version of redis: redis 1.2 in the first, redis 2 in the second",
+        "null is not in the second run",
+        "the machine itself was slower in the second run: fixed work took 1.11 times as long",
+    ] {
+        assert!(notes.contains(note), "{note:?} is not in {notes}");
+    }
+    let chance = "27 figures were tested at 5 %: about one of them differs by chance alone";
+    assert!(compare(&a, &a).notes.iter().any(|note| note.contains(chance)));
+}
