@@ -44,6 +44,8 @@ mod ring;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
+mod presence;
+#[cfg(not(loom))]
 mod member;
 #[cfg(not(loom))]
 mod region;
@@ -102,6 +104,8 @@ pub use namespace::NamespaceEntry;
 pub use pipe::{Moved, PIPE_BYTES, PipeEnd, RING_FORMAT, Wants};
 #[cfg(not(loom))]
 pub use plan::{Access, Change, Committed, Expect, Plan};
+#[cfg(not(loom))]
+pub use presence::Presence;
 #[cfg(not(loom))]
 pub use publish::{Changed, Draft, Target, Verdict};
 #[cfg(not(loom))]

@@ -239,6 +239,8 @@ pub(crate) enum Lock {
     Wait,
     /// Take it or fail.
     Try,
+    /// Take it together with others, or fail because somebody has it alone.
+    Share,
     /// Give it back.
     Release,
 }
@@ -246,12 +248,16 @@ pub(crate) enum Lock {
 /// An open-file-description lock on one byte of the file: the kernel gives it back when the last
 /// descriptor of this open file is closed, at the latest with the process.
 ///
-/// Returns false if [`Lock::Try`] found it taken.
+/// Returns false if [`Lock::Try`] or [`Lock::Share`] found it taken.
 pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, how: Lock) -> Result<bool> {
     let mut range = flock(byte);
     let command = match how {
         Lock::Wait => libc::F_OFD_SETLKW,
         Lock::Try => libc::F_OFD_SETLK,
+        Lock::Share => {
+            range.l_type = libc::F_RDLCK as i16;
+            libc::F_OFD_SETLK
+        }
         Lock::Release => {
             range.l_type = libc::F_UNLCK as i16;
             libc::F_OFD_SETLK

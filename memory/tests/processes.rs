@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests {
     use std::fs::{File, OpenOptions};
+    use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::path::{Path, PathBuf};
 
@@ -175,6 +176,50 @@ mod tests {
         assert_eq!(status, [0; DAEMONS as usize], "two sessions in one slot");
     }
 
+    /// Who is at work on a thing is seen until it ends or is killed; a forked child is not.
+    fn a_presence_ends_with_whoever_made_it(path: &Path) {
+        let region = Region::attach(path).unwrap();
+        let member = region.member().unwrap();
+        let is_seen = |thing| member.is_anybody_present(thing).unwrap();
+        let presence = member.be_present([7, 9, 7].into_iter()).unwrap();
+        assert_eq!([7, 8, 9].map(is_seen), [true, false, true]);
+        let second = region.member().unwrap().be_present(std::iter::once(9)).unwrap();
+        // The child lives on; what it inherited is not a presence, and dropping that harms nobody.
+        let mut kept = Some(presence);
+        let child = started(|| {
+            drop(kept.take());
+            let made = member.be_present(std::iter::once(1));
+            assert!(matches!(made, Err(Error::Forked)));
+            loop {
+                std::thread::park();
+            }
+        });
+        drop(kept.take());
+        assert_eq!([7, 9].map(is_seen), [false, true], "the child does not have it");
+        drop(second);
+        assert!(!is_seen(9));
+        // SAFETY: a signal to our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+        ended(child);
+        // A process that is killed with one.
+        let (mut read, write) = std::io::pipe().unwrap();
+        let child = started(|| {
+            let region = Region::attach(path).unwrap();
+            let made = region.member().unwrap().be_present(std::iter::once(3)).unwrap();
+            (&write).write_all(b"x").unwrap();
+            loop {
+                std::thread::park();
+                assert!(format!("{made:?}").len() > 1);
+            }
+        });
+        read.read_exact(&mut [0]).unwrap();
+        assert!(is_seen(3));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+        ended(child);
+        assert!(!is_seen(3));
+    }
+
     /// A fault at an address of others ends the process as it would without us.
     fn a_foreign_sigbus_is_not_swallowed(path: &Path) {
         let other = path.with_extension("other");
@@ -220,6 +265,7 @@ mod tests {
         drop(Region::create(&slots, &CreateOptions::default()).unwrap());
         daemons_do_not_share_slots(&slots);
         std::fs::remove_file(&slots).unwrap();
+        a_presence_ends_with_whoever_made_it(&path);
         a_foreign_sigbus_is_not_swallowed(&path);
         let report = check::check(&path, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");

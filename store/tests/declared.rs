@@ -104,41 +104,6 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
     assert!(report.is_clean(), "{:?}", report.faults);
 }
 
-/// One that was half way when others gave the tag up and declared it anew took it for its own, and
-/// called the index complete that lacked what it had entered into the old one.
-#[test]
-fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("region");
-    let region = Region::create(&path, &CreateOptions::default()).unwrap();
-    let (session, other) = (region.session().unwrap(), region.session().unwrap());
-    let ns = session.namespace("ues", &Schema::default()).unwrap();
-    for number in 0..500_u16 {
-        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
-    }
-    let order = keys(&session, ns);
-    let (first, last) = (order.first().unwrap(), order.last().unwrap());
-    put(&session, ns, last, first);
-    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
-    for _ in 0..session.buckets(ns).unwrap().count() / 2 {
-        assert!(session.go_on(&mut slow, 1).unwrap());
-    }
-    let refused = other.add_tags(ns, &unique()).unwrap_err();
-    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
-    assert!(other.delete(ns, last).unwrap());
-    let mut anew = other.begin_declaring(ns, &unique(), Patience::default()).unwrap();
-    assert!(other.go_on(&mut anew, 1).unwrap());
-    while session.go_on(&mut slow, 1).unwrap() {}
-    for key in keys(&session, ns) {
-        let found = session.find(ns, "id", &key).unwrap();
-        assert_eq!(found.map(|found| found.key().to_vec()), Some(key));
-    }
-    while other.go_on(&mut anew, 1).unwrap() {}
-    drop((session, other, region));
-    let report = check(&path).unwrap();
-    assert!(report.is_clean(), "{:?}", report.faults);
-}
-
 /// Whoever was half way began again each time that others had declared something.
 #[test]
 fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {

@@ -20,11 +20,15 @@ struct tunnel {
     char gnb_address[16];
 };
 
+/* The groups that a procedure reads and changes, named once; later they go by their places. */
+enum { TUNNEL, GROUPS };
+
 /* What the process is attached to. */
 struct smf {
     ns_region *region;
     ns_session *session;
     ns_namespace contexts;
+    ns_block_names *groups;
 };
 
 static const char *const default_qos = "5qi=9 arp=8 ambr-dl=200Mbps ambr-ul=50Mbps";
@@ -54,22 +58,25 @@ static ns_status start(struct smf *smf, const char *path)
     if (status == NS_OK)
         status = ns_namespace_open(smf->session, ns_text("sm-context"), NS_KIND_BLOCKS,
                                    &smf->contexts);
+    ns_bytes names[GROUPS] = {ns_text("tunnel")};
+    if (status == NS_OK)
+        status = ns_block_names_open(smf->session, (ns_names){names, GROUPS}, &smf->groups);
     return status;
 }
 
 static void stop(struct smf *smf)
 {
+    ns_block_names_close(smf->groups);
     ns_session_close(smf->session);
     ns_region_detach(smf->region);
 }
 
-/* Changes the tunnel of a context, and nothing else of it, if nobody was faster. */
-static ns_status commit_tunnel(struct smf *smf, ns_bytes supi, const struct tunnel *tunnel,
-                               uint64_t expected, uint64_t *version)
+static ns_status tunnel_of(ns_bytes block, struct tunnel *tunnel)
 {
-    ns_change change = {ns_text("tunnel"), bytes_of(tunnel, sizeof *tunnel), false};
-    ns_changes changes = {&change, 1};
-    return ns_patch_if_version(smf->session, smf->contexts, supi, changes, expected, version);
+    if (block.len != sizeof *tunnel)
+        return NS_DAMAGED;
+    memcpy(tunnel, block.data, sizeof *tunnel);
+    return NS_OK;
 }
 
 /* Reads a tunnel out of a view. */
@@ -77,11 +84,7 @@ static ns_status read_tunnel(const ns_view *view, struct tunnel *tunnel)
 {
     ns_bytes block;
     ns_status status = ns_view_block(view, ns_text("tunnel"), &block);
-    if (status == NS_OK && block.len != sizeof *tunnel)
-        return NS_DAMAGED;
-    if (status == NS_OK)
-        memcpy(tunnel, block.data, sizeof *tunnel);
-    return status;
+    return status == NS_OK ? tunnel_of(block, tunnel) : status;
 }
 
 static int establish(struct smf *smf, ns_bytes supi)
@@ -104,29 +107,46 @@ static int establish(struct smf *smf, ns_bytes supi)
     return 0;
 }
 
+/* A handover: the tunnel to the radio ends elsewhere. */
+static void hand_over(struct tunnel *tunnel)
+{
+    tunnel->steps += 1;
+    tunnel->gnb_teid = (uint32_t)(tunnel->steps * 7);
+    snprintf(tunnel->gnb_address, sizeof tunnel->gnb_address, "10.0.%u.%u",
+             (unsigned)(tunnel->steps >> 8 & 255), (unsigned)(tunnel->steps & 255));
+}
+
+/* Reads a context, changes its tunnel, and nothing else of it, if nobody was faster. */
+static ns_status step(struct smf *smf, ns_bytes supi, struct tunnel *tunnel, uint64_t *version)
+{
+    ns_to_change context;
+    ns_bytes groups[GROUPS];
+    ns_status status = ns_get_to_change(smf->session, smf->contexts, supi, &context);
+    if (status != NS_OK)
+        return status;
+    status = ns_to_change_blocks(&context, smf->groups, GROUPS, groups);
+    if (status == NS_OK)
+        status = tunnel_of(groups[TUNNEL], tunnel);
+    if (status == NS_OK) {
+        hand_over(tunnel);
+        ns_placed change = {TUNNEL, bytes_of(tunnel, sizeof *tunnel)};
+        ns_placed_changes changes = {&change, 1};
+        status = ns_to_change_patch(&context, smf->groups, changes, version);
+    }
+    ns_to_change_release(&context);
+    return status;
+}
+
 static int run(struct smf *smf, ns_bytes supi)
 {
     for (;;) {
         struct tunnel tunnel;
-        ns_view view;
-        ns_status status = ns_get(smf->session, smf->contexts, supi, &view);
-        if (status != NS_OK)
-            return fail("read", status);
-        uint64_t version = view.version;
-        status = read_tunnel(&view, &tunnel);
-        ns_view_release(&view);
-        if (status != NS_OK)
-            return fail("tunnel", status);
-
-        tunnel.steps += 1;
-        tunnel.gnb_teid = (uint32_t)(tunnel.steps * 7);
-        snprintf(tunnel.gnb_address, sizeof tunnel.gnb_address, "10.0.%u.%u",
-                 (unsigned)(tunnel.steps >> 8 & 255), (unsigned)(tunnel.steps & 255));
-        status = commit_tunnel(smf, supi, &tunnel, version, &version);
+        uint64_t version;
+        ns_status status = step(smf, supi, &tunnel, &version);
         if (status == NS_REFUSED)
             continue; /* Another worker was faster: look again. */
         if (status != NS_OK)
-            return fail("commit", status);
+            return fail("step", status);
         printf("step %" PRIu64 " version %" PRIu64 "\n", tunnel.steps, version);
         fflush(stdout);
     }

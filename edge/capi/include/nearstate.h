@@ -7,8 +7,8 @@
  *
  * 1. Handles. A handle comes from this library and is not used after its close, detach, release,
  *    commit or abort: nobody can check that for a pointer. A region may be used by several threads
- *    at once; a session, with its views, transactions and streams, and a watch, by one thread at a
- *    time.
+ *    at once; a session, with its views, records to change, names, transactions and streams, and a
+ *    watch, by one thread at a time.
  * 2. Bytes. `data` points to `len` bytes that stay as they are during the call; it is NULL only
  *    with `len` 0. Text ends with a NUL.
  * 3. Out-parameters stand last, point to memory that may be written and need not hold anything.
@@ -399,6 +399,13 @@ typedef enum ns_status {
      */
     NS_BEHIND = 36,
 } ns_status;
+
+/**
+ * The names of the blocks that a program reads and changes, which go by their places from then on:
+ * 0 for the first. They remember how the last record was laid out, so keep them for each kind of
+ * record and each session, whose thread uses them.
+ */
+typedef struct ns_block_names ns_block_names;
 
 /**
  * An attached region: a file of shared memory that any number of processes read and write at once.
@@ -848,6 +855,74 @@ typedef struct ns_tag_schemas {
  * Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
  */
 typedef bool (*ns_tag_fn)(void *context, const struct ns_tag_schema *tag, uint32_t state);
+
+/**
+ * Names of blocks.
+ */
+typedef struct ns_names {
+    /**
+     * The first of them, each 1 to 255 bytes of UTF-8 without a NUL. NULL only if there are none.
+     */
+    const struct ns_bytes *items;
+    /**
+     * How many; at most 1,024, no name twice.
+     */
+    size_t len;
+} ns_names;
+
+/**
+ * A record that was read to be changed. `view` shows what was read, to the functions of views as
+ * well; it ends with the record, and releasing it does nothing. The change is made if the record
+ * is still that one: nothing is locked meanwhile. While it is held, memory that is retired in the
+ * region is not used again: release it when the work at hand is done. It may be moved, but only
+ * one copy of it is changed or released. All bytes 0 is a record that holds nothing.
+ */
+typedef struct ns_to_change {
+    /**
+     * What was read.
+     */
+    struct ns_view view;
+    /**
+     * Private.
+     */
+    const struct ns_session *session;
+    /**
+     * Private.
+     */
+    uint32_t state;
+    /**
+     * Private.
+     */
+    uint64_t held[32];
+} ns_to_change;
+
+/**
+ * New bytes of a block.
+ */
+typedef struct ns_placed {
+    /**
+     * The place of the block's name, from 0.
+     */
+    size_t place;
+    /**
+     * The new bytes.
+     */
+    struct ns_bytes bytes;
+} ns_placed;
+
+/**
+ * Changes that are made in one step.
+ */
+typedef struct ns_placed_changes {
+    /**
+     * The first of them. NULL only if there are none.
+     */
+    const struct ns_placed *items;
+    /**
+     * How many; at most 1,024, no place twice.
+     */
+    size_t len;
+} ns_placed_changes;
 
 /**
  * A caller's own memory for a copy.
@@ -1659,7 +1734,8 @@ enum ns_status ns_counter_read(struct ns_session *session,
  *
  * Fails with `NS_TAG_TAKEN` if two records have the same value of a tag that is to be unique, and
  * `NS_BAD_ARGUMENT` if a record lacks a tag that is to be required, or a tag is there in another
- * form: nothing was declared then. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
+ * form: of what this call declared nothing is there then, unless others are declaring it as well
+ * or had begun it. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
  * `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`.
  *
  * # Safety
@@ -1777,6 +1853,105 @@ enum ns_status ns_list_glob(struct ns_session *session,
 enum ns_status ns_count(struct ns_session *session,
                         struct ns_namespace namespace_,
                         uint64_t *records);
+
+/**
+ * Names blocks. They are closed with `ns_block_names_close`; their session may be closed before.
+ *
+ * Fails with `NS_BAD_NAME` (also for one that is there twice), `NS_TOO_MANY_BLOCKS`,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3, rule 2 for every name.
+ */
+enum ns_status ns_block_names_open(struct ns_session *session,
+                                   struct ns_names list,
+                                   struct ns_block_names **names);
+
+/**
+ * Closes names; they must not be used any more. NULL is left alone.
+ *
+ * # Safety
+ * Rule 1.
+ */
+void ns_block_names_close(struct ns_block_names *names);
+
+/**
+ * Gets a record to change it: `NS_NOT_FOUND` if there is none. No lock, no system call, no copy.
+ * Release it with `ns_to_change_release`, changed or not; unless the answer is `NS_OK` it is empty
+ * and need not be released.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_WRONG_KIND` in a namespace of
+ * counters, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 to 3. What `record` held before is not released.
+ */
+enum ns_status ns_get_to_change(struct ns_session *session,
+                                struct ns_namespace namespace_,
+                                struct ns_bytes key,
+                                struct ns_to_change *record);
+
+/**
+ * Gives a record back, changed or not. Its bytes must not be read any more. NULL, and a record
+ * that is released already, are left alone.
+ *
+ * # Safety
+ * Rule 1: NULL, or a record that a call of this library has filled.
+ */
+void ns_to_change_release(struct ns_to_change *record);
+
+/**
+ * Shows the first `len` of the named blocks of a record: `blocks` gets as many, each at the place
+ * of its name, with `data` NULL if the record has no such block (an empty one has other `data`).
+ * They are good for as long as the record is held. One comparison if the record is laid out as the
+ * last one that these names met, else linear in the number of blocks; it allocates only where it
+ * learns a layout. None in a namespace of values.
+ *
+ * Fails with `NS_BAD_ARGUMENT`, also for more than there are names and for names of another
+ * session.
+ *
+ * # Safety
+ * Rules 1 and 3, with memory for `len` at `blocks`; it may be NULL only with `len` 0.
+ */
+enum ns_status ns_to_change_blocks(const struct ns_to_change *record,
+                                   const struct ns_block_names *names,
+                                   size_t len,
+                                   struct ns_bytes *blocks);
+
+/**
+ * Puts a value in the place of what was read, if that is still there, else `NS_REFUSED`: somebody
+ * was faster, or this record has made its change already. Get it again then. Tags and an expiry
+ * are gone with the old value. `version` gets the new one, or the one that is there (0: no
+ * record); it may be NULL.
+ *
+ * Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
+ * `NS_FORKED`, `NS_BAD_ARGUMENT`; nothing was changed then.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_to_change_put(const struct ns_to_change *record,
+                                struct ns_bytes value,
+                                uint64_t *version);
+
+/**
+ * Changes some blocks of what was read, if that is still there, else `NS_REFUSED`: somebody was
+ * faster, or this record has made its change already. Get it again then. Other blocks, tags and
+ * the expiry stay as they are; a block that is not there is added. `version` gets the new one, or
+ * the one that is there (0: no record); it may be NULL. To take a block away see
+ * `ns_patch_if_version`.
+ *
+ * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
+ * `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for a place without
+ * a name and for names of another session; nothing was changed then.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_to_change_patch(const struct ns_to_change *record,
+                                  const struct ns_block_names *names,
+                                  struct ns_placed_changes changes,
+                                  uint64_t *version);
 
 /**
  * Changes some named blocks of a record in one step; the others stay as they are. Creates the
@@ -2025,9 +2200,9 @@ enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms)
 enum ns_status ns_session_open(const struct ns_region *region, struct ns_session **session);
 
 /**
- * Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
- * or a transaction or a stream is open, or from within its callbacks, it stays open and the answer
- * is `NS_BAD_ARGUMENT`. Its watches go on.
+ * Closes a session; it must not be used any more. NULL is left alone. While a view or a record of
+ * it is held or a transaction or a stream is open, or from within its callbacks, it stays open and
+ * the answer is `NS_BAD_ARGUMENT`. Its watches go on; its names are closed for themselves.
  *
  * # Safety
  * Rule 1.

@@ -8,8 +8,8 @@
 //!
 //! 1. **Handles.** A handle comes from this library and is not used after its `close`, `detach`,
 //!    `release`, `commit` or `abort`: nobody can check that for a pointer. A region may be used by
-//!    several threads at once; a session, with its views, transactions and streams, and a watch, by
-//!    one thread at a time.
+//!    several threads at once; a session, with its views, records to change, names, transactions
+//!    and streams, and a watch, by one thread at a time.
 //! 2. **Bytes.** `data` points to `len` bytes that stay as they are during the call; it is NULL
 //!    only with `len` 0. Text ends with a NUL.
 //! 3. **Out-parameters** stand last, point to memory that may be written and need not hold
@@ -37,6 +37,7 @@ pub mod counter;
 pub mod schema;
 pub mod labels;
 pub mod walk;
+pub mod to_change;
 pub mod patch;
 pub mod write;
 pub mod read;

@@ -106,7 +106,8 @@ impl ns_tag_schemas {
 ///
 /// Fails with `NS_TAG_TAKEN` if two records have the same value of a tag that is to be unique, and
 /// `NS_BAD_ARGUMENT` if a record lacks a tag that is to be required, or a tag is there in another
-/// form: nothing was declared then. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
+/// form: of what this call declared nothing is there then, unless others are declaring it as well
+/// or had begun it. Also with `NS_WRONG_KIND` for counters, `NS_BAD_NAME`,
 /// `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`.
 ///
 /// # Safety

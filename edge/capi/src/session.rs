@@ -25,7 +25,7 @@ pub struct ns_session {
     /// Tells the namespaces of this session from those of others.
     serial: u32,
     namespaces: RefCell<Vec<Namespace>>,
-    /// Views that are out, walks that go on, open transactions and streams.
+    /// Views and records to change that are out, walks that go on, open transactions and streams.
     held: Cell<usize>,
 }
 
@@ -44,6 +44,12 @@ impl ns_session {
     #[inline]
     pub(crate) const fn store(&self) -> &Session {
         &self.session
+    }
+
+    /// Tells it from all other sessions of this process.
+    #[inline]
+    pub(crate) const fn serial(&self) -> u32 {
+        self.serial
     }
 
     /// The namespace of a handle.
@@ -141,9 +147,9 @@ pub unsafe extern "C" fn ns_session_open(
     })
 }
 
-/// Closes a session; it must not be used any more. NULL is left alone. While a view of it is held
-/// or a transaction or a stream is open, or from within its callbacks, it stays open and the answer
-/// is `NS_BAD_ARGUMENT`. Its watches go on.
+/// Closes a session; it must not be used any more. NULL is left alone. While a view or a record of
+/// it is held or a transaction or a stream is open, or from within its callbacks, it stays open and
+/// the answer is `NS_BAD_ARGUMENT`. Its watches go on; its names are closed for themselves.
 ///
 /// # Safety
 /// Rule 1.
@@ -158,8 +164,8 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
         if held != 0 {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{held} views, walks, transactions or streams of the session go on: end \
-                     them first"
+                    "{held} views, records to change, walks, transactions or streams of the \
+                     session go on: end them first"
                 ),
             });
         }

@@ -88,12 +88,18 @@ impl ns_view {
         told
     }
 
+    /// A view that somebody else has, and keeps for longer than this one is used. Whoever releases
+    /// it does nothing.
+    pub(crate) fn shown(view: &View<'_>) -> Self {
+        // SAFETY: a copy of the bits, which nobody changes while the view is borrowed, and which is
+        // never dropped: a view that is lent is not released, and has nothing else that drops it.
+        let copy = unsafe { ptr::read(view) };
+        Self::new(copy, ptr::null(), LENT)
+    }
+
     /// A view that somebody else has, for the time of a callback.
     pub(crate) fn show<T>(view: &View<'_>, call: impl FnOnce(&Self) -> T) -> T {
-        // SAFETY: a copy of the bits, which nobody changes while the view is borrowed, and which is
-        // never dropped: `ManuallyDrop` below sees to that.
-        let copy = unsafe { ptr::read(view) };
-        let mut shown = ManuallyDrop::new(Self::new(copy, ptr::null(), LENT));
+        let mut shown = ManuallyDrop::new(Self::shown(view));
         let told = call(&shown);
         shown.state = EMPTY;
         told

@@ -105,7 +105,12 @@ fn sessions_are_found_counted_searched_and_watched_by_other_processes() {
 #[test]
 fn the_guide_declares_the_tags_of_the_example() {
     let guide = include_str!("../../../clients/c/README.md");
-    let shown = guide.split("```c\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
+    let shown = guide
+        .split("```c\n")
+        .skip(1)
+        .find(|shown| shown.contains("ns_tag_schema "))
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
     let tags = shown.split("ns_namespace_add_tags").next().unwrap();
     assert!(tags.starts_with("ns_tag_schema tags[] = {"), "{tags}");
     let example = include_str!("../../../clients/c/examples/sm_sessions.c");

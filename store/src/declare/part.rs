@@ -10,75 +10,91 @@ use crate::session::{Namespace, Session};
 /// part of the walk had as many times the records. Regions have an end: it happens a few times.
 const GROWN: u64 = 4;
 
-/// Some of the buckets that a table had when its walk began.
+/// The buckets that a table had when its walk began, and how far that is.
 #[derive(Debug)]
 pub(super) struct Part {
     next: u64,
     all: u64,
+    /// Keys of the bucket before, which are still to be worked on, the next one last.
+    keys: Vec<Vec<u8>>,
 }
 
 impl Part {
-    /// The next ones, at most so many; and how many there are.
-    pub(super) fn take(&mut self, most: u64) -> (Range<u64>, u64) {
+    const fn of(all: u64) -> Self {
+        Self { next: 0, all, keys: Vec::new() }
+    }
+
+    /// The next ones, at most so many.
+    pub(super) fn take(&mut self, most: u64) -> Range<u64> {
         let from = self.next;
         self.next = from.saturating_add(most.max(1)).min(self.all);
-        (from..self.next, self.all)
+        from..self.next
     }
 
     /// True if none is left.
     pub(super) const fn is_done(&self) -> bool {
-        self.next >= self.all
+        self.next >= self.all && self.keys.is_empty()
     }
 }
 
 impl Session {
     /// All buckets of a namespace, to pass their locks.
     pub(super) fn locks_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part { next: 0, all: self.member.buckets_to_pass(self.table(namespace)?)? })
+        Ok(Part::of(self.member.buckets_to_pass(self.table(namespace)?)?))
     }
 
     /// All buckets of a namespace.
     pub(super) fn part_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
+        Ok(Part::of(self.member.bucket_count(self.table(namespace)?)?))
     }
 
     /// Begins a walk anew if the namespace has grown much, as it may while nobody goes on with it.
-    pub(super) fn keep_up(&self, namespace: Namespace, part: &mut Part) -> Result<()> {
+    /// True if it has.
+    pub(super) fn keep_up(&self, namespace: Namespace, part: &mut Part) -> Result<bool> {
         let now = self.part_of(namespace)?;
-        if now.all / GROWN >= part.all {
+        let has_grown = now.all / GROWN >= part.all;
+        if has_grown {
             *part = now;
         }
-        Ok(())
+        Ok(has_grown)
     }
 
-    /// Calls `work` with each such key of some of `all` buckets, also with those of records whose
-    /// time has passed. Nothing is pinned meanwhile.
+    /// Calls `work` with each such key of the next buckets, at most so many, also with those of
+    /// records whose time has passed. Nothing is pinned meanwhile. After an error the walk goes on
+    /// with the key that met it.
     pub(super) fn each_key(
         &self,
         namespace: Namespace,
-        (part, all): (Range<u64>, u64),
+        (part, most): (&mut Part, u64),
         is_wanted: impl Fn(&[u8]) -> bool,
-        work: impl Fn(&[u8]) -> Result<()>,
+        mut work: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let table = self.table(namespace)?;
-        let (mut cells, mut keys) = (Vec::new(), Vec::new());
-        for bucket in part {
+        let mut cells = Vec::new();
+        // What is left of a bucket counts as one.
+        let mut left = most.max(1) - u64::from(!part.keys.is_empty());
+        loop {
+            while let Some(key) = part.keys.last() {
+                work(key)?;
+                part.keys.pop();
+            }
+            if left == 0 || part.next >= part.all {
+                return Ok(());
+            }
+            left -= 1;
             let held = self.member.pin()?;
-            self.member.collect(table, bucket, all, &mut cells)?;
+            self.member.collect(table, part.next, part.all, &mut cells)?;
             for at in &cells {
                 self.member.prefetch_cell_lines(*at, 1);
             }
-            for at in cells.drain(..) {
+            for at in cells.drain(..).rev() {
                 let key = self.member.cell(at)?.key()?;
                 if is_wanted(key) {
-                    keys.push(key.to_vec());
+                    part.keys.push(key.to_vec());
                 }
             }
             drop(held);
-            for key in keys.drain(..) {
-                work(&key)?;
-            }
+            part.next += 1;
         }
-        Ok(())
     }
 }

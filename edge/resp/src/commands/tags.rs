@@ -7,7 +7,7 @@
 use super::arg;
 use super::hashes::{fields, pairs, set_fields};
 use super::transactions::{judge_watched, refuse_inside};
-use crate::client::{Change, Client, PATIENCE};
+use crate::client::{Change, Client};
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
 use crate::link::WatchedTag;
 use crate::number::integer;
@@ -23,7 +23,7 @@ use nearstate_model::limits::{
     VALUE_BYTES_MAX,
 };
 use nearstate_store::{
-    Declaring, Form, Labels, Namespace, Session, TagSchema, TagState, Values, since_boot,
+    Declaring, Form, Labels, Namespace, Patience, Session, TagSchema, TagState, Values, since_boot,
 };
 use std::time::Duration;
 
@@ -35,9 +35,16 @@ type Tag<'a> = (&'a str, &'a [u8]);
 /// Buckets whose records a slice of a declaration enters: some fifty, each in a transaction.
 const DECLARE_BUCKETS: usize = 16;
 
-/// A slice ends with the bucket in which it has taken as long. With one value each, fifty records
-/// take a third of it; with sixty-four values of an ordered tag each takes several of it.
+/// A slice ends with the bucket in which it has taken as long, and at a conflict. With one value
+/// each, fifty records take a third of it; with sixty-four values of an ordered tag each takes
+/// several of it.
 const DECLARE_SLICE: Duration = Duration::from_millis(1);
+
+/// How long a declaration goes on with one record that others change all the time, a few runs in
+/// each slice: others are served meanwhile, so only its own client waits. Thousands of slices; a
+/// record for which that is not enough is changed more often than it can be read.
+const DECLARE_PATIENCE: Patience =
+    Patience { tries: u32::MAX, within: Some(Duration::from_secs(10)) };
 
 /// The most keys that a tag's value is answered with: what a transaction takes, some milliseconds.
 const KEYS_MAX: usize = 4096;
@@ -232,7 +239,7 @@ pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
     }
     let namespace = client.records.make(arg(args, 2))?.namespace;
     let name = tag.name.clone();
-    let declaring = client.session().begin_declaring(namespace, &[tag], PATIENCE)?;
+    let declaring = client.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
     let mut building = Building { declaring, namespace, name };
     // What is there already is answered at once.
     if building.step(client.records, client.server, reply)? == Progress::More {
@@ -285,7 +292,7 @@ impl Work for Building {
                 reply.ok();
                 return Ok(Progress::Done);
             }
-            if since_boot() >= until {
+            if self.declaring.is_contended() || since_boot() >= until {
                 break;
             }
         }

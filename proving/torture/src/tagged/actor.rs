@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use nearstate_store::{
-    Address, BlockChange, Error, Filter, Kind, Labels, Namespace, Region, Schema, Session,
-    TagSchema, Txn, WhenFull,
+    Address, BlockChange, Error, Filter, Kind, Labels, Namespace, Patience, Region, Schema,
+    Session, TagSchema, Txn, WhenFull,
 };
 
 use crate::tagged::scripts::named;
@@ -164,6 +164,13 @@ fn do_act(session: &Session, spaces: &Spaces, act: &Act) -> Result<(), String> {
                 Err(Error::TagTaken { .. }) => Ok(()),
                 other => Err(format!("declared as if nothing stood in the way: {other:?}")),
             }
+        }
+        Act::DeclareLeft => {
+            let ns = spaces.of("late").map_err(words)?;
+            let cell: Vec<TagSchema> =
+                tags().into_iter().filter(|tag| tag.name == "cell").collect();
+            let begun = session.begin_declaring(ns, &cell, Patience::default());
+            begun.and_then(|mut begun| session.go_on(&mut begun, 1)).map(drop).map_err(words)
         }
         Act::Watch(space) => spaces
             .of(space)

@@ -299,6 +299,9 @@ impl There {
             let ns = spaces.of(space).map_err(|e| e.to_string())?;
             let tags = session.tags(ns).map_err(|e| e.to_string())?;
             let is_ready = tags.iter().all(|tag| tag.state == TagState::Ready);
+            if space == "late" && world.is_cell_kept && tags.iter().all(|tag| tag.name != "cell") {
+                return Err(format!("others took away what one had begun: {tags:?}"));
+            }
             if tags.is_empty() || !is_ready {
                 if space == "tagged" || world.is_late_ready {
                     return Err(format!("{space}: {tags:?}"));

@@ -102,6 +102,12 @@ fn two_of_a_kind() -> Vec<Act> {
     vec![txn(&[Put("late/a", "1", "guti=g1", 0), Put("late/b", "1", "guti=g1 cell=c1", 0)])]
 }
 
+fn two_of_a_kind_and_a_tag_left() -> Vec<Act> {
+    let mut acts = two_of_a_kind();
+    acts.push(Act::DeclareLeft);
+    acts
+}
+
 fn work_in_vain() -> Vec<Act> {
     vec![
         Act::DeclareInVain,
@@ -193,6 +199,13 @@ pub const SCRIPTS: &[Script] = &[
     Script {
         name: "in-vain",
         before: Some(two_of_a_kind),
+        watched: &[],
+        streamed: &[],
+        work: work_in_vain,
+    },
+    Script {
+        name: "beside",
+        before: Some(two_of_a_kind_and_a_tag_left),
         watched: &[],
         streamed: &[],
         work: work_in_vain,

@@ -47,6 +47,8 @@ pub enum Act {
     Declare,
     /// The tags of `late` are declared, and two of its records have the same unique value.
     DeclareInVain,
+    /// Tag `cell` of `late` is declared, and not finished.
+    DeclareLeft,
     /// A space is watched, by the process that writes.
     Watch(&'static str),
     /// A space is streamed, to a stream that refuses when it is full if that is true.
@@ -116,6 +118,8 @@ pub struct World {
     pub entries: BTreeMap<String, u64>,
     /// True if the tags of `late` answer.
     pub is_late_ready: bool,
+    /// True once writers keep tag `cell` of `late`, also if it does not answer.
+    pub is_cell_kept: bool,
     /// True while the clock is set forward.
     pub is_forward: bool,
 }
@@ -158,6 +162,10 @@ impl World {
                 worlds.push(next);
             }
             Act::DeclareInVain | Act::Watch(_) => {}
+            Act::DeclareLeft => {
+                next.is_cell_kept = true;
+                worlds.push(next);
+            }
             Act::Stream(space, _) => {
                 next.streamed.insert((*space).to_owned());
                 worlds = vec![next];

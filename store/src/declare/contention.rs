@@ -1,0 +1,101 @@
+//! What a declaration that goes on in parts does about conflicts: whoever lends it a part of its
+//! time gets its thread back at the first one, and a later part goes on at the same record.
+//!
+//! Nothing is lost by that: each conflict means that somebody else's commit went through, and what
+//! is entered stays entered. That it comes to its end all the same has three reasons. Between two
+//! parts others are served, so that whoever was faster has gone on. The next part may try more
+//! often, and a run that follows at once finds everything in the cache, and is faster. And a record
+//! is entered value by value from then on (`entering.rs`): there is less that others could change.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+
+use crate::txn::Patience;
+
+/// The most runs of a transaction in one part are two to this: eight, with pauses of some
+/// microseconds in all.
+const TRIES_LOG_MAX: u32 = 3;
+
+/// The conflicts of one transaction, over the parts that it took so far.
+#[derive(Debug, Default)]
+pub(super) struct Contention {
+    /// Parts in a row that ended with a conflict.
+    parts: u32,
+    runs: u32,
+    since: Duration,
+    /// A transaction went through since then.
+    is_over: Cell<bool>,
+}
+
+impl Contention {
+    /// How often a part tries a transaction.
+    pub(super) fn tries(&self) -> u32 {
+        if self.is_over.get() { 1 } else { 1 << self.parts.min(TRIES_LOG_MAX) }
+    }
+
+    /// A transaction went through.
+    pub(super) fn end(&self) {
+        self.is_over.set(true);
+    }
+
+    /// A part met conflicts, so often.
+    ///
+    /// # Errors
+    /// `Deadline`: that is enough.
+    pub(super) fn meet(&mut self, tries: u32, patience: Patience, now: Duration) -> Result<()> {
+        if self.is_over.get() || self.parts == 0 {
+            *self = Self { since: now, ..Self::default() };
+        }
+        self.parts = self.parts.saturating_add(1);
+        self.runs = self.runs.saturating_add(tries);
+        let spent = now.saturating_sub(self.since);
+        if self.runs >= patience.tries || patience.within.is_some_and(|within| spent >= within) {
+            return Err(Error::Deadline { tries: self.runs });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Duration = Duration::from_secs(5);
+
+    fn met(contention: &mut Contention, patience: Patience, now: Duration) -> Result<u32> {
+        let tries = contention.tries();
+        contention.meet(tries, patience, now).map(|()| tries)
+    }
+
+    #[test]
+    fn a_part_tries_a_little_more_often_than_the_one_before_and_never_much() {
+        let (mut contention, patience) = (Contention::default(), Patience::default());
+        let mut tries = Vec::new();
+        for _ in 0..6 {
+            tries.push(met(&mut contention, patience, AT).unwrap());
+        }
+        assert_eq!(tries, [1, 2, 4, 8, 8, 8]);
+        contention.end();
+        assert_eq!(met(&mut contention, patience, AT), Ok(1), "that was another transaction");
+        assert_eq!(met(&mut contention, patience, AT), Ok(2));
+    }
+
+    #[test]
+    fn patience_is_for_all_parts_of_one_transaction() {
+        let patience = Patience { tries: 7, within: Some(Duration::from_secs(1)) };
+        let mut contention = Contention::default();
+        for tries in [1, 2] {
+            assert_eq!(met(&mut contention, patience, AT), Ok(tries));
+        }
+        assert_eq!(met(&mut contention, patience, AT), Err(Error::Deadline { tries: 7 }));
+        let mut contention = Contention::default();
+        assert_eq!(met(&mut contention, patience, AT), Ok(1));
+        contention.end();
+        let later = AT + Duration::from_secs(2);
+        assert_eq!(met(&mut contention, patience, later), Ok(1), "counted from its own conflict");
+        let late = met(&mut contention, patience, later + Duration::from_secs(1));
+        assert_eq!(late, Err(Error::Deadline { tries: 3 }));
+    }
+}

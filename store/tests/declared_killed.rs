@@ -1,0 +1,115 @@
+//! A process that is killed while it declares tags. One test: a process that another thread starts
+//! meanwhile would be busy with them, too, until it runs its own program.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nearstate_store::{
+    CreateOptions, Error, Labels, Namespace, Patience, Region, Schema, Session, TagSchema,
+    TagState, check,
+};
+
+const RECORDS: u16 = 500;
+
+/// A process that ends with the test at the latest, also with one that fails.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn unique() -> TagSchema {
+    TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }
+}
+
+/// No record has it.
+fn required() -> TagSchema {
+    TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() }
+}
+
+fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
+    let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
+    session.transact(|txn| txn.put_labelled(ns, key, b"v", labels)).unwrap();
+}
+
+/// A process that is half way with a tag and waits for its end.
+fn half_way(path: &Path) -> Started {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "half_way_in_another_process", "--nocapture"])
+        .env("DECLARED_PATH", path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let started = Started(child);
+    assert!(lines.any(|line| line.contains("half way")), "it has begun");
+    started
+}
+
+#[test]
+#[ignore = "a part of the test below, in a process of its own"]
+fn half_way_in_another_process() {
+    let path = std::env::var_os("DECLARED_PATH").unwrap();
+    let region = Region::attach(Path::new(&path)).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    let mut declaring = session.begin_declaring(ns, &[unique()], Patience::default()).unwrap();
+    for _ in 0..20 {
+        assert!(session.go_on(&mut declaring, 1).unwrap());
+    }
+    let mut out = std::io::stdout();
+    out.write_all(b"\nhalf way\n").and_then(|()| out.flush()).unwrap();
+    // Nobody writes: it ends when the other one does.
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(declaring);
+}
+
+#[test]
+fn a_process_is_busy_with_its_tags_until_it_is_killed_and_whoever_repeats_them_finishes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    for number in 0..RECORDS {
+        put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
+    }
+    let states = || -> Vec<(String, TagState)> {
+        let tags = session.tags(ns).unwrap();
+        tags.into_iter().map(|tag| (tag.name, tag.state)).collect()
+    };
+    let building = [("id".to_owned(), TagState::Building)];
+    put(&session, ns, b"another", &[0, 7]);
+
+    let other = half_way(&path);
+    for _ in 0..2 {
+        let refused = session.add_tags(ns, &[unique()]).unwrap_err();
+        assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+        assert_eq!(states(), building, "a living process is busy with it");
+    }
+    drop(other);
+    let refused = session.add_tags(ns, &[unique()]).unwrap_err();
+    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+    assert_eq!(states(), [], "it is dead: the name would be taken for ever");
+    assert!(session.delete(ns, b"another").unwrap());
+
+    drop(half_way(&path));
+    let refused = session.add_tags(ns, &[unique(), required()]).unwrap_err();
+    assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
+    assert_eq!(states(), building, "what a dead process began is not taken away beside it");
+    session.add_tags(ns, &[unique()]).unwrap();
+    for number in 0..RECORDS {
+        let found = session.find(ns, "id", &number.to_be_bytes()).unwrap();
+        assert_eq!(found.unwrap().key(), number.to_be_bytes());
+    }
+    drop((session, region));
+    let report = check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}

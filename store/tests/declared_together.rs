@@ -1,0 +1,291 @@
+//! Several that declare tags of one namespace at once, and give up in every order.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nearstate_store::{
+    CreateOptions, Declaring, Error, Labels, Namespace, Patience, Region, Schema, Session,
+    TagSchema, TagState, Values, View, check,
+};
+
+/// Enough records for some hundred parts of one bucket.
+const RECORDS: u16 = 500;
+
+struct Place {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    region: Region,
+    session: Session,
+    ns: Namespace,
+}
+
+impl Place {
+    /// Records that have a tag `id` each, whose values differ, and no other.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("region");
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("ues", &Schema::default()).unwrap();
+        let place = Self { _dir: dir, path, region, session, ns };
+        for number in 0..RECORDS {
+            place.put(&number.to_be_bytes(), &number.to_be_bytes());
+        }
+        place
+    }
+
+    fn put(&self, key: &[u8], id: &[u8]) {
+        let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
+        self.session.transact(|txn| txn.put_labelled(self.ns, key, b"v", labels)).unwrap();
+    }
+
+    /// The last record that a walk comes to has the value of the first one.
+    fn contradict(&self) -> Vec<u8> {
+        let mut scan = self.session.scan(self.ns).unwrap();
+        let mut keys = Vec::new();
+        while let Some(view) = scan.next().unwrap() {
+            keys.push(view.key().to_vec());
+        }
+        let (first, last) = (keys.first().unwrap(), keys.last().unwrap());
+        self.put(last, first);
+        last.clone()
+    }
+
+    fn states(&self) -> Vec<(String, TagState)> {
+        let tags = self.session.tags(self.ns).unwrap();
+        tags.into_iter().map(|tag| (tag.name, tag.state)).collect()
+    }
+
+    /// A declaration of another session, which has entered some records.
+    fn half_way(&self, session: &Session, wanted: &[TagSchema]) -> Declaring {
+        let mut declaring = session.begin_declaring(self.ns, wanted, Patience::default()).unwrap();
+        for _ in 0..20 {
+            assert!(session.go_on(&mut declaring, 1).unwrap(), "many parts");
+        }
+        declaring
+    }
+
+    /// Every record is found, and the region is whole.
+    fn end(self) {
+        for number in 0..RECORDS {
+            let found = self.session.find(self.ns, "id", &number.to_be_bytes()).unwrap();
+            assert_eq!(found.unwrap().key(), number.to_be_bytes());
+        }
+        let Self { _dir, path, region, session, ns: _ } = self;
+        drop((session, region));
+        let report = check(&path).unwrap();
+        assert!(report.is_clean(), "{:?}", report.faults);
+    }
+}
+
+/// All records have it, each another one.
+fn unique() -> TagSchema {
+    TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }
+}
+
+/// No record has it.
+fn required() -> TagSchema {
+    TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() }
+}
+
+fn finish(session: &Session, mut declaring: Declaring) -> Result<(), Error> {
+    while session.go_on(&mut declaring, 1)? {}
+    Ok(())
+}
+
+fn building(name: &str) -> (String, TagState) {
+    (name.to_owned(), TagState::Building)
+}
+
+fn ready(name: &str) -> (String, TagState) {
+    (name.to_owned(), TagState::Ready)
+}
+
+/// Whoever declared two tags, one of which others were declaring already, took that away with the
+/// one that the records contradicted: others' writers did not keep it any more.
+#[test]
+fn a_tag_that_another_is_declaring_stays_when_one_beside_it_is_given_up() {
+    let place = Place::new();
+    let other = place.region.session().unwrap();
+    let slow = place.half_way(&other, &[unique()]);
+    let refused = place.session.add_tags(place.ns, &[required(), unique()]).unwrap_err();
+    assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
+    assert_eq!(place.states(), [building("id")], "only what it began itself is gone");
+    finish(&other, slow).unwrap();
+    assert_eq!(place.states(), [ready("id")]);
+    drop(other);
+    place.end();
+}
+
+#[test]
+fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
+    let place = Place::new();
+    let other = place.region.session().unwrap();
+    let wanted = [unique(), required()];
+    let mut beginner =
+        place.session.begin_declaring(place.ns, &wanted, Patience::default()).unwrap();
+    assert!(place.session.go_on(&mut beginner, 1).unwrap());
+    assert_eq!(place.states(), [building("id"), building("no")]);
+    let joined = place.half_way(&other, &[unique()]);
+    let refused = finish(&place.session, beginner).unwrap_err();
+    assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
+    assert_eq!(place.states(), [building("id")]);
+    finish(&other, joined).unwrap();
+    assert_eq!(place.states(), [ready("id")]);
+    drop(other);
+    place.end();
+}
+
+/// What its beginner leaves unfinished is kept by the writers until somebody repeats it, whatever
+/// becomes of others' tags meanwhile.
+#[test]
+fn a_tag_whose_beginner_has_gone_stays_when_one_beside_it_is_given_up() {
+    let place = Place::new();
+    let other = place.region.session().unwrap();
+    drop(place.half_way(&other, &[unique()]));
+    let refused = place.session.add_tags(place.ns, &[unique(), required()]).unwrap_err();
+    assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
+    assert_eq!(place.states(), [building("id")]);
+    place.session.add_tags(place.ns, &[unique()]).unwrap();
+    assert_eq!(place.states(), [ready("id")]);
+    drop(other);
+    place.end();
+}
+
+#[test]
+fn a_tag_that_the_records_contradict_goes_with_the_last_one_who_is_busy_with_it() {
+    let place = Place::new();
+    let doubled = place.contradict();
+    let other = place.region.session().unwrap();
+    let slow = place.half_way(&other, &[unique()]);
+    let refused = place.session.add_tags(place.ns, &[unique()]).unwrap_err();
+    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+    assert_eq!(place.states(), [building("id")], "another is busy with it");
+    let refused = finish(&other, slow).unwrap_err();
+    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+    assert_eq!(place.states(), [], "nobody is");
+    place.put(&doubled, &doubled);
+    place.session.add_tags(place.ns, &[unique()]).unwrap();
+    drop(other);
+    place.end();
+}
+
+/// The beginner gave it up, and whoever had joined in had to begin anew.
+#[test]
+fn whoever_joined_completes_a_tag_that_was_contradicted_when_its_beginner_looked() {
+    let place = Place::new();
+    let doubled = place.contradict();
+    let other = place.region.session().unwrap();
+    let beginner = place.half_way(&place.session, &[unique()]);
+    let joined = place.half_way(&other, &[unique()]);
+    assert!(matches!(finish(&place.session, beginner), Err(Error::TagTaken { .. })));
+    place.put(&doubled, &doubled);
+    finish(&other, joined).unwrap();
+    assert_eq!(place.states(), [ready("id")]);
+    drop(other);
+    place.end();
+}
+
+#[test]
+fn a_contradicted_tag_that_was_left_unfinished_ends_with_whoever_repeats_it() {
+    let place = Place::new();
+    let doubled = place.contradict();
+    let other = place.region.session().unwrap();
+    drop(place.half_way(&other, &[unique()]));
+    let refused = place.session.add_tags(place.ns, &[unique()]).unwrap_err();
+    assert!(matches!(refused, Error::TagTaken { .. }), "{refused}");
+    assert_eq!(place.states(), [], "else its name would be taken for ever");
+    place.put(&doubled, &doubled);
+    place.session.add_tags(place.ns, &[unique()]).unwrap();
+    drop(other);
+    place.end();
+}
+
+/// The tag that a beginner's partner has completed is no part of what the beginner gives up.
+#[test]
+fn a_tag_that_another_has_completed_meanwhile_stays() {
+    let place = Place::new();
+    let other = place.region.session().unwrap();
+    let wanted = [unique(), required()];
+    let mut beginner =
+        place.session.begin_declaring(place.ns, &wanted, Patience::default()).unwrap();
+    assert!(place.session.go_on(&mut beginner, 1).unwrap());
+    other.add_tags(place.ns, &[unique()]).unwrap();
+    assert!(finish(&place.session, beginner).is_err());
+    assert_eq!(place.states(), [ready("id")]);
+    drop(other);
+    place.end();
+}
+
+/// All of its own is gone even though it was sent back in between, because another had completed
+/// one of its tags.
+#[test]
+fn whoever_was_sent_back_still_knows_what_it_began() {
+    let place = Place::new();
+    let other = place.region.session().unwrap();
+    let more = TagSchema { name: "more".to_owned(), ..TagSchema::default() };
+    let wanted = [unique(), more, required()];
+    let mut beginner =
+        place.session.begin_declaring(place.ns, &wanted, Patience::default()).unwrap();
+    assert!(place.session.go_on(&mut beginner, 1).unwrap());
+    other.add_tags(place.ns, &[unique()]).unwrap();
+    assert!(finish(&place.session, beginner).is_err());
+    assert_eq!(place.states(), [ready("id")]);
+    drop(other);
+    place.end();
+}
+
+/// Where others are faster a part ends early, and the next one goes on with the rest.
+#[test]
+fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_same() {
+    let place = Place::new();
+    let values: Vec<Vec<u8>> = (0..64_u8).map(|value| vec![b'v', value]).collect();
+    let tags: Vec<(&str, &[u8])> = values.iter().map(|value| ("many", value.as_slice())).collect();
+    let open = |round: u32| place.session.namespace(&format!("hot{round}"), &Schema::default());
+    let rounds: Vec<Namespace> = (0..20).map(|round| open(round).unwrap()).collect();
+    let (round, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let put = |session: &Session, ns: Namespace| {
+        let labels = Labels { tags: &tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_labelled(ns, b"hot", b"v", labels)).unwrap();
+    };
+    for ns in &rounds {
+        put(&place.session, *ns);
+    }
+    let declare = |ns: Namespace| {
+        let version = || place.session.get(ns, b"hot").unwrap().unwrap().version();
+        while version() < 10 {
+            std::thread::yield_now(); // The writer knows the way by then.
+        }
+        let tag = TagSchema { name: "many".to_owned(), is_ordered: true, ..TagSchema::default() };
+        let patience = Patience { tries: u32::MAX, within: None };
+        let declaring = place.session.begin_declaring(ns, &[tag], patience).unwrap();
+        finish(&place.session, declaring).unwrap();
+    };
+    let writer = place.region.session().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let writer = writer;
+            while !is_over.load(Ordering::Relaxed) {
+                put(&writer, rounds[round.load(Ordering::Relaxed)]);
+            }
+        });
+        for (number, ns) in rounds.iter().enumerate() {
+            round.store(number, Ordering::Relaxed);
+            declare(*ns);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    for (ns, value) in rounds.iter().flat_map(|ns| values.iter().map(move |value| (*ns, value))) {
+        let mut keys = Vec::new();
+        let each = |view: &View<'_>| {
+            keys.push(view.key().to_vec());
+            true
+        };
+        place.session.find_all(ns, "many", Values::Equal(value), each).unwrap();
+        assert_eq!(keys, [b"hot"]);
+    }
+    place.session.add_tags(place.ns, &[unique()]).unwrap();
+    place.end();
+}
