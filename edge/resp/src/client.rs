@@ -210,12 +210,13 @@ pub struct Change<'r, 's> {
 }
 
 impl<'r> Change<'r, '_> {
-    /// Where a key's record is to be.
+    /// Where a key's record is to be, with a value of so many bytes: [`Records::make`]. Whatever
+    /// else of the request can be refused is judged before.
     ///
     /// # Errors
     /// What the store says.
-    pub fn spot<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>, Fault> {
-        Ok(self.records.make(key)?)
+    pub fn spot<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>, Fault> {
+        Ok(self.records.make(key, bytes)?)
     }
 
     /// The record of a key; `None` if there is none.

@@ -3,6 +3,7 @@
 use crate::key_name::{KeyName, prefix_of};
 use crate::refusal::Refusal;
 use crate::server::Server;
+use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 use nearstate_store::{Form, Kind, Labels, Namespace, Record, Schema, Session, Txn, View};
 use std::cell::{Cell, RefCell};
@@ -85,28 +86,34 @@ impl Records {
         Some(Spot { namespace, key })
     }
 
-    /// Where a key's record is to be. Makes its namespace if there is none.
+    /// Where a key's record is to be, with a value of so many bytes. Makes its namespace if there
+    /// is none; one that is made stays, so what no namespace takes is refused before.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of [`judge`], and of the store.
     #[inline]
-    pub fn make<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>> {
-        let KeyName { namespace: name, key } = KeyName::of(key);
+    pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>> {
+        let KeyName { namespace: name, key: own } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
-            return Ok(Spot { namespace, key });
+            return Ok(Spot { namespace, key: own });
         }
+        judge(key, bytes)?;
+        self.make_namespace(name).map(|namespace| Spot { namespace, key: own })
+    }
+
+    #[cold]
+    fn make_namespace(&self, name: &str) -> Result<Namespace> {
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
         match self.session.namespace(name, &schema) {
             Ok(namespace) => {
                 // Before its first record, so that this is told as well.
                 self.server.keyspace.follow(&self.session, name, namespace);
-                Ok(Spot { namespace, key })
+                Ok(namespace)
             }
             // Another process was faster, and made it of another kind.
-            Err(Error::WrongKind { .. }) => match self.namespace(name)? {
-                Some(namespace) => Ok(Spot { namespace, key }),
-                None => Err(Error::Conflict { detail: format!("namespace {name:?}") }),
-            },
+            Err(Error::WrongKind { .. }) => self
+                .namespace(name)?
+                .ok_or_else(|| Error::Conflict { detail: format!("namespace {name:?}") }),
             Err(error) => Err(error),
         }
     }
@@ -153,6 +160,26 @@ impl Records {
         let all = self.session.namespaces()?.into_iter();
         Ok(all.filter_map(|(name, namespace)| Some((prefix_of(&name)?, namespace))).collect())
     }
+}
+
+/// Refuses a key, as clients say it, or a value of so many bytes that no namespace takes. For
+/// whoever would have changed something else by the time the store says so.
+///
+/// # Errors
+/// `KeyTooLarge`, `ValueTooLarge`.
+#[inline]
+pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
+    // What stands in the namespace is no longer than all that is said.
+    if key.len() > KEY_BYTES_MAX {
+        let own = KeyName::of(key).key.len();
+        if own > KEY_BYTES_MAX {
+            return Err(Error::KeyTooLarge { bytes: own });
+        }
+    }
+    if bytes > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLarge { bytes });
+    }
+    Ok(())
 }
 
 /// A record, alone or as a transaction sees it.

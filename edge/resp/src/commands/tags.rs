@@ -5,7 +5,7 @@
 //! be walked hold for what is found by a tag.
 
 use super::arg;
-use super::hashes::{fields, pairs, set_fields};
+use super::hashes::{fields, pairs, set_fields, spot_of};
 use super::transactions::{judge_watched, refuse_inside};
 use crate::client::{Change, Client, PATIENCE};
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
@@ -19,8 +19,7 @@ use crate::server::Server;
 use crate::work::{Progress, Work};
 use nearstate_model::Error;
 use nearstate_model::limits::{
-    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
-    VALUE_BYTES_MAX,
+    NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
 };
 use nearstate_store::{
     Declaring, Form, Labels, Namespace, Session, TagSchema, TagState, Values, since_boot,
@@ -153,25 +152,6 @@ fn check_declared<'a>(
     Ok(spot)
 }
 
-/// Where a key's record is to be, once nothing of the request can be refused before its namespace
-/// is looked into: one that is made stays.
-fn make<'a>(
-    change: &Change<'_, '_>,
-    (key, bytes): (&'a [u8], usize),
-    found: Option<Spot<'a>>,
-) -> Result<Spot<'a>, Fault> {
-    if let Some(spot) = found {
-        return Ok(spot);
-    }
-    if KeyName::of(key).key.len() > KEY_BYTES_MAX {
-        return Err(Error::KeyTooLarge { bytes: key.len() }.into());
-    }
-    if bytes > VALUE_BYTES_MAX {
-        return Err(Error::ValueTooLarge { bytes }.into());
-    }
-    change.spot(key)
-}
-
 #[cold]
 fn undeclared(namespace: &str, tag: &str) -> Refusal {
     if namespace == PLAIN_NAMESPACE {
@@ -230,7 +210,7 @@ pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
             _ => return Err(Refusal::SYNTAX),
         }
     }
-    let namespace = client.records.make(arg(args, 2))?.namespace;
+    let namespace = client.records.make(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
     let declaring = client.session().begin_declaring(namespace, &[tag], PATIENCE)?;
     let mut building = Building { declaring, namespace, name };
@@ -308,7 +288,7 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         if spot.is_none() && !when.holds(false) {
             return Ok(false);
         }
-        let spot = make(change, (arg(args, 2), arg(args, 3).len()), spot)?;
+        let spot = change.spot(arg(args, 2), arg(args, 3).len())?;
         let found = match (is_keeping, when) {
             (false, When::Always) => None,
             (true, _) | (false, When::Absent | When::Present) => change.read_at(spot)?,
@@ -346,7 +326,7 @@ pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         if spot.is_none() && !when.holds(false) {
             return Ok(None);
         }
-        let spot = make(change, (arg(args, 2), 0), spot)?;
+        let spot = spot_of(change, arg(args, 2), &changes)?;
         let found = change.read_at(spot)?;
         if !when.holds(found.is_some()) {
             return Ok(None);

@@ -12,16 +12,14 @@ use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
 use crate::link::{Link, Outbox, Queue, WatchedTag, Watching};
 use crate::parse::Args;
-use crate::records::{Records, Spot};
+use crate::records::{Records, Spot, judge as judge_record};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::work::Progress;
-use nearstate_model::limits::{
-    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES,
-};
+use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
 use nearstate_model::{Error, Result as Stored};
 use nearstate_store::{Patience, Txn, since_boot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Answer = Result<(), Refusal>;
 
@@ -52,9 +50,6 @@ pub(crate) fn discard(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-/// The longest key that a record may have, as clients say it: `{ns},key`.
-const WATCHED_BYTES_MAX: usize = KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_MAX + 3;
-
 /// `WATCH key ..`
 pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     if client.link.queue.is_some() {
@@ -64,18 +59,15 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     if keys.len() > TRANSACTION_RECORDS_MAX {
         return Err(too_many_watched());
     }
-    for key in keys.iter() {
-        if client.link.watched.has(key) {
-            continue;
-        }
-        judge_watched(client.link, 1)?;
-        if key.len() > WATCHED_BYTES_MAX {
-            return Err(Refusal::new(format!(
-                "ERR a key of {} bytes: it may have {WATCHED_BYTES_MAX}",
-                key.len()
-            )));
-        }
-        let version = client.read(key)?.and_then(|found| found.version());
+    let watched = &client.link.watched;
+    let fresh: BTreeSet<&[u8]> = keys.iter().filter(|key| !watched.has(key)).collect();
+    judge_watched(client.link, fresh.len())?;
+    fresh.iter().try_for_each(|key| judge_record(key, 0))?;
+    let mut seen = Vec::with_capacity(fresh.len());
+    for key in fresh {
+        seen.push((key, client.read(key)?.and_then(|found| found.version())));
+    }
+    for (key, version) in seen {
         client.link.watched.add(key, version);
     }
     client.session().whole()?;
@@ -236,7 +228,7 @@ impl Execution {
         }
         for (key, seen) in self.watched.keys() {
             // Made if need be: what is not there yet is watched as well, if something is written.
-            let spot = if is_writing { Some(records.make(key)?) } else { records.find(key)? };
+            let spot = if is_writing { Some(records.make(key, 0)?) } else { records.find(key)? };
             let version = match spot {
                 Some(Spot { namespace, key }) => {
                     lent.txn.get(namespace, key)?.and_then(|record| record.version())
