@@ -147,7 +147,8 @@ impl<'c> Client<'c> {
     }
 
     /// Runs a change in a transaction of its own, again if others were faster, for a while; or in
-    /// that of `EXEC`.
+    /// that of `EXEC`. What it reads is judged behind its end: with each read it would cost the
+    /// square of their number.
     ///
     /// # Errors
     /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
@@ -165,12 +166,16 @@ impl<'c> Client<'c> {
         }
         let mut refusal = None;
         let done = self.session().transact_within(PATIENCE, |txn| {
-            change(&Change { records: self.records, txn }).map_err(|fault| match fault {
-                Fault::Store(error) => error,
-                Fault::Refused(why) => {
-                    refusal = Some(why);
-                    Error::BadArgument { detail: String::new() }
-                }
+            // That of a run whose reads did not fit together is none.
+            refusal = None;
+            txn.judged_once(|| {
+                change(&Change { records: self.records, txn }).map_err(|fault| match fault {
+                    Fault::Store(error) => error,
+                    Fault::Refused(why) => {
+                        refusal = Some(why);
+                        Error::BadArgument { detail: String::new() }
+                    }
+                })
             })
         });
         match (done, refusal) {

@@ -147,7 +147,9 @@ impl Execution {
             let done = session.transact_within(patience, |txn| {
                 reply.rewind(mark);
                 client.link.outbox = Outbox::default();
-                match self.run(client, &Timed { txn, until }, reply)? {
+                // With each read they would cost the square of their number. What the commands do
+                // until then is the transaction's, the reply's, or the outbox'.
+                match txn.judged_once(|| self.run(client, &Timed { txn, until }, reply))? {
                     // Behind the commit it would be too late to refuse.
                     End::Whole => return session.whole(),
                     End::HalfDone(place, refusal) => cut = Some((Some(place), refusal)),
@@ -181,8 +183,7 @@ impl Execution {
             command.is_some_and(|command| command.flags.has(Flags::WRITE))
         });
         if self.watched.records() > 0 {
-            // Judged one by one they would cost the square of their number.
-            let stands = txn.judged_once(|| self.stands(client.records, lent, is_writing))?;
+            let stands = self.stands(client.records, lent, is_writing)?;
             if let Some(why) = judge(client, lent, reply) {
                 return Ok(End::Stopped(why));
             }
@@ -329,3 +330,5 @@ pub(crate) fn refuse_inside(client: &Client<'_>, args: Args<'_>) -> Answer {
     let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
     Err(Refusal::new(format!("ERR {name} is not allowed between MULTI and EXEC")))
 }
+#[cfg(test)]
+mod tests;
