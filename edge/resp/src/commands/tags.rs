@@ -8,7 +8,7 @@ use super::arg;
 use super::hashes::{fields, pairs, set_fields, spot_of};
 use super::transactions::{judge_watched, refuse_inside};
 use crate::client::{Change, Client, PATIENCE};
-use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace};
 use crate::link::WatchedTag;
 use crate::number::integer;
 use crate::parse::Args;
@@ -382,7 +382,8 @@ pub(crate) fn of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>)
 /// What is looked for.
 struct Sought<'a> {
     namespace: Namespace,
-    prefix: Vec<u8>,
+    /// What stands before its keys where clients say them.
+    prefix: &'a [u8],
     tag: &'a str,
     value: &'a [u8],
 }
@@ -392,7 +393,9 @@ impl<'a> Sought<'a> {
     fn of(client: &Client<'_>, args: Args<'a>) -> Result<Self, Refusal> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
-        let known = client.records.namespace(name)?.zip(prefix_of(name));
+        // The pattern is that of all of its keys.
+        let prefix = arg(args, 2).strip_suffix(b"*");
+        let known = client.records.namespace(name)?.zip(prefix);
         let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
         if !client.session().has_tag(namespace, tag)? {
             return Err(undeclared(name, tag));
@@ -402,7 +405,7 @@ impl<'a> Sought<'a> {
 
     /// A key as clients say it.
     fn said(&self, key: &[u8]) -> Vec<u8> {
-        [self.prefix.as_slice(), key].concat()
+        [self.prefix, key].concat()
     }
 
     /// Hands the record that has a unique tag's value to `hear`, with its key.
