@@ -1,6 +1,6 @@
 //! Keys as clients say them, and the records that they name.
 
-use crate::key_name::{KeyName, prefix_of};
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, prefix_of};
 use crate::refusal::Refusal;
 use crate::server::Server;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -20,6 +20,8 @@ pub struct Records {
     known: RefCell<BTreeMap<String, Namespace>>,
     /// The last one that was asked for: most requests ask for the same again.
     last: RefCell<String>,
+    /// What stands before its keys where clients say them; empty for the keys that name none.
+    last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
     /// Reads that found a record, and that found none, since the last [`Records::take_found`].
     found: [Cell<u64>; 2],
@@ -42,6 +44,7 @@ impl Records {
             server,
             known: RefCell::default(),
             last: RefCell::default(),
+            last_prefix: RefCell::default(),
             last_namespace: Cell::new(None),
             found: Default::default(),
         }
@@ -72,14 +75,30 @@ impl Records {
     /// Those of the store.
     #[inline]
     pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<Spot<'a>>> {
+        if let Some(spot) = self.last_spot(key) {
+            return Ok(Some(spot));
+        }
         let KeyName { namespace, key } = KeyName::of(key);
         let found = self.namespace(namespace)?;
         Ok(found.map(|namespace| Spot { namespace, key }))
     }
 
+    /// As [`Records::find`], of the namespace that was asked for last: its name is known to be
+    /// one, so that the key need not be taken apart.
+    #[inline]
+    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+        let namespace = self.last_namespace.get()?;
+        let prefix = self.last_prefix.borrow();
+        let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
+        Some(Spot { namespace, key: own })
+    }
+
     /// As [`Records::find`], of namespaces that were met only: no look into the region.
     #[inline]
     pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+        if let Some(spot) = self.last_spot(key) {
+            return Some(spot);
+        }
         let KeyName { namespace, key } = KeyName::of(key);
         let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
         let namespace = last.or_else(|| self.known.borrow().get(namespace).copied())?;
@@ -93,6 +112,9 @@ impl Records {
     /// Those of [`judge`], and of the store.
     #[inline]
     pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>> {
+        if let Some(spot) = self.last_spot(key) {
+            return Ok(spot);
+        }
         let KeyName { namespace: name, key: own } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
             return Ok(Spot { namespace, key: own });
@@ -148,6 +170,13 @@ impl Records {
         let mut last = self.last.borrow_mut();
         last.clear();
         last.push_str(name);
+        let mut prefix = self.last_prefix.borrow_mut();
+        prefix.clear();
+        if name != PLAIN_NAMESPACE {
+            prefix.push(b'{');
+            prefix.extend_from_slice(name.as_bytes());
+            prefix.extend_from_slice(b"},");
+        }
         self.last_namespace.set(Some(namespace));
         Ok(Some(namespace))
     }
