@@ -425,6 +425,13 @@ impl Member {
         }
     }
 
+    /// Where the record that was found last ends, in lines from its beginning: the next one
+    /// probably does as well.
+    #[inline]
+    pub fn last_line(&self) -> u64 {
+        self.lines.get()
+    }
+
     /// Asks for the first lines of the record that a hash may have, and for the one in which it
     /// probably ends: the second half.
     #[inline]

@@ -29,6 +29,7 @@ mod object;
 mod searching;
 mod scan;
 mod lookup;
+mod ahead;
 mod declare;
 mod to_change;
 mod single;
@@ -67,6 +68,7 @@ mod schema;
 pub mod glob;
 
 pub use address::Address;
+pub use ahead::Ahead;
 pub use buffers::Labels;
 pub use check::{CheckReport, check};
 pub use commit::{Committed, Step};

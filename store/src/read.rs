@@ -107,27 +107,6 @@ impl Session {
         }
         Ok(())
     }
-
-    /// Asks the processor for what reading or writing these records will touch, so that the cache
-    /// misses of records that come one after the other overlap. Changes nothing and promises
-    /// nothing; costs some tens of nanoseconds for each key. Keys beyond the first 16 are passed
-    /// over: their lines would be gone again before they are needed.
-    #[inline]
-    pub fn prefetch(&self, wanted: &[(Namespace, &[u8])]) {
-        let Ok(_held) = self.member.pin() else { return };
-        let mut hashes = [0_u64; BATCH];
-        for (hash, (namespace, key)) in hashes.iter_mut().zip(wanted) {
-            *hash = self.hash(key);
-            if let Ok(table) = self.table(*namespace) {
-                self.member.prefetch_bucket(table, *hash);
-            }
-        }
-        for (hash, (namespace, _)) in hashes.iter().zip(wanted) {
-            if let Ok(table) = self.table(*namespace) {
-                self.member.prefetch_record(table, *hash, BATCH_LINES);
-            }
-        }
-    }
 }
 
 #[cold]

@@ -358,8 +358,8 @@ impl Txn<'_> {
     /// Reads of this transaction that are judged together: whether all still stand is looked at
     /// once, after the last, so that their cost is linear in their number, not its square.
     ///
-    /// Until then they may not fit together: `reads` collects what it is told, and acts on nothing
-    /// of it.
+    /// Until then they may not fit together: what `reads` does because of them is the transaction's
+    /// own, or is taken back after a `Conflict`.
     ///
     /// # Errors
     /// `Conflict`: what was read is not so any more; what `reads` returns.

@@ -6,8 +6,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Kind, Labels, Namespace, Region, Schema, Session,
-    TagSchema, Values, check, now_ms_coarse,
+    Ahead, BlockChange, Condition, CreateOptions, Error, Kind, Labels, Namespace, Region, Schema,
+    Session, TagSchema, Values, check, now_ms_coarse,
 };
 
 struct Place {
@@ -426,6 +426,45 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
             }
         });
         assert_eq!(session.get(ns, b"ue").unwrap().unwrap().tags().count(), supi.len());
+    }
+    drop(session);
+    place.close_and_check();
+}
+
+#[test]
+fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
+    let place = place();
+    let session = place.region.session().unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let long = [b'v'; 300];
+    let before = place.region.inspect().unwrap().bytes_taken;
+    // Nobody has asked for a tag yet: not even the table of all indexes is there.
+    session.look_ahead(&[Some(Ahead::Find(plain, "guti", b"1")), None]);
+    assert_eq!(place.region.inspect().unwrap().bytes_taken, before);
+    assert!(session.find(plain, "guti", b"1").is_err(), "but by now it is");
+    assert_ne!(place.region.inspect().unwrap().bytes_taken, before);
+    let ns = sessions(&session);
+    put(&session, ns, "a", &[("guti", "1"), ("cell", "c")]).unwrap();
+    put(&session, ns, "b", &[("guti", "2")]).unwrap();
+    let before = place.region.inspect().unwrap().bytes_taken;
+    let mut wanted = vec![
+        None,
+        Some(Ahead::Touch(ns, b"a")),
+        Some(Ahead::Read(ns, b"absent")),
+        Some(Ahead::Read(plain, &long)),
+        Some(Ahead::Find(ns, "guti", b"1")),
+        Some(Ahead::Find(ns, "guti", b"3")),
+        Some(Ahead::Find(ns, "guti", &long)),
+        Some(Ahead::Find(ns, "cell", b"c")),
+        Some(Ahead::Find(ns, "none", b"c")),
+        Some(Ahead::Find(plain, "guti", b"1")),
+    ];
+    wanted.extend_from_within(..);
+    session.look_ahead(&wanted);
+    assert_eq!(place.region.inspect().unwrap().bytes_taken, before);
+    for (value, key) in [("1", "a"), ("2", "b")] {
+        let found = session.find(ns, "guti", value.as_bytes()).unwrap().unwrap();
+        assert_eq!(found.key(), key.as_bytes());
     }
     drop(session);
     place.close_and_check();

@@ -6,7 +6,7 @@
 //! ends it, and whoever parses the input afterwards is not bound by it.
 
 use crate::records::Records;
-use nearstate_store::Namespace;
+use nearstate_store::Ahead;
 
 /// Requests that are looked at: as many records as a processor can wait for at once.
 const REQUESTS_MAX: usize = 16;
@@ -14,43 +14,62 @@ const REQUESTS_MAX: usize = 16;
 /// Asks for the records of the first requests in `input`. How many requests those are: so many
 /// need no further look.
 pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
-    let mut wanted: [Option<(Namespace, &[u8])>; REQUESTS_MAX] = [None; REQUESTS_MAX];
+    let mut wanted: [Option<Ahead<'_>>; REQUESTS_MAX] = [None; REQUESTS_MAX];
     let mut requests = 0;
     for place in &mut wanted {
-        let Some((key, rest)) = request(input) else { break };
-        // Where only a pattern is said, `{ns},*`, no record is.
-        let spot = records.known_spot(key).filter(|spot| spot.key != b"*");
-        *place = spot.map(|spot| (spot.namespace, spot.key));
+        let Some((request, rest)) = Request::read(input) else { break };
+        *place = request.wants(records);
         input = rest;
         requests += 1;
     }
-    let mut keys: [(Namespace, &[u8]); REQUESTS_MAX];
-    let mut found = wanted.into_iter().flatten();
-    if let Some(first) = found.next() {
-        keys = [first; REQUESTS_MAX];
-        let mut count = 1;
-        for (place, key) in keys.iter_mut().skip(1).zip(found) {
-            *place = key;
-            count += 1;
-        }
-        records.session().prefetch(keys.get(..count).unwrap_or_default());
+    if requests > 0 {
+        records.session().look_ahead(wanted.get(..requests).unwrap_or_default());
     }
     requests
 }
 
-/// The first key of a request that is whole, and what follows it.
-fn request(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (arguments, rest) = header(b'*', input)?;
-    let (name, mut rest) = bulk(rest)?;
-    let (at, mut key) = (key_at(name), None);
-    for place in 1..arguments {
-        let argument;
-        (argument, rest) = bulk(rest)?;
-        if place == at {
-            key = Some(argument);
+/// A request that is whole and has a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request<'i> {
+    /// Its first arguments; empty those that it does not have.
+    words: [&'i [u8]; 5],
+    key: &'i [u8],
+}
+
+impl<'i> Request<'i> {
+    /// The first one of an input, and what follows it.
+    fn read(input: &'i [u8]) -> Option<(Self, &'i [u8])> {
+        let (arguments, mut rest) = header(b'*', input)?;
+        let mut words = [&b""[..]; 5];
+        for place in 0..arguments {
+            let argument;
+            (argument, rest) = bulk(rest)?;
+            if let Some(word) = words.get_mut(place) {
+                *word = argument;
+            }
         }
+        let [name, ..] = words;
+        let at = key_at(name);
+        let key = words.get(at).filter(|_| at < arguments)?;
+        Some((Self { words, key }, rest))
     }
-    Some((key?, rest))
+
+    /// What it will ask of the store.
+    #[inline]
+    fn wants(&self, records: &Records) -> Option<Ahead<'i>> {
+        let spot = records.known_spot(self.key)?;
+        let [name, part, _, tag, value] = self.words;
+        if spot.key == b"*" {
+            // A pattern, `{ns},*`: there is no record of that key.
+            let is_find = name.eq_ignore_ascii_case(b"tag") && part.eq_ignore_ascii_case(b"find");
+            let tag = str::from_utf8(tag).ok().filter(|_| is_find)?;
+            return Some(Ahead::Find(spot.namespace, tag, value));
+        }
+        // Those that answer with a record have it in their names: GET, HGETALL, HMGET, GETRANGE.
+        let is_read = name.windows(3).any(|part| part.eq_ignore_ascii_case(b"get"));
+        let ahead = if is_read { Ahead::Read } else { Ahead::Touch };
+        Some(ahead(spot.namespace, spot.key))
+    }
 }
 
 /// Commands whose first key is not argument 1: that is what they count, or their subcommand. `TAG`
@@ -104,15 +123,21 @@ fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::Users;
     use crate::command::Places;
+    use crate::server::{Server, Settings};
     use crate::table::TABLE;
+    use nearstate_store::{CreateOptions, Region};
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    fn request_of(words: &[&str]) -> String {
+        let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        format!("*{}\r\n{}", words.len(), words.iter().map(bulk).collect::<String>())
+    }
 
     #[test]
     fn the_key_is_the_argument_that_the_table_says() {
-        let request_of = |words: &[&str]| {
-            let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
-            format!("*{}\r\n{}", words.len(), words.iter().map(bulk).collect::<String>())
-        };
         let mut others = 0;
         for command in TABLE.commands() {
             let first = match command.keys {
@@ -127,22 +152,57 @@ mod tests {
             words.extend(["1"; 3].iter().take(first - words.len()));
             words.extend(["{ns},key", "x", "y"]);
             let sent = request_of(&words);
-            let (key, rest) = request(sent.as_bytes()).unwrap();
-            assert_eq!((key, rest), (&b"{ns},key"[..], &b""[..]), "{words:?}");
+            let (request, rest) = Request::read(sent.as_bytes()).unwrap();
+            assert_eq!((request.key, rest), (&b"{ns},key"[..], &b""[..]), "{words:?}");
             others += usize::from(first > 1);
         }
         assert!(others >= ELSEWHERE.len(), "{others} have it elsewhere");
     }
 
     #[test]
+    fn what_is_asked_for_is_what_the_request_will_touch() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = Rc::new(region.session().unwrap());
+        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let records = Records::new(session, server);
+        records.make(b"{ns},", 0).unwrap();
+        assert!(records.find(b"{ns},").unwrap().is_some(), "and known from now on");
+        for (line, wanted) in [
+            ("GET {ns},k", Some("Read k")),
+            ("hmget {ns},k field", Some("Read k")),
+            ("HGETALL {ns},k", Some("Read k")),
+            ("SET {ns},k v", Some("Touch k")),
+            ("TTL {ns},k", Some("Touch k")),
+            ("TAG SET {ns},k v 0", Some("Touch k")),
+            ("TAG FIND {ns},* tag value field", Some("Find tag value")),
+            ("tag find {ns},* tag value", Some("Find tag value")),
+            ("TAG KEYS {ns},* tag value", None),
+            ("TAG FIND {other},* tag value", None),
+            ("KEYS {ns},*", None),
+            ("GET {other},k", None),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let sent = request_of(&words);
+            let (request, _) = Request::read(sent.as_bytes()).unwrap();
+            let told = request.wants(&records).map(|ahead| match ahead {
+                Ahead::Touch(_, key) => format!("Touch {}", key.escape_ascii()),
+                Ahead::Read(_, key) => format!("Read {}", key.escape_ascii()),
+                Ahead::Find(_, tag, value) => format!("Find {tag} {}", value.escape_ascii()),
+            });
+            assert_eq!(told.as_deref(), wanted, "{line}");
+        }
+    }
+
+    #[test]
     fn keys_are_picked_out_of_whole_requests_only() {
         let two = b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n";
-        let (key, rest) = request(two).unwrap();
-        assert_eq!(key, b"ab");
-        let (key, rest) = request(rest).unwrap();
-        assert_eq!((key, rest), (&b"k"[..], &b""[..]));
+        let (request, rest) = Request::read(two).unwrap();
+        assert_eq!(request.key, b"ab");
+        let (request, rest) = Request::read(rest).unwrap();
+        assert_eq!((request.key, rest), (&b"k"[..], &b""[..]));
         for end in 0..21 {
-            assert_eq!(request(&two[..end]), None, "{end}");
+            assert_eq!(Request::read(&two[..end]), None, "{end}");
         }
         for odd in [
             &b""[..],
@@ -155,7 +215,7 @@ mod tests {
             b"*9999999999\r\n$1\r\na\r\n$1\r\na\r\n",
             b"*2\r\n$1\r\na\r\n$1\r\nab\r\n",
         ] {
-            assert_eq!(request(odd), None, "{}", odd.escape_ascii());
+            assert_eq!(Request::read(odd), None, "{}", odd.escape_ascii());
         }
     }
 }

@@ -147,7 +147,8 @@ impl<'c> Client<'c> {
     }
 
     /// Runs a change in a transaction of its own, again if others were faster, for a while; or in
-    /// that of `EXEC`.
+    /// that of `EXEC`. What it reads is judged behind its end: with each read it would cost the
+    /// square of their number.
     ///
     /// # Errors
     /// What `change` or the store says. Nothing was changed then, but `EXEC` goes on.
@@ -165,12 +166,16 @@ impl<'c> Client<'c> {
         }
         let mut refusal = None;
         let done = self.session().transact_within(PATIENCE, |txn| {
-            change(&Change { records: self.records, txn }).map_err(|fault| match fault {
-                Fault::Store(error) => error,
-                Fault::Refused(why) => {
-                    refusal = Some(why);
-                    Error::BadArgument { detail: String::new() }
-                }
+            // That of a run whose reads did not fit together is none.
+            refusal = None;
+            txn.judged_once(|| {
+                change(&Change { records: self.records, txn }).map_err(|fault| match fault {
+                    Fault::Store(error) => error,
+                    Fault::Refused(why) => {
+                        refusal = Some(why);
+                        Error::BadArgument { detail: String::new() }
+                    }
+                })
             })
         });
         match (done, refusal) {
@@ -210,12 +215,13 @@ pub struct Change<'r, 's> {
 }
 
 impl<'r> Change<'r, '_> {
-    /// Where a key's record is to be.
+    /// Where a key's record is to be, with a value of so many bytes: [`Records::make`]. Whatever
+    /// else of the request can be refused is judged before.
     ///
     /// # Errors
     /// What the store says.
-    pub fn spot<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>, Fault> {
-        Ok(self.records.make(key)?)
+    pub fn spot<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>, Fault> {
+        Ok(self.records.make(key, bytes)?)
     }
 
     /// The record of a key; `None` if there is none.

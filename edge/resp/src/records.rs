@@ -1,8 +1,9 @@
 //! Keys as clients say them, and the records that they name.
 
-use crate::key_name::{KeyName, prefix_of};
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, prefix_of};
 use crate::refusal::Refusal;
 use crate::server::Server;
+use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 use nearstate_store::{Form, Kind, Labels, Namespace, Record, Schema, Session, Txn, View};
 use std::cell::{Cell, RefCell};
@@ -19,6 +20,8 @@ pub struct Records {
     known: RefCell<BTreeMap<String, Namespace>>,
     /// The last one that was asked for: most requests ask for the same again.
     last: RefCell<String>,
+    /// What stands before its keys where clients say them; empty for the keys that name none.
+    last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
     /// Reads that found a record, and that found none, since the last [`Records::take_found`].
     found: [Cell<u64>; 2],
@@ -41,6 +44,7 @@ impl Records {
             server,
             known: RefCell::default(),
             last: RefCell::default(),
+            last_prefix: RefCell::default(),
             last_namespace: Cell::new(None),
             found: Default::default(),
         }
@@ -71,42 +75,67 @@ impl Records {
     /// Those of the store.
     #[inline]
     pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<Spot<'a>>> {
+        if let Some(spot) = self.last_spot(key) {
+            return Ok(Some(spot));
+        }
         let KeyName { namespace, key } = KeyName::of(key);
         let found = self.namespace(namespace)?;
         Ok(found.map(|namespace| Spot { namespace, key }))
     }
 
+    /// As [`Records::find`], of the namespace that was asked for last: its name is known to be
+    /// one, so that the key need not be taken apart.
+    #[inline]
+    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+        let namespace = self.last_namespace.get()?;
+        let prefix = self.last_prefix.borrow();
+        let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
+        Some(Spot { namespace, key: own })
+    }
+
     /// As [`Records::find`], of namespaces that were met only: no look into the region.
     #[inline]
     pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+        if let Some(spot) = self.last_spot(key) {
+            return Some(spot);
+        }
         let KeyName { namespace, key } = KeyName::of(key);
         let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
         let namespace = last.or_else(|| self.known.borrow().get(namespace).copied())?;
         Some(Spot { namespace, key })
     }
 
-    /// Where a key's record is to be. Makes its namespace if there is none.
+    /// Where a key's record is to be, with a value of so many bytes. Makes its namespace if there
+    /// is none; one that is made stays, so what no namespace takes is refused before.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of [`judge`], and of the store.
     #[inline]
-    pub fn make<'a>(&self, key: &'a [u8]) -> Result<Spot<'a>> {
-        let KeyName { namespace: name, key } = KeyName::of(key);
-        if let Some(namespace) = self.namespace(name)? {
-            return Ok(Spot { namespace, key });
+    pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>> {
+        if let Some(spot) = self.last_spot(key) {
+            return Ok(spot);
         }
+        let KeyName { namespace: name, key: own } = KeyName::of(key);
+        if let Some(namespace) = self.namespace(name)? {
+            return Ok(Spot { namespace, key: own });
+        }
+        judge(key, bytes)?;
+        self.make_namespace(name).map(|namespace| Spot { namespace, key: own })
+    }
+
+    #[cold]
+    fn make_namespace(&self, name: &str) -> Result<Namespace> {
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
         match self.session.namespace(name, &schema) {
             Ok(namespace) => {
                 // Before its first record, so that this is told as well.
                 self.server.keyspace.follow(&self.session, name, namespace);
-                Ok(Spot { namespace, key })
+                Ok(namespace)
             }
             // Another process was faster, and made it of another kind.
-            Err(Error::WrongKind { .. }) => match self.namespace(name)? {
-                Some(namespace) => Ok(Spot { namespace, key }),
-                None => Err(Error::Conflict { detail: format!("namespace {name:?}") }),
-            },
+            Err(Error::WrongKind { .. }) => self
+                .namespace(name)?
+                .ok_or_else(|| Error::Conflict { detail: format!("namespace {name:?}") }),
             Err(error) => Err(error),
         }
     }
@@ -141,6 +170,13 @@ impl Records {
         let mut last = self.last.borrow_mut();
         last.clear();
         last.push_str(name);
+        let mut prefix = self.last_prefix.borrow_mut();
+        prefix.clear();
+        if name != PLAIN_NAMESPACE {
+            prefix.push(b'{');
+            prefix.extend_from_slice(name.as_bytes());
+            prefix.extend_from_slice(b"},");
+        }
         self.last_namespace.set(Some(namespace));
         Ok(Some(namespace))
     }
@@ -153,6 +189,26 @@ impl Records {
         let all = self.session.namespaces()?.into_iter();
         Ok(all.filter_map(|(name, namespace)| Some((prefix_of(&name)?, namespace))).collect())
     }
+}
+
+/// Refuses a key, as clients say it, or a value of so many bytes that no namespace takes. For
+/// whoever would have changed something else by the time the store says so.
+///
+/// # Errors
+/// `KeyTooLarge`, `ValueTooLarge`.
+#[inline]
+pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
+    // What stands in the namespace is no longer than all that is said.
+    if key.len() > KEY_BYTES_MAX {
+        let own = KeyName::of(key).key.len();
+        if own > KEY_BYTES_MAX {
+            return Err(Error::KeyTooLarge { bytes: own });
+        }
+    }
+    if bytes > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLarge { bytes });
+    }
+    Ok(())
 }
 
 /// A record, alone or as a transaction sees it.

@@ -514,3 +514,24 @@ fn chance_with_repetition_has_a_bound() {
         assert_eq!(talker.ask(&format!("SISMEMBER t {member}")), ":0|");
     }
 }
+
+#[test]
+fn keys_whose_namespaces_begin_alike_are_told_apart_in_any_order() {
+    let place = place();
+    let mut talker = place.talker();
+    let keys =
+        ["{a},k", "{a},", "{ab},k", "{a}k", "{},k", "{", "k", "{a},{a},k", "{a,b},k", "{b},k"];
+    for key in keys {
+        assert_eq!(talker.ask(&format!("SET {key} of:{key}")), "+OK|");
+    }
+    // Each behind each other one, alone and in one message.
+    for before in keys {
+        for key in keys {
+            let asked = format!("GET {before}\r\nGET {key}\r\n");
+            let answer = String::from_utf8(talker.send(asked.as_bytes())).unwrap();
+            let told = |key: &str| format!("${}\r\nof:{key}\r\n", 3 + key.len());
+            assert_eq!(answer, told(before) + &told(key));
+            assert_eq!(talker.ask(&format!("EXISTS {before} {key} {before}x")), ":2|");
+        }
+    }
+}

@@ -7,7 +7,7 @@ mod talk;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{Schema, TagSchema};
+use nearstate_store::{Kind, Schema, TagSchema};
 use std::sync::atomic::{AtomicBool, Ordering};
 use talk::{Talker, place};
 
@@ -124,23 +124,25 @@ fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() 
     let place = place();
     let (mut talker, mut hearer) = (place.talker(), place.talker());
     hearer.ask("SUBSCRIBE c");
-    let long = vec![b'k'; 4097];
+    // An embedded process's, which takes no strings.
+    let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
+    place.region.session().unwrap().namespace("blocks", &schema).unwrap();
     talker.ask("MULTI");
     talker.ask("PUBLISH c m");
     talker.ask("SET a x");
     talker.ask("INCR a");
     // The first pair is buffered before the second one is refused.
-    assert_eq!(talker.ask_bytes(&[b"MSET", b"b", b"1", &long, b"2"]), QUEUED);
+    assert_eq!(talker.ask("MSET b 1 {blocks},k 2"), QUEUED);
     talker.ask("MSETNX c 3 d 4");
-    assert_eq!(talker.ask_bytes(&[b"MSET", b"c", b"9", &long, b"2"]), QUEUED);
+    assert_eq!(talker.ask("MSET c 9 {blocks},k 2"), QUEUED);
     talker.ask("MGET a b c d");
     let answer = talker.ask("EXEC");
-    let too_long = "-ERR a key of 4097 bytes";
+    let refused = "-WRONGTYPE ";
     assert!(
-        answer.starts_with("*7|:1|+OK|-ERR value is not an integer or out of range|-ERR"),
+        answer.starts_with("*7|:1|+OK|-ERR value is not an integer or out of range|-WRONGTYPE"),
         "{answer}"
     );
-    assert_eq!(answer.matches(too_long).count(), 2, "{answer}");
+    assert_eq!(answer.matches(refused).count(), 2, "{answer}");
     assert!(answer.ends_with("*4|$1|x|$-1|$1|3|$1|4|"), "{answer}");
     assert_eq!(came(&mut hearer), "*3|$7|message|$1|c|$1|m|", "once, though it ran three times");
     assert_eq!(talker.ask("MGET a b c d"), "*4|$1|x|$-1|$1|3|$1|4|");
@@ -148,9 +150,9 @@ fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() 
     talker.ask("MULTI");
     talker.ask("SET a y");
     for _ in 0..17 {
-        talker.ask_bytes(&[b"MSET", b"b", b"1", &long, b"2"]);
+        talker.ask("MSET b 1 {blocks},k 2");
     }
-    assert!(talker.ask("EXEC").starts_with(too_long));
+    assert!(talker.ask("EXEC").starts_with(refused));
     assert_eq!(talker.ask("MGET a b"), "*2|$1|x|$-1|");
 }
 
@@ -348,8 +350,10 @@ fn a_transaction_has_bounds() {
 fn what_watch_keeps_is_bounded_and_an_exec_that_only_reads_makes_nothing() {
     let place = place();
     let mut talker = place.talker();
-    let long = vec![b'k'; 4096 + 255 + 4];
-    assert!(talker.ask_bytes(&[b"WATCH", &long]).starts_with("-ERR a key of 4355 bytes"));
+    let long = vec![b'k'; 4097];
+    assert!(talker.ask_bytes(&[b"WATCH", &long]).starts_with("-ERR a key of 4097 bytes"));
+    let longest = [&b"{"[..], &[b'n'; 255], b"},", &[b'k'; 4096]].concat();
+    assert_eq!(talker.ask_bytes(&[b"WATCH", &longest]), "+OK|");
     assert_eq!(talker.ask("WATCH {absent},k"), "+OK|");
     assert_eq!(talker.ask("MULTI"), "+OK|");
     assert_eq!(talker.ask("GET {other},k"), "+QUEUED|");

@@ -52,6 +52,26 @@ fn missing(there: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
     changes.iter().filter(|change| !there.contains(change.name)).count()
 }
 
+/// Refuses more fields than a hash has.
+fn judge_count(fields: usize) -> Answer {
+    if fields <= BLOCKS_MAX {
+        return Ok(());
+    }
+    Err(Refusal::new(format!("ERR a hash of {fields} fields: it has at most {BLOCKS_MAX}")))
+}
+
+/// Where a hash is to be that gets these fields, each named once. Refuses before its namespace is
+/// made what no hash takes.
+pub(super) fn spot_of<'a>(
+    change: &Change<'_, '_>,
+    key: &'a [u8],
+    changes: &[BlockChange<'_>],
+) -> Result<Spot<'a>, Fault> {
+    judge_count(changes.len())?;
+    let bytes = changes.iter().filter_map(|field| field.bytes).map(<[u8]>::len);
+    change.spot(key, bytes.max().unwrap_or_default())
+}
+
 /// Sets fields, each named once; how many are new. Refuses before anything is written.
 pub(super) fn set_fields(
     change: &Change<'_, '_>,
@@ -60,11 +80,7 @@ pub(super) fn set_fields(
     changes: &[BlockChange<'_>],
 ) -> Result<usize, Fault> {
     let new = missing(there, changes);
-    let all = there.len() + new;
-    if all > BLOCKS_MAX {
-        let text = format!("ERR a hash of {all} fields: it has at most {BLOCKS_MAX}");
-        return Err(Refusal::new(text).into());
-    }
+    judge_count(there.len() + new)?;
     change.txn.patch(spot.namespace, spot.key, changes)?;
     Ok(new)
 }
@@ -89,11 +105,11 @@ fn set_pairs(client: &Client<'_>, args: Args<'_>, name: &str) -> Result<usize, R
     if args.len() % 2 == 1 {
         return Err(Refusal::arity(name));
     }
+    let changes = pairs(args.from(2))?;
     client.change(|change| {
-        let spot = change.spot(arg(args, 1))?;
+        let spot = spot_of(change, arg(args, 1), &changes)?;
         let found = change.read_at(spot)?;
-        let there = fields(found.as_ref())?;
-        set_fields(change, spot, &there, &pairs(args.from(2))?)
+        set_fields(change, spot, &fields(found.as_ref())?, &changes)
     })
 }
 
@@ -112,15 +128,15 @@ pub(crate) fn hmset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
 
 /// `HSETNX key field value`
 pub(crate) fn hsetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let changes = pairs(args.from(2))?;
     let is_set = client.change(|change| {
-        let spot = change.spot(arg(args, 1))?;
+        let spot = spot_of(change, arg(args, 1), &changes)?;
         let found = change.read_at(spot)?;
         let there = fields(found.as_ref())?;
-        let name = name_of(arg(args, 2))?;
-        if there.iter().any(|(known, _)| *known == name) {
+        if missing(&there, &changes) == 0 {
             return Ok(false);
         }
-        set_fields(change, spot, &there, &[BlockChange { name, bytes: args.get(3) }])?;
+        set_fields(change, spot, &there, &changes)?;
         Ok(true)
     })?;
     reply.int(is_set.into());
@@ -245,11 +261,17 @@ fn edit<T: AsRef<[u8]>>(
     args: Args<'_>,
     edit: impl Fn(Option<&[u8]>) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
+    let name = name_of(arg(args, 2))?;
     client.change(|change| {
-        let spot = change.spot(arg(args, 1))?;
+        let spot = if let Some(spot) = change.records.find(arg(args, 1))? {
+            spot
+        } else {
+            // What cannot be made of nothing is refused before a namespace is made.
+            let new = edit(None)?;
+            spot_of(change, arg(args, 1), &[BlockChange { name, bytes: Some(new.as_ref()) }])?
+        };
         let found = change.read_at(spot)?;
         let there = fields(found.as_ref())?;
-        let name = name_of(arg(args, 2))?;
         let known = there.iter().find(|(known, _)| *known == name);
         let new = edit(known.map(|(_, value)| *value))?;
         set_fields(change, spot, &there, &[BlockChange { name, bytes: Some(new.as_ref()) }])?;

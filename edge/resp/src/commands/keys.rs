@@ -215,7 +215,7 @@ fn rename_to(client: &Client<'_>, args: Args<'_>, is_free: bool) -> Result<bool,
         if from == to {
             return Ok(false);
         }
-        let target = change.spot(to)?;
+        let target = change.spot(to, 0)?;
         if is_free && change.read_at(target)?.is_some() {
             return Ok(false);
         }
@@ -262,7 +262,7 @@ pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     }
     let is_copied = client.change(|change| {
         let Some(found) = change.read(from)? else { return Ok(false) };
-        let target = change.spot(to)?;
+        let target = change.spot(to, 0)?;
         if !has_replace && change.read_at(target)?.is_some() {
             return Ok(false);
         }

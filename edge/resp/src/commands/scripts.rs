@@ -179,7 +179,7 @@ fn end_in(
     match u64::try_from(end) {
         Ok(end) if end > now_ms_coarse() => {
             kept.expires_ms = end;
-            let spot = change.spot(key)?;
+            let spot = change.spot(key, 0)?;
             let tags = kept.tags();
             change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?;
         }

@@ -263,7 +263,7 @@ fn set_if_pub(
     let is_set = client.change(|change| {
         let is_so = when.holds(change, arg(args, 1))?;
         if is_so {
-            let spot = change.spot(arg(args, 1))?;
+            let spot = change.spot(arg(args, 1), arg(args, 2).len())?;
             put_string(change.txn, spot, arg(args, 2), &Kept::default())?;
         }
         Ok(is_so)

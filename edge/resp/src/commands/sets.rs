@@ -5,14 +5,17 @@ use super::chance::{Wanted, below, bounded, some_of};
 use super::scanning::{self, Options};
 use crate::client::{Change, Client};
 use crate::number::integer;
-use crate::parse::Args;
+use crate::parse::{ARGS_MAX, Args};
 use crate::records::{Fault, Found, Kept, Spot, put_set};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
+use nearstate_model::limits::MEMBERS_OF_SET_MAX;
 use nearstate_store::{Kind, Members};
 use std::collections::BTreeSet;
 
 type Answer = Result<(), Refusal>;
+
+const _: () = assert!(ARGS_MAX <= MEMBERS_OF_SET_MAX, "a set has room for what one request adds");
 
 /// The members of a set; none if there is none.
 fn members<'f>(found: Option<&'f Found<'_>>) -> Result<Members<'f>, Refusal> {
@@ -59,8 +62,9 @@ fn put_rest(
 /// `SADD key member [member ...]`
 pub(crate) fn sadd(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let given = ordered(args.from(2));
+    let bytes = given.iter().map(|member| member.len()).sum();
     let new = client.change(|change| {
-        let spot = change.spot(arg(args, 1))?;
+        let spot = change.spot(arg(args, 1), bytes)?;
         let found = change.read_at(spot)?;
         add(change, spot, found.as_ref(), &given)
     })?;
@@ -225,12 +229,12 @@ pub(crate) fn smove(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
         if from == to || !is_there {
             return Ok(is_there);
         }
-        let spot = change.spot(to)?;
+        let spot = change.spot(to, member.len())?;
         if spot.namespace.kind() != Kind::Mixed {
             return Err(Refusal::WRONG_TYPE.into());
         }
         add(change, spot, target.as_ref(), &[member])?;
-        remove(change, change.spot(from)?, &source, &[member])?;
+        remove(change, change.spot(from, 0)?, &source, &[member])?;
         Ok(true)
     })?;
     reply.int(is_moved.into());

@@ -6,7 +6,7 @@ use crate::ends::Unit;
 use crate::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{Fault, Found, Kept, Spot, put_string};
+use crate::records::{Fault, Found, Kept, Spot, judge, put_string};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use nearstate_model::limits::VALUE_BYTES_MAX;
@@ -199,12 +199,17 @@ fn set_at_once(
     value: &[u8],
     options: SetOptions,
 ) -> Result<SetOutcome, Refusal> {
-    let Spot { namespace, key } = client.records.make(key)?;
     let condition = match options {
         SetOptions { is_absent: true, .. } => Condition::Absent,
         SetOptions { is_present: true, .. } => Condition::Present,
         SetOptions { .. } => Condition::Always,
     };
+    let spot = if options.is_present {
+        client.records.find(key)?
+    } else {
+        Some(client.records.make(key, value.len())?)
+    };
+    let Some(Spot { namespace, key }) = spot else { return Ok((false, None)) };
     let outcome = client.session().put_if(namespace, key, value, condition)?;
     Ok((matches!(outcome, Outcome::Done { .. }), None))
 }
@@ -216,7 +221,10 @@ pub(crate) fn set_in(
     value: &[u8],
     options: SetOptions,
 ) -> Result<SetOutcome, Fault> {
-    let spot = change.spot(key)?;
+    if options.is_present && change.records.find(key)?.is_none() {
+        return Ok((false, None));
+    }
+    let spot = change.spot(key, value.len())?;
     let found = change.read_at(spot)?;
     let before = match &found {
         Some(found) if options.has_get => Some(found.string()?.to_vec()),
@@ -241,7 +249,7 @@ pub(crate) fn set_in(
 
 /// Sets a key, whatever was there.
 fn put(client: &Client<'_>, key: &[u8], value: &[u8]) -> Answer {
-    let Spot { namespace, key } = client.records.make(key)?;
+    let Spot { namespace, key } = client.records.make(key, value.len())?;
     match client.txn {
         Some(txn) => txn.put(namespace, key, value)?,
         None => drop(client.session().put(namespace, key, value)?),
@@ -356,10 +364,15 @@ pub(crate) fn mset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
+/// Puts keys with their values, or refuses before the namespace of the first is made.
 pub(crate) fn put_all(change: &Change<'_, '_>, pairs: Args<'_>) -> Result<(), Fault> {
-    for at in (0..pairs.len()).step_by(2) {
-        let Spot { namespace, key } = change.spot(arg(pairs, at))?;
-        change.txn.put(namespace, key, arg(pairs, at + 1))?;
+    let pairs = || (0..pairs.len()).step_by(2).map(|at| (arg(pairs, at), arg(pairs, at + 1)));
+    for (key, value) in pairs() {
+        judge(key, value.len())?;
+    }
+    for (key, value) in pairs() {
+        let Spot { namespace, key } = change.spot(key, value.len())?;
+        change.txn.put(namespace, key, value)?;
     }
     Ok(())
 }
@@ -382,15 +395,21 @@ pub(crate) fn msetnx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 }
 
 /// Changes the bytes of a string, which keeps its end and its tags. `edit` is told whether it was
-/// there; what
-/// it answers.
+/// there; what it answers.
 fn edit<T>(
     client: &Client<'_>,
     key: &[u8],
     mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     client.change(|change| {
-        let spot = change.spot(key)?;
+        let spot = if let Some(spot) = change.records.find(key)? {
+            spot
+        } else {
+            // What cannot be made of nothing is refused before a namespace is made.
+            let mut bytes = Vec::new();
+            edit(&mut bytes, false)?;
+            change.spot(key, bytes.len())?
+        };
         let found = change.read_at(spot)?;
         let mut bytes = text(found.as_ref())?.to_vec();
         let (kept, is_there) = (kept(found.as_ref()), found.is_some());

@@ -5,10 +5,10 @@
 //! be walked hold for what is found by a tag.
 
 use super::arg;
-use super::hashes::{fields, pairs, set_fields};
+use super::hashes::{fields, pairs, set_fields, spot_of};
 use super::transactions::{judge_watched, refuse_inside};
 use crate::client::{Change, Client};
-use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace, prefix_of};
+use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace};
 use crate::link::WatchedTag;
 use crate::number::integer;
 use crate::parse::Args;
@@ -19,8 +19,7 @@ use crate::server::Server;
 use crate::work::{Progress, Work};
 use nearstate_model::Error;
 use nearstate_model::limits::{
-    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
-    VALUE_BYTES_MAX,
+    NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
 };
 use nearstate_store::{
     Declaring, Form, Labels, Namespace, Patience, Session, TagSchema, TagState, Values, since_boot,
@@ -160,25 +159,6 @@ fn check_declared<'a>(
     Ok(spot)
 }
 
-/// Where a key's record is to be, once nothing of the request can be refused before its namespace
-/// is looked into: one that is made stays.
-fn make<'a>(
-    change: &Change<'_, '_>,
-    (key, bytes): (&'a [u8], usize),
-    found: Option<Spot<'a>>,
-) -> Result<Spot<'a>, Fault> {
-    if let Some(spot) = found {
-        return Ok(spot);
-    }
-    if KeyName::of(key).key.len() > KEY_BYTES_MAX {
-        return Err(Error::KeyTooLarge { bytes: key.len() }.into());
-    }
-    if bytes > VALUE_BYTES_MAX {
-        return Err(Error::ValueTooLarge { bytes }.into());
-    }
-    change.spot(key)
-}
-
 #[cold]
 fn undeclared(namespace: &str, tag: &str) -> Refusal {
     if namespace == PLAIN_NAMESPACE {
@@ -237,7 +217,7 @@ pub(crate) fn declare(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
             _ => return Err(Refusal::SYNTAX),
         }
     }
-    let namespace = client.records.make(arg(args, 2))?.namespace;
+    let namespace = client.records.make(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
     let declaring = client.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
     let mut building = Building { declaring, namespace, name };
@@ -315,7 +295,7 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         if spot.is_none() && !when.holds(false) {
             return Ok(false);
         }
-        let spot = make(change, (arg(args, 2), arg(args, 3).len()), spot)?;
+        let spot = change.spot(arg(args, 2), arg(args, 3).len())?;
         let found = match (is_keeping, when) {
             (false, When::Always) => None,
             (true, _) | (false, When::Absent | When::Present) => change.read_at(spot)?,
@@ -353,7 +333,7 @@ pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         if spot.is_none() && !when.holds(false) {
             return Ok(None);
         }
-        let spot = make(change, (arg(args, 2), 0), spot)?;
+        let spot = spot_of(change, arg(args, 2), &changes)?;
         let found = change.read_at(spot)?;
         if !when.holds(found.is_some()) {
             return Ok(None);
@@ -409,7 +389,8 @@ pub(crate) fn of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>)
 /// What is looked for.
 struct Sought<'a> {
     namespace: Namespace,
-    prefix: Vec<u8>,
+    /// What stands before its keys where clients say them.
+    prefix: &'a [u8],
     tag: &'a str,
     value: &'a [u8],
 }
@@ -419,7 +400,9 @@ impl<'a> Sought<'a> {
     fn of(client: &Client<'_>, args: Args<'a>) -> Result<Self, Refusal> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
-        let known = client.records.namespace(name)?.zip(prefix_of(name));
+        // The pattern is that of all of its keys.
+        let prefix = arg(args, 2).strip_suffix(b"*");
+        let known = client.records.namespace(name)?.zip(prefix);
         let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
         if !client.session().has_tag(namespace, tag)? {
             return Err(undeclared(name, tag));
@@ -429,7 +412,7 @@ impl<'a> Sought<'a> {
 
     /// A key as clients say it.
     fn said(&self, key: &[u8]) -> Vec<u8> {
-        [self.prefix.as_slice(), key].concat()
+        [self.prefix, key].concat()
     }
 
     /// Hands the record that has a unique tag's value to `hear`, with its key.
@@ -542,9 +525,7 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         Some(lent) => {
             let mut done = Ok(());
             lent.with(&mut |txn| {
-                // Judged one by one, four thousand keys would cost the square of that.
-                let find = || txn.find_all(sought.namespace, sought.tag, values, &mut note);
-                done = txn.judged_once(find);
+                done = txn.find_all(sought.namespace, sought.tag, values, &mut note);
             });
             done?;
         }

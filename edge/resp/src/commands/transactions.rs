@@ -12,16 +12,14 @@ use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
 use crate::link::{Link, Outbox, Queue, WatchedTag, Watching};
 use crate::parse::Args;
-use crate::records::{Records, Spot};
+use crate::records::{Records, Spot, judge as judge_record};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::work::Progress;
-use nearstate_model::limits::{
-    KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES,
-};
+use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
 use nearstate_model::{Error, Result as Stored};
 use nearstate_store::{Patience, Txn, since_boot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Answer = Result<(), Refusal>;
 
@@ -52,9 +50,6 @@ pub(crate) fn discard(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-/// The longest key that a record may have, as clients say it: `{ns},key`.
-const WATCHED_BYTES_MAX: usize = KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_MAX + 3;
-
 /// `WATCH key ..`
 pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     if client.link.queue.is_some() {
@@ -64,18 +59,15 @@ pub(crate) fn watch(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     if keys.len() > TRANSACTION_RECORDS_MAX {
         return Err(too_many_watched());
     }
-    for key in keys.iter() {
-        if client.link.watched.has(key) {
-            continue;
-        }
-        judge_watched(client.link, 1)?;
-        if key.len() > WATCHED_BYTES_MAX {
-            return Err(Refusal::new(format!(
-                "ERR a key of {} bytes: it may have {WATCHED_BYTES_MAX}",
-                key.len()
-            )));
-        }
-        let version = client.read(key)?.and_then(|found| found.version());
+    let watched = &client.link.watched;
+    let fresh: BTreeSet<&[u8]> = keys.iter().filter(|key| !watched.has(key)).collect();
+    judge_watched(client.link, fresh.len())?;
+    fresh.iter().try_for_each(|key| judge_record(key, 0))?;
+    let mut seen = Vec::with_capacity(fresh.len());
+    for key in fresh {
+        seen.push((key, client.read(key)?.and_then(|found| found.version())));
+    }
+    for (key, version) in seen {
         client.link.watched.add(key, version);
     }
     client.session().whole()?;
@@ -155,7 +147,9 @@ impl Execution {
             let done = session.transact_within(patience, |txn| {
                 reply.rewind(mark);
                 client.link.outbox = Outbox::default();
-                match self.run(client, &Timed { txn, until }, reply)? {
+                // With each read they would cost the square of their number. What the commands do
+                // until then is the transaction's, the reply's, or the outbox'.
+                match txn.judged_once(|| self.run(client, &Timed { txn, until }, reply))? {
                     // Behind the commit it would be too late to refuse.
                     End::Whole => return session.whole(),
                     End::HalfDone(place, refusal) => cut = Some((Some(place), refusal)),
@@ -189,8 +183,7 @@ impl Execution {
             command.is_some_and(|command| command.flags.has(Flags::WRITE))
         });
         if self.watched.records() > 0 {
-            // Judged one by one they would cost the square of their number.
-            let stands = txn.judged_once(|| self.stands(client.records, lent, is_writing))?;
+            let stands = self.stands(client.records, lent, is_writing)?;
             if let Some(why) = judge(client, lent, reply) {
                 return Ok(End::Stopped(why));
             }
@@ -236,7 +229,7 @@ impl Execution {
         }
         for (key, seen) in self.watched.keys() {
             // Made if need be: what is not there yet is watched as well, if something is written.
-            let spot = if is_writing { Some(records.make(key)?) } else { records.find(key)? };
+            let spot = if is_writing { Some(records.make(key, 0)?) } else { records.find(key)? };
             let version = match spot {
                 Some(Spot { namespace, key }) => {
                     lent.txn.get(namespace, key)?.and_then(|record| record.version())
@@ -337,3 +330,5 @@ pub(crate) fn refuse_inside(client: &Client<'_>, args: Args<'_>) -> Answer {
     let name = String::from_utf8_lossy(arg(args, 0)).to_ascii_uppercase();
     Err(Refusal::new(format!("ERR {name} is not allowed between MULTI and EXEC")))
 }
+#[cfg(test)]
+mod tests;
