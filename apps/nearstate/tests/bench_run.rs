@@ -175,7 +175,7 @@ fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
 
 #[test]
 fn what_cannot_be_is_refused_with_what_would_help() {
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["--targets", "regoin"], "give one of region"),
         (&["--variant", "blind"], "blind-delta"),
         (&["--targets", "region", "--kill", "node"], "not among the targets"),
@@ -186,6 +186,8 @@ fn what_cannot_be_is_refused_with_what_would_help() {
         (&["--rate", "0"], "0.1 to 1000000000"),
         (&["--targets", "region", "--ramp", "5"], "200us"),
         (&["--targets", "region", "--dir", "/nowhere/at/all"], "--dir"),
+        (&["--targets", "region", "--save", "/nowhere/a.json"], "/nowhere/a.json"),
+        (&["--targets", "region", "--save", "same.x", "--report", "./same.x"], "--save"),
     ];
     for (words, help) in cases {
         let (output, _, errors) = run("refused", words);
@@ -202,12 +204,15 @@ fn what_cannot_be_is_refused_with_what_would_help() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_the_tables_are_not_lost() {
-    let words = ["--targets", "region", "--save", "/dev/full", "--report", "/dev/full"];
+fn a_full_disk_is_told_and_neither_the_tables_nor_the_page_are_lost() {
+    let page = folder("full").join("page.html");
+    let page_name = page.to_str().unwrap();
+    let words = ["--targets", "region", "--save", "/dev/full", "--report", page_name];
     let (output, text, errors) = run("full", &words);
     assert!(!output.status.success());
     assert!(text.contains("records verified"), "{text}");
     assert!(errors.contains("/dev/full"), "{errors}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("</html>"));
     is_clean("full");
 }
 

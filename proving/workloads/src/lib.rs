@@ -8,6 +8,7 @@ pub mod deliver;
 pub mod commands;
 pub mod compare;
 pub mod report;
+pub mod outputs;
 pub mod saved;
 pub mod figures;
 pub mod run;
