@@ -19,6 +19,7 @@ pub mod schedule;
 mod wait;
 pub mod meter;
 pub mod targets;
+pub mod space;
 pub mod peers;
 pub mod processes;
 pub mod workloads;
