@@ -207,13 +207,19 @@ impl fmt::Display for Error {
                 "this process was forked after it attached: attach to the region again in the \
                  child",
             ),
-            Self::System { detail, errno } => {
-                write!(f, "{detail}: {} (errno {errno})", std::io::Error::from_raw_os_error(*errno))
-            }
+            Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),
         }
     }
+}
+
+/// Not everything that a system call reports has a number.
+fn refused(f: &mut fmt::Formatter<'_>, detail: &str, errno: i32) -> fmt::Result {
+    if errno == 0 {
+        return f.write_str(detail);
+    }
+    write!(f, "{detail}: {}", std::io::Error::from_raw_os_error(errno))
 }
 
 impl std::error::Error for Error {}

@@ -8,7 +8,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -70,15 +71,31 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
+/// A second signal that follows the first so soon is the same wish: `timeout` sends one to us and
+/// one to our group.
+const SAME_WISH: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether the first has come.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Set when somebody asks for the end: a run then stops what it started, and tells what it knows.
 fn stop_flag() -> &'static AtomicBool {
     let flag: &'static Arc<AtomicBool> = Box::leak(Box::new(Arc::new(AtomicBool::new(false))));
+    let is_meant = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The second one ends the program at once; the keepers then clean up.
-        let at_once = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+        // A later one ends the program at once; the keepers then clean up.
+        let at_once =
+            signal_hook::flag::register_conditional_shutdown(signal, 130, is_meant.clone());
         let asked = signal_hook::flag::register(signal, flag.clone());
         debug_assert!(at_once.is_ok() && asked.is_ok(), "these signals can be had");
     }
+    std::thread::spawn(move || {
+        while !flag.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+        }
+        std::thread::sleep(SAME_WISH);
+        is_meant.store(true, Ordering::Relaxed);
+    });
     flag
 }
 

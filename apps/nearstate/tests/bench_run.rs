@@ -138,6 +138,13 @@ fn planted_faults_are_caught_on_every_target() {
             assert!(is_told.iter().any(|what| words.contains(what)), "{words}");
         }
     }
+    // Nothing is written that could be lost.
+    let words = ["bench", "run", "ycsb", "--variant", "c", "--targets", "region", "--ops", "800"];
+    let mut command = Command::new(NEARSTATE);
+    command.args(words).args(["--records", "400", "--fault", "lost-update", "--dir"]);
+    let output = command.arg(folder("planted")).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("was not noticed"));
     // A stall is no lie: it is seen in the latencies.
     let (output, text, errors) =
         run("planted", &["--targets", "region", "--fault", "stall", "--json"]);
@@ -169,13 +176,144 @@ fn a_run_that_is_interrupted_tells_what_it_knows_and_leaves_nothing() {
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(!child.wait().unwrap().success());
     assert!(last.iter().any(|line| line.contains("stopped before its end")), "{last:?}");
-    assert_eq!(parsed(&text)["is_partial"], true);
+    let run = parsed(&text);
+    assert_eq!(run["is_partial"], true);
+    let caveats = run["caveats"].to_string();
+    assert!(caveats.contains("region: round 1 was not over"), "{caveats}");
     is_clean("stopped");
+}
+
+/// A comparison of our own stores with each other is none.
+#[test]
+fn a_target_that_is_not_here_is_told_to_be_missing() {
+    let words = ["--json", "--rounds", "1"];
+    let output = command("missing", &words).env("PATH", "/nowhere").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let run = parsed(&String::from_utf8_lossy(&output.stdout));
+    assert_eq!(run["targets"].as_array().unwrap().len(), 2, "region and node");
+    let caveats = run["caveats"].to_string();
+    assert!(caveats.contains("redis was not measured") && caveats.contains("install"), "{caveats}");
+    is_clean("missing");
+}
+
+/// `timeout` sends one signal to the program and one to its group.
+#[test]
+fn two_signals_that_come_together_are_one_wish() {
+    let (child, mut lines) = begun("together", &["--targets", "region", "--ops", "100000000"]);
+    assert!(lines.any(|line| line.contains("region, loading")));
+    for _ in 0..2 {
+        send("-TERM", child.id());
+    }
+    drop(lines);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(parsed(&String::from_utf8_lossy(&output.stdout))["is_partial"], true);
+    is_clean("together");
+}
+
+type Lines = Box<dyn Iterator<Item = String> + Send>;
+
+/// A run that goes on, and what it says of its progress.
+fn begun(name: &str, words: &[&str]) -> (std::process::Child, Lines) {
+    let words: Vec<&str> = words.iter().copied().chain(["--json", "--rounds", "1"]).collect();
+    let mut command = command(name, &words);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let errors = BufReader::new(child.stderr.take().expect("a pipe"));
+    (child, Box::new(errors.lines().map_while(Result::ok)))
+}
+
+fn send(signal: &str, process: u32) {
+    let sent = Command::new("kill").args([signal, &process.to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+}
+
+/// Ends one of the processes of a run that has loaded its target: what the run then says of it.
+fn ended(
+    name: &str,
+    (target, ops): (&str, &str),
+    signal: &str,
+    which: impl Fn(u32) -> u32,
+) -> String {
+    let (child, mut lines) = begun(name, &["--targets", target, "--ops", ops]);
+    assert!(lines.any(|line| line.contains(&format!("{target}, loading"))));
+    send(signal, which(child.id()));
+    // Both pipes have to be read, or it waits for us.
+    let rest = std::thread::spawn(move || lines.collect::<Vec<String>>());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(!output.status.success());
+    let run = parsed(&String::from_utf8_lossy(&output.stdout));
+    let invalid = run.get("invalid").expect("why it does not count").to_string();
+    is_clean(name);
+    let rest = rest.join().expect("it was read");
+    assert!(rest.iter().any(|line| line.contains("INVALID")), "{rest:?}");
+    invalid
+}
+
+#[test]
+fn a_client_that_dies_is_told_with_its_signal() {
+    // The keeper of the region is its first child.
+    let client = |run| children_of(run).get(1).copied().expect("a client");
+    let told = ended("client", ("region", "100000000"), "-KILL", client);
+    assert!(told.contains("client 0") && told.contains("SIGKILL"), "{told}");
+}
+
+#[test]
+fn a_server_that_dies_is_told_once_with_its_signal() {
+    let told = ended("dies", ("redis", "100000000"), "-KILL", |run| child_of(child_of(run)));
+    assert_eq!(told.matches("SIGKILL").count(), 1, "{told}");
+    assert!(!told.contains("above"), "{told}");
+}
+
+/// It is noticed at the end of the turn.
+#[test]
+fn a_server_whose_keeper_dies_is_stopped_and_its_folder_removed() {
+    let server = std::cell::Cell::new(0);
+    let told = ended("orphan", ("redis", "20000"), "-KILL", |run| {
+        let keeper = child_of(run);
+        server.set(child_of(keeper));
+        keeper
+    });
+    assert!(told.contains("keeper"), "{told}");
+    // It was killed; whoever takes up orphans may not have taken it up yet.
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", server.get()));
+    assert!(state.map_or(true, |text| text.contains(") Z ")), "it runs on");
+}
+
+#[test]
+fn what_a_server_said_last_is_told_by_its_keeper() {
+    let kept = folder("words").join("nearstate-bench-kept");
+    std::fs::create_dir_all(&kept).expect("a folder to keep");
+    let mut keeper = Command::new(NEARSTATE)
+        .args(["bench", "access-keeper"])
+        .arg(&kept)
+        .args(["--", "sh", "-c", "echo the port; echo is taken >&2; exit 3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the keeper starts");
+    let mut line = String::new();
+    BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("it ended with 3, after it had said: "), "{line}");
+    assert!(line.contains("the port") && line.contains("is taken"), "{line}");
+    drop(keeper.stdin.take());
+    assert!(keeper.wait().expect("it ends").success());
+    is_clean("words");
+}
+
+/// Servers and clients work in folders of their own.
+#[test]
+fn a_relative_folder_is_the_one_that_was_meant() {
+    let mut command = command("relative", &["--targets", "region,node,redis", "--dir", "."]);
+    let output = command.current_dir(folder("relative")).output().expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    is_clean("relative");
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_what_would_help() {
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 19] = [
         (&["--targets", "regoin"], "give one of region"),
         (&["--variant", "blind"], "blind-delta"),
         (&["--targets", "region", "--kill", "node"], "not among the targets"),
@@ -186,6 +324,19 @@ fn what_cannot_be_is_refused_with_what_would_help() {
         (&["--rate", "0"], "0.1 to 1000000000"),
         (&["--targets", "region", "--ramp", "5"], "200us"),
         (&["--targets", "region", "--dir", "/nowhere/at/all"], "--dir"),
+        (&["--targets", "region", "--save", "/nowhere/a.json"], "/nowhere/a.json"),
+        (&["--targets", "region", "--save", "same.x", "--report", "./same.x"], "--save"),
+        (&["--targets", "region,redis", "--layout", "foo"], "none of the targets region, redis"),
+        (&["--layout", "zones"], "none of the targets region, node, redis"),
+        (&["--targets", "region,geode", "--layout", "foo"], "is no layout of geode"),
+        (&["--targets", "region,null,region"], "region is named twice"),
+        (&["--targets", "region", "--think-us", "70000000"], "10000000"),
+        (&["--targets", "region", "--clients", "3", "--rate", "2"], "one operation a second"),
+        // Some terabytes.
+        (
+            &["--targets", "region,node,lmdb", "--variant", "tagged", "--records", "100000000"],
+            "--shm-size",
+        ),
     ];
     for (words, help) in cases {
         let (output, _, errors) = run("refused", words);
@@ -202,12 +353,15 @@ fn what_cannot_be_is_refused_with_what_would_help() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_the_tables_are_not_lost() {
-    let words = ["--targets", "region", "--save", "/dev/full", "--report", "/dev/full"];
+fn a_full_disk_is_told_and_neither_the_tables_nor_the_page_are_lost() {
+    let page = folder("full").join("page.html");
+    let page_name = page.to_str().unwrap();
+    let words = ["--targets", "region", "--save", "/dev/full", "--report", page_name];
     let (output, text, errors) = run("full", &words);
     assert!(!output.status.success());
     assert!(text.contains("records verified"), "{text}");
     assert!(errors.contains("/dev/full"), "{errors}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("</html>"));
     is_clean("full");
 }
 
@@ -273,13 +427,17 @@ fn the_list_names_workloads_and_targets() {
     }
 }
 
+fn children_of(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let children = std::fs::read_to_string(&path).expect("the process is there");
+    children.split_whitespace().map(|child| child.parse().expect("a process id")).collect()
+}
+
 /// The first child of a process, once it has one.
 fn child_of(process: u32) -> u32 {
-    let path = format!("/proc/{process}/task/{process}/children");
     loop {
-        let children = std::fs::read_to_string(&path).expect("the process is there");
-        if let Some(child) = children.split_whitespace().next() {
-            return child.parse().expect("a process id");
+        if let Some(child) = children_of(process).first() {
+            return *child;
         }
         std::thread::yield_now();
     }

@@ -1,7 +1,6 @@
 //! `nearstate bench compare` and `nearstate bench render`: what is made of saved runs.
 
-use crate::result::Run;
-use crate::{compare, report, saved};
+use crate::{compare, outputs, report, saved};
 use clap::Args;
 use nearstate_bench::keeper::system;
 use nearstate_model::{Error, Result};
@@ -58,12 +57,13 @@ pub struct Render {
 /// A file that is no run, or one that cannot be written. `BadArgument`: the runs differ in what
 /// figures depend on; that has been printed.
 pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
+    let html = options.html.as_deref();
+    outputs::check(&[("--html", html)], &[&options.first, &options.second])?;
     let (first, second) = (saved::load(&options.first)?, saved::load(&options.second)?);
     let comparison = compare::compare(&first, &second);
-    print(out, &compare::text(&comparison))?;
-    if let Some(path) = &options.html {
-        write_page(out, path, &compare::page(&comparison).html())?;
-    }
+    let is_written = write_page(html, || compare::page(&comparison).html());
+    let text = compare::text(&comparison) + &told(html, &is_written);
+    tell(is_written, print(out, &text))?;
     if comparison.obstacles.is_empty() {
         return Ok(());
     }
@@ -76,37 +76,34 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
 /// # Errors
 /// A file that is no run, or one that cannot be written.
 pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
+    let html = options.html.as_deref();
+    outputs::check(&[("--html", html)], &[&options.run])?;
     let run = saved::load(&options.run)?;
-    if options.json {
-        print(out, &format!("{:#}\n", report::summary(&run)))?;
-        return options.html.as_deref().map_or(Ok(()), |path| save_page(&run, path));
+    let is_written = write_page(html, || report::page(&run).html());
+    let mut text =
+        if options.json { format!("{:#}\n", report::summary(&run)) } else { report::text(&run) };
+    if options.classes {
+        text.push_str(&report::classes(&run));
     }
-    show(&run, options.classes, options.html.as_deref(), out)
-}
-
-/// Prints a run's tables, and writes its page where one is wanted.
-///
-/// # Errors
-/// What cannot be written.
-pub fn show(run: &Run, classes: bool, html: Option<&Path>, out: &mut impl Write) -> Result<()> {
-    print(out, &report::text(run))?;
-    if classes {
-        print(out, &report::classes(run))?;
+    if !options.json {
+        text.push_str(&told(html, &is_written));
     }
-    html.map_or(Ok(()), |path| write_page(out, path, &report::page(run).html()))
+    tell(is_written, print(out, &text))
 }
 
-/// Writes a run's page.
-///
-/// # Errors
-/// What cannot be written; then nothing of it is left.
-pub fn save_page(run: &Run, path: &Path) -> Result<()> {
-    saved::write_file(path, report::page(run).html().as_bytes())
+/// Both failures, if there are two.
+fn tell(is_written: Result<()>, is_printed: Result<()>) -> Result<()> {
+    outputs::together([is_written, is_printed].into_iter().filter_map(Result::err).collect())
 }
 
-fn write_page(out: &mut impl Write, path: &Path, html: &str) -> Result<()> {
-    saved::write_file(path, html.as_bytes())?;
-    print(out, &format!("\npage: {}\n", path.display()))
+/// The page comes first: nobody may hear what is printed.
+fn write_page(path: Option<&Path>, html: impl FnOnce() -> String) -> Result<()> {
+    path.map_or(Ok(()), |path| saved::write_file(path, html().as_bytes()))
+}
+
+fn told(path: Option<&Path>, is_written: &Result<()>) -> String {
+    let path = path.filter(|_| is_written.is_ok());
+    path.map(|path| format!("\npage: {}\n", path.display())).unwrap_or_default()
 }
 
 fn print(out: &mut impl Write, text: &str) -> Result<()> {
@@ -163,6 +160,34 @@ mod tests {
         let refused = run_compare(&options, &mut out).unwrap_err();
         assert!(matches!(refused, Error::BadArgument { .. }), "{refused}");
         assert!(String::from_utf8(out).unwrap().contains("NOT COMPARABLE"));
+    }
+
+    #[test]
+    fn a_run_is_not_replaced_by_the_page_that_is_made_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("a.json");
+        saved::save(&sample::run(), &run).unwrap();
+        let html = Some(folder.path().join("./a.json"));
+        let options = Render { html: html.clone(), ..render(run.clone()) };
+        let (mut out, second) = (Vec::new(), folder.path().join("none"));
+        let e = run_render(&options, &mut out).unwrap_err().to_string();
+        assert!(e.contains("--html") && e.contains("the run that is read"), "{e}");
+        let options = Compare { first: second, second: run.clone(), html };
+        let e = run_compare(&options, &mut out).unwrap_err().to_string();
+        assert!(e.contains("--html") && e.contains("the run that is read"), "{e}");
+        assert!(saved::load(&run).is_ok() && out.is_empty());
+    }
+
+    #[test]
+    fn a_page_is_written_where_nobody_hears_the_tables() {
+        let folder = tempfile::tempdir().unwrap();
+        let (run, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
+        saved::save(&sample::run(), &run).unwrap();
+        let mut full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let options = Render { html: Some(page.clone()), ..render(run) };
+        let e = run_render(&options, &mut full).unwrap_err();
+        assert!(matches!(e, Error::System { .. }), "{e}");
+        assert!(page.is_file());
     }
 
     #[test]

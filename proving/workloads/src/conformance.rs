@@ -12,6 +12,7 @@ mod life;
 use crate::access::{
     Change, Connection, Entry, Part, Parts, Schema, Table, TableSchema, Tag, TagRule,
 };
+use crate::space;
 use crate::targets::{self, Abilities, Database, Need, Target, Way};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
@@ -200,8 +201,10 @@ pub fn check(
     folder: &Path,
     tell: &mut dyn FnMut(&'static str, &Outcome),
 ) -> Result<Vec<(&'static str, Outcome)>> {
+    targets::can_be_laid_out(layout, &[name])?;
     let target = targets::named(name)?;
     target.version()?;
+    let folder = &space::folder(folder)?;
     let abilities = target.abilities_in(layout);
     let schema = Schema { tables: tables_for(&abilities) };
     let mut needed = need(schema, folder);

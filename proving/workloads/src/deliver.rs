@@ -3,10 +3,12 @@
 use crate::options::Options;
 use crate::result::Run;
 use crate::targets::{self, Way};
-use crate::{report, run, saved, workloads};
+use crate::{outputs, report, run, saved, workloads};
+use nearstate_bench::keeper::system;
 use nearstate_bench::table::{Align, Table, wrapped};
 use nearstate_model::{Error, Result};
 use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// Runs what the options ask for. Progress goes to standard error, tables or JSON to `out`.
@@ -23,32 +25,39 @@ pub fn run(
     if options.list {
         return list(out);
     }
+    let outputs = [("--save", options.save.as_deref()), ("--report", options.report.as_deref())];
+    outputs::check(&outputs, &[])?;
     let run = run::run(options, command, stop)?;
-    tell(&run, options, out)?;
-    judge(&run)
+    let mut failures = tell(&run, options, out);
+    failures.extend(judge(&run).err());
+    outputs::together(failures)
 }
 
-fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Result<()> {
-    // What can be lost least comes first; but if there is no room for it, the tables are all that
-    // is left of the run.
+/// What can be lost least comes first, and what fails keeps nothing else from being told: the
+/// failures.
+fn tell(run: &Run, options: &Options, out: &mut impl Write) -> Vec<Error> {
     let is_saved = options.save.as_deref().map_or(Ok(()), |path| saved::save(run, path));
+    let page = || report::page(run).html();
+    let reported = options.report.as_deref();
+    let is_reported = reported.map_or(Ok(()), |path| saved::write_file(path, page().as_bytes()));
+    let told_page = reported.filter(|_| is_reported.is_ok() && !options.json);
+    let is_printed = words(run, options, told_page)
+        .and_then(|text| write!(out, "{text}").and_then(|()| out.flush()).map_err(|e| wrote(&e)));
+    [is_saved, is_reported, is_printed].into_iter().filter_map(Result::err).collect()
+}
+
+fn words(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
     if options.json {
         let text = serde_json::to_string(run)
             .map_err(|e| Error::Backend { detail: format!("the results cannot be told: {e}") })?;
-        writeln!(out, "{text}").map_err(|e| wrote(&e))?;
-    } else {
-        write!(out, "{}", report::text(run)).map_err(|e| wrote(&e))?;
-        if options.classes {
-            write!(out, "{}", report::classes(run)).map_err(|e| wrote(&e))?;
-        }
+        return Ok(text + "\n");
     }
-    if let Some(path) = &options.report {
-        saved::write_file(path, report::page(run).html().as_bytes())?;
-        if !options.json {
-            writeln!(out, "\nreport: {}", path.display()).map_err(|e| wrote(&e))?;
-        }
+    let mut text = report::text(run);
+    if options.classes {
+        text.push_str(&report::classes(run));
     }
-    is_saved
+    let told = page.map(|path| format!("\nreport: {}\n", path.display()));
+    Ok(text + told.as_deref().unwrap_or_default())
 }
 
 /// A run that does not count ends the program with an error, whatever was printed.
@@ -114,7 +123,7 @@ fn abilities() -> Table {
 }
 
 fn wrote(e: &std::io::Error) -> Error {
-    Error::System { detail: "writing the results".to_owned(), errno: e.raw_os_error().unwrap_or(0) }
+    system("writing the results", e)
 }
 
 #[cfg(test)]
@@ -138,13 +147,39 @@ mod tests {
         assert_eq!(wide, None, "{text}");
     }
 
+    fn options(words: &[&str]) -> Options {
+        let line = ["run", "ue-signalling"].iter().chain(words);
+        Line::try_parse_from(line).unwrap().options
+    }
+
     #[test]
     fn a_run_that_finds_no_room_on_the_disk_is_still_told() {
-        let line = ["run", "ue-signalling", "--save", "/dev/full"];
-        let options = Line::try_parse_from(line).unwrap().options;
         let mut out = Vec::new();
-        let e = tell(&sample::run(), &options, &mut out).unwrap_err();
-        assert!(matches!(e, Error::Full { .. }), "{e}");
+        let failures = tell(&sample::run(), &options(&["--save", "/dev/full"]), &mut out);
+        assert!(matches!(failures.as_slice(), [Error::Full { .. }]), "{failures:?}");
         assert!(String::from_utf8(out).unwrap().contains("Operations per second"));
+    }
+
+    #[test]
+    fn page_and_run_are_kept_where_nobody_hears_the_tables() {
+        let folder = tempfile::tempdir().unwrap();
+        let (save, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
+        let words = ["--save", save.to_str().unwrap(), "--report", page.to_str().unwrap()];
+        let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let failures = tell(&sample::run(), &options(&words), &mut full);
+        assert!(matches!(failures.as_slice(), [Error::System { .. }]), "{failures:?}");
+        assert_eq!(failures[0].to_string().matches("28").count(), 1, "{failures:?}");
+        assert!(saved::load(&save).is_ok());
+        assert!(std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+    }
+
+    #[test]
+    fn each_file_that_could_not_be_written_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("nowhere/a.html");
+        let words = ["--save", "/dev/full", "--report", page.to_str().unwrap()];
+        let failures = tell(&sample::run(), &options(&words), &mut Vec::new());
+        let all = outputs::together(failures).unwrap_err().to_string();
+        assert!(all.contains("/dev/full") && all.contains("nowhere/a.html"), "{all}");
     }
 }

@@ -3,11 +3,11 @@
 
 use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
 use crate::result::{Check, Verdict};
-use nearstate_bench::keeper::own_program;
+use nearstate_bench::keeper::{ended, own_program};
 use nearstate_bench::protocol::monotonic_ns;
 use nearstate_model::{Error, Result};
 use std::io::BufReader;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,6 +20,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// How often the orchestrator looks whether it was asked to stop.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How long is waited until a client that says no more has ended: it does as soon as its pipe is
+/// closed.
+const DEATH_LOOKS: u32 = 50;
+const DEATH_LOOK: Duration = Duration::from_millis(10);
 
 /// Time for clients to hear when to begin: so much for all, and so much for each.
 const GO_NS: u64 = 20_000_000;
@@ -111,10 +116,26 @@ impl Herd {
     }
 
     fn ask(&mut self, ask: &Ask) -> Result<()> {
-        for input in &mut self.inputs {
-            say(input, ask)?;
+        let said = |(client, input)| say(input, ask).map_err(|e| (client, e));
+        let outcome = self.inputs.iter_mut().enumerate().try_for_each(said);
+        outcome.map_err(|(client, e)| self.with_death(client, e))
+    }
+
+    /// What went wrong with a client, and how it ended if it has.
+    fn with_death(&mut self, client: usize, e: Error) -> Error {
+        let Some(process) = self.processes.get_mut(client) else { return e };
+        for _ in 0..DEATH_LOOKS {
+            match process.try_wait() {
+                Ok(None) => std::thread::sleep(DEATH_LOOK),
+                Ok(Some(status)) => {
+                    let how = ended(status.code(), status.signal());
+                    let detail = format!("client {client} ended before its work did: {how}");
+                    return Error::Backend { detail };
+                }
+                Err(_) => return e,
+            }
         }
-        Ok(())
+        e
     }
 
     /// Loads every client's records; how many, and the nanoseconds of the slowest.
@@ -199,7 +220,7 @@ impl Herd {
             match self.heard.recv_timeout(LOOK) {
                 Ok((client, said)) => {
                     silent_since = Instant::now();
-                    match said? {
+                    match said.map_err(|e| self.with_death(client, e))? {
                         Said::Progress(more, p99_ns) => listener.progress(more, p99_ns),
                         Said::Unbound(why) => self.unbound.push(format!("client {client}: {why}")),
                         Said::Failed(detail) => {

@@ -6,6 +6,9 @@ use crate::workloads::Spread;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
+/// Ten seconds: after a minute of silence a target is taken for one that is stuck.
+const THINK_US_MAX: u64 = 10_000_000;
+
 /// Run a workload of the papers against one or more stores, verify what each kept, and compare
 #[derive(Args, Clone, Debug)]
 // Where operations have intended starts: the rounds, the ramp, or both.
@@ -17,9 +20,12 @@ Examples:
   nearstate bench run ue-signalling --targets region,node,redis --report r.html
   nearstate bench run ue-signalling --variant delta --records 1000000 --clients 4 --depth 16
   nearstate bench run tatp --targets region,lmdb --save a.json
-  nearstate bench run ycsb --variant b --rate 20000 --ops 200000     # open loop
+  nearstate bench run ycsb --variant b --rate 2000 --ops 20000       # open loop
   nearstate bench run ue-signalling --targets node,redis --ramp 1ms  # highest rate with that p99
-  nearstate bench run ue-signalling --ramp 1ms --arrivals poisson    # with starts by chance")]
+  nearstate bench run ue-signalling --ramp 1ms --arrivals poisson    # with starts by chance
+
+Ctrl-C ends a run: the turns that were over until then are verified no more, but shown and saved.
+The turn under way is not shown.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Options {
     /// The workload
@@ -81,6 +87,7 @@ pub struct Options {
 
     /// Pause of each client between operations of a closed loop, in microseconds
     #[arg(long, default_value_t = 0, conflicts_with = "rate")]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=THINK_US_MAX))]
     pub think_us: u64,
 
     /// Afterwards find the highest rate whose p99 stays below this, such as 200us or 1ms; the

@@ -8,6 +8,7 @@ use crate::noise;
 use crate::options::Options;
 use crate::processes;
 use crate::result::{About, Drive, FORMAT, Run, TargetResult};
+use crate::space;
 use crate::targets::{self, Abilities, Need, Target, Way};
 use crate::workloads::{self, Blueprint, Parameters, Wishes};
 use nearstate_bench::access::display::Display;
@@ -17,6 +18,7 @@ use nearstate_bench::protocol::monotonic_ns;
 use nearstate_bench::table::counted;
 use nearstate_model::{Error, Result};
 use stand::Stand;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,7 +35,8 @@ const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
 pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
     let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, blueprint.as_ref())?;
-    let chosen = choose(options)?;
+    offers_enough(options)?;
+    let (chosen, missing) = choose(options)?;
     if let Some(name) = &options.kill {
         let victim = chosen.iter().find(|one| one.target.name() == name);
         let victim = victim.ok_or_else(|| Error::BadArgument {
@@ -41,11 +44,15 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         })?;
         targets::can_be_killed(victim.target.as_ref())?;
     }
+    let dir = space::folder(&options.dir)?;
     let machine = Machine::look();
     let pinning = pinning(options);
     let drive = drive(options, pinning.clone());
     let display = Display::new(chosen.len() * (drive.rounds + 2));
-    display.say(&format!("{} on {}", blueprint.title(), machine.line()));
+    let desk =
+        Desk { options, blueprint: blueprint.as_ref(), parameters, dir, pinning, display, stop };
+    desk.fits(&chosen)?;
+    desk.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut run = Run {
         format: FORMAT,
@@ -57,18 +64,21 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
             name: blueprint.name().to_owned(),
             title: blueprint.title().to_owned(),
             source: blueprint.source().to_owned(),
-            parameters: parameters.clone(),
+            parameters: desk.parameters.clone(),
             foreign: blueprint.foreign(),
         },
         drive,
         targets: Vec::new(),
-        caveats: blueprint.caveats(&parameters),
+        caveats: blueprint.caveats(&desk.parameters),
         invalid: Vec::new(),
         is_partial: false,
     };
-    let desk = Desk { options, blueprint: blueprint.as_ref(), parameters, pinning, display, stop };
     let (targets, unbound) = desk.measure(&chosen, &run.drive);
-    run.targets = targets;
+    for (target, unshown) in targets {
+        run.targets.push(target);
+        run.caveats.extend(unshown);
+    }
+    run.caveats.extend(missing);
     note_unbound(&mut run, unbound);
     run.is_partial = stop.load(Ordering::Relaxed);
     run.caveats.extend(desk.caveats(&machine));
@@ -85,6 +95,8 @@ struct Desk<'a> {
     options: &'a Options,
     blueprint: &'a dyn Blueprint,
     parameters: Parameters,
+    /// The folder of targets' files, by its full name.
+    dir: PathBuf,
     /// Processors of clients, and of servers.
     pinning: Option<(Vec<usize>, Vec<usize>)>,
     display: Display,
@@ -92,8 +104,20 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// What each target did, and which clients ran elsewhere than they were to.
-    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<TargetResult>, Vec<String>) {
+    /// Whether there is room for the files of all targets: they are loaded before the first round.
+    fn fits(&self, chosen: &[Chosen]) -> Result<()> {
+        let need = self.need();
+        let layout = self.options.layout.as_deref();
+        let takes_part =
+            chosen.iter().filter(|one| self.declined(&one.target.abilities_in(layout)).is_none());
+        let sizes: Vec<(&str, u64)> =
+            takes_part.map(|one| (one.target.name(), one.target.folder_bytes(&need))).collect();
+        space::fits(&self.dir, &sizes, need.records, space::free_bytes(&self.dir)?)
+    }
+
+    /// What each target did and what of it is not shown, and which clients ran elsewhere than they
+    /// were to.
+    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<Told>, Vec<String>) {
         let mut stands: Vec<Stand<'_>> = chosen.iter().map(|one| self.set_up(one)).collect();
         for stand in &mut stands {
             stand.load();
@@ -135,7 +159,7 @@ impl Desk<'_> {
             records,
             record_bytes,
             clients: usize::try_from(self.options.clients).unwrap_or(usize::MAX),
-            folder: self.options.dir.clone(),
+            folder: self.dir.clone(),
             server_cpus: server_cpus.unwrap_or_default(),
             layout: self.options.layout.clone(),
         }
@@ -208,20 +232,38 @@ fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
     .collect()
 }
 
+/// What a target did, and which turn of it is not shown.
+type Told = (TargetResult, Option<String>);
+
 struct Chosen {
     target: Box<dyn Target>,
     version: String,
 }
 
-/// The targets that were asked for; without a wish those of the default list that are here.
-fn choose(options: &Options) -> Result<Vec<Chosen>> {
-    let mut chosen = Vec::new();
+/// The targets that were asked for; without a wish those of the default list that are here, and
+/// why others are not.
+fn choose(options: &Options) -> Result<(Vec<Chosen>, Vec<String>)> {
+    let names: Vec<&str> = options.targets.iter().map(String::as_str).collect();
+    let or_default = if names.is_empty() { &DEFAULT_TARGETS[..] } else { &names };
+    targets::can_be_laid_out(options.layout.as_deref(), or_default)?;
+    if let Some(twice) = (1..names.len()).find_map(|at| {
+        let (before, name) = (names.get(..at)?, names.get(at)?);
+        before.contains(name).then_some(name)
+    }) {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "--targets: {twice} is named twice, and tables and `bench compare` go by names: \
+                 give each target once, and compare two runs to see how far one differs from itself"
+            ),
+        });
+    }
+    let (mut chosen, mut missing) = (Vec::new(), Vec::new());
     if options.targets.is_empty() {
         for name in DEFAULT_TARGETS {
-            if let Ok(target) = targets::named(name)
-                && let Ok(version) = target.version()
-            {
-                chosen.push(Chosen { target, version });
+            let target = targets::named(name)?;
+            match target.version() {
+                Ok(version) => chosen.push(Chosen { target, version }),
+                Err(e) => missing.push(format!("{name} was not measured: {e}")),
             }
         }
     }
@@ -230,7 +272,7 @@ fn choose(options: &Options) -> Result<Vec<Chosen>> {
         let version = target.version()?;
         chosen.push(Chosen { target, version });
     }
-    Ok(chosen)
+    Ok((chosen, missing))
 }
 
 fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters> {
@@ -274,6 +316,21 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
         });
     }
     Ok(Parameters { records, variant, spread: options.spread, seed: options.seed })
+}
+
+/// Whether each client is offered enough: one that waits for long is taken for one whose target is
+/// stuck.
+fn offers_enough(options: &Options) -> Result<()> {
+    let clients = options.clients;
+    if options.rate.is_none_or(|rate| rate >= stand::to_f64(clients)) {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "--rate: {clients} clients share it, and one that waits long for its next operation \
+             measures nothing: give at least one operation a second for each"
+        ),
+    })
 }
 
 fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive {

@@ -70,18 +70,12 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Result<()> {
     let failed = |e: &io::Error| refusal(path, e);
-    // A link stays one: what it leads to is replaced.
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if fs::metadata(&place).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+    let place = place(path);
+    if is_device(&place) {
         let file = OpenOptions::new().write(true).open(&place).map_err(|e| failed(&e))?;
         return write(&file).map_err(|e| failed(&e));
     }
-    if place.is_dir() {
-        return Err(Error::BadArgument {
-            detail: format!("{} is a folder: give the name of a file in it", path.display()),
-        });
-    }
-    let beside = beside(&place)?;
+    let beside = beside(path, &place)?;
     let outcome = (|| {
         let file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
         write(&file)?;
@@ -99,14 +93,52 @@ fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Resul
     Ok(())
 }
 
+/// Whether [`write_file`] could write here now: a file beside it is made and removed. What is no
+/// ordinary file is not tried: a pipe would wait for its reader.
+///
+/// # Errors
+/// `BadArgument`, `Full` or `System`, as [`write_file`] would say it.
+pub fn can_write(path: &Path) -> Result<()> {
+    let place = place(path);
+    if is_device(&place) {
+        return Ok(());
+    }
+    let beside = beside(path, &place)?;
+    // One that a killed process of this number has left, of another container perhaps.
+    let _ = fs::remove_file(&beside);
+    let tried = OpenOptions::new().write(true).create_new(true).open(&beside);
+    let _ = fs::remove_file(&beside);
+    tried.map(drop).map_err(|e| refusal(path, &e))
+}
+
+/// Which file a path means, if two may mean the same. A link stays one: what it leads to is
+/// replaced.
+pub fn place(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| {
+        match (fs::canonicalize(folder(path)), path.file_name()) {
+            (Ok(folder), Some(name)) => folder.join(name),
+            (Err(_), _) | (_, None) => path.to_owned(),
+        }
+    })
+}
+
+fn is_device(place: &Path) -> bool {
+    fs::metadata(place).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
 fn folder(place: &Path) -> &Path {
     place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A name in the same folder, and so on the same file system, that nobody else writes to.
-fn beside(place: &Path) -> Result<PathBuf> {
+fn beside(path: &Path, place: &Path) -> Result<PathBuf> {
+    if place.is_dir() {
+        return Err(Error::BadArgument {
+            detail: format!("{} is a folder: give the name of a file in it", path.display()),
+        });
+    }
     let name = place.file_name().ok_or_else(|| Error::BadArgument {
-        detail: format!("{} names no file: give one", place.display()),
+        detail: format!("{} names no file: give one", path.display()),
     })?;
     let name = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
     Ok(folder(place).join(name))

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 /// What the end of the run was, if it was not the planned one.
 pub(super) const PARTIAL: &str =
-    "This run was stopped before its end: what was measured until then is shown.";
+    "This run was stopped before its end: the turns that were over until then are shown.";
 
 /// What stands above the alarms.
 pub(super) const INVALID: &str = "INVALID: figures of this run do not count";

@@ -1,11 +1,12 @@
 //! One target in a run: its database, its clients, its result.
 
 use super::ramp::{self, Step};
-use super::{Desk, memory_bytes, wished};
+use super::{Desk, Told, memory_bytes, wished};
 use crate::herd::{Herd, Listener, STOPPED};
 use crate::processes;
-use crate::protocol::{Plan, Ran, Turn, in_words};
+use crate::protocol::{Fault, Plan, Ran, Turn, in_words};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
+use crate::space;
 use crate::targets::{Database, Need, Target, Way};
 use crate::workloads::Wishes;
 use nearstate_bench::stat::Latencies;
@@ -26,6 +27,8 @@ pub(super) struct Stand<'a> {
     turns: u64,
     /// Clients that run elsewhere than they were to.
     pub(super) unbound: Vec<String>,
+    /// The turn that was under way when its part ended: what was measured in it is lost.
+    unshown: Option<String>,
     pub(super) result: TargetResult,
 }
 
@@ -55,7 +58,9 @@ impl<'a> Stand<'a> {
             reconnects: 0,
             invalid: Vec::new(),
         };
-        Self { desk, target: target.as_ref(), running: None, turns: 0, unbound: Vec::new(), result }
+        let target = target.as_ref();
+        let (unbound, unshown) = (Vec::new(), None);
+        Self { desk, target, running: None, turns: 0, unbound, unshown, result }
     }
 
     /// Starts the database and its clients; says which of these are not where they were to run.
@@ -69,11 +74,16 @@ impl<'a> Stand<'a> {
                 }
                 self.running = Some(running);
             }
+            // Whoever stops a run finds no fault with a target.
+            Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => self.result.invalid.push(format!("could not be started: {}", in_words(&e))),
         }
     }
 
     fn try_start(&self, need: &Need) -> Result<Running> {
+        // Somebody else may have taken the room since all were looked at.
+        let own = [(self.target.name(), self.target.folder_bytes(need))];
+        space::fits(&need.folder, &own, need.records, space::free_bytes(&need.folder)?)?;
         let database = self.target.start(need)?;
         let desk = self.desk;
         let plan = Plan {
@@ -105,9 +115,10 @@ impl<'a> Stand<'a> {
             Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => {
                 let e = in_words(&e);
-                let why = match running.database.alive() {
-                    Err(death) => format!("{what}: {e} ({})", in_words(&death)),
-                    Ok(()) => format!("{what}: {e}"),
+                let death = running.database.alive().err().map(|death| in_words(&death));
+                let why = match death.filter(|death| !e.contains(death)) {
+                    Some(death) => format!("{what}: {e} ({death})"),
+                    None => format!("{what}: {e}"),
                 };
                 self.desk.display.say(&format!("  {}: INVALID, {why}", self.target.name()));
                 self.result.invalid.push(why);
@@ -132,14 +143,27 @@ impl<'a> Stand<'a> {
     }
 
     pub(super) fn take_turn(&mut self, round: usize, drive: &Drive) {
+        if self.running.is_none() {
+            return;
+        }
+        self.try_turn(round, drive);
+        if self.running.is_none() && self.result.rounds.len() <= round {
+            self.unshown = Some(format!(
+                "{}: round {} was not over; what was done in it is not shown",
+                self.target.name(),
+                round + 1
+            ));
+        }
+    }
+
+    fn try_turn(&mut self, round: usize, drive: &Drive) {
         self.attempt("running", |stand, running| {
             let title = format!("{}, round {}", stand.target.name(), round + 1);
             let clients = drive.clients as u64;
             let mut bar = Bar(stand.desk.display.begin(title, drive.ops * clients));
             bar.0.phase("warming up");
-            let before = Instant::now();
-            running.herd.warm_up(drive.warm_up, drive.depth, &mut Quiet)?;
-            let ops = stand.ops(drive, before.elapsed().as_secs_f64());
+            let warmed = stand.warm_up(running, drive)?;
+            let ops = stand.ops(drive, warmed);
             bar.0.phase("running");
             let turn = stand.turn(drive, ops);
             let is_middle = round == drive.rounds / 2;
@@ -173,14 +197,28 @@ impl<'a> Stand<'a> {
         }
     }
 
+    /// Operations that are not measured: all, or as many as are done in the time of a round. How
+    /// many each client did, and the seconds that they took.
+    fn warm_up(&self, running: &mut Running, drive: &Drive) -> Result<(u64, f64)> {
+        let round_s = self.desk.options.round_time;
+        let (mut done, mut took_s) = (0, 0.0);
+        let before = Instant::now();
+        while let Some(more) = warm_up_step(drive.warm_up, round_s, done, took_s) {
+            running.herd.warm_up(more, drive.depth, &mut Quiet)?;
+            done += more;
+            took_s = before.elapsed().as_secs_f64();
+        }
+        Ok((done, took_s))
+    }
+
     /// Operations of each client: as many as were asked for, or as fit into the time of a round at
     /// the rate of the warm-up.
-    fn ops(&self, drive: &Drive, warm_up_s: f64) -> u64 {
+    fn ops(&self, drive: &Drive, (warmed, warmed_s): (u64, f64)) -> u64 {
         let Some(round_s) = self.desk.options.round_time else { return drive.ops };
-        if drive.warm_up == 0 {
+        if warmed == 0 {
             return drive.ops;
         }
-        let took_s = warm_up_s.max(1e-9) / to_f64(drive.warm_up) + to_f64(drive.think_us) / 1e6;
+        let took_s = warmed_s.max(1e-9) / to_f64(warmed) + to_f64(drive.think_us) / 1e6;
         let offered = drive.rate.map_or(f64::INFINITY, |rate| rate / to_f64(drive.clients as u64));
         let fits = (1.0 / took_s).min(offered) * round_s;
         crate::chance::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
@@ -207,18 +245,25 @@ impl<'a> Stand<'a> {
             bar.phase("a closed loop");
             let closed = stand.closed_rate(running, drive)?;
             let mut climb = ramp::Climb::new(closed, bound_ns);
-            while let Some(Step { offered, ops }) = climb.next() {
+            let outcome = loop {
+                let Some(Step { offered, ops }) = climb.next() else { break Ok(()) };
                 bar.phase(&format!("{}/s", rate_text(offered)));
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
                 let turn = Turn { rate, think_us: 0, ..stand.turn(drive, ops) };
-                let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
-                stand.result.reconnects += reconnects;
-                climb.met(&round);
+                match measured(running, &turn, None, &mut Quiet) {
+                    Ok((round, reconnects)) => {
+                        stand.result.reconnects += reconnects;
+                        climb.met(&round);
+                    }
+                    Err(e) => break Err(e),
+                }
                 bar.done(1);
-            }
+            };
+            // The points until then are worth as much as if it had gone on.
             stand.result.ramp = climb.points();
+            outcome?;
             let best = stand.result.ramp.iter().filter(|point| point.is_sustained);
             let best = best.map(|point| point.offered).fold(0.0, f64::max);
             bar.finish_run(&format!(
@@ -254,6 +299,7 @@ impl<'a> Stand<'a> {
                 let why = format!("{wrong} not what was written and acknowledged: {examples}");
                 stand.result.invalid.push(why);
             }
+            stand.result.invalid.extend(stand.unnoticed());
             for check in checks.iter().filter(|check| !check.holds()) {
                 stand.result.invalid.push(format!(
                     "the generator is off: {} is {:.4}, not {:.4}",
@@ -265,10 +311,21 @@ impl<'a> Stand<'a> {
         });
     }
 
+    /// A planted lie that nobody has met would be told of as one that was.
+    fn unnoticed(&self) -> Option<String> {
+        let fault = self.desk.options.fault.filter(|fault| *fault != Fault::Stall)?;
+        self.result.invalid.is_empty().then(|| {
+            format!(
+                "the fault that was planted ({fault}) was not noticed: the workload has no operation \
+                 that meets it, or too few (give more --ops)"
+            )
+        })
+    }
+
     /// Stops clients and database.
-    pub(super) fn close(self) -> TargetResult {
+    pub(super) fn close(self) -> Told {
         drop(self.running);
-        self.result
+        (self.result, self.unshown)
     }
 }
 
@@ -406,6 +463,19 @@ fn side_by_side(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
     long
 }
 
+/// Operations of the next piece of a warm-up that may take so many seconds, after so many that took
+/// so long; `None` when it is over.
+fn warm_up_step(all: u64, bound_s: Option<f64>, done: u64, took_s: f64) -> Option<u64> {
+    let left = all.checked_sub(done).filter(|left| *left > 0)?;
+    let Some(bound_s) = bound_s else { return Some(left) };
+    if done == 0 {
+        return Some(left.min(ROUND_OPS_MIN));
+    }
+    let left_s = bound_s - took_s;
+    let fits = to_f64(done) / took_s.max(1e-9) * left_s.max(0.0);
+    (left_s > 0.0).then(|| left.min(crate::chance::whole(fits).max(1)))
+}
+
 fn per_second(count: u64, ns: u64) -> f64 {
     to_f64(count) * 1e9 / to_f64(ns.max(1))
 }
@@ -448,6 +518,18 @@ mod tests {
         assert_eq!(of([Some(4), Some(4)]), Some(4));
         assert_eq!(of([Some(4), Some(1)]), None);
         assert_eq!(of([Some(4), None]), None);
+    }
+
+    #[test]
+    fn a_warm_up_ends_with_its_operations_or_with_its_time() {
+        assert_eq!(warm_up_step(100_000, None, 0, 0.0), Some(100_000));
+        assert_eq!(warm_up_step(100_000, None, 100_000, 9.0), None);
+        assert_eq!(warm_up_step(0, Some(1.0), 0, 0.0), None);
+        assert_eq!(warm_up_step(100_000, Some(1.0), 0, 0.0), Some(200));
+        // 200 took a tenth of the time: nine times as many fit into the rest.
+        assert_eq!(warm_up_step(100_000, Some(1.0), 200, 0.1), Some(1800));
+        assert_eq!(warm_up_step(1_000, Some(1.0), 200, 0.1), Some(800));
+        assert_eq!(warm_up_step(100_000, Some(1.0), 2000, 1.1), None);
     }
 
     #[test]

@@ -63,6 +63,10 @@ impl Target for GeodeTarget {
         abilities
     }
 
+    fn has_layout(&self, text: &str) -> Result<bool> {
+        layout(Some(text)).map(|_| true)
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         Ok(Box::new(Cluster::start(need)?))
     }

@@ -35,6 +35,12 @@ const READERS_MORE: usize = 126;
 /// What a record takes beside its bytes at the most, and so does each of its tags.
 const RECORD_ROOM: u64 = 256;
 
+/// What its file was seen to take: pages are half full and written anew elsewhere, so for each
+/// record these hundredths of its bytes, and so much beside it and for each of its tags.
+const FILE_PERCENT: u64 = 275;
+const FILE_BESIDE: u64 = 32;
+const FILE_BYTES_MIN: u64 = 256 << 10;
+
 /// LMDB as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct LmdbTarget;
@@ -57,6 +63,10 @@ impl Target for LmdbTarget {
             pipeline: Way::Emulated("one transaction for all of them"),
             shared: Way::Native,
         }
+    }
+
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Running>> {

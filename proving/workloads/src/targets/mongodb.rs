@@ -30,6 +30,12 @@ const PORT_TRIES: usize = 3;
 /// tags. The cache is made twice as large, so that no record has to be read from a file.
 const RECORD_ROOM: u64 = 512;
 
+/// What files of pages that are half full take for each record, in hundredths of its bytes, and
+/// beside it and for each of its tags; as LMDB's were seen to. `mongod` makes room for its journal.
+const FILE_PERCENT: u64 = 275;
+const FILE_BESIDE: u64 = 64;
+const JOURNAL_BYTES: u64 = 300 << 20;
+
 /// The smallest cache that `mongod` takes is a quarter of a GiB.
 const CACHE_GIB_MIN: u64 = 1;
 
@@ -120,6 +126,11 @@ impl Target for MongoTarget {
             pipeline: Way::Native,
             shared: Way::Native,
         }
+    }
+
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        let more = if self.is_ferretdb() { 0 } else { JOURNAL_BYTES };
+        need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(more)
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {

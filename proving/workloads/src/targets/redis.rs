@@ -1,7 +1,7 @@
 //! Redis, Valkey and our node, each over TCP and over a Unix socket: a server of our own on a free
 //! port of the loopback interface, in memory alone, with one thread for requests.
 
-use super::region::collapsed;
+use super::region::{collapsed, file_bytes};
 use super::resp::{Dialect, Resp};
 use super::started::{Started, first_line, free_port};
 use super::wire::Socket;
@@ -115,6 +115,10 @@ impl Target for RespTarget {
         self.program.comes_back()
     }
 
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        folder_bytes(self.program, need)
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         Ok(self.running(Server::start(self.program, need)?))
     }
@@ -133,6 +137,14 @@ pub(crate) fn version(program: Program) -> Result<String> {
     let line = first_line(&program.file()?, "--version")?;
     let version = line.split_whitespace().find_map(|word| word.strip_prefix("v="));
     Ok(format!("{} {}", program.name(), version.unwrap_or("?")))
+}
+
+/// What a server's files take in its folder.
+pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
+    match program {
+        Program::Redis | Program::Valkey => 0,
+        Program::Node => file_bytes(need),
+    }
 }
 
 /// What RESP offers for what a workload asks.
@@ -187,6 +199,7 @@ impl Server {
     /// Its own Unix socket is asked first: at a port that is taken, somebody else would answer.
     fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
         let file = program.file()?;
+        socket_fits(need)?;
         let started = Started::new(program.name(), need, &file, |folder| match program {
             Program::Redis | Program::Valkey => redis_words(folder, port),
             Program::Node => node_words(folder, port, need),
@@ -227,6 +240,26 @@ impl Server {
     fn tcp(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
+}
+
+/// The longest path of a Unix socket, in bytes (`sockaddr_un` with its last zero), and what stands
+/// behind `--dir` in ours at the most.
+const SOCKET_BYTES_MAX: usize = 107;
+const SOCKET_NAME_BYTES: usize = "/nearstate-bench-4194304-9999/socket".len();
+
+fn socket_fits(need: &Need) -> Result<()> {
+    let dir = need.folder.as_os_str().len();
+    if dir + SOCKET_NAME_BYTES <= SOCKET_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "--dir {}: a Unix socket below it would have too long a path: give a folder of {} \
+             bytes at the most",
+            need.folder.display(),
+            SOCKET_BYTES_MAX - SOCKET_NAME_BYTES
+        ),
+    })
 }
 
 fn answers(address: &str) -> Result<()> {

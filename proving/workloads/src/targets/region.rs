@@ -19,6 +19,13 @@ use std::path::Path;
 /// in use yet. Regions are made twice as large as that, for what is replaced.
 const RECORD_ROOM: u64 = 512;
 
+/// What a region's file was seen to take: for each record these hundredths of its bytes, as cells
+/// have sizes of their own and some are free, and so much beside it and for each of its tags; and
+/// its tables, in pages of 2 MiB.
+const FILE_PERCENT: u64 = 125;
+const FILE_BESIDE: u64 = 96;
+const FILE_BYTES_MIN: u64 = 2 << 20;
+
 /// The tag by which a table that is scanned keeps its keys in order.
 const ORDER: &str = "key";
 
@@ -46,6 +53,10 @@ impl Target for RegionTarget {
         }
     }
 
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        file_bytes(need)
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let keeper = Keeper::start(&need.folder, None, |_| Vec::new())?;
         let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
@@ -65,6 +76,11 @@ impl Target for RegionTarget {
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
         Ok(Box::new(RegionConnection::open(address, schema)?))
     }
+}
+
+/// What a region's file takes on the whole, as far as it is touched: much less than it may become.
+pub(super) fn file_bytes(need: &Need) -> u64 {
+    need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
 }
 
 fn schema_of(table: &TableSchema) -> nearstate_store::Schema {

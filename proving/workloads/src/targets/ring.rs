@@ -1,7 +1,7 @@
 //! Our node through a ring in shared memory: the same requests as over a socket, without system
 //! calls while both sides are busy (`spec/near.md`).
 
-use super::redis::{Program, Running, Server, abilities, version};
+use super::redis::{Program, Running, Server, abilities, folder_bytes, version};
 use super::resp::Resp;
 use super::wire::{PATIENCE, unix};
 use super::{Abilities, Database, Need, Target};
@@ -29,6 +29,10 @@ impl Target for RingTarget {
 
     fn comes_back(&self) -> bool {
         Program::Node.comes_back()
+    }
+
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        folder_bytes(Program::Node, need)
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {

@@ -38,6 +38,10 @@ impl Target for SdlTarget {
         }
     }
 
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        RegionTarget.folder_bytes(need)
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         // Its namespaces are made by the first client: SDL's records are plain values.
         let schema = Schema { tables: &[] };

@@ -2,13 +2,15 @@
 //! servers, found again by its process id, and looked at in `/proc`.
 
 use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
-use nearstate_bench::keeper::{Keeper, system};
+use nearstate_bench::keeper::{Keeper, as_line, system};
 use nearstate_model::{Error, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ffi::OsString;
 use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,12 +21,33 @@ use super::Need;
 const START_PAUSES: u32 = 6000;
 const START_PAUSE: Duration = Duration::from_millis(10);
 
+/// Bytes of a log that are told.
+const WORDS_BYTES_MAX: u64 = 1024;
+
+/// Logs that servers write in their folders, as `mongod` and Geode do.
+const LOGS: [&str; 3] = ["log", "locator.log", "server.log"];
+
 /// A server process and its keeper.
 #[derive(Debug)]
 pub(crate) struct Started {
     name: &'static str,
     keeper: Keeper,
     process: u32,
+    /// The process itself, whoever has its number later.
+    handle: Option<OwnedFd>,
+    /// How it ended, once that is known.
+    end: Option<String>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // A keeper that somebody has killed stops nobody any more.
+        if self.keeper.has_ended()
+            && let Some(handle) = &self.handle
+        {
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+    }
 }
 
 impl Started {
@@ -47,7 +70,10 @@ impl Started {
             std::thread::sleep(START_PAUSE);
         }
         let gone = || Error::Backend { detail: format!("{program} could not be started") };
-        Ok(Self { name, process: process.ok_or_else(gone)?, keeper })
+        let process = process.ok_or_else(gone)?;
+        let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self { name, keeper, process, handle, end: None })
     }
 
     /// Its folder.
@@ -100,7 +126,7 @@ impl Started {
             system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
         })?;
         for _ in 0..START_PAUSES {
-            if self.alive().is_err() {
+            if !self.runs() {
                 return Ok(());
             }
             std::thread::sleep(START_PAUSE);
@@ -109,21 +135,57 @@ impl Started {
         Err(Error::Backend { detail })
     }
 
-    /// Whether it still runs: a keeper does not take up a child that has ended.
+    /// Whether it still runs; else how it ended and what it said last, as its folder will be gone.
     pub(crate) fn alive(&mut self) -> Result<()> {
+        if self.runs() {
+            return Ok(());
+        }
+        let how = match self.end.take() {
+            Some(known) => known,
+            None => self.look_at_end(),
+        };
+        let detail = format!("{} (process {}) has ended: {how}", self.name, self.process);
+        self.end = Some(how);
+        Err(Error::Backend { detail })
+    }
+
+    fn look_at_end(&mut self) -> String {
+        let mut how = match self.keeper.last_words() {
+            Some(words) => words,
+            None if self.keeper.has_ended() => {
+                "its keeper (`nearstate bench access-keeper`) was ended, and it has to be stopped \
+                 with it"
+                    .to_owned()
+            }
+            None => "its keeper does not say how".to_owned(),
+        };
+        for name in LOGS {
+            let last = end_of(&self.keeper.folder().join(name)).unwrap_or_default();
+            if !last.is_empty() {
+                how = format!("{how}; {name} ends with: {last}");
+            }
+        }
+        how
+    }
+
+    /// A keeper does not take up a child that has ended.
+    fn runs(&self) -> bool {
         let state = fs::read_to_string(format!("/proc/{}/stat", self.process))
             .ok()
             .and_then(|text| text.rsplit(") ").next().and_then(|rest| rest.chars().next()));
         let is_below_us = children(self.keeper.process()).contains(&self.process);
-        if matches!(state, None | Some('Z' | 'X')) || !is_below_us {
-            let detail = format!(
-                "{} (process {}) has ended; what it said is above, or in its log",
-                self.name, self.process
-            );
-            return Err(Error::Backend { detail });
-        }
-        Ok(())
+        !matches!(state, None | Some('Z' | 'X')) && is_below_us
     }
+}
+
+/// The last lines of a log, if there is one.
+fn end_of(log: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(log)?;
+    let begin = file.metadata()?.len().saturating_sub(WORDS_BYTES_MAX);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut last = Vec::new();
+    file.take(WORDS_BYTES_MAX).read_to_end(&mut last)?;
+    Ok(as_line(&last))
 }
 
 /// Does something on these processors; processes that are started meanwhile stay there. On all if

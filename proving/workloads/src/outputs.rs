@@ -1,0 +1,104 @@
+//! The files that a command writes beside what it prints: looked at before anything is started, so
+//! that hours of measuring do not end at a folder that is not there.
+
+use crate::protocol::in_words;
+use crate::saved;
+use nearstate_model::{Error, Result};
+use std::path::Path;
+
+/// Whether every one of `outputs` (an option of the command line, and its file) can be written, and
+/// none of them would replace another, or one of `inputs`. Nothing that is there is touched.
+///
+/// # Errors
+/// `BadArgument`, `System` or `Full`: which one cannot, and what to give instead.
+pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> {
+    let mut taken: Vec<_> = inputs
+        .iter()
+        .map(|path| (saved::place(path), "is the run that is read".to_owned()))
+        .collect();
+    for (option, path) in outputs {
+        let Some(path) = path else { continue };
+        let place = saved::place(path);
+        if let Some((_, what)) = taken.iter().find(|(there, _)| *there == place) {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "{option} {}: it {what}, and would be replaced: give another file",
+                    path.display()
+                ),
+            });
+        }
+        saved::can_write(path)?;
+        taken.push((place, format!("is the file of {option}")));
+    }
+    Ok(())
+}
+
+/// All that failed, as one error: what is told last must not hide what failed before it.
+///
+/// # Errors
+/// The only failure as it is, several as one `Backend` that tells each.
+pub fn together(mut failures: Vec<Error>) -> Result<()> {
+    match failures.pop() {
+        None => Ok(()),
+        Some(only) if failures.is_empty() => Err(only),
+        Some(last) => {
+            failures.push(last);
+            let all: Vec<String> = failures.iter().map(in_words).collect();
+            Err(Error::Backend { detail: all.join("; ") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn one_file_is_not_written_twice_and_nothing_that_is_read_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&a, "what is there").unwrap();
+        std::os::unix::fs::symlink(&a, folder.path().join("link")).unwrap();
+        let said = |one: &Path, other: &Path, inputs: &[&Path]| {
+            let outputs = [("--save", Some(one)), ("--report", Some(other))];
+            check(&outputs, inputs).err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        let other = folder.path().join("x/../b");
+        fs::create_dir(folder.path().join("x")).unwrap();
+        for (one, two) in [(&a, &folder.path().join("link")), (&b, &other)] {
+            let refused = said(one, two, &[]);
+            assert!(refused.contains("--report") && refused.contains("of --save"), "{refused}");
+        }
+        let refused = said(&b, &a, &[&folder.path().join("link")]);
+        assert!(refused.contains("the run that is read"), "{refused}");
+        assert_eq!(said(&a, &b, &[]), "");
+        assert_eq!(fs::read_to_string(&a).unwrap(), "what is there");
+        assert!(!b.exists(), "it was only looked at");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        for (path, why) in [("nowhere/a", "nowhere/a"), ("file/a", "file/a"), ("", "is a folder")] {
+            let path = folder.path().join(path);
+            let refused = check(&[("--save", None), ("--html", Some(&path))], &[]).unwrap_err();
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        for device in ["/dev/full", "/dev/null"] {
+            check(&[("--save", Some(Path::new(device)))], &[]).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_failure_is_told_once() {
+        let full = |what: &str| Error::Full { detail: what.to_owned() };
+        assert_eq!(together(Vec::new()), Ok(()));
+        assert_eq!(together(vec![full("a")]), Err(full("a")));
+        let both = together(vec![full("a"), Error::Backend { detail: "b".to_owned() }]);
+        assert_eq!(both.unwrap_err().to_string(), "back-end: full: a; b");
+    }
+}
