@@ -122,6 +122,12 @@ pub struct Options {
     #[arg(long)]
     pub unpinned: bool,
 
+    /// Processors for the servers of a target together, from the first one on; clients have the
+    /// others
+    #[arg(long, default_value_t = 1, conflicts_with = "unpinned")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub server_cpus: u64,
+
     /// Plant a fault between clients and targets, to see it noticed
     #[arg(long, value_enum)]
     pub fault: Option<Fault>,

@@ -46,7 +46,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     }
     let dir = space::folder(&options.dir)?;
     let machine = Machine::look();
-    let pinning = pinning(options);
+    let pinning = pinning(options)?;
     let drive = drive(options, pinning.clone());
     let display = Display::new(chosen.len() * (drive.rounds + 2));
     let desk =
@@ -80,6 +80,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     }
     run.caveats.extend(missing);
     note_unbound(&mut run, unbound);
+    note_bound(&mut run);
     run.is_partial = stop.load(Ordering::Relaxed);
     run.caveats.extend(desk.caveats(&machine));
     for target in &run.targets {
@@ -218,6 +219,16 @@ fn note_unbound(run: &mut Run, unbound: Vec<String>) {
     }
 }
 
+/// What being bound to processors does to those that took part.
+fn note_bound(run: &mut Run) {
+    let Some((_, servers)) = &run.drive.pinning else { return };
+    for result in run.targets.iter().filter(|result| result.declined.is_none()) {
+        let target = targets::named(&result.name).ok();
+        let why = target.and_then(|target| target.when_bound(servers.len()));
+        run.caveats.extend(why.map(|why| format!("{}: {why}", result.name)));
+    }
+}
+
 /// What a workload wishes for, and how a target has it.
 fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
     [
@@ -353,14 +364,29 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
     }
 }
 
-/// Servers on the first processor, clients on the others; `None` if there is but one.
-fn pinning(options: &Options) -> Option<(Vec<usize>, Vec<usize>)> {
-    if options.unpinned {
-        return None;
+/// Processors of clients, and of servers; `None` if there is but one.
+fn pinning(options: &Options) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+    let places = Places::look().filter(|_| !options.unpinned);
+    let Some(places) = places else { return Ok(None) };
+    shared_out(&places.all(), usize::try_from(options.server_cpus).unwrap_or(usize::MAX))
+}
+
+/// The first ones for servers, the others for clients.
+fn shared_out(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+    if servers < cpus.len()
+        && let Some((first, others)) = cpus.split_at_checked(servers)
+    {
+        return Ok(Some((others.to_vec(), first.to_vec())));
     }
-    let cpus = Places::look()?.all();
-    let (first, others) = cpus.split_first()?;
-    (!others.is_empty()).then(|| (others.to_vec(), vec![*first]))
+    if servers == 1 {
+        return Ok(None);
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "--server-cpus {servers}: there are {} processors, and clients need one: give fewer",
+            cpus.len()
+        ),
+    })
 }
 
 /// Memory that a target takes: what it says itself, else that of its processes.
@@ -390,6 +416,34 @@ mod tests {
             let found = parameters(&given.options, blueprint.as_ref());
             assert_eq!(found.is_err(), is_refused, "{workload}: {found:?}");
         }
+    }
+
+    #[test]
+    fn servers_get_as_many_processors_as_leave_one_for_clients() {
+        let out = |servers| shared_out(&[2, 3, 5, 7], servers);
+        assert_eq!(out(1), Ok(Some((vec![3, 5, 7], vec![2]))));
+        assert_eq!(out(3), Ok(Some((vec![7], vec![2, 3, 5]))));
+        assert!(out(4).unwrap_err().to_string().contains("give fewer"));
+        assert_eq!(shared_out(&[0], 1), Ok(None));
+    }
+
+    #[test]
+    fn what_being_bound_does_to_a_target_is_said_of_those_that_took_part() {
+        let mut run = crate::sample::run();
+        run.targets[1].name = "node-ring".to_owned();
+        let before = run.caveats.len();
+        note_bound(&mut run);
+        let more = run.caveats.split_off(before);
+        assert!(more.iter().any(|why| why.starts_with("geode: ") && why.contains("one processor")));
+        run.drive.pinning = Some((vec![2, 3], vec![0, 1]));
+        run.targets[1].declined = Some("no".to_owned());
+        note_bound(&mut run);
+        let more = run.caveats.split_off(before);
+        assert_eq!(more.len(), 1, "{more:?}");
+        assert!(more[0].starts_with("geode: ") && more[0].contains("2 processors"), "{more:?}");
+        run.drive.pinning = None;
+        note_bound(&mut run);
+        assert_eq!(run.caveats.len(), before);
     }
 
     #[test]

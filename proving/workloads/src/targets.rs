@@ -113,6 +113,12 @@ pub trait Target: fmt::Debug {
         0
     }
 
+    /// What a reader of its figures has to know where its servers share so many processors, and
+    /// each client has one.
+    fn when_bound(&self, _server_cpus: usize) -> Option<String> {
+        None
+    }
+
     /// Whether it keeps what is written, so that it can be verified.
     fn keeps(&self) -> bool {
         true
@@ -176,6 +182,18 @@ pub trait Database: fmt::Debug {
     fn alive(&mut self) -> Result<()> {
         Ok(())
     }
+}
+
+/// What is to be known of a server that uses more processors than it was given.
+fn many_threads(server_cpus: usize) -> String {
+    let processors = match server_cpus {
+        1 => "one processor".to_owned(),
+        more => format!("{more} processors"),
+    };
+    format!(
+        "its servers have as many threads as they like, all on {processors}; Redis, memcached and \
+         a node need one: --server-cpus gives servers more"
+    )
 }
 
 /// Every target, in the order of a report: ours first.

@@ -37,6 +37,10 @@ impl Target for GeodeTarget {
         Ok("Apache Geode 1.15.1, asked through our front door in a server's process".to_owned())
     }
 
+    fn when_bound(&self, server_cpus: usize) -> Option<String> {
+        Some(super::many_threads(server_cpus))
+    }
+
     fn abilities(&self) -> Abilities {
         Abilities {
             delta: Way::Native,

@@ -116,6 +116,10 @@ impl Target for MongoTarget {
         })
     }
 
+    fn when_bound(&self, server_cpus: usize) -> Option<String> {
+        Some(super::many_threads(server_cpus))
+    }
+
     fn abilities(&self) -> Abilities {
         let told = |text| if self.is_ferretdb() { Way::Emulated(text) } else { Way::Native };
         Abilities {
