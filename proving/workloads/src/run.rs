@@ -435,6 +435,9 @@ mod tests {
         note_bound(&mut run);
         let more = run.caveats.split_off(before);
         assert!(more.iter().any(|why| why.starts_with("geode: ") && why.contains("one processor")));
+        assert!(
+            more.iter().any(|why| why.starts_with("node-ring: ") && why.contains("--unpinned"))
+        );
         run.drive.pinning = Some((vec![2, 3], vec![0, 1]));
         run.targets[1].declined = Some("no".to_owned());
         note_bound(&mut run);

@@ -35,6 +35,17 @@ impl Target for RingTarget {
         folder_bytes(Program::Node, need)
     }
 
+    /// Either side looks for work only if it may run on several processors: on one, whoever looks
+    /// could keep the other from working (`NearRing::new`, the node's `Spin`).
+    fn when_bound(&self, server_cpus: usize) -> Option<String> {
+        let node = if server_cpus == 1 { "client and node sleep" } else { "a client sleeps" };
+        Some(format!(
+            "bound to one processor {node} until there is work instead of looking for it, so an \
+             operation costs wake-ups as it does over a socket: --unpinned shows a ring whose both \
+             sides look"
+        ))
+    }
+
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let server = Server::start(Program::Node, need)?;
         let address = server.unix();
