@@ -196,6 +196,34 @@ fn a_target_that_is_not_here_is_told_to_be_missing() {
     is_clean("missing");
 }
 
+/// A server that never answers stands for one that takes long. Who stops the run does not wait for
+/// it, and is told of no fault.
+#[test]
+fn a_run_is_stopped_while_a_server_starts_and_that_is_no_fault_of_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bin = folder("starting-bin");
+    let fake = bin.join("redis-server");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo v=1 && exit\nexec sleep 1000\n";
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut command = command("starting", &["--targets", "redis,region", "--json"]);
+    command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let keeper = child_with(child.id(), "access-keeper");
+    child_of(keeper);
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let run = parsed(&String::from_utf8_lossy(&output.stdout));
+    assert_eq!(run["is_partial"], true);
+    assert_eq!(run["invalid"].as_array().unwrap().len(), 0, "{run}");
+    assert!(!errors.contains("region, loading"), "{errors}");
+    is_clean("starting");
+}
+
 /// `timeout` sends one signal to the program and one to its group.
 #[test]
 fn two_signals_that_come_together_are_one_wish() {
@@ -431,6 +459,20 @@ fn children_of(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let children = std::fs::read_to_string(&path).expect("the process is there");
     children.split_whitespace().map(|child| child.parse().expect("a process id")).collect()
+}
+
+/// The child of a process that has this word in its command, once there is one.
+fn child_with(process: u32, word: &str) -> u32 {
+    loop {
+        let has_word = |child: &u32| {
+            let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).split('\0').any(|one| one.ends_with(word))
+        };
+        if let Some(child) = children_of(process).into_iter().find(has_word) {
+            return child;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// The first child of a process, once it has one.

@@ -116,6 +116,7 @@ fn need(folder: &Path) -> Need {
         clients: 4,
         folder: folder.to_owned(),
         server_cpus: vec![],
+        stop: None,
         layout: None,
     }
 }

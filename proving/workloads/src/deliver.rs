@@ -65,6 +65,14 @@ fn judge(run: &Run) -> Result<()> {
     if run.is_partial {
         return Err(Error::Backend { detail: "the run was stopped before its end".to_owned() });
     }
+    let whys = run.targets.iter().map(|target| {
+        let why = target.declined.as_ref()?;
+        Some(format!("{}: {why}", target.name))
+    });
+    if let Some(whys) = whys.collect::<Option<Vec<_>>>() {
+        let whys = whys.join("; ");
+        return Err(Error::Backend { detail: format!("no target took part: {whys}") });
+    }
     if run.invalid.is_empty() {
         return Ok(());
     }
@@ -150,6 +158,16 @@ mod tests {
     fn options(words: &[&str]) -> Options {
         let line = ["run", "ue-signalling"].iter().chain(words);
         Line::try_parse_from(line).unwrap().options
+    }
+
+    #[test]
+    fn a_run_in_which_nobody_took_part_ends_with_an_error() {
+        let mut run = sample::run();
+        run.invalid.clear();
+        assert!(judge(&run).is_ok(), "some took part");
+        run.targets.retain(|target| target.declined.is_some());
+        let e = judge(&run).unwrap_err().to_string();
+        assert!(e.contains("memcached: it has no unique tag"), "{e}");
     }
 
     #[test]

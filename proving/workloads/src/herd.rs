@@ -1,7 +1,7 @@
 //! The client processes of one target: started, told what to do, listened to, and stopped whatever
 //! becomes of the orchestrator.
 
-use crate::protocol::{Ask, Plan, Ran, Said, Turn, hear, say};
+use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, hear, say};
 use crate::result::{Check, Verdict};
 use nearstate_bench::keeper::{ended, own_program};
 use nearstate_bench::protocol::monotonic_ns;
@@ -57,9 +57,6 @@ pub struct Herd {
 }
 
 type Heard = (usize, Result<Said>);
-
-/// The error of a run that somebody stopped.
-pub const STOPPED: &str = "stopped before its end";
 
 impl Herd {
     /// Starts `plan.clients` clients, all after the same plan. `stop` is looked at while waiting.

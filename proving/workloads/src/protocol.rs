@@ -152,6 +152,9 @@ pub fn in_words(e: &Error) -> String {
     if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
 }
 
+/// The error of a run that somebody stopped.
+pub const STOPPED: &str = "stopped before its end";
+
 fn garbled(e: &serde_json::Error) -> Error {
     Error::Backend { detail: format!("a benchmark's process said something unexpected: {e}") }
 }

@@ -146,7 +146,7 @@ impl Desk<'_> {
             self.declined(&chosen.target.abilities_in(self.options.layout.as_deref()))
         {
             stand.result.declined = Some(why);
-        } else {
+        } else if !self.stop.load(Ordering::Relaxed) {
             stand.start(&self.need());
         }
         stand
@@ -163,6 +163,7 @@ impl Desk<'_> {
             folder: self.dir.clone(),
             server_cpus: server_cpus.unwrap_or_default(),
             layout: self.options.layout.clone(),
+            stop: Some(self.stop),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::access::{Connection, Schema};
 use nearstate_model::{Error, Result};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 /// What a database has to hold, and where it is to lie.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct Need {
     pub server_cpus: Vec<usize>,
     /// Layout, where a target has several (`partitioned`, `replicated`, `zones`).
     pub layout: Option<String>,
+    /// Set when somebody asks for the end: a server that is not there yet is waited for no more.
+    pub stop: Option<&'static AtomicBool>,
 }
 
 impl Need {
@@ -296,6 +299,7 @@ mod tests {
                 folder: PathBuf::new(),
                 server_cpus: Vec::new(),
                 layout: None,
+                stop: None,
             };
             named(name).unwrap().folder_bytes(&need)
         };

@@ -233,6 +233,10 @@ mod tests {
         let text = text(&run());
         assert!(row(&text, "Whether the figures", "memcached").contains("declined"));
         assert!(text.contains("\n  memcached declined: it has no unique tag\n"), "{text}");
+        assert!(
+            text.contains("as redis has it") && !text.contains("as memcached has it"),
+            "{text}"
+        );
         let figures = text.split_once("Whether the figures").unwrap().0;
         assert!(!figures.contains("memcached"), "{figures}");
     }

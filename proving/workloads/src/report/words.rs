@@ -275,9 +275,10 @@ fn cut(figures: &Figures<'_>) -> Option<String> {
     ))
 }
 
-/// What is not native.
+/// What is not native, of those that took part.
 pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
-    let each = all.iter().flat_map(|figures| {
+    let took_part = all.iter().filter(|figures| figures.target.declined.is_none());
+    let each = took_part.flat_map(|figures| {
         let target = figures.target;
         let ways = target.ways.iter().filter(|(_, way)| way != "native");
         ways.map(|(ability, way)| format!("{}, {ability}: {way}", target.name))

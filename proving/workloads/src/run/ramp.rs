@@ -3,6 +3,7 @@
 
 use crate::chance::whole;
 use crate::result::{Drive, RampPoint, Round};
+use nearstate_model::Result;
 
 /// Points of a curve at the most.
 pub(super) const POINTS_MAX: usize = 16;
@@ -99,6 +100,25 @@ impl Climb {
         });
     }
 
+    /// Measures one rate after the other. The curve until then comes back as well if one cannot be
+    /// measured: its points are worth as much as if it had gone on.
+    pub(super) fn all(
+        mut self,
+        mut measure: impl FnMut(Step) -> Result<Round>,
+    ) -> (Vec<RampPoint>, Result<()>) {
+        let mut outcome = Ok(());
+        while let Some(step) = self.next() {
+            match measure(step) {
+                Ok(round) => self.met(&round),
+                Err(e) => {
+                    outcome = Err(e);
+                    break;
+                }
+            }
+        }
+        (self.points(), outcome)
+    }
+
     /// The curve, in ascending order of the rate.
     pub(super) fn points(mut self) -> Vec<RampPoint> {
         self.points.sort_by(|a, b| a.offered.total_cmp(&b.offered));
@@ -112,6 +132,7 @@ const _: () = assert!(SHARES.len() + HALVINGS <= POINTS_MAX, "what a progress ba
 mod tests {
     use super::*;
     use crate::result::ClassResult;
+    use nearstate_model::Error;
 
     /// A store that keeps its latency up to a rate, and falls behind above it.
     fn round(offered: f64, capacity: f64) -> Round {
@@ -135,6 +156,19 @@ mod tests {
             let best = best.fold(0.0, f64::max);
             assert!((best - capacity).abs() < capacity * 0.05, "{best} of {capacity}");
         }
+    }
+
+    #[test]
+    fn points_are_kept_when_the_search_is_stopped() {
+        let mut left = 3;
+        let (points, outcome) = Climb::new(10_000.0, 1_000_000).all(|step| {
+            left -= 1;
+            let stopped = || Error::Backend { detail: "stopped".to_owned() };
+            (left >= 0).then(|| round(step.offered, 7_700.0)).ok_or_else(stopped)
+        });
+        assert!(outcome.is_err());
+        let offered: Vec<u64> = points.iter().map(|point| whole(point.offered)).collect();
+        assert_eq!(offered, [1_000, 2_000, 3_500]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::ramp::{self, Step};
 use super::{Desk, Told, memory_bytes, wished};
-use crate::herd::{Herd, Listener, STOPPED};
+use crate::herd::{Herd, Listener};
 use crate::processes;
-use crate::protocol::{Fault, Plan, Ran, Turn, in_words};
+use crate::protocol::{Fault, Plan, Ran, STOPPED, Turn, in_words};
 use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
 use crate::space;
 use crate::targets::{Database, Need, Target, Way};
@@ -244,25 +244,19 @@ impl<'a> Stand<'a> {
             let bar = stand.desk.display.begin(title, ramp::POINTS_MAX as u64);
             bar.phase("a closed loop");
             let closed = stand.closed_rate(running, drive)?;
-            let mut climb = ramp::Climb::new(closed, bound_ns);
-            let outcome = loop {
-                let Some(Step { offered, ops }) = climb.next() else { break Ok(()) };
+            let measure = |Step { offered, ops }| {
                 bar.phase(&format!("{}/s", rate_text(offered)));
                 let clients = to_f64(drive.clients as u64);
                 let ops = (ops / drive.clients as u64).max(1);
                 let rate = Some(offered / clients);
                 let turn = Turn { rate, think_us: 0, ..stand.turn(drive, ops) };
-                match measured(running, &turn, None, &mut Quiet) {
-                    Ok((round, reconnects)) => {
-                        stand.result.reconnects += reconnects;
-                        climb.met(&round);
-                    }
-                    Err(e) => break Err(e),
-                }
+                let (round, reconnects) = measured(running, &turn, None, &mut Quiet)?;
+                stand.result.reconnects += reconnects;
                 bar.done(1);
+                Ok(round)
             };
-            // The points until then are worth as much as if it had gone on.
-            stand.result.ramp = climb.points();
+            let (points, outcome) = ramp::Climb::new(closed, bound_ns).all(measure);
+            stand.result.ramp = points;
             outcome?;
             let best = stand.result.ramp.iter().filter(|point| point.is_sustained);
             let best = best.map(|point| point.offered).fold(0.0, f64::max);

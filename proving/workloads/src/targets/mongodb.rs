@@ -247,6 +247,7 @@ mod tests {
             clients: 1,
             folder: PathBuf::new(),
             server_cpus: Vec::new(),
+            stop: None,
             layout: None,
         };
         let words = mongod_words(Path::new("/f"), 4711, &need);

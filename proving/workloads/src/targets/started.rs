@@ -2,6 +2,7 @@
 //! servers, found again by its process id, and looked at in `/proc`.
 
 use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
+use crate::protocol::STOPPED;
 use nearstate_bench::keeper::{Keeper, as_line, system};
 use nearstate_model::{Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -12,6 +13,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Need;
@@ -37,6 +39,7 @@ pub(crate) struct Started {
     handle: Option<OwnedFd>,
     /// How it ended, once that is known.
     end: Option<String>,
+    stop: Option<&'static AtomicBool>,
 }
 
 impl Drop for Started {
@@ -58,6 +61,7 @@ impl Started {
         program: &Path,
         words: impl FnOnce(&Path) -> Vec<OsString>,
     ) -> Result<Self> {
+        go_on(need.stop)?;
         let program = program.to_string_lossy().into_owned();
         let mut keeper =
             on_cpus(&need.server_cpus, || Keeper::start(&need.folder, Some(&program), words))?;
@@ -73,7 +77,7 @@ impl Started {
         let process = process.ok_or_else(gone)?;
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { name, keeper, process, handle, end: None })
+        Ok(Self { name, keeper, process, handle, end: None, stop: need.stop })
     }
 
     /// Its folder.
@@ -81,9 +85,10 @@ impl Started {
         self.keeper.folder()
     }
 
-    /// Waits until `is_there` says so.
+    /// Waits until `is_there` says so; no longer than until somebody asks for the end.
     pub(crate) fn wait(&mut self, mut is_there: impl FnMut() -> bool) -> Result<()> {
         for _ in 0..START_PAUSES {
+            go_on(self.stop)?;
             if is_there() {
                 return self.alive();
             }
@@ -186,6 +191,14 @@ fn end_of(log: &Path) -> std::io::Result<String> {
     let mut last = Vec::new();
     file.take(WORDS_BYTES_MAX).read_to_end(&mut last)?;
     Ok(as_line(&last))
+}
+
+/// An error if somebody has asked for the end.
+fn go_on(stop: Option<&'static AtomicBool>) -> Result<()> {
+    if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        return Err(Error::Backend { detail: STOPPED.to_owned() });
+    }
+    Ok(())
 }
 
 /// Does something on these processors; processes that are started meanwhile stay there. On all if
