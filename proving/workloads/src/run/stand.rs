@@ -310,8 +310,8 @@ impl<'a> Stand<'a> {
         let fault = self.desk.options.fault.filter(|fault| *fault != Fault::Stall)?;
         self.result.invalid.is_empty().then(|| {
             format!(
-                "the fault that was planted ({fault}) was not noticed: the workload has no operation \
-                 that meets it, or too few (give more --ops)"
+                "the fault that was planted ({fault}) was not noticed: the workload has no \
+                 operation that meets it, or too few (give more --ops)"
             )
         })
     }
