@@ -9,10 +9,10 @@ use std::time::Duration;
 use nearstate_memory::{Next, Start};
 use nearstate_store::{
     BlockChange, CheckReport, Condition, Error, Filter, Kind, Namespace, Pattern, Region, Result,
-    Schema, Session, check,
+    Schema, Session,
 };
 
-use crate::place::{Place, clean, open, small};
+use crate::place::{Place, checked, clean, open, small};
 
 const SUPERBLOCK: u64 = 4096;
 const POOLS: u64 = 0x1000;
@@ -80,7 +80,7 @@ fn any_flipped_bit_of_the_superblock_is_found() {
     copy.file.read_exact_at(&mut page, 0).unwrap();
     for bit in 0..SUPERBLOCK * 8 {
         copy.flip(bit);
-        assert!(is_found(check(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8);
+        assert!(is_found(checked(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8);
         copy.file.write_all_at(&page, 0).unwrap();
     }
     clean(&place.path);
@@ -124,7 +124,7 @@ fn any_flipped_bit_of_a_record_is_found_and_crashes_no_reader() {
     let copy = Copy::of(&place.path);
     for bit in at * 8..(at + CELL) * 8 {
         copy.flip(bit);
-        assert!(is_found(check(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8 - at);
+        assert!(is_found(checked(&place.path)), "bit {} of byte {} is not", bit % 8, bit / 8 - at);
         copy.flip(bit);
     }
     clean(&place.path);
@@ -218,7 +218,7 @@ fn live_with(path: &Path) {
         drop(region.session());
     }
     follow(path);
-    match check(path) {
+    match checked(path) {
         Ok(_) | Err(Error::NotARegion { .. } | Error::Damaged { .. } | Error::Stalled { .. }) => {}
         Err(error) => panic!("the verifier: {error}"),
     }
