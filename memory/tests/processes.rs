@@ -275,6 +275,43 @@ mod tests {
         assert_eq!(ended(child), 0);
     }
 
+    /// Whoever runs out of descriptors or mappings half way is not seen, and may try again.
+    fn a_presence_that_fails_leaves_nothing(path: &Path) {
+        let region = Region::attach(path).unwrap();
+        let member = region.member().unwrap();
+        let is_seen = || member.is_anybody_present(5).unwrap();
+        for (which, hint) in [(libc::RLIMIT_NOFILE, "ulimit -n"), (libc::RLIMIT_AS, "ulimit -v")] {
+            let (mut read, write) = std::io::pipe().unwrap();
+            let (wait, mut go_on) = std::io::pipe().unwrap();
+            let child = started(|| {
+                let region = Region::attach(path).unwrap();
+                let member = region.member().unwrap();
+                let before = limit(which, 1);
+                let refused = member.be_present(std::iter::once(5)).unwrap_err();
+                assert!(refused.to_string().contains(hint), "{refused}");
+                limit(which, before);
+                (&write).write_all(b"x").unwrap();
+                (&wait).read_exact(&mut [0]).unwrap();
+                member.be_present(std::iter::once(5)).is_ok()
+            });
+            read.read_exact(&mut [0]).unwrap();
+            assert!(!is_seen(), "{hint}");
+            go_on.write_all(b"x").unwrap();
+            assert_eq!(ended(child), 0);
+        }
+    }
+
+    /// Sets a limit of this process. What it was.
+    fn limit(which: libc::__rlimit_resource_t, most: u64) -> u64 {
+        let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the kernel fills our own words.
+        assert_eq!(unsafe { libc::getrlimit(which, &raw mut limits) }, 0);
+        let before = std::mem::replace(&mut limits.rlim_cur, most);
+        // SAFETY: it reads our own words.
+        assert_eq!(unsafe { libc::setrlimit(which, &raw const limits) }, 0);
+        before
+    }
+
     /// Where this process has mapped single pages of a file: those that hold its locks.
     fn pages_of(path: &Path) -> Vec<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -354,6 +391,7 @@ mod tests {
         daemons_do_not_share_slots(&slots);
         std::fs::remove_file(&slots).unwrap();
         a_presence_ends_with_whoever_made_it(&path);
+        a_presence_that_fails_leaves_nothing(&path);
         a_child_of_a_damaged_region_is_a_child(&path);
         a_child_keeps_its_memory_when_it_drops_what_it_inherited(&path);
         a_foreign_sigbus_is_not_swallowed(&path);
