@@ -19,6 +19,11 @@ use crate::system::failure;
 /// the same region counts.
 const GUARDED_MAX: usize = 1024;
 
+/// What the word of a mapping says while it is usable. In a forked child the kernel makes it 0.
+pub(crate) const USABLE: u64 = 1;
+/// What it says once a page was found gone: not 0, for a child that is forked then is one as well.
+const DAMAGED: u64 = 2;
+
 #[derive(Debug)]
 struct Guarded {
     base: AtomicU64,
@@ -56,8 +61,8 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Guards `bytes` from `base`, which is a mapping with pages of `page` bytes. `usable` is set
-    /// to 0 when a page is found gone.
+    /// Guards `bytes` from `base`, which is a mapping with pages of `page` bytes. `usable` is no
+    /// longer [`USABLE`] once a page is found gone.
     pub(crate) fn new(
         base: NonNull<u8>,
         bytes: u64,
@@ -132,7 +137,9 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c
             let usable = entry.usable.load(Ordering::Relaxed) as *const AtomicU64;
             // SAFETY: the word lives as long as the entry; `Map` drops the guard first.
             if let Some(usable) = unsafe { usable.as_ref() } {
-                usable.store(0, Ordering::Relaxed);
+                // A forked child stays one.
+                let (from, to, order) = (USABLE, DAMAGED, Ordering::Relaxed);
+                let _ = usable.compare_exchange(from, to, order, order);
             }
             // SAFETY: the page lies in a mapping of ours and has no file behind it any more; zeros
             // in its place break no promise, because its bytes could not be read at all.

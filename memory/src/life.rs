@@ -46,7 +46,8 @@ impl Identity {
 /// child does not hold it (`spec/region.md`, section 7).
 #[derive(Debug)]
 pub(crate) struct Anchor {
-    page: NonNull<u8>,
+    /// `None` in a forked child, which does not have the page.
+    page: Option<NonNull<u8>>,
     bytes: u64,
     number: u64,
 }
@@ -100,10 +101,15 @@ impl Anchor {
                     });
                 }
                 let anchor = system::map_anchor(own.as_fd(), page)?;
-                return Ok(Self { page: anchor, bytes: page, number });
+                return Ok(Self { page: Some(anchor), bytes: page, number });
             }
         }
         Err(Error::Full { detail: format!("{MEMBERS_MAX} processes are attached") })
+    }
+
+    /// Forgets the page, in a forked child: something of its own may be at that address.
+    pub(crate) const fn forget(&mut self) {
+        self.page = None;
     }
 
     /// Which byte it is: 1 and up.
@@ -114,8 +120,10 @@ impl Anchor {
 
 impl Drop for Anchor {
     fn drop(&mut self) {
-        // SAFETY: nobody has the address of the page.
-        unsafe { system::unmap(self.page, self.bytes) };
+        if let Some(page) = self.page {
+            // SAFETY: nobody has the address of the page, which was mapped by this process.
+            unsafe { system::unmap(page, self.bytes) };
+        }
     }
 }
 

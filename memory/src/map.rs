@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::fault::Guard;
+use crate::fault::{Guard, USABLE};
 use crate::layout::{Damage, LINE};
 use crate::life;
 use crate::system;
@@ -63,7 +63,7 @@ impl Map {
             open,
             path: path.to_owned(),
         };
-        map.fork_word().store(1, Ordering::Relaxed);
+        map.fork_word().store(USABLE, Ordering::Relaxed);
         Ok(map)
     }
 
@@ -76,12 +76,12 @@ impl Map {
     /// False in a child that was forked after the mapping was made, and once a page was found gone.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
-        self.fork_word().load(Ordering::Relaxed) != 0
+        self.fork_word().load(Ordering::Relaxed) == USABLE
     }
 
-    /// True in a child that was forked after the mapping was made.
+    /// True in a child that was forked after the mapping was made, whatever became of the file.
     pub(crate) fn is_forked(&self) -> bool {
-        !self.is_usable() && !self.is_damaged()
+        self.fork_word().load(Ordering::Relaxed) == 0
     }
 
     /// True once a page was found gone (the file was truncated).
@@ -149,8 +149,8 @@ impl Map {
             let anew = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
             anew.map_err(|error| Error::System {
                 detail: format!(
-                    "{}: the region cannot be opened again for another process; is it still at its \
-                     path?",
+                    "{}: the region cannot be opened once more: is it still at its path, and are \
+                     there descriptors left (ulimit -n)?",
                     self.path.display()
                 ),
                 errno: error.raw_os_error().unwrap_or(0),

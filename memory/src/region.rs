@@ -130,6 +130,14 @@ pub(crate) struct AttachLock<'s> {
     _threads: MutexGuard<'s, ()>,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.map.is_forked() {
+            self.anchor.forget();
+        }
+    }
+}
+
 impl Shared {
     /// Waits for the attach lock. The kernel gives it back if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {

@@ -220,6 +220,131 @@ mod tests {
         assert!(!is_seen(3));
     }
 
+    /// A child took itself for its parent if the file had been truncated before the fork, or if it
+    /// found that out itself: what it dropped then was no more its own, and other memory of its own
+    /// could be where the presence's page is in the parent.
+    fn a_child_of_a_damaged_region_is_a_child(path: &Path) {
+        let other = path.with_extension("damaged");
+        drop(Region::create(&other, &CreateOptions::default()).unwrap());
+        for is_before in [true, false] {
+            let cut = other.with_extension(if is_before { "before" } else { "after" });
+            std::fs::copy(&other, &cut).unwrap();
+            let region = Region::attach(&cut).unwrap();
+            let member = region.member().unwrap();
+            let presence = member.be_present(std::iter::once(7)).unwrap();
+            let mut kept = Some(presence);
+            let pages = pages_of(&cut);
+            assert_eq!(pages.len(), 2, "the anchor's and the presence's");
+            let truncate =
+                || OpenOptions::new().write(true).open(&cut).unwrap().set_len(0).unwrap();
+            // Finds the pages gone.
+            let touch = || assert!(put(&region, b"k").is_err());
+            if is_before {
+                truncate();
+                touch();
+                assert!(matches!(member.whole(), Err(Error::Damaged { .. })));
+            }
+            let child = started(|| {
+                if !is_before {
+                    truncate();
+                    touch();
+                }
+                let mine: Vec<*mut u8> = pages.iter().map(|at| own_page(*at)).collect();
+                drop(kept.take());
+                assert!(mine.iter().all(|page| is_mapped(*page)), "something was taken away");
+                matches!(member.be_present(std::iter::once(1)), Err(Error::Forked))
+            });
+            assert_eq!(ended(child), 0);
+            drop((kept, member, region));
+            std::fs::remove_file(&cut).unwrap();
+        }
+        std::fs::remove_file(&other).unwrap();
+    }
+
+    /// The page of a region's anchor is not in a forked child; dropping the region there took
+    /// memory of the child away that was at its address.
+    fn a_child_keeps_its_memory_when_it_drops_what_it_inherited(path: &Path) {
+        let mut kept = Some(Region::attach(path).unwrap());
+        let pages = pages_of(path);
+        assert_eq!(pages.len(), 1, "the anchor's");
+        let child = started(|| {
+            let mine: Vec<*mut u8> = pages.iter().map(|at| own_page(*at)).collect();
+            drop(kept.take());
+            mine.iter().all(|page| is_mapped(*page))
+        });
+        assert_eq!(ended(child), 0);
+    }
+
+    /// Whoever runs out of descriptors or mappings half way is not seen, and may try again.
+    fn a_presence_that_fails_leaves_nothing(path: &Path) {
+        let region = Region::attach(path).unwrap();
+        let member = region.member().unwrap();
+        let is_seen = || member.is_anybody_present(5).unwrap();
+        for (which, hint) in [(libc::RLIMIT_NOFILE, "ulimit -n"), (libc::RLIMIT_AS, "ulimit -v")] {
+            let (mut read, write) = std::io::pipe().unwrap();
+            let (wait, mut go_on) = std::io::pipe().unwrap();
+            let child = started(|| {
+                let region = Region::attach(path).unwrap();
+                let member = region.member().unwrap();
+                let before = limit(which, 1);
+                let refused = member.be_present(std::iter::once(5)).unwrap_err();
+                assert!(refused.to_string().contains(hint), "{refused}");
+                limit(which, before);
+                (&write).write_all(b"x").unwrap();
+                (&wait).read_exact(&mut [0]).unwrap();
+                member.be_present(std::iter::once(5)).is_ok()
+            });
+            read.read_exact(&mut [0]).unwrap();
+            assert!(!is_seen(), "{hint}");
+            go_on.write_all(b"x").unwrap();
+            assert_eq!(ended(child), 0);
+        }
+    }
+
+    /// Sets a limit of this process. What it was.
+    fn limit(which: libc::__rlimit_resource_t, most: u64) -> u64 {
+        let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the kernel fills our own words.
+        assert_eq!(unsafe { libc::getrlimit(which, &raw mut limits) }, 0);
+        let before = std::mem::replace(&mut limits.rlim_cur, most);
+        // SAFETY: it reads our own words.
+        assert_eq!(unsafe { libc::setrlimit(which, &raw const limits) }, 0);
+        before
+    }
+
+    /// Where this process has mapped single pages of a file: those that hold its locks.
+    fn pages_of(path: &Path) -> Vec<usize> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let lines = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
+        let ends = lines.map(|line| line.split_once(' ').unwrap().0.split_once('-').unwrap());
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        let ends = ends.map(|(from, to)| (number(from), number(to)));
+        ends.filter(|(from, to)| to - from == 4096).map(|(from, _)| from).collect()
+    }
+
+    /// Memory of a child at an address that its parent has something else at.
+    fn own_page(at: usize) -> *mut u8 {
+        // SAFETY: a new mapping, at a place that is free.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::without_provenance_mut(at),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(page.addr(), at, "the child does not have the parent's page");
+        page.cast()
+    }
+
+    /// The kernel refuses advice about what is not mapped.
+    fn is_mapped(page: *mut u8) -> bool {
+        // SAFETY: advice that changes no byte.
+        unsafe { libc::madvise(page.cast(), 4096, libc::MADV_NORMAL) == 0 }
+    }
+
     /// A fault at an address of others ends the process as it would without us.
     fn a_foreign_sigbus_is_not_swallowed(path: &Path) {
         let other = path.with_extension("other");
@@ -266,6 +391,9 @@ mod tests {
         daemons_do_not_share_slots(&slots);
         std::fs::remove_file(&slots).unwrap();
         a_presence_ends_with_whoever_made_it(&path);
+        a_presence_that_fails_leaves_nothing(&path);
+        a_child_of_a_damaged_region_is_a_child(&path);
+        a_child_keeps_its_memory_when_it_drops_what_it_inherited(&path);
         a_foreign_sigbus_is_not_swallowed(&path);
         let report = check::check(&path, &mut |_, _| Ok(())).unwrap();
         assert!(report.is_clean(), "{report:#?}");

@@ -1,5 +1,6 @@
 //! A record that is read to be changed: found once, and changed if nobody was faster.
 
+use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::ptr;
 use std::slice;
@@ -62,7 +63,9 @@ pub struct ns_to_change {
     /// Private.
     state: u32,
     /// Private.
-    held: MaybeUninit<[u64; 32]>,
+    // A record remembers how it is laid out, also through a shared reference: without the cell the
+    // compiler may take these words for unchanged.
+    held: UnsafeCell<MaybeUninit<[u64; 32]>>,
 }
 
 const _: () = assert!(
@@ -73,7 +76,7 @@ const _: () = assert!(
 impl ns_to_change {
     /// None. In C: all bytes 0.
     const fn empty() -> Self {
-        let (view, held) = (ns_view::empty(), MaybeUninit::uninit());
+        let (view, held) = (ns_view::empty(), UnsafeCell::new(MaybeUninit::uninit()));
         Self { view, session: ptr::null(), state: EMPTY, held }
     }
 
@@ -85,7 +88,7 @@ impl ns_to_change {
         let place = held.as_mut_ptr().cast::<ToChange<'static>>();
         // SAFETY: the assertion above says that a record fits in there and that it is aligned.
         unsafe { place.write(record) };
-        Self { view, session, state: OWNED, held }
+        Self { view, session, state: OWNED, held: UnsafeCell::new(held) }
     }
 
     /// The record in the held words.
@@ -93,7 +96,7 @@ impl ns_to_change {
         if self.state != OWNED {
             return Err(null("nothing is to be changed (it was released, or never got)"));
         }
-        let place = self.held.as_ptr().cast::<ToChange<'static>>();
+        let place = self.held.get().cast::<ToChange<'static>>();
         // SAFETY: `owned` put a record there, and another state takes it away.
         Ok(unsafe { &*place })
     }
@@ -254,7 +257,7 @@ pub unsafe extern "C" fn ns_to_change_release(record: *mut ns_to_change) {
             record.state = EMPTY;
             record.view = ns_view::empty();
             let session = std::mem::replace(&mut record.session, ptr::null());
-            let place = record.held.as_mut_ptr().cast::<ToChange<'static>>();
+            let place = record.held.get().cast::<ToChange<'static>>();
             // SAFETY: the state was OWNED, so that there is a record, and it is EMPTY now, so that
             // this happens once.
             unsafe { place.drop_in_place() };

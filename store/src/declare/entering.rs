@@ -1,6 +1,7 @@
 //! Entering the records that were there before a tag.
 
 use std::cell::Cell;
+use std::slice;
 
 use nearstate_memory::layout::traits;
 use nearstate_model::{Error, Result};
@@ -19,21 +20,20 @@ use crate::txn::Txn;
 pub(super) struct Entering {
     pub(super) part: Part,
     pub(super) built: Built,
-    /// How far the next record is, whose values are entered one by one: others were faster when
-    /// all were entered at once.
-    bites: Option<Bite>,
+    /// What is left of the next record, whose values are entered one by one: others were faster
+    /// when all were entered at once.
+    bites: Option<Vec<Value>>,
 }
 
-/// The last value that was entered of a record, in the order of tags and values. The writers keep
-/// it, and what a record gets later as well; so none before it is missing, whatever they change.
-type Bite = Option<(u8, Vec<u8>)>;
+/// A tag's number and a value.
+type Value = (u8, Vec<u8>);
 
 /// What is to be entered of a record.
 pub(super) struct Wanted<'a> {
     /// The values of tags with these numbers, as far as they are being built.
     pub(super) ids: &'a [u8],
-    /// Only the next value behind this one; `None`: all of them.
-    pub(super) after: Option<&'a Bite>,
+    /// Only these of them, as far as the record has them; `None`: all of them.
+    pub(super) only: Option<&'a [Value]>,
     /// Which tag the record contradicts.
     pub(super) against: &'a Cell<Option<u8>>,
 }
@@ -67,12 +67,7 @@ impl Session {
                 let built = Built { ids: built.ids.clone(), ..*built };
                 Ok(Some(Stage::GivingUp(Against { why, tag: against.get() }, built)))
             }
-            Err(error) => {
-                if matches!(error, Error::Deadline { .. }) && bites.is_none() {
-                    *bites = Some(None);
-                }
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 
@@ -82,30 +77,52 @@ impl Session {
         declaring: &Declaring,
         key: &[u8],
         (built, against): (&Built, &Cell<Option<u8>>),
-        bites: &mut Option<Bite>,
+        bites: &mut Option<Vec<Value>>,
     ) -> Result<()> {
         loop {
-            let wanted = Wanted { ids: &built.ids, after: bites.as_ref(), against };
-            let done = self.run(declaring, |txn| txn.enter(declaring.namespace, key, &wanted))?;
-            match (done, bites.as_mut()) {
-                (Some(value), Some(bite)) => *bite = Some(value),
-                (None, _) | (Some(_), None) => break,
+            let only = bites.as_deref().map(|left| left.last().map_or(&[][..], slice::from_ref));
+            let wanted = Wanted { ids: &built.ids, only, against };
+            let done = self.run(declaring, |txn| txn.enter(declaring.namespace, key, &wanted));
+            if bites.is_none() && matches!(done, Err(Error::Deadline { .. })) {
+                *bites = Some(self.values_of(declaring.namespace, key, &built.ids)?);
+            }
+            done?;
+            match bites.as_mut() {
+                Some(left) if left.len() > 1 => left.truncate(left.len() - 1),
+                Some(_) | None => break,
             }
         }
         *bites = None;
         Ok(())
     }
+
+    /// The values that a record has of these tags. Those that it gets from now on its writers
+    /// enter, as they know the tags: only these can be missing. So they are looked up once, and
+    /// whoever gives the record new ones all the time keeps nobody from the end.
+    pub(super) fn values_of(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        ids: &[u8],
+    ) -> Result<Vec<Value>> {
+        let tags = self.tag_set(namespace.index)?;
+        let Some(view) = self.get(namespace, key)? else { return Ok(Vec::new()) };
+        let value = |(name, value): (&str, &[u8])| {
+            let tag = tags.tag(name).filter(|tag| ids.contains(&tag.id))?;
+            Some((tag.id, value.to_vec()))
+        };
+        Ok(view.tags().filter_map(value).collect())
+    }
 }
 
 impl Txn<'_> {
-    /// Enters a record's values. The one that was entered, if no more than one was wanted, and
-    /// there may be others behind it.
+    /// Enters a record's values.
     pub(super) fn enter(
         &self,
         namespace: Namespace,
         key: &[u8],
         wanted: &Wanted<'_>,
-    ) -> Result<Bite> {
+    ) -> Result<()> {
         wanted.against.set(None);
         let mut set = self.set.borrow_mut();
         // That they are being built must still be so at the commit.
@@ -118,7 +135,7 @@ impl Txn<'_> {
         }
         let hash = set.session.hash(key);
         let (place, stored) = set.read(namespace.index, hash, key)?;
-        let Some((cell, bytes)) = stored else { return Ok(None) };
+        let Some((cell, bytes)) = stored else { return Ok(()) };
         let (_, meta) = split(cell, bytes)?;
         if is_past(meta)? {
             // Nobody misses it, and its values may be another record's by now. Left there, it would
@@ -127,7 +144,7 @@ impl Txn<'_> {
             if let Some(entry) = set.buffers.entries.get_mut(place) {
                 entry.is_expiry = true;
             }
-            return Ok(None);
+            return Ok(());
         }
         let is_ours = |tag: &&Tag| tag.state == TagState::Building && wanted.ids.contains(&tag.id);
         let mut due = Vec::new();
@@ -139,24 +156,23 @@ impl Txn<'_> {
                 return Err(lacking(key, tag));
             }
         }
-        if let Some(after) = wanted.after {
-            let after = after.as_ref().map(|(id, value)| (*id, value.as_slice()));
-            let next = due.into_iter().filter(|(tag, value)| Some((tag.id, *value)) > after);
-            due = next.min_by_key(|(tag, value)| (tag.id, *value)).into_iter().collect();
+        if let Some(only) = wanted.only {
+            due.retain(|(tag, value)| {
+                only.iter().any(|(id, one)| (*id, &**one) == (tag.id, *value))
+            });
         }
         let mut shop = std::mem::take(&mut set.buffers.workshop);
         shop.holder(hash, key);
-        let mut done = Ok(None);
+        let mut done = Ok(());
         for (tag, value) in due {
-            done = set.give(namespace.index, tag, value, &mut shop).map(|()| Some((tag, value)));
+            done = set.give(namespace.index, tag, value, &mut shop);
             if done.is_err() {
                 wanted.against.set(Some(tag.id));
                 break;
             }
         }
         set.buffers.workshop = shop;
-        let last = done?.filter(|_| wanted.after.is_some());
-        Ok(last.map(|(tag, value)| (tag.id, value.to_vec())))
+        done
     }
 }
 
