@@ -306,8 +306,8 @@ fn a_server_whose_keeper_dies_is_stopped_and_its_folder_removed() {
         keeper
     });
     assert!(told.contains("keeper"), "{told}");
-    // It is killed; until the kernel has done that, and whoever takes up orphans has taken it up, it
-    // can still be seen.
+    // It is killed; until the kernel has done that, and whoever takes up orphans has taken it up,
+    // it can still be seen.
     let stat = format!("/proc/{}/stat", server.get());
     let is_gone = || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
     let mut looks = (0..LOOKS).inspect(|_| std::thread::yield_now());
