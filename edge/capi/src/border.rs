@@ -89,6 +89,22 @@ impl<T> Out<T> {
         Ok(Self { pointer })
     }
 
+    /// Gives what was found: `NS_NOT_FOUND`, and `empty`, if it was nothing; `empty` also with an
+    /// error.
+    #[inline]
+    pub(crate) fn put_found(&self, found: Result<Option<T>>, empty: T) -> Result<ns_status> {
+        match found {
+            Ok(Some(value)) => {
+                self.put(value);
+                Ok(ns_status::NS_OK)
+            }
+            none => {
+                self.put(empty);
+                none.map(|_| ns_status::NS_NOT_FOUND)
+            }
+        }
+    }
+
     /// Gives the answer. What was in its place is not looked at.
     #[inline]
     pub(crate) fn put(&self, value: T) {

@@ -37,16 +37,7 @@ pub unsafe extern "C" fn ns_get(
         // SAFETY: rule 3.
         let out = unsafe { Out::new(view, "the view") }?;
         // SAFETY: rules 1 and 2.
-        match unsafe { get(session, namespace, key) } {
-            Ok(Some(view)) => {
-                out.put(view);
-                Ok(ns_status::NS_OK)
-            }
-            none => {
-                out.put(ns_view::empty());
-                none.map(|_| ns_status::NS_NOT_FOUND)
-            }
-        }
+        out.put_found(unsafe { get(session, namespace, key) }, ns_view::empty())
     })
 }
 

@@ -210,16 +210,7 @@ pub unsafe extern "C" fn ns_get_to_change(
         // SAFETY: rule 3.
         let out = unsafe { Out::new(record, "the record") }?;
         // SAFETY: rules 1 and 2.
-        match unsafe { get(session, namespace, key) } {
-            Ok(Some(record)) => {
-                out.put(record);
-                Ok(ns_status::NS_OK)
-            }
-            none => {
-                out.put(ns_to_change::empty());
-                none.map(|_| ns_status::NS_NOT_FOUND)
-            }
-        }
+        out.put_found(unsafe { get(session, namespace, key) }, ns_to_change::empty())
     })
 }
 

@@ -328,18 +328,21 @@ fn anchor(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn page() -> Page {
-        let mut table = Table::new(&[("target", Align::Left), ("mean", Align::Right)]);
-        table.row(vec!["<region>".to_owned(), "1 & 2".to_owned()]);
-        let samples = vec![("region".to_owned(), chart::colour("region"), vec![1.0, 2.0, 2.0])];
-        let svg = chart::ecdf("time per access", &samples);
-        let bar = |amount| Bar {
+    fn bar(amount: f64) -> Bar {
+        Bar {
             label: "x".to_owned(),
             amount,
             text: "y".to_owned(),
             colour: chart::colour("redis"),
             is_foreign: false,
-        };
+        }
+    }
+
+    fn page() -> Page {
+        let mut table = Table::new(&[("target", Align::Left), ("mean", Align::Right)]);
+        table.row(vec!["<region>".to_owned(), "1 & 2".to_owned()]);
+        let samples = vec![("region".to_owned(), chart::colour("region"), vec![1.0, 2.0, 2.0])];
+        let svg = chart::ecdf("time per access", &samples);
         Page {
             title: "A \"page\"".to_owned(),
             lead: "Lead".to_owned(),
@@ -374,13 +377,6 @@ mod tests {
 
     #[test]
     fn bars_of_one_order_begin_at_nothing_and_others_say_that_their_scale_is_logarithmic() {
-        let bar = |amount| Bar {
-            label: "x".to_owned(),
-            amount,
-            text: "y".to_owned(),
-            colour: chart::colour("redis"),
-            is_foreign: false,
-        };
         let group = |amounts: [f64; 2]| BarGroup {
             title: "b".to_owned(),
             bars: amounts.map(bar).into_iter().collect(),
@@ -394,13 +390,6 @@ mod tests {
     /// How long two bars are says by how many powers of ten they differ, whatever else is there.
     #[test]
     fn as_many_powers_of_ten_are_as_long_everywhere() {
-        let bar = |amount| Bar {
-            label: "x".to_owned(),
-            amount,
-            text: "y".to_owned(),
-            colour: chart::colour("redis"),
-            is_foreign: false,
-        };
         let scale = |amounts: [f64; 2]| {
             let bars = amounts.map(bar).into_iter().collect();
             Scale::of_decades(&[BarGroup { title: String::new(), bars }])
