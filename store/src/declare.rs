@@ -18,10 +18,13 @@
 //!
 //! ```text
 //!                             nobody else is busy with it       others are busy with it
-//! the contradicted tag        yes: it can end only so           no: they meet that record
+//! the contradicted tag        yes: it can end only so           no: they meet that record too
 //! others, which it began      yes                               no: they finish them
 //! others, which it joined     no: whoever repeats them does     no
 //! ```
+//!
+//! If they end before they have met it, by a kill or by another record, the contradicted tag stays
+//! in the making, and writers are held to it, until it is declared again.
 //!
 //! Who is busy with a tag the kernel knows (`Presence`), so that no kill leaves it busy.
 //!

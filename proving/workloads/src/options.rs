@@ -69,7 +69,8 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub round_time: Option<f64>,
 
-    /// Operations of each client before each round, not measured [default: a tenth of --ops]
+    /// Operations of each client before each round, not measured; with --round-time for no longer
+    /// than a round [default: a tenth of --ops]
     #[arg(long)]
     pub warm_up: Option<u64>,
 
