@@ -1,4 +1,4 @@
-//! A ring: two pipes in memory that two processes map, one for each direction (`spec/near.md`).
+//! A ring: two pipes in memory that two processes map, one for each direction (`spec/local-transport.md`).
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

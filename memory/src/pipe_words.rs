@@ -1,5 +1,5 @@
 //! The words of a pipe: bytes from one writer to one reader, neither of which trusts the other
-//! (`spec/near.md`, section 2).
+//! (`spec/local-transport.md`, section 2).
 //!
 //! ```text
 //! writer                                    reader

@@ -19,11 +19,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nearstate_local_transport::Near;
 use nearstate_model::Error;
-use nearstate_near::Near;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::conversation::{Conversation, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
+use crate::conversation::{ConnectionHandler, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
 use crate::executor::{Class, Sleep, become_class, is_due, sleep};
 use crate::near::{NearLine, Parcel};
 use crate::reception::{READ_BYTES, Reception};
@@ -56,7 +56,7 @@ struct Connection<S> {
     near: fn(&mut S) -> Option<&mut NearLine>,
     /// What the client has asked for and is about to be given.
     parcel: Option<(Vec<u8>, Parcel)>,
-    conversation: Box<dyn Conversation>,
+    conversation: Box<dyn ConnectionHandler>,
     reception: Rc<Reception>,
     then: Then,
     /// What has come and was not taken, from `taken` on.
@@ -73,7 +73,7 @@ struct Connection<S> {
     asked_at: u64,
     half: Option<Half>,
     /// Set while the client does not read, or before we close.
-    patience: Option<Sleep>,
+    retry_policy: Option<Sleep>,
     is_lingering: bool,
     /// Set when the client was refused.
     refused: Option<Reason>,
@@ -120,7 +120,7 @@ async fn serve_over<S>(
         unflushed: 0,
         asked_at: 0,
         half: None,
-        patience: None,
+        retry_policy: None,
         is_lingering: false,
         refused: None,
         is_flooded: false,
@@ -248,7 +248,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         match given {
             Poll::Ready(Ok(())) => {
-                self.patience = None;
+                self.retry_policy = None;
                 self.asked_at = 0;
                 self.then = Then::Listen;
                 Poll::Ready(None)
@@ -257,8 +257,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Pending => {
                 self.parcel = Some((answer, parcel));
                 let unread_max = self.reception.core().limits().unread_max;
-                let patience = self.patience.get_or_insert_with(|| sleep(unread_max));
-                Pin::new(patience).poll(cx).map(|()| Some(End::Slow))
+                let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(unread_max));
+                Pin::new(retry_policy).poll(cx).map(|()| Some(End::Slow))
             }
         }
     }
@@ -309,7 +309,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.asked_at = self.reception.core().clock().now();
             let come = scratch.get(..bytes).unwrap_or_default();
             if self.input.is_empty() {
-                let taken = self.hear(come);
+                let taken = self.on_input(come);
                 let rest = come.get(taken..).unwrap_or_default();
                 if !rest.is_empty() {
                     self.keep(rest);
@@ -343,7 +343,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Lets the conversation hear what it has left.
     fn hear_again(&mut self) {
         let input = std::mem::take(&mut self.input);
-        let taken = self.hear(input.get(self.taken..).unwrap_or_default());
+        let taken = self.on_input(input.get(self.taken..).unwrap_or_default());
         self.input = input;
         self.taken += taken;
         if self.taken >= self.input.len() {
@@ -354,9 +354,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Returns how much was taken.
-    fn hear(&mut self, input: &[u8]) -> usize {
+    fn on_input(&mut self, input: &[u8]) -> usize {
         self.borrow_output();
-        let heard = self.conversation.hear(input, &mut self.output);
+        let heard = self.conversation.on_input(input, &mut self.output);
         debug_assert!(heard.taken <= input.len(), "a conversation takes what it was given");
         let taken = heard.taken.min(input.len());
         self.is_to_hear = taken > 0 && taken < input.len();
@@ -447,7 +447,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(bytes) => {
                     self.sent += bytes;
                     self.unflushed += bytes;
-                    self.patience = None;
+                    self.retry_policy = None;
                     let metric = self.reception.core().metric();
                     metric.writes.add(1);
                     metric.bytes_written.add(bytes as u64);
@@ -458,7 +458,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Ready(Err(End::Over));
         }
         self.unflushed = 0;
-        self.patience = None;
+        self.retry_policy = None;
         self.output.clear();
         self.sent = 0;
         if self.asked_at > 0 {
@@ -485,8 +485,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         let unread_max = self.reception.core().limits().unread_max;
-        let patience = self.patience.get_or_insert_with(|| sleep(unread_max));
-        Pin::new(patience).poll(cx).map(|()| End::Slow)
+        let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(unread_max));
+        Pin::new(retry_policy).poll(cx).map(|()| End::Slow)
     }
 
     /// The client has said nothing, or half of something.
@@ -517,16 +517,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if !self.is_lingering {
             if Pin::new(&mut self.stream).poll_shutdown(cx).is_pending() {
                 // The last words of TLS find no room: the client does not read.
-                let patience = self.patience.get_or_insert_with(|| sleep(LINGER));
-                return Pin::new(patience).poll(cx).map(|()| End::Over);
+                let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(LINGER));
+                return Pin::new(retry_policy).poll(cx).map(|()| End::Over);
             }
             self.is_lingering = true;
-            self.patience = Some(sleep(LINGER));
+            self.retry_policy = Some(sleep(LINGER));
             self.input = Vec::new();
             self.taken = 0;
         }
-        if let Some(patience) = &mut self.patience
-            && Pin::new(patience).poll(cx).is_ready()
+        if let Some(retry_policy) = &mut self.retry_policy
+            && Pin::new(retry_policy).poll(cx).is_ready()
         {
             return Poll::Ready(End::Over);
         }

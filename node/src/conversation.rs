@@ -1,21 +1,21 @@
 //! The border between the node and a protocol: bytes on this side, requests on the other.
 //!
-//! A [`Face`] is a protocol. On each core it has a [`FaceOnCore`], and that makes a
-//! [`Conversation`] for every client of the core. None of them knows a socket or a thread, so that
+//! A [`Protocol`] is a protocol. On each core it has a [`CoreService`], and that makes a
+//! [`ConnectionHandler`] for every client of the core. None of them knows a socket or a thread, so that
 //! a protocol is tested with bytes alone.
 //!
 //! ```
 //! use std::task::{Context, Poll};
-//! use nearstate_node::{Conversation, Heard, Then};
+//! use nearstate_node::{ConnectionHandler, Consumed, Then};
 //!
 //! /// Answers each line with the same line.
 //! struct Echo;
 //!
-//! impl Conversation for Echo {
-//!     fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
+//! impl ConnectionHandler for Echo {
+//!     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
 //!         let whole = input.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
 //!         output.extend_from_slice(&input[..whole]);
-//!         Heard { taken: whole, then: Then::Listen }
+//!         Consumed { taken: whole, then: Then::Listen }
 //!     }
 //!     fn happen(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<Then> {
 //!         Poll::Pending
@@ -23,7 +23,7 @@
 //! }
 //!
 //! let mut output = Vec::new();
-//! let heard = Echo.hear(b"one\ntwo\nthr", &mut output);
+//! let heard = Echo.on_input(b"one\ntwo\nthr", &mut output);
 //! assert_eq!((heard.taken, heard.then), (8, Then::Listen));
 //! assert_eq!(output, b"one\ntwo\n");
 //! ```
@@ -33,8 +33,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use nearstate_local_transport::Near;
 use nearstate_model::{Error, Result};
-use nearstate_near::Near;
 
 use crate::core::Core;
 
@@ -45,7 +45,7 @@ use crate::core::Core;
 pub const ENOUGH: usize = 64 << 10;
 
 /// A protocol. One for the process.
-pub trait Face: Send + Sync {
+pub trait Protocol: Send + Sync {
     /// What an endpoint calls it: "resp".
     fn name(&self) -> &'static str;
 
@@ -54,7 +54,7 @@ pub trait Face: Send + Sync {
     ///
     /// # Errors
     /// Whatever keeps it from serving; the node does not start then.
-    fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>>;
+    fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>>;
 
     /// What a client is told before its connection is closed, in words of the protocol; empty where
     /// the protocol has none. Also called from the thread that accepts.
@@ -62,17 +62,17 @@ pub trait Face: Send + Sync {
 }
 
 /// A protocol's part on one core: a session of the region, caches, what its clients share.
-pub trait FaceOnCore {
+pub trait CoreService {
     /// Begins what it does by itself, before the first client comes. Called on the core, where
     /// tasks can be begun.
     fn begin(&self) {}
 
     /// Begins to talk with a client.
-    fn accept(&self, peer: &Peer) -> Box<dyn Conversation>;
+    fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler>;
 }
 
 /// One client's side. Never waits, never blocks.
-pub trait Conversation {
+pub trait ConnectionHandler {
     /// Takes whole requests off the front of `input`, appends answers to `output`. Returns how many
     /// bytes it has taken, and what is to happen next.
     ///
@@ -81,7 +81,7 @@ pub trait Conversation {
     /// stop after any request, and does when `output` has [`ENOUGH`]. If it takes nothing, the node
     /// waits for more bytes; what a conversation wants to remember of a half request it keeps
     /// itself.
-    fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard;
+    fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed;
 
     /// Whatever happens by itself: work that was begun and yields (a long scan), messages of
     /// others. Polled after each `hear` and whenever it has woken the task.
@@ -96,7 +96,7 @@ pub trait Conversation {
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then>;
 
     /// What came of [`Then::Near`]: appends the answer, with whose first byte the descriptors
-    /// travel ([`nearstate_near::answer`]), or says why there are none, and the conversation goes
+    /// travel ([`nearstate_local_transport::answer`]), or says why there are none, and the conversation goes
     /// on as before. A conversation that never asks needs none of it.
     fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
 
@@ -109,7 +109,7 @@ pub trait Conversation {
 
 /// What came of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Consumed {
     /// How many bytes at the front of the input are done with.
     pub taken: usize,
     /// What is next.

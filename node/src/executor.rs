@@ -61,7 +61,7 @@ mod timer;
 mod gate;
 mod inbox;
 mod here;
-mod lookout;
+mod poll_source;
 mod waker;
 mod deadlines;
 mod ready;
@@ -74,8 +74,8 @@ use std::time::Duration;
 pub use class::Class;
 pub use gate::{Gate, Pass};
 pub use inbox::{Inbox, Outbox, inbox};
-pub use lookout::Lookout;
 pub use meter::{LongPoll, Meter, MeterSeen, Pulse};
+pub use poll_source::PollSource;
 pub use run::Executor;
 pub use spawn::{Join, YieldNow, become_class, is_due, look_out, spawn, yield_if_due, yield_now};
 pub use spin::Spin;
@@ -101,7 +101,7 @@ pub const BACKGROUND_SHARE: u32 = 5;
 /// Polls of control tasks after which a request is polled although control is still ready.
 pub const CONTROL_IN_A_ROW: u32 = 32;
 
-/// How long an idle core looks at shared memory ([`Lookout`]) before it looks at the sockets again.
+/// How long an idle core looks at shared memory ([`PollSource`]) before it looks at the sockets again.
 /// That is a system call, which a ring's client would wait for; and a socket's client waits for
 /// this.
 pub const LOOK_OUT: Duration = Duration::from_micros(4);

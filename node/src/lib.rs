@@ -1,5 +1,5 @@
 //! Floor 3: the node. A thread for each core, an executor on it, sockets, limits, metrics. It knows
-//! no protocol: bytes of a connection go to its [`Conversation`], which a [`Face`] has made.
+//! no protocol: bytes of a connection go to its [`ConnectionHandler`], which a [`Protocol`] has made.
 //!
 //! A connection belongs to one core for its life, and so does everything that it touches there;
 //! what comes from elsewhere comes through an [`executor::Inbox`]. See
@@ -17,7 +17,7 @@ mod tls;
 mod reception;
 mod conversation;
 mod core;
-mod lookout;
+mod watch_selector;
 mod placement;
 mod limits;
 pub mod process;
@@ -26,13 +26,14 @@ pub mod metric;
 pub mod clock;
 
 pub use conversation::{
-    Conversation, Dismissal, ENOUGH, Face, FaceOnCore, Heard, Origin, Peer, Reason, Refusal, Then,
+    ConnectionHandler, Consumed, CoreService, Dismissal, ENOUGH, Origin, Peer, Protocol, Reason,
+    Refusal, Then,
 };
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::{Limits, RINGS_MAX};
 pub use listener::Address;
-pub use lookout::Lookout;
-pub use nearstate_near::Near;
+pub use nearstate_local_transport::Near;
 pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
 pub use sampler::Stuck;
 pub use tls::Tls;
+pub use watch_selector::WatchSelector;

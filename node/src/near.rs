@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
+use nearstate_local_transport::{Near, PipeEnd, Wants, call, send};
 use nearstate_model::{Error, Result};
-use nearstate_near::{Near, PipeEnd, Wants, call, send};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
 use crate::core::{Core, CoreMetric};
-use crate::executor::{Lookout, look_out};
+use crate::executor::{PollSource, look_out};
 
 /// How many rings the node has.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ struct Shared {
     is_listed: Cell<bool>,
 }
 
-impl Lookout for Shared {
+impl PollSource for Shared {
     #[inline]
     fn has_come(&self) -> bool {
         self.end.borrow().has(self.wants.get())

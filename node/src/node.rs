@@ -9,7 +9,7 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 
 use crate::clock::Clock;
-use crate::conversation::{Dismissal, Face};
+use crate::conversation::{Dismissal, Protocol};
 use crate::core::{CoreMetric, CoreSeen};
 use crate::executor::{self, LongPoll, Meter, MeterSeen, Outbox, Spin, inbox};
 use crate::limits::Limits;
@@ -136,7 +136,7 @@ impl Node {
     /// # Errors
     /// `BadArgument` (an endpoint without a protocol, an address that is served already), `System`
     /// (address in use, no permission), and what keeps a protocol from serving.
-    pub fn start(config: &Config, region: &Region, faces: &[Arc<dyn Face>]) -> Result<Self> {
+    pub fn start(config: &Config, region: &Region, faces: &[Arc<dyn Protocol>]) -> Result<Self> {
         let files = placement::raise_open_files();
         let processors = placement::processors()?;
         let count = match config.cores {
@@ -288,13 +288,13 @@ impl Drop for Node {
 struct Sockets {
     /// With the number of the endpoint.
     bound: Vec<(usize, Bound)>,
-    faces: Vec<Arc<dyn Face>>,
+    faces: Vec<Arc<dyn Protocol>>,
     addresses: Vec<Address>,
     files: Vec<SocketFile>,
 }
 
 impl Sockets {
-    fn bind(config: &Config, faces: &[Arc<dyn Face>], cores: usize) -> Result<Self> {
+    fn bind(config: &Config, faces: &[Arc<dyn Protocol>], cores: usize) -> Result<Self> {
         let mut sockets =
             Self { bound: Vec::new(), faces: Vec::new(), addresses: Vec::new(), files: Vec::new() };
         for (number, endpoint) in config.endpoints.iter().enumerate() {

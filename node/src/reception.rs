@@ -7,7 +7,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::conversation::{Conversation, Dismissal, Face, FaceOnCore, Peer, Refusal};
+use crate::conversation::{ConnectionHandler, CoreService, Dismissal, Peer, Protocol, Refusal};
 use crate::core::Core;
 use crate::executor::{Gate, Join};
 
@@ -32,8 +32,8 @@ pub(crate) struct Lobby {
 /// An endpoint's share of a core.
 pub(crate) struct Reception {
     core: Core,
-    face: Arc<dyn Face>,
-    on_core: Rc<dyn FaceOnCore>,
+    face: Arc<dyn Protocol>,
+    on_core: Rc<dyn CoreService>,
     lobby: Rc<Lobby>,
     on_dismissed: fn(&Dismissal),
 }
@@ -80,8 +80,8 @@ impl Lobby {
 impl Reception {
     pub(crate) fn new(
         core: Core,
-        face: Arc<dyn Face>,
-        on_core: Rc<dyn FaceOnCore>,
+        face: Arc<dyn Protocol>,
+        on_core: Rc<dyn CoreService>,
         lobby: Rc<Lobby>,
         on_dismissed: fn(&Dismissal),
     ) -> Self {
@@ -101,7 +101,7 @@ impl Reception {
         &self.lobby
     }
 
-    pub(crate) fn accept(&self, peer: &Peer) -> Box<dyn Conversation> {
+    pub(crate) fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
         self.on_core.accept(peer)
     }
 

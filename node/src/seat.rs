@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::conversation::{Dismissal, Face};
+use crate::conversation::{Dismissal, Protocol};
 use crate::core::{Core, CoreMetric, CoreParts};
 use crate::executor::{self, Class, Executor, Inbox, Join, Meter, Outbox, spawn, timeout};
 use crate::limits::Limits;
@@ -28,7 +28,7 @@ pub(crate) struct Seat {
     pub(crate) metric: Arc<CoreMetric>,
     pub(crate) census: Arc<Census>,
     /// For each endpoint its protocol.
-    pub(crate) faces: Vec<Arc<dyn Face>>,
+    pub(crate) faces: Vec<Arc<dyn Protocol>>,
     /// Of each endpoint, as the protocols.
     pub(crate) tls: Vec<Option<Tls>>,
     /// Sockets of this core, with the numbers of their endpoints.

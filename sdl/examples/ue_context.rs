@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use nearstate_store::{
-    BlockChange, CreateOptions, Kind, Labels, Namespace, Region, Result, Schema, Session,
+    BlockChange, CreateOptions, Kind, Metadata, Namespace, Region, Result, Schema, Session,
     TagSchema, Txn,
 };
 use nearstate_ue::value::to_bytes;
@@ -44,7 +44,7 @@ fn write(
     let changes: Vec<BlockChange<'_>> = blocks.iter().map(change).collect();
     txn.patch(table, key, &changes)?;
     let tags: Vec<(&str, &[u8])> = tags(&view).collect();
-    txn.label(table, key, Labels { tags: &tags, expires_ms: 0 })?;
+    txn.label(table, key, Metadata { tags: &tags, expires_ms: 0 })?;
     Ok(changes.iter().filter_map(|change| change.bytes).map(<[u8]>::len).sum())
 }
 

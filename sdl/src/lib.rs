@@ -4,7 +4,7 @@
 //! | URL | what keeps the records |
 //! |---|---|
 //! | `region:/dev/shm/ue?create=1&max=4GiB` | a region of shared memory on this host |
-//! | `near:/run/nearstate.sock` | a node of this host: its region, or a ring in shared memory |
+//! | `local:/run/nearstate.sock` | a node of this host: its region, or a ring in shared memory |
 //! | `redis://host:port`, `redis+unix:///path` | a Redis, with the keys of O-RAN's clients |
 //!
 //! ```
@@ -26,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! [`Bell`] gives a watch of a region's records a descriptor, for event loops.
+//! [`WatchFd`] gives a watch of a region's records a descriptor, for event loops.
 //!
 //! Without the feature `redis`, which is on by default, there is only the region.
 //!
@@ -38,21 +38,21 @@
 mod open;
 #[cfg(feature = "redis")]
 pub mod on_redis;
-pub mod on_near;
+pub mod on_local;
 pub mod on_region;
 mod wire;
 mod spelling;
 mod region_url;
 pub mod storage;
 mod admit;
-pub mod bell;
+pub mod watch_fd;
 pub mod error;
 
-pub use bell::Bell;
 pub use error::{Error, ErrorKind, Result};
-pub use on_near::{NearStorage, Way};
+pub use on_local::{LocalStorage, Way};
 #[cfg(feature = "redis")]
 pub use on_redis::RedisStorage;
 pub use on_region::RegionStorage;
 pub use open::open;
 pub use storage::{Keys, Records, SyncStorage};
+pub use watch_fd::WatchFd;

@@ -1,7 +1,7 @@
 //! From a URL to the back-end that it names.
 
 use crate::error::{Error, Result};
-use crate::on_near::NearStorage;
+use crate::on_local::LocalStorage;
 #[cfg(feature = "redis")]
 use crate::on_redis::RedisStorage;
 use crate::on_region::RegionStorage;
@@ -19,13 +19,13 @@ use crate::storage::SyncStorage;
 ///   plain bytes; default 1 GiB), `page=2MiB` (default `4KiB`), `populate=1` (take all memory now),
 ///   `numa=bind:0,1` or `numa=interleave:0,1`, `pin=auto`, `pin=asymmetric` or `pin=fenced`,
 ///   `mode=0660` (octal, default `0600`).
-/// - `near:/path[?option=value&..]`: the Unix socket of a node on this host. The node is asked for
+/// - `local:/path[?option=value&..]`: the Unix socket of a node on this host. The node is asked for
 ///   its region, which is then read and written without it, also while it is restarted; who may not
 ///   have that gets a ring in shared memory, and connects again by itself. A node that is started
 ///   on another region gives that one; until it is there, and if the old one's file was removed,
 ///   operations answer `NotConnected`. Options: `timeout=3s`, `user=name` and `password=word`
 ///   (without `&`), `way=region` or `way=ring` (that and nothing else).
-///   [`crate::NearStorage::way`] says which it became.
+///   [`crate::LocalStorage::way`] says which it became.
 /// - `redis://[user:password@]host[:port][/database][?timeout=3s]`
 /// - `redis+unix:///path[?db=1&timeout=3s]`
 ///
@@ -38,7 +38,7 @@ use crate::storage::SyncStorage;
 pub fn open(url: &str) -> Result<Box<dyn SyncStorage>> {
     match url.split_once(':') {
         Some(("region", rest)) => Ok(Box::new(RegionStorage::open(rest)?)),
-        Some(("near", rest)) => Ok(Box::new(NearStorage::open(rest)?)),
+        Some(("near", rest)) => Ok(Box::new(LocalStorage::open(rest)?)),
         #[cfg(feature = "redis")]
         Some(("redis" | "redis+unix", _)) => Ok(Box::new(RedisStorage::open(url)?)),
         _ => Err(Error::refused(format!(

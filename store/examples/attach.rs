@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use nearstate_store::{
-    CreateOptions, Error as Refusal, Filter, Kind, Labels, Namespace, Notice, Region, Schema,
+    CreateOptions, Error as Refusal, Filter, Kind, Metadata, Namespace, Notice, Region, Schema,
     Session, TagSchema, Txn, Values, Watch, now_ms_coarse,
 };
 
@@ -65,16 +65,22 @@ impl Tables {
     fn attach(self, txn: &Txn<'_>, ue: &Ue) -> nearstate_store::Result<()> {
         let tags: &[(&str, &[u8])] =
             &[("guti", ue.guti.as_bytes()), ("teid", &ue.teid), ("area", ue.area.as_bytes())];
-        let labels = Labels { tags, expires_ms: now_ms_coarse() + REACHABLE_MS };
-        txn.put_labelled(self.sessions, ue.imsi.as_bytes(), b"EMM-REGISTERED", labels)?;
+        let labels = Metadata { tags, expires_ms: now_ms_coarse() + REACHABLE_MS };
+        txn.put_with_metadata(self.sessions, ue.imsi.as_bytes(), b"EMM-REGISTERED", labels)?;
         txn.put(self.bearers, format!("{}/5", ue.imsi).as_bytes(), b"default bearer")
     }
 
     /// The UE gets other tags or another end; its value stays.
-    fn relabel(self, txn: &Txn<'_>, ue: &Ue, guti: &str, ends: u64) -> nearstate_store::Result<()> {
+    fn set_metadata(
+        self,
+        txn: &Txn<'_>,
+        ue: &Ue,
+        guti: &str,
+        ends: u64,
+    ) -> nearstate_store::Result<()> {
         let tags: &[(&str, &[u8])] =
             &[("guti", guti.as_bytes()), ("teid", &ue.teid), ("area", ue.area.as_bytes())];
-        let labels = Labels { tags, expires_ms: ends };
+        let labels = Metadata { tags, expires_ms: ends };
         txn.label(self.sessions, ue.imsi.as_bytes(), labels).map(drop)
     }
 }
@@ -96,12 +102,12 @@ fn run(path: &Path, out: &mut impl Write) -> Answer {
     find(&mme, tables, out)?;
     taken(&mme, tables, out)?;
 
-    mme.transact(|txn| tables.relabel(txn, &FIRST, "guti-9", now_ms_coarse() + REACHABLE_MS))?;
+    mme.transact(|txn| tables.set_metadata(txn, &FIRST, "guti-9", now_ms_coarse() + REACHABLE_MS))?;
     let old = mme.find(tables.sessions, "guti", b"guti-1")?.is_some();
     let new = mme.find(tables.sessions, "guti", b"guti-9")?.is_some();
     writeln!(out, "GUTI reallocated: by the old one {old}, by the new one {new}")?;
 
-    mme.transact(|txn| tables.relabel(txn, &SECOND, "guti-2", now_ms_coarse()))?;
+    mme.transact(|txn| tables.set_metadata(txn, &SECOND, "guti-2", now_ms_coarse()))?;
     let is_found = mme.find(tables.sessions, "teid", &SECOND.teid)?.is_some();
     writeln!(out, "{} was not heard of: found {is_found}, though not collected", SECOND.imsi)?;
     let collected = mme.collect_expired(10)?.records;

@@ -38,7 +38,7 @@ impl std::fmt::Debug for Spare {
 
 /// What a record carries beside its value (TS 29.598, `RecordMeta`: `tags` and `ttl`).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Labels<'a> {
+pub struct Metadata<'a> {
     /// Tags: (name, value) pairs in any order; a name may have several values, and what is given
     /// twice counts once. A name has 1 to [`TAG_NAME_BYTES_MAX`] bytes, a value at most
     /// [`TAG_VALUE_BYTES_MAX`]; a record has at most [`TAGS_MAX`] pairs. A name that the namespace
@@ -173,7 +173,7 @@ impl Buffers {
 
     /// Appends what is to follow a value; nothing if there is nothing to say.
     #[inline]
-    pub(crate) fn keep_meta(&mut self, labels: Labels<'_>) -> Result<Span> {
+    pub(crate) fn keep_meta(&mut self, labels: Metadata<'_>) -> Result<Span> {
         if labels.tags.is_empty() && labels.expires_ms == 0 {
             return Ok(Span::default());
         }

@@ -45,7 +45,7 @@ use crate::hidden::schema_key;
 use crate::record::Kind;
 use crate::schema::{Tag, TagSchema, TagSet, TagState};
 use crate::session::{Namespace, Schema, Session, wrong_kind};
-use crate::txn::{Patience, Txn};
+use crate::txn::{RetryPolicy, Txn};
 use clearing::Clearing;
 use contention::Contention;
 use entering::Entering;
@@ -66,7 +66,7 @@ const LOCKS_FOR_EACH: u64 = 64;
 pub struct Declaring {
     namespace: Namespace,
     wanted: Vec<TagSchema>,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     /// Nobody else waits for the thread: a transaction is tried again at once.
     has_thread: bool,
     stage: Stage,
@@ -182,14 +182,14 @@ impl Session {
     /// as they are, for them or for whoever repeats it. `BadName`, `Full`, `Stalled`, `Damaged`,
     /// `System`; `Deadline`: others changed a record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
-        let mut declaring = self.begin_declaring(namespace, wanted, Patience::default())?;
+        let mut declaring = self.begin_declaring(namespace, wanted, RetryPolicy::default())?;
         declaring.has_thread = true;
         while self.go_on(&mut declaring, PART_BUCKETS)? {}
         Ok(())
     }
 
     /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
-    /// [`Session::go_on`]. Each transaction of it has this patience, over all parts that it takes.
+    /// [`Session::go_on`]. Each transaction of it has this retry_policy, over all parts that it takes.
     ///
     /// # Errors
     /// `WrongKind`: a namespace of counters; `Damaged`.
@@ -197,7 +197,7 @@ impl Session {
         &self,
         namespace: Namespace,
         wanted: &[TagSchema],
-        patience: Patience,
+        retry_policy: RetryPolicy,
     ) -> Result<Declaring> {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "tag", ""));
@@ -209,7 +209,7 @@ impl Session {
         Ok(Declaring {
             namespace,
             wanted: wanted.to_vec(),
-            patience,
+            retry_policy,
             has_thread: false,
             stage,
             presence: None,
@@ -278,10 +278,10 @@ impl Session {
     /// Runs a transaction of a declaration. `Deadline`: a part of it ends here.
     fn run<T>(&self, declaring: &Declaring, body: impl FnMut(&Txn<'_>) -> Result<T>) -> Result<T> {
         if declaring.has_thread {
-            return self.transact_within(declaring.patience, body);
+            return self.transact_within(declaring.retry_policy, body);
         }
-        let patience = Patience { tries: declaring.contention.tries(), within: None };
-        let done = self.transact_within(patience, body);
+        let retry_policy = RetryPolicy { tries: declaring.contention.tries(), within: None };
+        let done = self.transact_within(retry_policy, body);
         if !matches!(done, Err(Error::Deadline { .. })) {
             declaring.contention.end();
         }
@@ -457,7 +457,7 @@ impl Declaring {
             && !self.has_thread
         {
             self.is_contended = true;
-            done = self.contention.meet(tries, self.patience, since_boot());
+            done = self.contention.meet(tries, self.retry_policy, since_boot());
         }
         if done.is_err() || matches!(stage, Stage::Done) {
             self.presence = None;

@@ -21,7 +21,7 @@ const HEAD_BYTES_MAX: usize = 1024;
 /// The names of blocks that a program reads and changes. It remembers how the last record was laid
 /// out, so keep one for each kind of record and each session. `Send`, not `Sync`.
 #[derive(Clone, Debug)]
-pub struct BlockNames {
+pub struct BlockLayout {
     names: Vec<String>,
     layout: RefCell<Layout>,
     /// Tables in a row that were laid out otherwise.
@@ -71,7 +71,7 @@ static LEARNT: AtomicU64 = AtomicU64::new(0);
 const MISSES_LEARNT: u32 = 4;
 const LEARN_EVERY: u32 = 64;
 
-impl BlockNames {
+impl BlockLayout {
     /// These names; later they go by their places.
     ///
     /// # Errors

@@ -318,7 +318,7 @@ mod tests {
     use crate::record::Kind;
     use crate::schema::TagSchema;
     use crate::session::{Namespace, Region, Schema, Session};
-    use crate::{Labels, Values};
+    use crate::{Metadata, Values};
 
     fn found(session: &Session, ns: Namespace, value: &[u8]) -> BTreeSet<Vec<u8>> {
         let (mut plain, mut tracked) = (BTreeSet::new(), BTreeSet::new());
@@ -369,8 +369,9 @@ mod tests {
         let key = |number: u32| format!("imsi-{number:06}").into_bytes();
         let mut wanted = [BTreeSet::new(), BTreeSet::new()];
         for number in 0..4000 {
-            let labels = Labels { tags: &[("dnn", value(number))], expires_ms: 0 };
-            let put = |s: &Session| s.transact(|t| t.put_labelled(ns, &key(number), b"v", labels));
+            let labels = Metadata { tags: &[("dnn", value(number))], expires_ms: 0 };
+            let put =
+                |s: &Session| s.transact(|t| t.put_with_metadata(ns, &key(number), b"v", labels));
             put(if number.is_multiple_of(2) { &session } else { &other }).unwrap();
             wanted[usize::from(value(number) == b"ims")].insert(key(number));
         }
@@ -431,9 +432,11 @@ mod tests {
             for number in 0..100 {
                 let (key, labels) = (
                     format!("imsi-{number:06}"),
-                    Labels { tags: &[("dnn", b"web")], expires_ms: 0 },
+                    Metadata { tags: &[("dnn", b"web")], expires_ms: 0 },
                 );
-                session.transact(|t| t.put_labelled(ns, key.as_bytes(), b"v", labels)).unwrap();
+                session
+                    .transact(|t| t.put_with_metadata(ns, key.as_bytes(), b"v", labels))
+                    .unwrap();
             }
             let mut set = WriteSet::new(&session).unwrap();
             harm(&mut set, ns.index);

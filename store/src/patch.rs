@@ -10,7 +10,7 @@ use crate::record::{
 };
 use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
 use crate::splice::Splice;
-use crate::write::{Condition, Outcome, SEEN_TO, TOLD, present};
+use crate::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
 
 /// How often a patch is made anew because somebody else has changed the record meanwhile.
 const TURNS: u32 = 16;
@@ -40,7 +40,7 @@ impl Session {
                 return Ok(Some(Outcome::Refused { current }));
             }
             // What keeps its tags stays where it is in all indexes.
-            let seen_to = if seen.is_some() { TOLD } else { SEEN_TO };
+            let seen_to = if seen.is_some() { TOLD } else { NEEDS_TXN };
             if self.member.traits(namespace.index)? & seen_to != 0 {
                 return Ok(None);
             }

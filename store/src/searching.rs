@@ -21,7 +21,7 @@ impl Session {
     /// helps, for each record.
     ///
     /// ```
-    /// # use nearstate_store::{CreateOptions, Labels, Region, Schema, TagSchema};
+    /// # use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema};
     /// # use nearstate_store::search::{Op, Search};
     /// # fn main() -> nearstate_store::Result<()> {
     /// # let dir = tempfile::tempdir().expect("a folder");
@@ -30,8 +30,8 @@ impl Session {
     /// let tag = TagSchema { name: "ueId".to_owned(), is_unique: true, ..TagSchema::default() };
     /// let schema = Schema { tags: vec![tag], ..Schema::default() };
     /// let records = session.namespace("records", &schema)?;
-    /// let labels = Labels { tags: &[("ueId", b"455345")], expires_ms: 0 };
-    /// session.transact(|txn| txn.put_labelled(records, b"r1", b"block", labels))?;
+    /// let labels = Metadata { tags: &[("ueId", b"455345")], expires_ms: 0 };
+    /// session.transact(|txn| txn.put_with_metadata(records, b"r1", b"block", labels))?;
     ///
     /// let ue = Search::Compare { op: Op::Eq, tag: "ueId".to_owned(), value: b"455345".to_vec() };
     /// let mut found = Vec::new();

@@ -142,7 +142,7 @@ impl Session {
         };
         change(&txn)?;
         let mut after = None;
-        txn.commit_told(|changed, version| {
+        txn.commit_with_versions(|changed, version| {
             if changed == key {
                 after = version;
             }

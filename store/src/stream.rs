@@ -32,7 +32,7 @@ pub enum WhenFull {
 
 /// One step of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'c> {
+pub enum StreamItem<'c> {
     /// A committed transaction.
     Transaction(Entry<'c>),
     /// So many transactions of this writer are lost: read anew what they may have changed.
@@ -144,7 +144,7 @@ impl CommitStream<'_> {
     /// # Errors
     /// `Damaged`, `Forked`.
     #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
-    pub fn next(&mut self) -> Result<Option<Told<'_>>> {
+    pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
         let sessions = self.session.member.sessions()? as usize;
         self.readers.resize_with(sessions, || None);
         let mut found = None;
@@ -171,8 +171,8 @@ impl CommitStream<'_> {
         }
         let Some((writer, what)) = found else { return Ok(None) };
         Ok(Some(match what {
-            Ok(number) => Told::Transaction(Entry { writer, number, bytes: &self.bytes }),
-            Err(transactions) => Told::Lost { writer, transactions },
+            Ok(number) => StreamItem::Transaction(Entry { writer, number, bytes: &self.bytes }),
+            Err(transactions) => StreamItem::Lost { writer, transactions },
         }))
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
-use crate::buffers::Labels;
+use crate::buffers::Metadata;
 use crate::found::{Record, own_record};
 use crate::members;
 use crate::meta::{self, is_past, split};
@@ -22,7 +22,7 @@ use crate::writeset::WriteSet;
 
 /// How long a transaction is tried again when others change what it has read.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// The most runs, the first one included.
     pub tries: u32,
     /// No further run begins after so long. A run is not cut short, and its commit may wait for
@@ -30,7 +30,7 @@ pub struct Patience {
     pub within: Option<Duration>,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self { tries: TRANSACTION_TRIES, within: None }
     }
@@ -85,7 +85,7 @@ impl Session {
     /// `Deadline` after the last try; what `body` returns, other than `Conflict`; and what
     /// [`Txn::commit`] returns.
     pub fn transact<T>(&self, body: impl FnMut(&Txn<'_>) -> Result<T>) -> Result<T> {
-        self.transact_within(Patience::default(), body)
+        self.transact_within(RetryPolicy::default(), body)
     }
 
     /// As [`Session::transact`], with other bounds.
@@ -94,11 +94,11 @@ impl Session {
     /// As [`Session::transact`].
     pub fn transact_within<T>(
         &self,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         mut body: impl FnMut(&Txn<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut tries = 0;
-        let begun = patience.within.map(|_| nearstate_memory::since_boot());
+        let begun = retry_policy.within.map(|_| nearstate_memory::since_boot());
         loop {
             tries += 1;
             let txn = self.begin()?;
@@ -108,8 +108,8 @@ impl Session {
                 other => return other,
             }
             let spent = begun.map(|begun| nearstate_memory::since_boot().saturating_sub(begun));
-            let is_late = spent >= patience.within && spent.is_some();
-            if tries >= patience.tries || is_late {
+            let is_late = spent >= retry_policy.within && spent.is_some();
+            if tries >= retry_policy.tries || is_late {
                 return Err(Error::Deadline { tries });
             }
             self.pause(tries);
@@ -127,8 +127,8 @@ impl Session {
         value: &[u8],
         expires_ms: u64,
     ) -> Result<()> {
-        let labels = Labels { expires_ms, ..Labels::default() };
-        self.transact(|txn| txn.put_labelled(namespace, key, value, labels))
+        let labels = Metadata { expires_ms, ..Metadata::default() };
+        self.transact(|txn| txn.put_with_metadata(namespace, key, value, labels))
     }
 
     /// Between two tries: longer each time, and not as long as others wait.
@@ -187,7 +187,7 @@ impl Txn<'_> {
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `TransactionTooLarge`.
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_labelled(namespace, key, value, Labels::default())
+        self.put_with_metadata(namespace, key, value, Metadata::default())
     }
 
     /// Puts a record with tags and an expiry.
@@ -195,12 +195,12 @@ impl Txn<'_> {
     /// # Errors
     /// As [`Txn::put`]; `BadArgument` for too many tags, or one without a name or too long. That a
     /// value is taken, or a required tag missing, is found by [`Txn::commit`].
-    pub fn put_labelled(
+    pub fn put_with_metadata(
         &self,
         namespace: Namespace,
         key: &[u8],
         value: &[u8],
-        labels: Labels<'_>,
+        labels: Metadata<'_>,
     ) -> Result<()> {
         check_key(key)?;
         if value.len() > VALUE_BYTES_MAX {
@@ -212,7 +212,7 @@ impl Txn<'_> {
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let place = set.entry(namespace.index, hash, key)?;
-        set.put_labelled(place, value, labels)
+        set.put_with_metadata(place, value, labels)
     }
 
     /// Puts a set of members, in any order; what is given twice counts once. Whatever the record
@@ -221,7 +221,7 @@ impl Txn<'_> {
     /// Cost: linear in the bytes of all members, as is each change of a set.
     ///
     /// # Errors
-    /// As [`Txn::put_labelled`]; `WrongKind` in a namespace that is not mixed; `BadArgument`: a set
+    /// As [`Txn::put_with_metadata`]; `WrongKind` in a namespace that is not mixed; `BadArgument`: a set
     /// without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
     ///
     /// [`MEMBERS_OF_SET_MAX`]: nearstate_model::limits::MEMBERS_OF_SET_MAX
@@ -230,7 +230,7 @@ impl Txn<'_> {
         namespace: Namespace,
         key: &[u8],
         members: &[&[u8]],
-        labels: Labels<'_>,
+        labels: Metadata<'_>,
     ) -> Result<()> {
         check_key(key)?;
         if !namespace.kind.has(Form::Set) {
@@ -289,9 +289,9 @@ impl Txn<'_> {
     /// Cost: a copy of the value; of blocks above 512 bytes none.
     ///
     /// # Errors
-    /// `BadArgument` as [`Txn::put_labelled`]; `WrongKind` in a namespace of counters; `Conflict`,
+    /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters; `Conflict`,
     /// `TransactionTooLarge`, `Damaged`.
-    pub fn label(&self, namespace: Namespace, key: &[u8], labels: Labels<'_>) -> Result<bool> {
+    pub fn label(&self, namespace: Namespace, key: &[u8], labels: Metadata<'_>) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
         let form = record.form();
         let value = record.bytes().to_vec();
@@ -422,7 +422,7 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// As [`Txn::commit`].
-    pub fn commit_told(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
+    pub fn commit_with_versions(self, mut each: impl FnMut(&[u8], Option<u64>)) -> Result<()> {
         let mut set = self.set.into_inner();
         let written = match set.index_all().and_then(|n| set.tell_all().map(|()| n)) {
             Ok(written) => written,
@@ -455,7 +455,7 @@ impl Txn<'_> {
 }
 
 /// Encoded meta; empty if there is nothing to say.
-pub(crate) fn encode_meta(labels: Labels<'_>) -> Result<Vec<u8>> {
+pub(crate) fn encode_meta(labels: Metadata<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     if !labels.tags.is_empty() || labels.expires_ms != 0 {
         meta::encode(labels.expires_ms, labels.tags, &mut out)?;

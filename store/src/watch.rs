@@ -142,7 +142,7 @@ impl Watch {
     /// As [`Watch::next`], and what `none` answers.
     pub fn next_or(
         &mut self,
-        none: impl FnOnce(Looked) -> Result<()>,
+        none: impl FnOnce(WatchPosition) -> Result<()>,
     ) -> Result<Option<Notice<'_>>> {
         for _ in 0..PASSED_MAX {
             match self.reader.next(&mut self.bytes)? {
@@ -175,14 +175,14 @@ impl Watch {
     }
 
     /// Up to where this watch has looked.
-    pub const fn looked(&self) -> Looked {
-        Looked { position: self.reader.position() }
+    pub const fn looked(&self) -> WatchPosition {
+        WatchPosition { position: self.reader.position() }
     }
 }
 
 /// How far a watch has looked, for its [`Waiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct WatchPosition {
     position: u64,
 }
 
@@ -200,7 +200,7 @@ impl Waiter {
     /// `Damaged`, `Forked`.
     pub fn wait(
         &self,
-        looked: Looked,
+        looked: WatchPosition,
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) -> Result<bool> {
@@ -216,7 +216,7 @@ impl Waiter {
     /// # Errors
     /// `Damaged`, `Forked`, `System`.
     pub fn wait_any(
-        waits: &[(Self, Looked)],
+        waits: &[(Self, WatchPosition)],
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) -> Result<bool> {
@@ -229,7 +229,7 @@ impl Waiter {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn has_more(&self, looked: Looked) -> Result<bool> {
+    pub fn has_more(&self, looked: WatchPosition) -> Result<bool> {
         self.ring.is_beyond(looked.position)
     }
 

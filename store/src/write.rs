@@ -98,7 +98,7 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        if self.member.traits(namespace.index)? & SEEN_TO != 0 {
+        if self.member.traits(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
         let spot = self.spot(namespace, key)?;
@@ -107,7 +107,7 @@ impl Session {
         let (mut is_plain, mut current) = (true, None);
         let changed = self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
             // Under the lock once more: whoever changes the traits passes it afterwards.
-            is_plain = self.member.traits(namespace.index)? & SEEN_TO == 0;
+            is_plain = self.member.traits(namespace.index)? & NEEDS_TXN == 0;
             let is_wanted = is_plain && condition.holds(record)?;
             if !is_wanted {
                 current = present(record)?.map(|cell| cell.version());
@@ -205,13 +205,13 @@ impl Session {
         if !namespace.kind.has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
-        if self.member.traits(namespace.index)? & SEEN_TO != 0 {
+        if self.member.traits(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
         let table = self.table(namespace)?;
         let (mut is_plain, mut current) = (true, None);
         let changed = self.member.change(table, self.hash(key), key, None, |record| {
-            is_plain = self.member.traits(namespace.index)? & SEEN_TO == 0;
+            is_plain = self.member.traits(namespace.index)? & NEEDS_TXN == 0;
             current = present(record)?.map(|cell| cell.version());
             let is_wanted = is_plain && current.is_some() && condition.holds(record)?;
             Ok(if is_wanted { Verdict::Remove } else { Verdict::Leave })
@@ -243,7 +243,7 @@ fn head_of(
 const BODY_SMALL: usize = 320;
 
 /// What a plain write does not do: then it goes through a transaction.
-pub(crate) const SEEN_TO: u64 = traits::TAGGED | TOLD;
+pub(crate) const NEEDS_TXN: u64 = traits::TAGGED | TOLD;
 
 /// Somebody is told of every change.
 pub(crate) const TOLD: u64 = traits::WATCHED | traits::STREAMED;

@@ -10,7 +10,7 @@ use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::address::Address;
-use crate::buffers::{Buffers, Entry, LINEAR_MAX, Labels, Span, Write};
+use crate::buffers::{Buffers, Entry, LINEAR_MAX, Metadata, Span, Write};
 use crate::copies::Copies;
 use crate::record::{BlockChange, Form};
 use crate::session::{Session, Spot};
@@ -259,11 +259,11 @@ impl<'s> WriteSet<'s> {
 
     /// As [`WriteSet::put`], with what is to follow the value.
     #[inline]
-    pub(crate) fn put_labelled(
+    pub(crate) fn put_with_metadata(
         &mut self,
         place: usize,
         value: &[u8],
-        labels: Labels<'_>,
+        labels: Metadata<'_>,
     ) -> Result<()> {
         // Refused labels leave nothing behind.
         let meta = self.buffers.keep_meta(labels)?;

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nearstate_store::{
-    CreateOptions, Error, EventKind, Filter, Labels, Namespace, Notice, Patience, Region, Schema,
-    Session, TagSchema, check, now_ms_coarse,
+    CreateOptions, Error, EventKind, Filter, Metadata, Namespace, Notice, Region, RetryPolicy,
+    Schema, Session, TagSchema, check, now_ms_coarse,
 };
 
 /// A record whose time had passed and that nobody had collected was in no index, and whoever
@@ -18,8 +18,8 @@ fn a_record_whose_time_has_passed_does_not_stand_in_the_way_of_a_new_tag() {
     let ns = session.namespace("late", &Schema::default()).unwrap();
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     let put = |key: &[u8], expires_ms| {
-        let labels = Labels { tags: &[("guti", b"g1"), ("cell", b"5")], expires_ms };
-        session.transact(|txn| txn.put_labelled(ns, key, b"v", labels)).unwrap();
+        let labels = Metadata { tags: &[("guti", b"g1"), ("cell", b"5")], expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
     };
     put(b"past", now_ms_coarse() - 1000);
     put(b"present", 0);
@@ -50,8 +50,8 @@ fn unique() -> [TagSchema; 1] {
 }
 
 fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
-    let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
-    session.transact(|txn| txn.put_labelled(ns, key, b"v", labels)).unwrap();
+    let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
 }
 
 /// The keys in the order of the index.
@@ -74,7 +74,7 @@ fn a_declaration_goes_on_in_parts_and_whoever_repeats_it_finishes_it() {
     for number in 0..500_u16 {
         put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
     }
-    let begun = || session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let begun = || session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     let mut given_up = begun();
     for number in 500..520_u16 {
         assert!(session.go_on(&mut given_up, 1).unwrap(), "many parts");
@@ -116,9 +116,10 @@ fn others_that_declare_in_vain_for_ever_keep_nobody_from_the_end() {
         put(&session, ns, &number.to_be_bytes(), &number.to_be_bytes());
     }
     let doomed = TagSchema { name: "no".to_owned(), is_required: true, ..TagSchema::default() };
-    let in_vain = || other.begin_declaring(ns, std::slice::from_ref(&doomed), Patience::default());
+    let in_vain =
+        || other.begin_declaring(ns, std::slice::from_ref(&doomed), RetryPolicy::default());
     let mut vain = in_vain().unwrap();
-    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     let (mut parts, mut refusals) = (0, 0);
     while session.go_on(&mut slow, 1).unwrap() {
         parts += 1;
@@ -150,7 +151,7 @@ fn a_namespace_that_grows_meanwhile_is_entered_in_small_parts_all_the_same() {
     let session = region.session().unwrap();
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let few = session.buckets(ns).unwrap().count();
-    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     for _ in 0..few / 2 {
         assert!(session.go_on(&mut slow, 1).unwrap());
     }

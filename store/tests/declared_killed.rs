@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use nearstate_store::{
-    CreateOptions, Error, Labels, Namespace, Patience, Region, Schema, Session, TagSchema,
+    CreateOptions, Error, Metadata, Namespace, Region, RetryPolicy, Schema, Session, TagSchema,
     TagState, check,
 };
 
@@ -34,8 +34,8 @@ fn required() -> TagSchema {
 }
 
 fn put(session: &Session, ns: Namespace, key: &[u8], id: &[u8]) {
-    let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
-    session.transact(|txn| txn.put_labelled(ns, key, b"v", labels)).unwrap();
+    let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
 }
 
 /// A process that is half way with a tag and waits for its end.
@@ -60,7 +60,7 @@ fn half_way_in_another_process() {
     let region = Region::attach(Path::new(&path)).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ues", &Schema::default()).unwrap();
-    let mut declaring = session.begin_declaring(ns, &[unique()], Patience::default()).unwrap();
+    let mut declaring = session.begin_declaring(ns, &[unique()], RetryPolicy::default()).unwrap();
     for _ in 0..20 {
         assert!(session.go_on(&mut declaring, 1).unwrap());
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nearstate_store::{
-    CreateOptions, Declaring, Error, Labels, Namespace, Patience, Region, Schema, Session,
+    CreateOptions, Declaring, Error, Metadata, Namespace, Region, RetryPolicy, Schema, Session,
     TagSchema, TagState, Values, View, check,
 };
 
@@ -37,8 +37,8 @@ impl Place {
     }
 
     fn put(&self, key: &[u8], id: &[u8]) {
-        let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
-        self.session.transact(|txn| txn.put_labelled(self.ns, key, b"v", labels)).unwrap();
+        let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
+        self.session.transact(|txn| txn.put_with_metadata(self.ns, key, b"v", labels)).unwrap();
     }
 
     /// The last record that a walk comes to has the value of the first one.
@@ -60,7 +60,8 @@ impl Place {
 
     /// A declaration of another session, which has entered some records.
     fn half_way(&self, session: &Session, wanted: &[TagSchema]) -> Declaring {
-        let mut declaring = session.begin_declaring(self.ns, wanted, Patience::default()).unwrap();
+        let mut declaring =
+            session.begin_declaring(self.ns, wanted, RetryPolicy::default()).unwrap();
         for _ in 0..20 {
             assert!(session.go_on(&mut declaring, 1).unwrap(), "many parts");
         }
@@ -125,7 +126,7 @@ fn a_tag_that_another_has_joined_stays_when_its_beginner_gives_up() {
     let other = place.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        place.session.begin_declaring(place.ns, &wanted, Patience::default()).unwrap();
+        place.session.begin_declaring(place.ns, &wanted, RetryPolicy::default()).unwrap();
     assert!(place.session.go_on(&mut beginner, 1).unwrap());
     assert_eq!(place.states(), [building("id"), building("no")]);
     let joined = place.half_way(&other, &[unique()]);
@@ -210,7 +211,7 @@ fn a_tag_that_another_has_completed_meanwhile_stays() {
     let other = place.region.session().unwrap();
     let wanted = [unique(), required()];
     let mut beginner =
-        place.session.begin_declaring(place.ns, &wanted, Patience::default()).unwrap();
+        place.session.begin_declaring(place.ns, &wanted, RetryPolicy::default()).unwrap();
     assert!(place.session.go_on(&mut beginner, 1).unwrap());
     other.add_tags(place.ns, &[unique()]).unwrap();
     assert!(finish(&place.session, beginner).is_err());
@@ -228,7 +229,7 @@ fn whoever_was_sent_back_still_knows_what_it_began() {
     let more = TagSchema { name: "more".to_owned(), ..TagSchema::default() };
     let wanted = [unique(), more, required()];
     let mut beginner =
-        place.session.begin_declaring(place.ns, &wanted, Patience::default()).unwrap();
+        place.session.begin_declaring(place.ns, &wanted, RetryPolicy::default()).unwrap();
     assert!(place.session.go_on(&mut beginner, 1).unwrap());
     other.add_tags(place.ns, &[unique()]).unwrap();
     assert!(finish(&place.session, beginner).is_err());
@@ -247,8 +248,8 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
     let rounds: Vec<Namespace> = (0..20).map(|round| open(round).unwrap()).collect();
     let (round, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let put = |session: &Session, ns: Namespace| {
-        let labels = Labels { tags: &tags, expires_ms: 0 };
-        session.transact(|txn| txn.put_labelled(ns, b"hot", b"v", labels)).unwrap();
+        let labels = Metadata { tags: &tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_with_metadata(ns, b"hot", b"v", labels)).unwrap();
     };
     for ns in &rounds {
         put(&place.session, *ns);
@@ -259,8 +260,8 @@ fn a_record_that_others_change_all_the_time_is_entered_in_small_parts_all_the_sa
             std::thread::yield_now(); // The writer knows the way by then.
         }
         let tag = TagSchema { name: "many".to_owned(), is_ordered: true, ..TagSchema::default() };
-        let patience = Patience { tries: u32::MAX, within: None };
-        let declaring = place.session.begin_declaring(ns, &[tag], patience).unwrap();
+        let retry_policy = RetryPolicy { tries: u32::MAX, within: None };
+        let declaring = place.session.begin_declaring(ns, &[tag], retry_policy).unwrap();
         finish(&place.session, declaring).unwrap();
     };
     let writer = place.region.session().unwrap();

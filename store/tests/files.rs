@@ -13,7 +13,7 @@ fn region(folder: &Path) -> Region {
 }
 
 fn name() -> &'static Path {
-    Path::new("near:/run/near.sock")
+    Path::new("local:/run/near.sock")
 }
 
 fn open_files() -> usize {

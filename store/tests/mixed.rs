@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, Form, Kind, Labels, Namespace, Outcome, Region,
+    BlockChange, Condition, CreateOptions, Error, Form, Kind, Metadata, Namespace, Outcome, Region,
     Schema, Session, WhenFull, check,
 };
 
@@ -28,7 +28,7 @@ fn each_record_says_what_it_is_and_gives_way_to_any_other() {
             .patch(ns, b"hash", &[block("a", b"1"), block("b", &[2; 900])], Condition::Always)
             .unwrap();
         session
-            .transact(|txn| txn.put_members(ns, b"set", &[b"b", b"a", b"b"], Labels::default()))
+            .transact(|txn| txn.put_members(ns, b"set", &[b"b", b"a", b"b"], Metadata::default()))
             .unwrap();
 
         let view = session.get(ns, b"hash").unwrap().unwrap();
@@ -78,13 +78,18 @@ fn a_transaction_sees_the_form_of_what_it_has_written() {
     let ns = mixed(&session);
     session.put(ns, b"k", b"v").unwrap();
     let txn = session.begin().unwrap();
-    txn.put_members(ns, b"k", &[b"m"], Labels { expires_ms: u64::MAX >> 8, ..Labels::default() })
-        .unwrap();
+    txn.put_members(
+        ns,
+        b"k",
+        &[b"m"],
+        Metadata { expires_ms: u64::MAX >> 8, ..Metadata::default() },
+    )
+    .unwrap();
     let own = txn.get(ns, b"k").unwrap().unwrap();
     assert_eq!((own.form(), own.members().len(), own.expires_ms()), (Form::Set, 1, u64::MAX >> 8));
     assert!(own.members().contains(b"m"));
     assert!(matches!(txn.patch(ns, b"k", &[block("a", b"1")]), Err(Error::WrongKind { .. })));
-    assert!(txn.label(ns, b"k", Labels::default()).unwrap());
+    assert!(txn.label(ns, b"k", Metadata::default()).unwrap());
     txn.commit().unwrap();
     let view = session.get(ns, b"k").unwrap().unwrap();
     assert_eq!((view.form(), view.expires_ms()), (Form::Set, 0));
@@ -100,9 +105,9 @@ fn the_last_write_of_a_transaction_says_the_form() {
     session
         .transact(|txn| {
             txn.patch(ns, b"k", &[block("a", b"1")])?;
-            txn.put_members(ns, b"k", member, Labels::default())?;
+            txn.put_members(ns, b"k", member, Metadata::default())?;
             txn.put(ns, b"k", b"v")?;
-            txn.put_members(ns, b"s", member, Labels::default())?;
+            txn.put_members(ns, b"s", member, Metadata::default())?;
             txn.patch(ns, b"h", &[block("a", b"1")])?;
             txn.put(ns, b"h", b"v")
         })
@@ -120,13 +125,13 @@ fn a_label_keeps_blocks_and_the_stream_says_what_is_a_set() {
     session.stream(ns, WhenFull::Refuse).unwrap();
     session.patch(ns, b"h", &[block("a", b"1")], Condition::Always).unwrap();
     let tags: &[(&str, &[u8])] = &[("slice", b"1")];
-    let labels = Labels { tags, expires_ms: 0 };
+    let labels = Metadata { tags, expires_ms: 0 };
     assert!(session.transact(|txn| txn.label(ns, b"h", labels)).unwrap());
     assert_eq!(session.get(ns, b"h").unwrap().unwrap().block("a"), Some(b"1".as_slice()));
-    session.transact(|txn| txn.put_members(ns, b"s", &[b"m"], Labels::default())).unwrap();
+    session.transact(|txn| txn.put_members(ns, b"s", &[b"m"], Metadata::default())).unwrap();
     let mut stream = session.commit_stream().unwrap();
     let mut steps = Vec::new();
-    while let Some(nearstate_store::Told::Transaction(entry)) = stream.next().unwrap() {
+    while let Some(nearstate_store::StreamItem::Transaction(entry)) = stream.next().unwrap() {
         for record in entry.records() {
             steps.push(matches!(
                 record.unwrap().step,
@@ -144,9 +149,9 @@ fn sets_are_for_mixed_namespaces_and_have_a_member() {
     let session = region.session().unwrap();
     let values = session.namespace("values", &Schema::default()).unwrap();
     let txn = session.begin().unwrap();
-    let refused = txn.put_members(values, b"k", &[b"m"], Labels::default()).unwrap_err();
+    let refused = txn.put_members(values, b"k", &[b"m"], Metadata::default()).unwrap_err();
     assert!(refused.to_string().contains("mixed"), "{refused}");
-    let refused = txn.put_members(mixed(&session), b"k", &[], Labels::default()).unwrap_err();
+    let refused = txn.put_members(mixed(&session), b"k", &[], Metadata::default()).unwrap_err();
     assert!(matches!(refused, Error::BadArgument { .. }));
     let all = session.namespaces().unwrap();
     assert_eq!(all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["values", "xapp"]);

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nearstate_store::{
-    Address, CreateOptions, Error, Objects, Region, Schema, Session, Step, Told, Txn, WhenFull,
-    check, limits,
+    Address, CreateOptions, Error, Objects, Region, Schema, Session, Step, StreamItem, Txn,
+    WhenFull, check, limits,
 };
 
 struct Place {
@@ -402,12 +402,16 @@ fn the_commit_stream_has_each_object_whole() {
         .unwrap();
     session.transact(|txn| txn.free(address)).unwrap();
     let mut stream = other.commit_stream().unwrap();
-    let Some(Told::Transaction(entry)) = stream.next().unwrap() else { panic!("nothing told") };
+    let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else {
+        panic!("nothing told")
+    };
     let records: Vec<_> = entry.records().map(Result::unwrap).collect();
     assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
     assert_eq!(records[0].step, Step::Put { value: b"01xx456789", meta: &[], is_set: false });
     assert_eq!(other.object_of(&records[1]), Ok(None));
-    let Some(Told::Transaction(entry)) = stream.next().unwrap() else { panic!("nothing told") };
+    let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else {
+        panic!("nothing told")
+    };
     let records: Vec<_> = entry.records().map(Result::unwrap).collect();
     assert_eq!(other.object_of(&records[0]), Ok(Some(address)));
     assert_eq!(records[0].step, Step::Deleted { is_expiry: false });

@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Kind, Labels, Namespace, Region, Schema, Session, check,
+    BlockChange, Condition, CreateOptions, Kind, Metadata, Namespace, Region, Schema, Session,
+    check,
 };
 
 fn open(each: impl Fn(&Session, Namespace)) {
@@ -123,7 +124,7 @@ fn a_transaction_tells_what_it_has_written() {
         txn.get(ns, b"old").unwrap();
         assert!(txn.written(ns).is_empty(), "a read is none");
         txn.put(ns, b"new", b"v").unwrap();
-        txn.put_members(ns, b"set", &[b"m"], Labels::default()).unwrap();
+        txn.put_members(ns, b"set", &[b"m"], Metadata::default()).unwrap();
         assert!(txn.delete(ns, b"old").unwrap());
         let mut written = txn.written(ns);
         written.sort_unstable();
@@ -143,7 +144,7 @@ fn a_patch_of_some_blocks_leaves_the_others_and_what_stands_behind_them() {
         let first = [to("profile", b"imsi".as_slice()), to("context", &large), to("radio", b"1")];
         session.patch(ns, b"ue", &first, Condition::Always).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
-        let labels = Labels { tags, expires_ms: u64::MAX };
+        let labels = Metadata { tags, expires_ms: u64::MAX };
         session.transact(|txn| txn.label(ns, b"ue", labels)).unwrap();
         let mut expected: Vec<(&str, Vec<u8>)> = vec![
             ("profile", b"imsi".to_vec()),

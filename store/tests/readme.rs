@@ -9,7 +9,7 @@
 )]
 
 use nearstate_store::{
-    CreateOptions, EventKind, Filter, Labels, Notice, Region, Result, Schema, Session, TagSchema,
+    CreateOptions, EventKind, Filter, Metadata, Notice, Region, Result, Schema, Session, TagSchema,
     now_ms_coarse,
 };
 
@@ -36,8 +36,8 @@ fn example(session: &Session) -> Result<()> {
 
     session.transact(|txn| {
         let tags: &[(&str, &[u8])] = &[("guti", b"26201-8001-01-c0de"), ("teid", b"\0\0\x10\x01")];
-        let labels = Labels { tags, expires_ms: now_ms_coarse() + 3_600_000 };
-        txn.put_labelled(sessions, b"imsi-262011234567890", b"context", labels)?;
+        let labels = Metadata { tags, expires_ms: now_ms_coarse() + 3_600_000 };
+        txn.put_with_metadata(sessions, b"imsi-262011234567890", b"context", labels)?;
         txn.put(bearers, b"imsi-262011234567890/5", b"default bearer")
     })?;
 

@@ -6,8 +6,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    Ahead, BlockChange, Condition, CreateOptions, Error, Kind, Labels, Namespace, Region, Schema,
-    Session, TagSchema, Values, check, now_ms_coarse,
+    BlockChange, Condition, CreateOptions, Error, Kind, Metadata, Namespace, Prefetch, Region,
+    Schema, Session, TagSchema, Values, check, now_ms_coarse,
 };
 
 struct Place {
@@ -45,8 +45,8 @@ fn sessions(session: &Session) -> Namespace {
 
 fn put(session: &Session, ns: Namespace, key: &str, tags: &[(&str, &str)]) -> Result<(), Error> {
     let tags: Vec<(&str, &[u8])> = tags.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
-    let labels = Labels { tags: &tags, expires_ms: 0 };
-    session.transact(|txn| txn.put_labelled(ns, key.as_bytes(), b"session", labels))
+    let labels = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key.as_bytes(), b"session", labels))
 }
 
 fn keys_of(session: &Session, ns: Namespace, tag: &str, values: Values<'_>) -> Vec<String> {
@@ -110,17 +110,17 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
     assert!(session.find(ns, "teid", b"t2").unwrap().is_none());
     // Two records of one transaction.
     let g7: &[(&str, &[u8])] = &[("guti", b"g7")];
-    let labels = Labels { tags: g7, expires_ms: 0 };
+    let labels = Metadata { tags: g7, expires_ms: 0 };
     let refused = session.transact(|txn| {
-        txn.put_labelled(ns, b"imsi-7", b"", labels)?;
-        txn.put_labelled(ns, b"imsi-8", b"", labels)
+        txn.put_with_metadata(ns, b"imsi-7", b"", labels)?;
+        txn.put_with_metadata(ns, b"imsi-8", b"", labels)
     });
     assert!(matches!(refused, Err(Error::TagTaken { .. })), "{refused:?}");
     // A value may go from one record to another within a transaction.
     let g1: &[(&str, &[u8])] = &[("guti", b"g1")];
     session
         .transact(|txn| {
-            txn.put_labelled(ns, b"imsi-9", b"", Labels { tags: g1, expires_ms: 0 })?;
+            txn.put_with_metadata(ns, b"imsi-9", b"", Metadata { tags: g1, expires_ms: 0 })?;
             txn.put(ns, b"imsi-1", b"without")
         })
         .unwrap();
@@ -201,7 +201,7 @@ fn a_record_past_its_time_is_never_returned_and_collected_once() {
     let put = |key: &[u8], guti: &[u8], expires_ms| {
         let tags: &[(&str, &[u8])] = &[("guti", guti)];
         session
-            .transact(|txn| txn.put_labelled(ns, key, b"v", Labels { tags, expires_ms }))
+            .transact(|txn| txn.put_with_metadata(ns, key, b"v", Metadata { tags, expires_ms }))
             .unwrap();
     };
     put(b"past", b"g1", now - 1000);
@@ -280,9 +280,11 @@ fn a_walk_over_entries_of_records_past_their_time_has_a_bound() {
     let session = place.region.session().unwrap();
     let ns = sessions(&session);
     let tags: &[(&str, &[u8])] = &[("cell", b"c")];
-    let past = Labels { tags, expires_ms: now_ms_coarse() - 1000 };
+    let past = Metadata { tags, expires_ms: now_ms_coarse() - 1000 };
     session
-        .transact(|txn| (0..10_u8).try_for_each(|n| txn.put_labelled(ns, &[b'a', n], b"", past)))
+        .transact(|txn| {
+            (0..10_u8).try_for_each(|n| txn.put_with_metadata(ns, &[b'a', n], b"", past))
+        })
         .unwrap();
     put(&session, ns, "b", &[("cell", "c")]).unwrap();
     put(&session, ns, "c", &[("cell", "c")]).unwrap();
@@ -319,12 +321,12 @@ fn a_required_tag_is_asked_of_every_new_record() {
     ] {
         assert!(refused.unwrap_err().to_string().contains("supi"));
     }
-    let labels = Labels { tags: &[("supi", b"imsi-1")], expires_ms: 0 };
+    let labels = Metadata { tags: &[("supi", b"imsi-1")], expires_ms: 0 };
     session
         .transact(|txn| {
             txn.patch(blocks, b"a", &[change])?;
             assert!(txn.label(blocks, b"a", labels)?);
-            txn.put_labelled(ns, b"a", b"v", labels)
+            txn.put_with_metadata(ns, b"a", b"v", labels)
         })
         .unwrap();
     session.patch(blocks, b"a", &[change], Condition::Always).unwrap();
@@ -356,7 +358,7 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     let ns = session.namespace("ue", &Schema { kind: Kind::Blocks, tags }).unwrap();
     for number in 0..20_u8 {
         let tags: &[(&str, &[u8])] = &[("supi", &[number]), ("seen", b"now")];
-        let labels = Labels { tags, expires_ms: 0 };
+        let labels = Metadata { tags, expires_ms: 0 };
         session
             .transact(|txn| {
                 txn.patch(ns, &[number], &to(b"idle"))?;
@@ -381,7 +383,7 @@ fn a_patch_keeps_a_record_where_its_tags_have_it() {
     // One whose time has passed is none: it has no tags to keep, and the new one lacks one.
     session
         .transact(|txn| {
-            let labels = Labels { tags: &[("supi", &[7])], expires_ms: 1 };
+            let labels = Metadata { tags: &[("supi", &[7])], expires_ms: 1 };
             txn.label(ns, &[7], labels).map(drop)
         })
         .unwrap();
@@ -407,7 +409,7 @@ fn two_that_patch_one_record_at_once_keep_each_others_blocks() {
         session
             .transact(|txn| {
                 txn.patch(ns, b"ue", &first)?;
-                txn.label(ns, b"ue", Labels { tags: supi, expires_ms: 0 }).map(drop)
+                txn.label(ns, b"ue", Metadata { tags: supi, expires_ms: 0 }).map(drop)
             })
             .unwrap();
         std::thread::scope(|scope| {
@@ -439,7 +441,7 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
     let long = [b'v'; 300];
     let before = place.region.inspect().unwrap().bytes_taken;
     // Nobody has asked for a tag yet: not even the table of all indexes is there.
-    session.look_ahead(&[Some(Ahead::Find(plain, "guti", b"1")), None]);
+    session.look_ahead(&[Some(Prefetch::Find(plain, "guti", b"1")), None]);
     assert_eq!(place.region.inspect().unwrap().bytes_taken, before);
     assert!(session.find(plain, "guti", b"1").is_err(), "but by now it is");
     assert_ne!(place.region.inspect().unwrap().bytes_taken, before);
@@ -449,15 +451,15 @@ fn a_look_ahead_changes_nothing_whatever_is_asked_for() {
     let before = place.region.inspect().unwrap().bytes_taken;
     let mut wanted = vec![
         None,
-        Some(Ahead::Touch(ns, b"a")),
-        Some(Ahead::Read(ns, b"absent")),
-        Some(Ahead::Read(plain, &long)),
-        Some(Ahead::Find(ns, "guti", b"1")),
-        Some(Ahead::Find(ns, "guti", b"3")),
-        Some(Ahead::Find(ns, "guti", &long)),
-        Some(Ahead::Find(ns, "cell", b"c")),
-        Some(Ahead::Find(ns, "none", b"c")),
-        Some(Ahead::Find(plain, "guti", b"1")),
+        Some(Prefetch::Touch(ns, b"a")),
+        Some(Prefetch::Read(ns, b"absent")),
+        Some(Prefetch::Read(plain, &long)),
+        Some(Prefetch::Find(ns, "guti", b"1")),
+        Some(Prefetch::Find(ns, "guti", b"3")),
+        Some(Prefetch::Find(ns, "guti", &long)),
+        Some(Prefetch::Find(ns, "cell", b"c")),
+        Some(Prefetch::Find(ns, "none", b"c")),
+        Some(Prefetch::Find(plain, "guti", b"1")),
     ];
     wanted.extend_from_within(..);
     session.look_ahead(&wanted);

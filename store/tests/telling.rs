@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use nearstate_store::{
-    BlockChange, Condition, CreateOptions, Error, EventKind, Filter, Form, Kind, Labels, Notice,
-    Region, Schema, Step, TagSchema, Told, Waiter, Watch, WhenFull, check,
+    BlockChange, Condition, CreateOptions, Error, EventKind, Filter, Form, Kind, Metadata, Notice,
+    Region, Schema, Step, StreamItem, TagSchema, Waiter, Watch, WhenFull, check,
 };
 use std::time::Duration;
 
@@ -59,14 +59,14 @@ fn a_watcher_is_told_each_change_in_order_with_its_version() {
     session
         .transact(|txn| {
             txn.put(ns, b"x", b"1")?;
-            txn.put_labelled(ns, b"y", b"1", Labels { tags: cell, expires_ms: 0 })
+            txn.put_with_metadata(ns, b"y", b"1", Metadata { tags: cell, expires_ms: 0 })
         })
         .unwrap();
     // A transaction that does not commit tells nothing.
     session.begin().unwrap().put(ns, b"never", b"").unwrap();
     session
         .transact(|txn| {
-            txn.put_labelled(ns, b"y", b"2", Labels { tags: &[], expires_ms: 1 })?;
+            txn.put_with_metadata(ns, b"y", b"2", Metadata { tags: &[], expires_ms: 1 })?;
             let change = |name, bytes| BlockChange { name, bytes };
             txn.patch(blocks, b"k", &[change("auth", Some(b"1")), change("loc", None)])
         })
@@ -132,7 +132,7 @@ fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
     let mut stream = reader.commit_stream().unwrap();
     let mut rounds = Vec::new();
     while let Some(told) = stream.next().unwrap() {
-        let Told::Transaction(entry) = told else { panic!("{told:?}") };
+        let StreamItem::Transaction(entry) = told else { panic!("{told:?}") };
         let records: Vec<_> = entry.records().map(Result::unwrap).collect();
         assert_eq!(records.len(), 3);
         let Step::Put { value, .. } = &records[0].step else { panic!("{records:?}") };
@@ -168,8 +168,8 @@ fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
         let (mut read, mut lost) = (0, 0);
         while let Some(told) = stream.next().unwrap() {
             match told {
-                Told::Transaction(_) => read += 1,
-                Told::Lost { transactions, .. } => lost += transactions,
+                StreamItem::Transaction(_) => read += 1,
+                StreamItem::Lost { transactions, .. } => lost += transactions,
             }
         }
         if policy == WhenFull::LoseOldest {
@@ -202,11 +202,11 @@ fn an_event_says_what_the_record_is_or_was() {
     let [mut of_mixed, mut of_blocks] =
         [mixed, blocks].map(|ns| session.watch(ns, Filter::Namespace).unwrap());
     let block = [BlockChange { name: "f", bytes: Some(b"1") }];
-    let past = Labels { expires_ms: 1, ..Labels::default() };
+    let past = Metadata { expires_ms: 1, ..Metadata::default() };
     session.put(mixed, b"k", b"value").unwrap();
     session.delete(mixed, b"k").unwrap();
     session.patch(mixed, b"k", &block, Condition::Always).unwrap();
-    session.transact(|txn| txn.put_members(mixed, b"k", &[b"one"], Labels::default())).unwrap();
+    session.transact(|txn| txn.put_members(mixed, b"k", &[b"one"], Metadata::default())).unwrap();
     session.transact(|txn| txn.put_members(mixed, b"k", &[b"two"], past)).unwrap();
     session.put(mixed, b"k", b"value").unwrap();
     session.patch(blocks, b"k", &block, Condition::Always).unwrap();

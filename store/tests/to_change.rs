@@ -5,8 +5,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, BlockNames, Condition, CreateOptions, Error, Filter, Kind, Labels, Namespace,
-    Notice, Outcome, Region, Schema, Session, TagSchema, ToChange, check, now_ms_coarse,
+    BlockChange, BlockLayout, Condition, CreateOptions, Error, Filter, Kind, Metadata, Namespace,
+    Notice, Outcome, RecordForUpdate, Region, Schema, Session, TagSchema, check, now_ms_coarse,
 };
 
 const NAMES: [&str; 4] = ["profile", "location", "radio", "context"];
@@ -24,8 +24,8 @@ fn open(kind: Kind, each: impl Fn(&Session, Namespace)) {
     assert!(report.is_clean(), "{report:?}");
 }
 
-fn read<'s>(session: &'s Session, ns: Namespace, key: &[u8]) -> ToChange<'s> {
-    session.get_to_change(ns, key).unwrap().unwrap()
+fn read<'s>(session: &'s Session, ns: Namespace, key: &[u8]) -> RecordForUpdate<'s> {
+    session.get_for_update(ns, key).unwrap().unwrap()
 }
 
 fn done(version: u64) -> Outcome {
@@ -35,7 +35,7 @@ fn done(version: u64) -> Outcome {
 #[test]
 fn a_record_is_changed_if_it_is_still_what_was_read() {
     open(Kind::Value, |session, ns| {
-        assert!(session.get_to_change(ns, b"k").unwrap().is_none());
+        assert!(session.get_for_update(ns, b"k").unwrap().is_none());
         let version = session.put(ns, b"k", b"one").unwrap();
         let (first, second) = (read(session, ns, b"k"), read(session, ns, b"k"));
         assert_eq!((first.view().bytes(), first.view().version()), (&b"one"[..], version));
@@ -57,7 +57,7 @@ fn a_record_is_changed_if_it_is_still_what_was_read() {
 #[test]
 fn what_is_not_right_is_refused_and_changes_nothing() {
     open(Kind::Mixed, |session, ns| {
-        let names = BlockNames::new(&NAMES).unwrap();
+        let names = BlockLayout::new(&NAMES).unwrap();
         session.put(ns, b"value", b"v").unwrap();
         let record = read(session, ns, b"value");
         let refused = record.patch(&names, &[(0, b"x")]).unwrap_err();
@@ -80,7 +80,7 @@ fn what_is_not_right_is_refused_and_changes_nothing() {
         assert_eq!(session.get(ns, b"blocks").unwrap().unwrap().bytes(), b"now a value");
     });
     open(Kind::Counters, |session, ns| {
-        let refused = session.get_to_change(ns, b"k").unwrap_err();
+        let refused = session.get_for_update(ns, b"k").unwrap_err();
         assert!(matches!(refused, Error::WrongKind { .. }), "{refused}");
     });
     open(Kind::Blocks, |session, ns| {
@@ -90,7 +90,7 @@ fn what_is_not_right_is_refused_and_changes_nothing() {
     });
     let long = "n".repeat(256);
     for names in [&["a", ""][..], &["a", "b", "a"], &[&long], &["nul\0"]] {
-        assert!(matches!(BlockNames::new(names), Err(Error::BadName { .. })), "{names:?}");
+        assert!(matches!(BlockLayout::new(names), Err(Error::BadName { .. })), "{names:?}");
     }
 }
 
@@ -104,9 +104,9 @@ fn walked(session: &Session, ns: Namespace, key: &[u8]) -> Vec<(String, Vec<u8>)
 fn patches_by_places_are_as_patches_by_names() {
     open(Kind::Blocks, |session, ns| {
         // One for all records: what it remembers is never the next one's layout for certain.
-        let names = BlockNames::new(&NAMES).unwrap();
+        let names = BlockLayout::new(&NAMES).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
-        let labels = Labels { tags, expires_ms: u64::MAX };
+        let labels = Metadata { tags, expires_ms: u64::MAX };
         let other = BlockChange { name: "other", bytes: Some(b"not among the names") };
         let mut state = 1_u64;
         let mut draw = |below: u64| {
@@ -171,8 +171,8 @@ fn patches_by_places_are_as_patches_by_names() {
 #[test]
 fn names_that_met_one_record_know_no_other() {
     open(Kind::Blocks, |session, ns| {
-        let names = BlockNames::new(&["a", "b"]).unwrap();
-        let others = BlockNames::new(&["b", "a"]).unwrap();
+        let names = BlockLayout::new(&["a", "b"]).unwrap();
+        let others = BlockLayout::new(&["b", "a"]).unwrap();
         let set = |name, bytes| BlockChange { name, bytes: Some(bytes) };
         // The same length and other names, other sizes, and sizes that only a look at all finds.
         let (first, second) = (&b"first"[..], &b"second"[..]);
@@ -215,8 +215,8 @@ fn indexes_and_watchers_hear_of_it() {
         let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
         session.add_tags(ns, &[guti]).unwrap();
         let tags: &[(&str, &[u8])] = &[("guti", b"g-1")];
-        let labels = Labels { tags, expires_ms: 0 };
-        let names = BlockNames::new(&NAMES).unwrap();
+        let labels = Metadata { tags, expires_ms: 0 };
+        let names = BlockLayout::new(&NAMES).unwrap();
         session
             .transact(|txn| {
                 txn.patch(ns, b"ue", &[BlockChange { name: "radio", bytes: Some(b"idle") }])?;
@@ -280,7 +280,7 @@ fn who_begins_to_watch_misses_nothing() {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let session = region.session().unwrap();
-                let names = BlockNames::new(&["radio"]).unwrap();
+                let names = BlockLayout::new(&["radio"]).unwrap();
                 while !is_over.load(Ordering::Relaxed) {
                     let record = read(&session, ns, key);
                     let done = match key {
@@ -336,7 +336,7 @@ fn no_update_of_many_is_lost() {
             let (region, start) = (&region, &start);
             scope.spawn(move || {
                 let session = region.session().unwrap();
-                let names = BlockNames::new(&blocks).unwrap();
+                let names = BlockLayout::new(&blocks).unwrap();
                 let place = number % 2;
                 start.wait();
                 for _ in 0..EACH {

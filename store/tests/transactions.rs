@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, CreateOptions, Error, Kind, Namespace, Patience, Region, Schema, Session, check,
-    limits,
+    BlockChange, CreateOptions, Error, Kind, Namespace, Region, RetryPolicy, Schema, Session,
+    check, limits,
 };
 
 struct Place {
@@ -106,8 +106,8 @@ fn a_retry_is_bounded_and_says_so() {
     let (other, _) = place.open();
     session.put(ue, b"a", b"0").unwrap();
     let mut runs = 0;
-    let patience = Patience { tries: 7, within: None };
-    let refused = session.transact_within(patience, |txn| {
+    let retry_policy = RetryPolicy { tries: 7, within: None };
+    let refused = session.transact_within(retry_policy, |txn| {
         runs += 1;
         txn.get(ue, b"a")?;
         other.put(ue, b"a", b"1")?;

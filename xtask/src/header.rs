@@ -1,4 +1,4 @@
-//! The C header: what lies in `edge/capi/include` must be what the code says.
+//! The C header: what lies in `capi/include` must be what the code says.
 //!
 //! The generator is a test of crate `nearstate-capi` (`tests/header.rs`), so that only that crate
 //! pays for it: it fails if the two differ, and writes the header if [`WRITE`] is set.
@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::run;
 use std::path::Path;
 
-const SETTINGS: &str = "edge/capi/cbindgen.toml";
+const SETTINGS: &str = "capi/cbindgen.toml";
 const WRITE: &str = "NEARSTATE_HEADER_WRITE";
 const WORDS: &[&str] = &["test", "--quiet", "--package", "nearstate-capi", "--test", "header"];
 

@@ -24,7 +24,7 @@ The gate's checks, each runnable alone:
     }
     println!(
         "
-  cargo xtask header --write       writes the C header anew after a change of edge/capi
+  cargo xtask header --write       writes the C header anew after a change of capi
 
 A check that fails prints file:line, what is wrong, and what to do. Where the house's bounds must
 give way, the reason goes into xtask/exceptions.txt; a new dependency goes into

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Address, Config, Endpoint, Face, Node, Tls};
-use nearstate_observe::ObserveFace;
-use nearstate_resp::RespFace;
+use nearstate_node::{Address, Config, Endpoint, Node, Protocol, Tls};
+use nearstate_observe::ObserveProtocol;
+use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Server;
 use nearstate_store::{CreateOptions, Region};
@@ -73,8 +73,10 @@ fn serve_until_told(
     resp.port = first.map_or(0, std::net::SocketAddr::port);
     let server = Arc::new(Server::new(resp));
     let observed = Observed::new(region.clone(), Arc::clone(&server));
-    let faces: [Arc<dyn Face>; 2] =
-        [Arc::new(RespFace::new(server)), Arc::new(ObserveFace::new(Arc::new(observed.clone())))];
+    let faces: [Arc<dyn Protocol>; 2] = [
+        Arc::new(RespProtocol::new(server)),
+        Arc::new(ObserveProtocol::new(Arc::new(observed.clone()))),
+    ];
     // Before the node, so that no signal is missed once clients can come.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
@@ -177,7 +179,10 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
     Config {
         cores: settings.cores.0,
         is_pinned: settings.is_pinned,
-        endpoints: endpoints.chain(guarded).chain(observe.map(speaks(ObserveFace::NAME))).collect(),
+        endpoints: endpoints
+            .chain(guarded)
+            .chain(observe.map(speaks(ObserveProtocol::NAME)))
+            .collect(),
         limits: settings.limits(),
         spin: settings.spin(),
         on_long_poll: |poll| {

@@ -406,7 +406,7 @@ static int verify(struct worker *worker, bool is_at_rest)
     walk = (struct walk){.worker = worker};
     ns_status status = NS_DEADLINE;
     /* A walk that workers outrun a thousand times is begun again when they may be at rest. */
-    for (int patience = 0; status == NS_DEADLINE && patience < 1000; patience++)
+    for (int retry_policy = 0; status == NS_DEADLINE && retry_policy < 1000; retry_policy++)
         status = ns_transact(worker->session, walk_all, &walk);
     if (walk.fault != NULL) {
         fprintf(stderr, "BROKEN: %s\n", walk.fault);

@@ -28,7 +28,7 @@ struct smf {
     ns_region *region;
     ns_session *session;
     ns_namespace contexts;
-    ns_block_names *groups;
+    ns_block_layout *groups;
 };
 
 static const char *const default_qos = "5qi=9 arp=8 ambr-dl=200Mbps ambr-ul=50Mbps";
@@ -60,13 +60,13 @@ static ns_status start(struct smf *smf, const char *path)
                                    &smf->contexts);
     ns_bytes names[GROUPS] = {ns_text("tunnel")};
     if (status == NS_OK)
-        status = ns_block_names_open(smf->session, (ns_names){names, GROUPS}, &smf->groups);
+        status = ns_block_layout_open(smf->session, (ns_names){names, GROUPS}, &smf->groups);
     return status;
 }
 
 static void stop(struct smf *smf)
 {
-    ns_block_names_close(smf->groups);
+    ns_block_layout_close(smf->groups);
     ns_session_close(smf->session);
     ns_region_detach(smf->region);
 }
@@ -119,21 +119,21 @@ static void hand_over(struct tunnel *tunnel)
 /* Reads a context, changes its tunnel, and nothing else of it, if nobody was faster. */
 static ns_status step(struct smf *smf, ns_bytes supi, struct tunnel *tunnel, uint64_t *version)
 {
-    ns_to_change context;
+    ns_record_for_update context;
     ns_bytes groups[GROUPS];
-    ns_status status = ns_get_to_change(smf->session, smf->contexts, supi, &context);
+    ns_status status = ns_get_for_update(smf->session, smf->contexts, supi, &context);
     if (status != NS_OK)
         return status;
-    status = ns_to_change_blocks(&context, smf->groups, GROUPS, groups);
+    status = ns_record_for_update_blocks(&context, smf->groups, GROUPS, groups);
     if (status == NS_OK)
         status = tunnel_of(groups[TUNNEL], tunnel);
     if (status == NS_OK) {
         hand_over(tunnel);
         ns_placed change = {TUNNEL, bytes_of(tunnel, sizeof *tunnel)};
         ns_placed_changes changes = {&change, 1};
-        status = ns_to_change_patch(&context, smf->groups, changes, version);
+        status = ns_record_for_update_patch(&context, smf->groups, changes, version);
     }
-    ns_to_change_release(&context);
+    ns_record_for_update_release(&context);
     return status;
 }
 

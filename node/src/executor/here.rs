@@ -10,8 +10,8 @@ use std::task::Waker;
 use crate::clock::Clock;
 use crate::executor::class::Class;
 use crate::executor::deadlines::{Deadlines, Key};
-use crate::executor::lookout::Lookouts;
 use crate::executor::meter::Meter;
+use crate::executor::poll_source::PollSources;
 use crate::executor::ready::{self, Task, TaskId, Waiter};
 use crate::executor::waker::{Remote, TaskWaker};
 
@@ -20,7 +20,7 @@ pub(crate) struct Here {
     pub(crate) clock: Clock,
     pub(crate) remote: Arc<Remote>,
     pub(crate) meter: Arc<Meter>,
-    pub(crate) lookouts: Lookouts,
+    pub(crate) lookouts: PollSources,
     deadlines: RefCell<Deadlines>,
     /// A lower bound of all deadlines, so that most polls ask no heap.
     deadline_next: Cell<u64>,
@@ -85,7 +85,7 @@ impl Here {
             clock,
             remote,
             meter,
-            lookouts: Lookouts::default(),
+            lookouts: PollSources::default(),
             deadlines: RefCell::default(),
             deadline_next: Cell::new(u64::MAX),
             is_current_cancelled: Cell::new(false),

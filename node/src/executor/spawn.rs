@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use crate::executor::class::Class;
 use crate::executor::here::{self, Here};
-use crate::executor::lookout::Lookout;
+use crate::executor::poll_source::PollSource;
 use crate::executor::ready::{self, TaskId, Waiter};
 
 /// Begins a task on the executor of this thread. Dropping the handle leaves the task running.
@@ -163,15 +163,15 @@ pub fn become_class(class: Class) {
 }
 
 /// Lets the core look out for this, and wakes the task once something has come. It ends with that,
-/// and with [`Lookout::fall_asleep`].
+/// and with [`PollSource::fall_asleep`].
 ///
 /// # Panics
 /// Outside of a core.
 #[inline]
-pub fn look_out(what: &Rc<impl Lookout + 'static>, cx: &Context<'_>) {
+pub fn look_out(what: &Rc<impl PollSource + 'static>, cx: &Context<'_>) {
     if !what.is_listed().replace(true) {
         here::with(|here| {
-            let what: Rc<dyn Lookout> = Rc::clone(what) as _;
+            let what: Rc<dyn PollSource> = Rc::clone(what) as _;
             here.lookouts.add(what, Waiter::of(cx), here.clock.now());
         });
     }

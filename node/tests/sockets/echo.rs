@@ -11,8 +11,8 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::executor::{Inbox, Outbox, inbox, is_due};
 use nearstate_node::{
-    Address, Config, Conversation, Core, ENOUGH, Endpoint, Face, FaceOnCore, Heard, Limits, Node,
-    Peer, Refusal, Then,
+    Address, Config, ConnectionHandler, Consumed, Core, CoreService, ENOUGH, Endpoint, Limits,
+    Node, Peer, Protocol, Refusal, Then,
 };
 use nearstate_store::{CreateOptions, Region, Schema};
 
@@ -46,12 +46,12 @@ enum Work {
     UntilStopped,
 }
 
-impl Face for Echo {
+impl Protocol for Echo {
     fn name(&self) -> &'static str {
         "echo"
     }
 
-    fn on_core(&self, core: &Core) -> Result<Rc<dyn FaceOnCore>> {
+    fn on_core(&self, core: &Core) -> Result<Rc<dyn CoreService>> {
         // The session is there, and works.
         core.session().namespace("echo", &Schema::default())?;
         Ok(Rc::new(EchoOnCore {
@@ -66,8 +66,8 @@ impl Face for Echo {
     }
 }
 
-impl FaceOnCore for EchoOnCore {
-    fn accept(&self, peer: &Peer) -> Box<dyn Conversation> {
+impl CoreService for EchoOnCore {
+    fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
         Box::new(Client {
             id: peer.id,
             core: self.core,
@@ -110,8 +110,8 @@ impl Client {
     }
 }
 
-impl Conversation for Client {
-    fn hear(&mut self, input: &[u8], output: &mut Vec<u8>) -> Heard {
+impl ConnectionHandler for Client {
+    fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         let mut taken = 0;
         let mut then = Then::Listen;
         while then == Then::Listen && output.len() < ENOUGH {
@@ -125,7 +125,7 @@ impl Conversation for Client {
             self.searched = 0;
             then = self.command(line, output);
         }
-        Heard { taken, then }
+        Consumed { taken, then }
     }
 
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
@@ -242,7 +242,7 @@ impl<S: Read + Write> Line<S> {
     }
 
     /// The next line without its end; empty at the end of the connection.
-    pub(crate) fn hear(&mut self) -> String {
+    pub(crate) fn receive(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         line.trim_end_matches('\n').to_owned()
@@ -250,7 +250,7 @@ impl<S: Read + Write> Line<S> {
 
     pub(crate) fn ask(&mut self, line: &str) -> String {
         self.say(&format!("{line}\n"));
-        self.hear()
+        self.receive()
     }
 
     /// True if the node has closed.

@@ -25,7 +25,7 @@ fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
     for byte in b"one\ntwo\n" {
         client.writer.write_all(&[*byte]).unwrap();
     }
-    assert_eq!((client.hear(), client.hear()), ("one".to_owned(), "two".to_owned()));
+    assert_eq!((client.receive(), client.on_input()), ("one".to_owned(), "two".to_owned()));
 
     let mut sender = client.writer.try_clone().unwrap();
     let pipelined = std::thread::spawn(move || {
@@ -45,7 +45,7 @@ fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
         }
     });
     for number in 0..200_000 {
-        assert_eq!(client.hear(), format!("request {number}"));
+        assert_eq!(client.receive(), format!("request {number}"));
     }
     pipelined.join().unwrap();
     let seen = served.node().seen().total().0;
@@ -61,8 +61,8 @@ fn a_request_of_eight_megabytes_is_heard_whole_and_its_buffer_is_given_back() {
     let mut sender = client.writer.try_clone().unwrap();
     let line = format!("{large}\nsmall\n");
     let sent = std::thread::spawn(move || sender.write_all(line.as_bytes()).unwrap());
-    assert!(client.hear() == large);
-    assert_eq!(client.hear(), "small");
+    assert!(client.receive() == large);
+    assert_eq!(client.receive(), "small");
     sent.join().unwrap();
 }
 
@@ -98,7 +98,7 @@ fn a_slow_reader_gets_everything() {
     let mut client = served.tcp();
     client.say(&"big 300000\n".repeat(40));
     for _ in 0..40 {
-        assert_eq!(client.hear().len(), 300_000);
+        assert_eq!(client.receive().len(), 300_000);
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }
@@ -134,7 +134,7 @@ fn a_request_that_does_not_become_whole_is_given_up_and_silence_is_not() {
     let mut silent = served.tcp();
     let mut half = served.tcp();
     half.say("whole\nhal");
-    assert_eq!(half.hear(), "whole");
+    assert_eq!(half.receive(), "whole");
     assert!(half.is_over());
     served.until(|seen| seen.half_sent == 1);
     assert_eq!(silent.ask("here"), "here");
@@ -150,7 +150,7 @@ fn a_request_that_is_too_large_is_refused_in_words() {
         // The node stops reading some time; then the write fails.
         let _ = sender.write_all("l".repeat(10 << 20).as_bytes());
     });
-    let refusal = client.hear();
+    let refusal = client.receive();
     assert!(refusal.contains("limits.input_bytes_max"), "{refusal}");
     drop(client);
     sent.join().unwrap();
@@ -170,7 +170,7 @@ fn clients_cannot_fill_the_memory_of_a_core_together() {
     let mut refused = 0;
     for mut client in clients {
         let _ = client.writer.write_all(b"\n");
-        refused += usize::from(client.hear().contains("limits.core_bytes_max"));
+        refused += usize::from(client.receive().contains("limits.core_bytes_max"));
     }
     assert!(refused >= 10, "{refused}");
     assert_eq!(served.unix().ask("room again"), "room again");
@@ -184,12 +184,12 @@ fn two_thousand_clients_are_served_and_one_more_is_told() {
         client.say(&format!("{number}\n"));
     }
     for (number, client) in clients.iter_mut().enumerate() {
-        assert_eq!(client.hear(), number.to_string());
+        assert_eq!(client.receive(), number.to_string());
     }
     assert_eq!(served.node().seen().total().0.open(), 2000);
-    let refusal = served.tcp().hear();
+    let refusal = served.tcp().receive();
     assert!(refusal.contains("limits.connections_max"), "{refusal}");
-    let refusal = served.unix().hear();
+    let refusal = served.unix().receive();
     assert!(refusal.contains("limits.connections_max"), "{refusal}");
 
     // Nothing runs while nothing happens.
@@ -215,7 +215,7 @@ fn work_that_yields_does_not_stop_others() {
     }
     // Without other clients' turns, nobody could stop it.
     assert_eq!(other.ask("stop"), "");
-    assert_eq!((worker.hear(), worker.hear()), ("done".to_owned(), "after".to_owned()));
+    assert_eq!((worker.receive(), worker.on_input()), ("done".to_owned(), "after".to_owned()));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn what_other_threads_send_reaches_a_client_that_says_nothing() {
     });
     for number in 0..1000 {
         for client in &mut clients {
-            assert_eq!(client.hear(), number.to_string());
+            assert_eq!(client.receive(), number.to_string());
         }
     }
     senders.join().unwrap();
@@ -252,9 +252,9 @@ fn a_shutdown_lets_work_end_and_cuts_who_never_does() {
     assert_eq!((idle.ask("idle"), half.ask("half")), ("idle".to_owned(), "half".to_owned()));
     half.say("never whole");
     busy.say("hello\nwork 100000\n");
-    assert_eq!(busy.hear(), "hello");
+    assert_eq!(busy.receive(), "hello");
     served.node().shutdown();
-    assert_eq!(busy.hear(), "done");
+    assert_eq!(busy.receive(), "done");
     assert!(idle.is_over() && busy.is_over() && half.is_over());
     let path = served.folder.path().join("node.sock");
     served.until(|seen| seen.open() == 0);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 
-use crate::txn::Patience;
+use crate::txn::RetryPolicy;
 
 /// The most runs of a transaction in one part are two to this: eight, with pauses of some
 /// microseconds in all.
@@ -44,14 +44,21 @@ impl Contention {
     ///
     /// # Errors
     /// `Deadline`: that is enough.
-    pub(super) fn meet(&mut self, tries: u32, patience: Patience, now: Duration) -> Result<()> {
+    pub(super) fn meet(
+        &mut self,
+        tries: u32,
+        retry_policy: RetryPolicy,
+        now: Duration,
+    ) -> Result<()> {
         if self.is_over.get() || self.parts == 0 {
             *self = Self { since: now, ..Self::default() };
         }
         self.parts = self.parts.saturating_add(1);
         self.runs = self.runs.saturating_add(tries);
         let spent = now.saturating_sub(self.since);
-        if self.runs >= patience.tries || patience.within.is_some_and(|within| spent >= within) {
+        if self.runs >= retry_policy.tries
+            || retry_policy.within.is_some_and(|within| spent >= within)
+        {
             return Err(Error::Deadline { tries: self.runs });
         }
         Ok(())
@@ -64,38 +71,42 @@ mod tests {
 
     const AT: Duration = Duration::from_secs(5);
 
-    fn met(contention: &mut Contention, patience: Patience, now: Duration) -> Result<u32> {
+    fn met(contention: &mut Contention, retry_policy: RetryPolicy, now: Duration) -> Result<u32> {
         let tries = contention.tries();
-        contention.meet(tries, patience, now).map(|()| tries)
+        contention.meet(tries, retry_policy, now).map(|()| tries)
     }
 
     #[test]
     fn a_part_tries_a_little_more_often_than_the_one_before_and_never_much() {
-        let (mut contention, patience) = (Contention::default(), Patience::default());
+        let (mut contention, retry_policy) = (Contention::default(), RetryPolicy::default());
         let mut tries = Vec::new();
         for _ in 0..6 {
-            tries.push(met(&mut contention, patience, AT).unwrap());
+            tries.push(met(&mut contention, retry_policy, AT).unwrap());
         }
         assert_eq!(tries, [1, 2, 4, 8, 8, 8]);
         contention.end();
-        assert_eq!(met(&mut contention, patience, AT), Ok(1), "that was another transaction");
-        assert_eq!(met(&mut contention, patience, AT), Ok(2));
+        assert_eq!(met(&mut contention, retry_policy, AT), Ok(1), "that was another transaction");
+        assert_eq!(met(&mut contention, retry_policy, AT), Ok(2));
     }
 
     #[test]
     fn patience_is_for_all_parts_of_one_transaction() {
-        let patience = Patience { tries: 7, within: Some(Duration::from_secs(1)) };
+        let retry_policy = RetryPolicy { tries: 7, within: Some(Duration::from_secs(1)) };
         let mut contention = Contention::default();
         for tries in [1, 2] {
-            assert_eq!(met(&mut contention, patience, AT), Ok(tries));
+            assert_eq!(met(&mut contention, retry_policy, AT), Ok(tries));
         }
-        assert_eq!(met(&mut contention, patience, AT), Err(Error::Deadline { tries: 7 }));
+        assert_eq!(met(&mut contention, retry_policy, AT), Err(Error::Deadline { tries: 7 }));
         let mut contention = Contention::default();
-        assert_eq!(met(&mut contention, patience, AT), Ok(1));
+        assert_eq!(met(&mut contention, retry_policy, AT), Ok(1));
         contention.end();
         let later = AT + Duration::from_secs(2);
-        assert_eq!(met(&mut contention, patience, later), Ok(1), "counted from its own conflict");
-        let late = met(&mut contention, patience, later + Duration::from_secs(1));
+        assert_eq!(
+            met(&mut contention, retry_policy, later),
+            Ok(1),
+            "counted from its own conflict"
+        );
+        let late = met(&mut contention, retry_policy, later + Duration::from_secs(1));
         assert_eq!(late, Err(Error::Deadline { tries: 3 }));
     }
 }

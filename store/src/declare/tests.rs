@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use super::entering::Wanted;
 use super::*;
-use crate::buffers::Labels;
+use crate::buffers::Metadata;
 
 /// Whoever entered a record by a number that another had given to a tag, and had died before it
 /// told the writers, left an entry behind that no writer took away.
@@ -18,8 +18,8 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
     let ns = session.namespace("ues", &Schema::default()).unwrap();
     let wanted = [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }];
     let put = |id: &[u8]| {
-        let labels = Labels { tags: &[("id", id)], expires_ms: 0 };
-        writer.transact(|txn| txn.put_labelled(ns, b"ue", b"v", labels)).unwrap();
+        let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
+        writer.transact(|txn| txn.put_with_metadata(ns, b"ue", b"v", labels)).unwrap();
     };
     put(b"old");
     // All that a process did that died then.
@@ -93,8 +93,8 @@ fn place(records: u16) -> Place {
 
 fn put(session: &Session, ns: Namespace, key: &[u8], ids: &[&[u8]]) {
     let tags: Vec<(&str, &[u8])> = ids.iter().map(|id| ("id", *id)).collect();
-    let labels = Labels { tags: &tags, expires_ms: 0 };
-    session.transact(|txn| txn.put_labelled(ns, key, b"v", labels)).unwrap();
+    let labels = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
 }
 
 fn end(place: Place) {
@@ -112,18 +112,18 @@ fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
     let place = place(500);
     let (session, ns) = (&place.session, place.ns);
     let other = place.region.session().unwrap();
-    let mut slow = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     for _ in 0..session.buckets(ns).unwrap().count() / 2 {
         assert!(session.go_on(&mut slow, 1).unwrap());
     }
     // Another gives it up: it has looked already, and seen nobody.
-    let mut hasty = other.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut hasty = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     let generation = other.tag_set(ns.index).unwrap().generation;
     let built = Built { ids: vec![0], generation };
     assert!(other.move_tags(&hasty, (TagState::Building, TagState::Leaving), &built).unwrap());
     let mut clearing = other.clearing(ns, None).unwrap().unwrap();
     while other.clear_some(&mut hasty, &mut clearing, 1000).unwrap() {}
-    let mut anew = other.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut anew = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     assert!(other.go_on(&mut anew, 1).unwrap());
     while session.go_on(&mut slow, 1).unwrap() {}
     for number in 0..500_u16 {
@@ -159,7 +159,7 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
     let (session, ns) = (&place.session, place.ns);
     let other = place.region.session().unwrap();
     let key = 0_u16.to_be_bytes();
-    let mut part = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
+    let mut part = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
     let runs = Cell::new(0_u32);
     // Another is faster each time.
     let run = |declaring: &Declaring| {
@@ -177,12 +177,12 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
         assert_eq!(part.settle(Stage::Announcing, done), Ok(true));
         assert!(part.is_contended() && matches!(part.stage, Stage::Announcing), "as it was");
     }
-    part.patience.tries = 24;
+    part.retry_policy.tries = 24;
     let done = run(&part);
     assert_eq!(part.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 31 }));
-    // Nobody else waits for the thread: as often as its patience says.
-    let mut whole = session.begin_declaring(ns, &unique(), Patience::default()).unwrap();
-    (whole.has_thread, whole.patience.tries) = (true, 50);
+    // Nobody else waits for the thread: as often as its retry_policy says.
+    let mut whole = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    (whole.has_thread, whole.retry_policy.tries) = (true, 50);
     let done = run(&whole);
     assert_eq!(done, Err(Error::Deadline { tries: 50 }));
     assert_eq!(whole.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 50 }));
@@ -235,7 +235,7 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
         put(session, ns, b"ue", &[b"c", b"a", b"e", b"g"]);
         let tag = TagSchema { is_ordered, is_counted: true, ..TagSchema::default() };
         let wanted = [TagSchema { name: "id".to_owned(), ..tag }];
-        let mut declaring = session.begin_declaring(ns, &wanted, Patience::default()).unwrap();
+        let mut declaring = session.begin_declaring(ns, &wanted, RetryPolicy::default()).unwrap();
         let built = session.announce(&mut declaring).unwrap().unwrap();
         let against = Cell::new(None);
         let left = session.values_of(ns, b"ue", &built.ids).unwrap();
@@ -269,7 +269,7 @@ fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_
     let other = place.region.session().unwrap();
     put(session, ns, b"ue", &[b"a", b"b"]);
     let wanted = [TagSchema { name: "id".to_owned(), is_counted: true, ..TagSchema::default() }];
-    let mut declaring = session.begin_declaring(ns, &wanted, Patience::default()).unwrap();
+    let mut declaring = session.begin_declaring(ns, &wanted, RetryPolicy::default()).unwrap();
     let built = session.announce(&mut declaring).unwrap().unwrap();
     let against = Cell::new(None);
     let left = session.values_of(ns, b"ue", &built.ids).unwrap();

@@ -15,14 +15,15 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("wire", 10, "floor 1"),
     ("numa", 10, "floor 1"),
     ("store", 20, "floor 2"),
-    ("near", 20, "floor 2"),
+    ("local-transport", 20, "floor 2"),
     ("ue", 20, "floor 2"),
     ("cluster", 20, "floor 2"),
     ("node", 30, "floor 3"),
     ("sdl", 30, "floor 3"),
-    ("edge/", 40, "floor 4"),
-    ("proving/workloads", 51, "floor 5, workloads"),
-    ("proving/", 50, "floor 5, proving"),
+    ("protocols/", 40, "floor 4"),
+    ("capi", 40, "floor 4"),
+    ("verification/workloads", 51, "floor 5, workloads"),
+    ("verification/", 50, "floor 5, proving"),
     ("apps/", 52, "floor 5, apps"),
 ];
 
@@ -102,9 +103,9 @@ mod tests {
             ("model", &[]),
             ("memory", &["model"]),
             ("store", &["memory", "model"]),
-            ("edge/capi", &["store"]),
-            ("proving/bench", &["store"]),
-            ("apps/nearstate", &["proving/bench", "edge/capi"]),
+            ("capi", &["store"]),
+            ("verification/bench", &["store"]),
+            ("apps/nearstate", &["verification/bench", "capi"]),
             ("xtask", &[]),
         ];
         assert_eq!(found(edges), []);

@@ -66,7 +66,7 @@ impl Exceptions {
             Some(page) if !root.join(page).is_file() => format!("{page} is not there"),
             Some(_) => return,
         };
-        let advice = "unsafe outside memory and edge/capi needs a decision page with its argument";
+        let advice = "unsafe outside memory and capi needs a decision page with its argument";
         self.faults.push(Finding::new(FILE, line, what, advice));
     }
 

@@ -12,7 +12,7 @@ const LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// The folders whose crates may say `unsafe`.
-const UNSAFE_IN: &[&str] = &["memory", "edge/capi"];
+const UNSAFE_IN: &[&str] = &["memory", "capi"];
 
 /// Checks one Rust file.
 pub(crate) fn check(name: &str, text: &str, exceptions: &mut Exceptions) -> Vec<Finding> {

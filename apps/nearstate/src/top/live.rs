@@ -222,7 +222,7 @@ fn show(
                 .map_err(|e| failed("cannot draw in this terminal", &e))?;
             is_stale = false;
         }
-        let heard = hear().map_err(|e| failed("cannot hear keys of this terminal", &e))?;
+        let heard = read_input().map_err(|e| failed("cannot hear keys of this terminal", &e))?;
         match heard {
             Heard::Nothing => {}
             Heard::Wish(wish) if state.grant(wish) => return Ok(()),
@@ -239,7 +239,7 @@ enum Heard {
     Wish(Wish),
 }
 
-fn hear() -> std::io::Result<Heard> {
+fn read_input() -> std::io::Result<Heard> {
     match event::poll(TICK) {
         Ok(false) => return Ok(Heard::Nothing),
         Ok(true) => {}

@@ -1,0 +1,135 @@
+//! What a record carries beside its value: tags, and a time at which it ends.
+
+use nearstate_model::limits::TAGS_MAX;
+use nearstate_model::{Error, Result};
+use nearstate_store::Metadata;
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::ns_bytes;
+use crate::session::{ns_namespace, ns_session};
+use crate::status::ns_status;
+
+/// A tag: a name and one of its values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_tag {
+    /// The name, 1 to 255 bytes of UTF-8.
+    pub name: ns_bytes,
+    /// The value, at most 1,024 bytes.
+    pub value: ns_bytes,
+}
+
+impl ns_tag {
+    /// # Safety
+    /// Rule 2, for the lifetime `'a`.
+    pub(crate) unsafe fn read<'a>(self) -> Result<(&'a str, &'a [u8])> {
+        // SAFETY: rule 2.
+        let name = unsafe { self.name.name() }?;
+        // SAFETY: rule 2.
+        Ok((name, unsafe { self.value.value() }?))
+    }
+}
+
+/// What a record carries beside its value. All bytes 0: nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_metadata {
+    /// The first of the tags; a name may stand several times. NULL only if there are none.
+    pub tags: *const ns_tag,
+    /// How many; at most 64.
+    pub tags_len: usize,
+    /// When the record ends by itself, in milliseconds since 1970; 0: never. One that is not after
+    /// `ns_now_ms` is over at once.
+    pub expires_ms: u64,
+}
+
+impl ns_metadata {
+    /// # Safety
+    /// Rule 2, for the lifetime `'a`.
+    pub(crate) unsafe fn read<'a>(self) -> Result<Vec<(&'a str, &'a [u8])>> {
+        if self.tags_len > TAGS_MAX {
+            return Err(Error::BadArgument {
+                detail: format!("{} tags: a record has at most {TAGS_MAX}", self.tags_len),
+            });
+        }
+        if self.tags_len == 0 {
+            return Ok(Vec::new());
+        }
+        // SAFETY: rule 2.
+        unsafe { borrow(self.tags, "the tags") }?;
+        // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises them.
+        let tags = unsafe { std::slice::from_raw_parts(self.tags, self.tags_len) };
+        // SAFETY: rule 2.
+        tags.iter().map(|tag| unsafe { tag.read() }).collect()
+    }
+}
+
+/// Puts a record with tags and an expiry, in a transaction of its own; `ns_txn_put_with_metadata` does
+/// it in a larger one. What the record had before is gone.
+///
+/// Fails as `ns_put`, with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
+/// sentence names it), with `NS_BAD_ARGUMENT` if a required tag is missing, `NS_DEADLINE`,
+/// `NS_BEHIND`.
+///
+/// # Safety
+/// Rules 1 and 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_put_with_metadata(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    metadata: ns_metadata,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 2.
+        let key = unsafe { key.key() }?;
+        // SAFETY: rule 2.
+        let value = unsafe { value.value() }?;
+        // SAFETY: rule 2.
+        let tags = unsafe { metadata.read() }?;
+        let metadata = Metadata { tags: &tags, expires_ms: metadata.expires_ms };
+        let namespace = session.namespace(namespace)?;
+        session.store().transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// The clock by which records end: milliseconds since 1970, at the kernel's tick (1 to 10 ms).
+#[unsafe(no_mangle)]
+pub extern "C" fn ns_now_ms() -> u64 {
+    nearstate_store::now_ms_coarse()
+}
+
+/// Deletes at most `limit` records whose time has passed, with their tags; watchers are told once
+/// that they expired, however many collect. No read returns a record from its time on, so this only
+/// frees memory and tells; any process may do it, now and then. `records` gets how many it was,
+/// `has_more` whether there may be more; either may be NULL.
+///
+/// Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`;
+/// some may have been deleted then.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_collect_expired(
+    session: *mut ns_session,
+    limit: usize,
+    records: *mut usize,
+    has_more: *mut bool,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 3.
+        let records = unsafe { Out::optional(records, "the number of records") }?;
+        // SAFETY: rule 3.
+        let has_more = unsafe { Out::optional(has_more, "whether there are more") }?;
+        let collected = session.store().collect_expired(limit)?;
+        records.put(collected.records);
+        has_more.put(collected.has_more);
+        Ok(ns_status::NS_OK)
+    })
+}

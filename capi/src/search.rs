@@ -1,0 +1,216 @@
+//! Searches: conditions on tags and keys, put together from structures of the caller.
+
+use std::ffi::c_void;
+
+use nearstate_model::limits::{SEARCH_DEPTH_MAX, SEARCH_UNITS_MAX};
+use nearstate_model::{Error, Result};
+use nearstate_store::search::{Op, Search};
+
+use crate::border::{Out, borrow, guard};
+use crate::bytes::{ns_bytes, null};
+use crate::metadata::ns_tag;
+use crate::read::ns_keys;
+use crate::session::{ns_namespace, ns_session};
+use crate::status::ns_status;
+use crate::walk::ns_key_fn;
+
+/// All units hold.
+pub const NS_SEARCH_AND: u32 = 1;
+/// One of the units holds.
+pub const NS_SEARCH_OR: u32 = 2;
+/// The one unit does not hold.
+pub const NS_SEARCH_NOT: u32 = 3;
+/// The key is one of `records`.
+pub const NS_SEARCH_RECORDS: u32 = 4;
+/// Some value of the tag is equal.
+pub const NS_SEARCH_EQ: u32 = 5;
+/// There are values of the tag, and none is equal.
+pub const NS_SEARCH_NEQ: u32 = 6;
+/// Some value of the tag is above.
+pub const NS_SEARCH_GT: u32 = 7;
+/// Some value of the tag is above or equal.
+pub const NS_SEARCH_GTE: u32 = 8;
+/// Some value of the tag is below.
+pub const NS_SEARCH_LT: u32 = 9;
+/// Some value of the tag is below or equal.
+pub const NS_SEARCH_LTE: u32 = 10;
+
+/// A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
+/// other by pointers, so one is written down where it is used, and nothing is freed:
+///
+/// `ns_condition both[] = {{.how = NS_SEARCH_EQ, .tag = dnn}, {.how = NS_SEARCH_LT, .tag = end}};`
+/// `ns_condition all = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};`
+///
+/// At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
+/// looked at.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_condition {
+    /// One of `NS_SEARCH_..`.
+    pub how: u32,
+    /// And, or, not: the first of the conditions within.
+    pub units: *const ns_condition,
+    /// How many; 1 of not.
+    pub units_len: usize,
+    /// Comparisons: the tag's name, and the value that its values are compared with, as strings of
+    /// bytes.
+    pub tag: ns_tag,
+    /// Records: their keys.
+    pub records: ns_keys,
+}
+
+fn wrong<T>(detail: String) -> Result<T> {
+    Err(Error::BadArgument { detail })
+}
+
+/// What may still be read of a caller's conditions, which may lead in a circle.
+struct Reader {
+    units_left: usize,
+}
+
+impl Reader {
+    fn take(&mut self, units: usize) -> Result<()> {
+        match self.units_left.checked_sub(units) {
+            Some(left) => self.units_left = left,
+            None => {
+                return wrong(format!(
+                    "a search of more than {SEARCH_UNITS_MAX} conditions and keys: search in \
+                     several steps"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Rule 2.
+    unsafe fn read(&mut self, condition: *const ns_condition, depth: usize) -> Result<Search> {
+        if depth == 0 {
+            return wrong(format!(
+                "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
+            ));
+        }
+        self.take(1)?;
+        // SAFETY: rule 2.
+        let condition = unsafe { borrow(condition, "the condition") }?;
+        let op = match condition.how {
+            NS_SEARCH_AND | NS_SEARCH_OR | NS_SEARCH_NOT => {
+                // SAFETY: rule 2.
+                return unsafe { self.units(condition, depth) };
+            }
+            NS_SEARCH_RECORDS => {
+                self.take(condition.records.len)?;
+                // SAFETY: rule 2.
+                let keys = unsafe { condition.records.slice() }?;
+                // SAFETY: rule 2.
+                let keys = keys.iter().map(|key| Ok(unsafe { key.key() }?.to_vec()));
+                return Ok(Search::Records(keys.collect::<Result<_>>()?));
+            }
+            NS_SEARCH_EQ => Op::Eq,
+            NS_SEARCH_NEQ => Op::Neq,
+            NS_SEARCH_GT => Op::Gt,
+            NS_SEARCH_GTE => Op::Gte,
+            NS_SEARCH_LT => Op::Lt,
+            NS_SEARCH_LTE => Op::Lte,
+            how => return wrong(format!("a condition {how}: give one of NS_SEARCH_..")),
+        };
+        // SAFETY: rule 2.
+        let (tag, value) = unsafe { condition.tag.read() }?;
+        Ok(Search::Compare { op, tag: tag.to_owned(), value: value.to_vec() })
+    }
+
+    /// # Safety
+    /// Rule 2.
+    unsafe fn units(&mut self, condition: &ns_condition, depth: usize) -> Result<Search> {
+        let len = condition.units_len;
+        if len > self.units_left {
+            self.take(len)?;
+        }
+        let mut units = Vec::new();
+        if len > 0 {
+            // SAFETY: rule 2.
+            unsafe { borrow(condition.units, "the units of a condition") }?;
+            // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises
+            // them.
+            for unit in unsafe { std::slice::from_raw_parts(condition.units, len) } {
+                // SAFETY: rule 2.
+                units.push(unsafe { self.read(unit, depth - 1) }?);
+            }
+        }
+        Ok(match condition.how {
+            NS_SEARCH_AND => Search::And(units),
+            NS_SEARCH_OR => Search::Or(units),
+            _ => match units.pop() {
+                Some(unit) if units.is_empty() => Search::Not(Box::new(unit)),
+                _ => return wrong(format!("a NOT of {len} units: give it one")),
+            },
+        })
+    }
+}
+
+/// # Safety
+/// Rule 2.
+unsafe fn read(condition: *const ns_condition) -> Result<Search> {
+    let mut reader = Reader { units_left: SEARCH_UNITS_MAX };
+    // SAFETY: the same rule.
+    unsafe { reader.read(condition, SEARCH_DEPTH_MAX) }
+}
+
+/// Calls `each` once with the key of every record that matches, in no promised order, until it
+/// answers false. A record that matches during the whole call is found; what changes meanwhile may
+/// be found or not. The best index gives candidates, each of which is judged; where no index helps,
+/// every record is.
+///
+/// Fails with `NS_BAD_ARGUMENT` for a search that is too deep, too large or empty,
+/// `NS_KEY_TOO_LARGE`, `NS_CONFLICT` if an index changes faster than it can be walked,
+/// `NS_DAMAGED`, `NS_FORKED`. `each` may have been called then.
+///
+/// # Safety
+/// Rules 1, 2 (for every condition within) and 4.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_search(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    condition: *const ns_condition,
+    each: ns_key_fn,
+    context: *mut c_void,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 2.
+        let search = unsafe { read(condition) }?;
+        let each = each.ok_or_else(|| null("the callback"))?;
+        let namespace = session.namespace(namespace)?;
+        session.while_open(|| {
+            session.store().search(namespace, &search, u64::MAX, |key| {
+                // SAFETY: rule 4: it takes these arguments and returns.
+                unsafe { each(context, ns_bytes::of(key)) }
+            })
+        })?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// How many records match. Fails as `ns_search`.
+///
+/// # Safety
+/// Rules 1, 2 (for every condition within) and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_search_count(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    condition: *const ns_condition,
+    records: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let session = unsafe { borrow(session, "the session") }?;
+        // SAFETY: rule 2.
+        let search = unsafe { read(condition) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(records, "the number of records") }?;
+        out.put(session.store().search_count(session.namespace(namespace)?, &search)?);
+        Ok(ns_status::NS_OK)
+    })
+}

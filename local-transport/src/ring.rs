@@ -1,0 +1,227 @@
+//! A ring as a client has it: a stream that is read and written, and waits.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nearstate_memory::{PipeEnd, Wants};
+use nearstate_model::Result;
+
+use crate::pass::call;
+
+/// How long a client looks for its answer before it sleeps: what a sleep and its end cost on a
+/// virtual machine. On one processor it sleeps at once, so that the node can run.
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 64;
+
+/// A ring. One thread uses it at a time, and a forked child must not, as with any connection.
+#[derive(Debug)]
+pub struct LocalRing {
+    end: PipeEnd,
+    /// Where calls come and go, and where an end shows.
+    socket: UnixStream,
+    spin: Duration,
+    timeout: Duration,
+    /// The socket has ended: what is in the ring is all.
+    is_over: bool,
+}
+
+impl LocalRing {
+    /// On the memory that [`crate::ask_ring`] gave. No read or write waits longer than `timeout`.
+    ///
+    /// # Errors
+    /// `BadArgument` for what is no ring; `System`.
+    pub fn new(memory: OwnedFd, socket: UnixStream, timeout: Duration) -> Result<Self> {
+        let end = PipeEnd::attach(memory)?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = if processors > 1 { SPIN } else { Duration::ZERO };
+        socket.set_read_timeout(Some(timeout)).map_err(|error| nearstate_model::Error::System {
+            detail: format!("cannot set a time-out of {timeout:?}"),
+            errno: error.raw_os_error().unwrap_or(0),
+        })?;
+        Ok(Self { end, socket, spin, timeout, is_over: false })
+    }
+
+    /// How long it looks before it sleeps.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// Waits until something of it can be had, or the other side has ended.
+    #[inline]
+    fn wait(&mut self, wants: Wants) -> io::Result<()> {
+        if !self.spin.is_zero() {
+            let begun = Instant::now();
+            loop {
+                for _ in 0..LOOKS {
+                    if self.end.has(wants) {
+                        return Ok(());
+                    }
+                    std::hint::spin_loop();
+                }
+                if begun.elapsed() >= self.spin {
+                    break;
+                }
+            }
+        }
+        self.sleep(wants)
+    }
+
+    #[cold]
+    fn sleep(&mut self, wants: Wants) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            if !self.end.fall_asleep(wants) {
+                return Ok(());
+            }
+            // Whoever is called for nothing, again and again, does not wait for ever.
+            let read = if begun.elapsed() < self.timeout {
+                self.socket.read(&mut [0; 64])
+            } else {
+                Err(io::Error::from(io::ErrorKind::TimedOut))
+            };
+            self.end.wake();
+            match read {
+                Ok(0) => {
+                    self.is_over = true;
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    self.is_over = true;
+                    return Ok(());
+                }
+                Err(_) if self.end.has(wants) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::from(io::ErrorKind::TimedOut));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn broken(error: &nearstate_model::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+impl Read for LocalRing {
+    #[inline]
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            let was_over = self.is_over;
+            let moved = self.end.read(into).map_err(|error| broken(&error))?;
+            if moved.must_call {
+                call(&self.socket);
+            }
+            if moved.bytes > 0 || was_over {
+                return Ok(moved.bytes);
+            }
+            self.wait(Wants { bytes: true, room: false })?;
+        }
+    }
+}
+
+impl Write for LocalRing {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if self.is_over {
+                return Err(io::Error::from(io::ErrorKind::BrokenPipe));
+            }
+            let moved = self.end.write(bytes).map_err(|error| broken(&error))?;
+            if moved.must_call {
+                call(&self.socket);
+            }
+            if moved.bytes > 0 {
+                return Ok(moved.bytes);
+            }
+            self.wait(Wants { bytes: false, room: true })?;
+        }
+    }
+
+    /// What was written can be read.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(timeout: Duration) -> (LocalRing, PipeEnd, UnixStream) {
+        let (node, memory) = PipeEnd::create().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (LocalRing::new(memory, ours, timeout).unwrap(), node, theirs)
+    }
+
+    fn counted() -> Vec<u8> {
+        (0..=255_u8).cycle().take(300_000).collect()
+    }
+
+    #[test]
+    fn a_client_sleeps_until_it_is_called_and_gets_the_last_bytes_before_the_end() {
+        for spin in [Duration::ZERO, SPIN] {
+            let (mut client, mut node, mut calls) = ring(Duration::from_secs(60));
+            client.set_spin(spin);
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let mut heard = Vec::new();
+                    while heard.len() < 300_000 {
+                        let mut into = [0; 5000];
+                        let moved = node.read(&mut into).unwrap();
+                        heard.extend_from_slice(&into[..moved.bytes]);
+                        if moved.must_call {
+                            call(&calls);
+                        }
+                        let wants = Wants { bytes: true, room: false };
+                        if moved.bytes == 0 && node.fall_asleep(wants) {
+                            let _ = calls.read(&mut [0; 8]).unwrap();
+                            node.wake();
+                        }
+                    }
+                    assert!(heard == counted());
+                    if node.write(b"bye").unwrap().must_call {
+                        call(&calls);
+                    }
+                });
+                client.write_all(&counted()).unwrap();
+                let mut last = String::new();
+                client.read_to_string(&mut last).unwrap();
+                assert_eq!(last, "bye");
+                assert!(client.write(b"x").is_err());
+            });
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_silent_or_calls_for_nothing_costs_no_more_than_the_time_out() {
+        let (mut client, _node, calls) = ring(Duration::from_millis(30));
+        let error = client.read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    call(&calls);
+                }
+            });
+            let error = client.read(&mut [0; 8]).unwrap_err();
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+        while client.end.write(&[1; 100]).unwrap().bytes > 0 {}
+        assert_eq!(client.write(b"x").unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,186 @@
+//! Requests in bytes, answers in bytes: pages, refusals, and garbage.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use nearstate_node::clock::Clock;
+use nearstate_node::{
+    ConnectionHandler, Core, CoreMetric, CoreParts, ENOUGH, Limits, Origin, Peer, Protocol, Then,
+};
+use nearstate_observe::{HEAD_BYTES_MAX, ObserveProtocol, Report, Source};
+use nearstate_store::{CreateOptions, Region};
+
+struct Counts {
+    is_ready: bool,
+}
+
+struct Steps(usize);
+
+impl Source for Counts {
+    fn report(&self, _: &Core) -> Box<dyn Report> {
+        Box::new(Steps(3))
+    }
+
+    fn readiness(&self) -> Result<(), String> {
+        if self.is_ready { Ok(()) } else { Err("the region is being recovered".to_owned()) }
+    }
+}
+
+impl Report for Steps {
+    fn step(&mut self, text: &mut String) -> bool {
+        self.0 -= 1;
+        text.push_str("step 1\n");
+        self.0 > 0
+    }
+}
+
+/// Drives one conversation as the node does.
+struct Client {
+    conversation: Box<dyn ConnectionHandler>,
+    input: Vec<u8>,
+    is_closed: bool,
+    steps: usize,
+    _folder: tempfile::TempDir,
+}
+
+fn client(is_ready: bool) -> Client {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let core = Core::new(CoreParts {
+        index: 0,
+        count: 1,
+        region,
+        limits: Arc::new(Limits::default()),
+        metric: Arc::<CoreMetric>::default(),
+        clock: Clock::new_virtual(),
+    });
+    let face = ObserveProtocol::new(Arc::new(Counts { is_ready }));
+    let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
+    let peer = Peer { id: 1, origin, certificate: None };
+    let conversation = face.on_core(&core.unwrap()).unwrap().accept(&peer);
+    Client { conversation, input: Vec::new(), is_closed: false, steps: 0, _folder: folder }
+}
+
+impl Client {
+    fn say(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut all = Vec::new();
+        self.input.extend_from_slice(bytes);
+        while !self.is_closed {
+            let mut output = Vec::new();
+            let heard = self.conversation.on_input(&self.input, &mut output);
+            assert!(heard.taken <= self.input.len());
+            self.input.drain(..heard.taken);
+            let mut then = heard.then;
+            while then == Then::Work {
+                let mut cx = Context::from_waker(Waker::noop());
+                let std::task::Poll::Ready(next) = self.conversation.happen(&mut cx, &mut output)
+                else {
+                    panic!("work that waits for nothing")
+                };
+                then = next;
+                self.steps += 1;
+            }
+            assert!(output.len() < ENOUGH * 2);
+            all.extend_from_slice(&output);
+            self.is_closed = then == Then::Close;
+            if heard.taken == 0 {
+                break;
+            }
+        }
+        all
+    }
+
+    fn ask(&mut self, text: &str) -> String {
+        String::from_utf8(self.say(text.as_bytes())).unwrap()
+    }
+}
+
+#[test]
+fn a_page_is_written_in_steps_and_the_connection_stays() {
+    let mut client = client(true);
+    let answer = client.ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.steps, 3);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && !head.contains("close"), "{head}");
+    assert!(head.contains("openmetrics-text; version=1.0.0") && head.contains("Length: 21"));
+    assert_eq!(body, "step 1\nstep 1\nstep 1\n");
+    let head_only = client.ask("HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head_only.ends_with("\r\n\r\n") && head_only.contains("Length: 21"), "{head_only}");
+    assert!(!client.is_closed);
+}
+
+#[test]
+fn probes_are_told_whether_the_node_lives_and_whether_it_serves() {
+    let mut ready = client(true);
+    assert!(ready.ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+    assert!(ready.ask("GET /ready HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+    let mut starting = client(false);
+    assert!(starting.ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+    let answer = starting.ask("GET /ready HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("being recovered"), "{answer}");
+}
+
+#[test]
+fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
+    let two = "GET /health HTTP/1.1\r\n\r\nGET /nowhere HTTP/1.1\r\nConnection: close\r\n\r\nGET /";
+    let mut at_once = client(true);
+    let answers = at_once.ask(two);
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 1, "{answers}");
+    assert!(answers.contains("HTTP/1.1 404") && at_once.is_closed);
+    let mut split = client(true);
+    let mut pieces = String::new();
+    for byte in two.bytes() {
+        pieces.push_str(&String::from_utf8(split.say(&[byte])).unwrap());
+    }
+    assert_eq!(pieces, answers);
+}
+
+#[test]
+fn strangers_are_told_once_and_sent_away() {
+    for (said, status) in [
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_owned(), "400"),
+        ("*1\r\n$4\r\nPING\r\n".to_owned(), "400"),
+        (format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(HEAD_BYTES_MAX)), "431"),
+    ] {
+        let mut client = client(true);
+        let answer = client.ask(&said);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{said}: {answer}");
+        assert!(client.is_closed && answer.contains("Connection: close"));
+    }
+    let mut other = client(true);
+    let answer = other.ask("DELETE / HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("Allow: GET, HEAD"));
+    assert!(!other.is_closed);
+}
+
+#[test]
+fn garbage_is_never_a_panic_and_never_keeps_more_than_a_head() {
+    let mut seed = 11_u64;
+    let mut next = |bound: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % bound
+    };
+    let whole = b"GET /ready?x HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n";
+    let mut answered = 0;
+    let mut asker = client(true);
+    for _ in 0..100_000 {
+        if asker.is_closed {
+            asker.is_closed = false;
+            asker.input.clear();
+        }
+        let mut bytes = whole.to_vec();
+        for _ in 0..next(4) {
+            let at = next(bytes.len());
+            match next(3) {
+                0 => bytes[at] = u8::try_from(next(256)).unwrap(),
+                1 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, u8::try_from(next(256)).unwrap()),
+            }
+        }
+        answered += usize::from(!asker.say(&bytes).is_empty());
+        assert!(asker.input.len() <= HEAD_BYTES_MAX || asker.is_closed, "{}", asker.input.len());
+    }
+    assert!(answered > 50_000, "most of it is answered: {answered}");
+}

@@ -1,0 +1,111 @@
+//! `COMMAND` as clients see it, byte by byte where one of them is particular.
+
+use super::*;
+use crate::parse::KeptArgs;
+use crate::reply::RespVersion;
+use crate::table::TABLE;
+
+type Tell = fn(Known, Args<'_>, &mut Reply<'_>) -> Answer;
+
+const ROWS: [(&str, Run, Tell); 6] = [
+    ("command", command, tell_command),
+    ("command|count", count, tell_count),
+    ("command|info", info, tell_info),
+    ("command|docs", docs, tell_docs),
+    ("command|list", list, tell_list),
+    ("command|getkeys", getkeys, tell_getkeys),
+];
+
+fn answer(protocol: RespVersion, request: &str) -> String {
+    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
+    let asked = TABLE.asked(kept.args()).unwrap();
+    let (_, run, tell) = ROWS.iter().find(|(name, _, _)| *name == asked.name).unwrap();
+    assert!(std::ptr::fn_addr_eq(*run, asked.run), "{request} is carried out by something else");
+    let mut out = Vec::new();
+    let mut reply = Reply::new(&mut out, protocol);
+    if let Err(refusal) = tell(&TABLE, kept.args(), &mut reply) {
+        reply.error(refusal.text());
+    }
+    String::from_utf8(out).unwrap().replace("\r\n", "|")
+}
+
+fn two(request: &str) -> String {
+    answer(RespVersion::Resp2, request)
+}
+
+#[test]
+fn a_row_has_the_seven_elements_that_sdlgo_takes() {
+    assert_eq!(
+        two("command info GET"),
+        "*1|*7|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|"
+    );
+    assert_eq!(
+        answer(RespVersion::Resp3, "command info nope echo"),
+        "*2|_|*7|$4|echo|:2|~3|+loading|+stale|+fast|:0|:0|:0|~2|+@fast|+@connection|"
+    );
+    let row = "*1|*7|$9|client|id|:2|*3|+noscript|+loading|+stale|:0|:0|:0|*2|+@slow|+@connection|";
+    assert_eq!(two("command info client|id"), row);
+    assert_eq!(two("command info nope"), "*1|*-1|");
+}
+
+#[test]
+fn all_commands_are_told_and_no_subcommand() {
+    let tops = TABLE.commands().iter().filter(|command| !command.name.contains('|')).count();
+    let all = two("command");
+    assert!(all.starts_with(&format!("*{tops}|*7|$3|acl|:-2|")), "{}", &all[..40]);
+    assert_eq!(all.matches("*7|").count(), tops);
+    assert_eq!(two("command info"), all);
+    assert_eq!(two("command count"), format!(":{tops}|"));
+    assert!(all.contains("*7|$8|setiepub|:6|*4|+write|+denyoom|+module|+pubsub|:1|:1|:1|"));
+}
+
+#[test]
+fn docs_are_a_map_of_maps() {
+    let echo = "$7|summary|$28|Answers what it is given.|";
+    let echo = echo.replace("$28", "$25");
+    let rest = "$5|since|$5|0.1.0|$5|group|$10|connection|$10|complexity|$4|O(1)|";
+    assert_eq!(
+        answer(RespVersion::Resp3, "command docs echo nope"),
+        format!("%1|$4|echo|%4|{echo}{rest}")
+    );
+    assert_eq!(two("command docs echo"), format!("*2|$4|echo|*8|{echo}{rest}"));
+    let object = answer(RespVersion::Resp3, "command docs object");
+    assert!(object.contains("|$11|subcommands|%1|$15|object|encoding|%5|"), "{object}");
+    assert!(object.contains("|$7|differs|"));
+    assert!(two("command docs").len() > 10_000);
+}
+
+#[test]
+fn names_are_listed_and_filtered() {
+    assert!(
+        two("command list").starts_with(&format!("*{}|$3|acl|$7|acl|cat|", TABLE.commands().len()))
+    );
+    assert_eq!(two("command list filterby pattern CLIENT|*d"), "*1|$9|client|id|");
+    assert!(two("command list FILTERBY module exstrings").starts_with("*20|"));
+    assert_eq!(two("command list filterby module nope"), "*0|");
+    assert_eq!(two("command list filterby aclcat nope"), "*0|");
+    assert!(two("command list filterby aclcat SDL").starts_with("*20|"));
+    for wrong in
+        ["x", "filterby x y", "filterby module", "filterby module a b", "x module exstrings"]
+    {
+        assert_eq!(two(&format!("command list {wrong}")), "-ERR syntax error|", "{wrong}");
+    }
+}
+
+#[test]
+fn keys_of_a_request_are_told_as_redis_does() {
+    for (request, answer) in [
+        ("msetnx a b c d", "*2|$1|a|$1|c|"),
+        ("msetmpub 1 1 k v c m", "*1|$1|k|"),
+        ("object encoding a", "*1|$1|a|"),
+        ("eval x 0", "*0|"),
+        ("eval x 2 a", "*0|"),
+        ("foo a", "-ERR Invalid command specified|"),
+        ("client foo", "-ERR Invalid command specified|"),
+        ("echo a", "-ERR The command has no key arguments|"),
+        ("get a b", "-ERR Invalid number of arguments specified for command|"),
+        ("sintercard 3 a", "-ERR Invalid arguments specified for command|"),
+    ] {
+        assert_eq!(two(&format!("command getkeys {request}")), answer, "{request}");
+    }
+}

@@ -1,0 +1,261 @@
+//! The connection: who it is, what it is called, which protocol it speaks.
+
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
+use super::arg;
+use super::keys::check_database;
+use super::pubsub::{leave_all, tell, write_letters};
+use super::transactions::refuse_inside;
+use crate::acl::{DEFAULT_USER, User};
+use crate::client::Client;
+use crate::link::Watching;
+use crate::number::integer;
+use crate::parse::Args;
+use crate::refusal::Refusal;
+use crate::reply::{Reply, RespVersion};
+use crate::server::REDIS_VERSION;
+use std::sync::Arc;
+
+type Answer = Result<(), Refusal>;
+
+const NO_NAME: Refusal =
+    Refusal::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
+
+/// The longest name of a connection, in bytes: what `CLIENT LIST` shows is told to others, and kept
+/// for each connection.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// `PING [message]`
+pub(crate) fn ping(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    if args.len() > 2 {
+        return Err(Refusal::arity("ping"));
+    }
+    if client.link.hears() > 0 && client.link.protocol == RespVersion::Resp2 {
+        // What a client that hears something takes for a message, and no other form.
+        reply.array(2);
+        reply.bulk(b"pong");
+        reply.bulk(arg(args, 1));
+        return Ok(());
+    }
+    match args.get(1) {
+        Some(message) => reply.bulk(message),
+        None => reply.simple("PONG"),
+    }
+    Ok(())
+}
+
+/// `ECHO message`
+pub(crate) fn echo(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.bulk(arg(args, 1));
+    Ok(())
+}
+
+/// `QUIT`
+pub(crate) fn quit(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    client.link.is_closing = true;
+    reply.ok();
+    Ok(())
+}
+
+/// `RESET`
+pub(crate) fn reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    leave_all(client.server, client.link);
+    write_letters(client.link, reply);
+    let link = &mut *client.link;
+    link.queue = None;
+    link.watched = Watching::default();
+    link.name = Vec::new();
+    link.protocol = RespVersion::Resp2;
+    link.user = client.server.settings.users.welcome().cloned();
+    let user = link.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
+    client.server.note(link.id, |card| {
+        card.user = user;
+        card.name = String::new();
+        card.protocol = 2;
+    });
+    tell(client);
+    reply.set_protocol(RespVersion::Resp2);
+    reply.simple("RESET");
+    Ok(())
+}
+
+/// `SELECT 0`
+pub(crate) fn select(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    check_database(arg(args, 1))?;
+    reply.ok();
+    Ok(())
+}
+
+/// `AUTH [user] password`
+pub(crate) fn auth(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let (name, password) = match args.len() {
+        2 => {
+            if client.server.settings.users.welcome().is_some() {
+                return Err(Refusal::fixed(
+                    "ERR AUTH <password> called without any password configured for the default \
+                     user. Are you sure your configuration is correct?",
+                ));
+            }
+            (DEFAULT_USER.as_bytes(), arg(args, 1))
+        }
+        3 => (arg(args, 1), arg(args, 2)),
+        _ => return Err(Refusal::SYNTAX),
+    };
+    let user = prove(client, name, password)?;
+    let called = client.link.name.clone();
+    become_known(client, Some(user), called);
+    reply.ok();
+    Ok(())
+}
+
+fn prove(client: &Client<'_>, name: &[u8], password: &[u8]) -> Result<Arc<User>, Refusal> {
+    client.server.settings.users.prove(name, password).cloned().ok_or(Refusal::WRONG_PASS)
+}
+
+/// Says of the connection who it is and what it is called.
+fn become_known(client: &mut Client<'_>, user: Option<Arc<User>>, name: Vec<u8>) {
+    client.server.note(client.link.id, |card| {
+        card.name = String::from_utf8_lossy(&name).into_owned();
+        if let Some(user) = &user {
+            user.name().clone_into(&mut card.user);
+        }
+    });
+    client.link.name = name;
+    if user.is_some() {
+        client.link.user = user;
+    }
+}
+
+/// `HELLO [version [AUTH user password] [SETNAME name]]`: all of it or nothing.
+pub(crate) fn hello(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    refuse_inside(client, args)?;
+    let protocol = match args.get(1).map(integer) {
+        None => client.link.protocol,
+        Some(Some(2)) => RespVersion::Resp2,
+        Some(Some(3)) => RespVersion::Resp3,
+        Some(Some(_)) => return Err(Refusal::fixed("NOPROTO unsupported protocol version")),
+        Some(None) => {
+            let text = "ERR RespVersion version is not an integer or out of range";
+            return Err(Refusal::fixed(text));
+        }
+    };
+    let (mut user, mut name) = (None, client.link.name.clone());
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
+        match (args.get(at + 1), args.get(at + 2)) {
+            (Some(who), Some(password)) if is("auth") => {
+                user = Some(prove(client, who, password)?);
+                at += 3;
+            }
+            (Some(given), _) if is("setname") => {
+                name = checked_name(given)?.to_vec();
+                at += 2;
+            }
+            // What follows AUTH may be a part of a password with blanks: it is not shown.
+            _ if user.is_some() => return Err(Refusal::fixed("ERR Syntax error in HELLO option")),
+            _ => {
+                let shown = option.get(..option.len().min(32)).unwrap_or_default();
+                let shown = String::from_utf8_lossy(shown);
+                return Err(Refusal::new(format!("ERR Syntax error in HELLO option '{shown}'")));
+            }
+        }
+    }
+    if user.is_none() && client.link.user.is_none() {
+        return Err(Refusal::fixed(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+             select the RESP protocol version at the same time",
+        ));
+    }
+    become_known(client, user, name);
+    client.link.protocol = protocol;
+    let version = if protocol == RespVersion::Resp3 { 3 } else { 2 };
+    client.server.note(client.link.id, |card| card.protocol = version);
+    reply.set_protocol(protocol);
+    greet(client, version, reply);
+    Ok(())
+}
+
+fn greet(client: &Client<'_>, version: u8, reply: &mut Reply<'_>) {
+    reply.map(7);
+    for word in ["server", "redis", "version", REDIS_VERSION] {
+        reply.bulk(word.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.int(version.into());
+    reply.bulk(b"id");
+    reply.int(i64::try_from(client.link.id).unwrap_or(i64::MAX));
+    for word in ["mode", "standalone", "role", "master", "modules"] {
+        reply.bulk(word.as_bytes());
+    }
+    reply.array(0);
+}
+
+/// A name, if it can stand in a line of `CLIENT LIST`.
+fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
+    if name.len() > NAME_BYTES_MAX {
+        let bytes = name.len();
+        return Err(Refusal::new(format!(
+            "ERR a name of {bytes} bytes: a connection's name has at most {NAME_BYTES_MAX}"
+        )));
+    }
+    let is_right = name.iter().all(|byte| (b'!'..=b'~').contains(byte));
+    if is_right { Ok(name) } else { Err(NO_NAME) }
+}
+
+/// `CLIENT ID`
+pub(crate) fn id(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    reply.int(i64::try_from(client.link.id).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// `CLIENT SETNAME name`
+pub(crate) fn setname(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let name = checked_name(arg(args, 2))?.to_vec();
+    become_known(client, None, name);
+    reply.ok();
+    Ok(())
+}
+
+/// `CLIENT GETNAME`
+pub(crate) fn getname(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let name = client.link.name.as_slice();
+    reply.bulk_or_nil((!name.is_empty()).then_some(name));
+    Ok(())
+}
+
+/// `CLIENT SETINFO LIB-NAME|LIB-VER value`
+pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let option = arg(args, 2);
+    let place = if option.eq_ignore_ascii_case(b"lib-name") {
+        0
+    } else if option.eq_ignore_ascii_case(b"lib-ver") {
+        1
+    } else {
+        let shown = String::from_utf8_lossy(option.get(..32).unwrap_or(option)).into_owned();
+        return Err(Refusal::new(format!("ERR Unrecognized option '{shown}'")));
+    };
+    let name = if place == 0 { "lib-name" } else { "lib-ver" };
+    let value = checked_name(arg(args, 3)).map_err(|_| {
+        Refusal::new(format!("ERR {name} cannot contain spaces, newlines or special characters."))
+    })?;
+    let value = String::from_utf8_lossy(value).into_owned();
+    client.server.note(client.link.id, |card| {
+        if let Some(part) = card.library.get_mut(place) {
+            *part = value;
+        }
+    });
+    reply.ok();
+    Ok(())
+}
+
+/// `CLIENT NO-TOUCH ON|OFF`
+pub(crate) fn no_touch(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
+    if !is("on") && !is("off") {
+        return Err(Refusal::SYNTAX);
+    }
+    reply.ok();
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What a transaction costs: how often it looks at what it has read.
+
+use super::*;
+use crate::acl::Users;
+use crate::catalogue::Catalogue;
+use crate::client::Run;
+use crate::command_count::CommandCounts;
+use crate::commands::strings;
+use crate::on_core::OnCore;
+use crate::parse::KeptArgs;
+use crate::reply::RespVersion;
+use crate::server::{Server, Settings};
+use crate::table::TABLE;
+use nearstate_node::clock::Clock;
+use nearstate_node::{Core, CoreParts, Origin, Peer};
+use nearstate_store::{CreateOptions, Namespace, Region, Session};
+use std::cell::{Cell, OnceCell};
+use std::sync::{Arc, LazyLock};
+
+const KEYS: usize = 100;
+
+thread_local! {
+    /// Reads of all runs.
+    static READS: Cell<usize> = const { Cell::new(0) };
+    /// Another process, as it were, and the namespace of the keys.
+    static OTHER: OnceCell<(Session, Namespace)> = const { OnceCell::new() };
+}
+
+/// Counts a read; behind the first one another process changes what it has read.
+fn meddle() {
+    READS.set(READS.get() + 1);
+    if READS.get() == 1 {
+        OTHER.with(|other| {
+            let (session, namespace) = other.get().unwrap();
+            session.put(*namespace, b"0", b"new").unwrap();
+        });
+    }
+}
+
+fn get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let done = strings::get(client, args, reply);
+    meddle();
+    done
+}
+
+static CATALOGUE: LazyLock<Catalogue<Run>> = LazyLock::new(|| {
+    let command = Command { run: get, ..*TABLE.named(b"get").unwrap() };
+    Catalogue::new(&[command])
+});
+
+/// Each read judging all before it would cost the square of their number, and would end the first
+/// run with the second read.
+#[test]
+fn what_a_transaction_reads_is_judged_behind_its_last_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+    let parts = CoreParts {
+        index: 0,
+        count: 1,
+        region,
+        limits: Arc::default(),
+        metric: Arc::default(),
+        clock: Clock::new_virtual(),
+    };
+    let counts = Arc::new(CommandCounts::new(std::iter::empty()));
+    let core = OnCore::new(&server, &Core::new(parts).unwrap(), counts);
+    let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
+    let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
+    let namespace = core.records.make(b"{n},", 0).unwrap().namespace;
+    for key in 0..KEYS {
+        session.put(namespace, key.to_string().as_bytes(), b"old").unwrap();
+    }
+    OTHER.with(|other| other.set((session, namespace)).unwrap());
+    let mut client = Client {
+        catalogue: &CATALOGUE,
+        server: &server,
+        records: &core.records,
+        link: &mut link,
+        txn: None,
+    };
+
+    let asked = keys.iter().map(|key| (0, KeptArgs::from_iter([b"GET", key.as_slice()])));
+    client.link.queue = Some(Queue { requests: asked.collect(), ..Queue::default() });
+    let mut output = Vec::new();
+    let mut reply = Reply::new(&mut output, RespVersion::Resp2);
+    exec(&mut client, Args::default(), &mut reply).unwrap();
+    assert!(output.starts_with(b"*100\r\n$3\r\nnew\r\n$3\r\nold\r\n"), "{}", output.escape_ascii());
+    assert_eq!(READS.replace(0), 2 * KEYS, "both runs read all");
+
+    OTHER.with(|other| {
+        let (session, namespace) = other.get().unwrap();
+        session.put(*namespace, b"0", b"old").unwrap();
+    });
+    let found = client.change(|change| {
+        let mut all = Vec::new();
+        for key in &keys {
+            let found = change.read(key);
+            meddle();
+            all.push(found?.unwrap().string()?.to_vec());
+        }
+        // What is refused because of reads that do not fit together is not refused.
+        match all.first() {
+            Some(first) if first == b"old" => Err(Refusal::SYNTAX.into()),
+            _ => Ok(all),
+        }
+    });
+    let found = found.unwrap();
+    assert_eq!((found.len(), found.first().unwrap().as_slice()), (KEYS, &b"new"[..]));
+    assert_eq!(READS.get(), 2 * KEYS, "both runs read all");
+}

@@ -1,0 +1,205 @@
+//! Requests, whole, in pieces, and broken.
+
+use super::*;
+
+const LIMIT: usize = 1 << 20;
+
+/// The arguments of each request, then what stopped the parser.
+fn read(input: &[u8]) -> (Vec<Vec<String>>, Parsed) {
+    let mut parser = Parser::new(LIMIT);
+    let mut rest = input;
+    let mut requests = Vec::new();
+    loop {
+        match parser.next(rest) {
+            Parsed::Request { taken } => {
+                let args = parser.args(rest).iter();
+                requests.push(args.map(|arg| arg.escape_ascii().to_string()).collect());
+                rest = &rest[taken..];
+            }
+            stop @ (Parsed::Incomplete { .. } | Parsed::Broken(_)) => return (requests, stop),
+        }
+    }
+}
+
+/// The arguments of the one request in `input`.
+fn one(input: &[u8]) -> Vec<String> {
+    let (mut requests, stop) = read(input);
+    assert_eq!((requests.len(), stop), (1, Parsed::Incomplete { needed: 1 }), "{requests:?}");
+    requests.remove(0)
+}
+
+fn broken(input: &[u8]) -> String {
+    match read(input).1 {
+        Parsed::Broken(why) => why.to_string(),
+        other @ (Parsed::Request { .. } | Parsed::Incomplete { .. }) => {
+            panic!("{other:?} of {:?}", input.escape_ascii().to_string())
+        }
+    }
+}
+
+#[test]
+fn arrays_of_bulks_are_requests() {
+    let (requests, stop) = read(b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n*1\r\n$4\r\nP\r\nG\r\n");
+    assert_eq!(requests, [vec!["GET", ""], vec!["P\\r\\nG"]]);
+    assert_eq!(stop, Parsed::Incomplete { needed: 1 });
+}
+
+#[test]
+fn requests_without_arguments_are_taken_and_say_nothing() {
+    for empty in ["*0\r\n", "*-1\r\n", "*-9\r\n", "\r\n", "\n", "  \t \r\n"] {
+        assert_eq!(one(empty.as_bytes()), Vec::<String>::new(), "{empty:?}");
+    }
+}
+
+#[test]
+fn inline_lines_are_cut_into_words_as_redis_does() {
+    for (line, words) in [
+        ("PING\r\n", vec!["PING"]),
+        ("ping\n", vec!["ping"]),
+        ("  set  a\tb \r\n", vec!["set", "a", "b"]),
+        ("set \"a b\" ''\n", vec!["set", "a b", ""]),
+        (r#"x "\x41\xzz\n\"\\" "#, vec!["x", "Axzz\\n\\\"\\\\"]),
+        (r"x '\'\n'", vec!["x", r"\'\\n"]),
+        (r#"x a"b c""#, vec!["x", "ab c"]),
+        ("x \"\\r\\t\\b\\a\"", vec!["x", "\\r\\t\\x08\\x07"]),
+        ("x\x0by z", vec!["x\\x0by", "z"]),
+        ("x \x0by", vec!["x", "y"]),
+        ("$4", vec!["$4"]),
+        ("x a\0b", vec!["x", "a\\x00b"]),
+    ] {
+        let line = if line.ends_with('\n') { line.to_owned() } else { format!("{line}\r\n") };
+        assert_eq!(one(line.as_bytes()), words, "{line:?}");
+    }
+}
+
+#[test]
+fn what_is_no_request_is_broken_with_the_words_of_redis() {
+    for (input, text) in [
+        ("*a\r\n", "invalid multibulk length"),
+        ("*\r\n", "invalid multibulk length"),
+        ("*+1\r\n", "invalid multibulk length"),
+        ("*01\r\n", "invalid multibulk length"),
+        ("*-0\r\n", "invalid multibulk length"),
+        ("*1\rx", "invalid multibulk length"),
+        ("*1048577\r\n", "invalid multibulk length"),
+        ("*99999999999999999999\r\n", "invalid multibulk length"),
+        ("*1111111111111111111111111", "invalid multibulk length"),
+        ("*1\r\n+a\r\n", "expected '$', got '+'"),
+        ("*1\r\n\r\n", "expected '$', got '?'"),
+        ("*1\r\n$-1\r\n", "invalid bulk length"),
+        ("*1\r\n$04\r\n", "invalid bulk length"),
+        ("*1\r\n$4 \r\n", "invalid bulk length"),
+        ("*1\r\n$999999999999\r\n", "invalid bulk length"),
+        ("*1\r\n$1\r\nabc", "expected CR LF after a bulk"),
+        ("get \"a\r\n", "unbalanced quotes in request"),
+        ("get 'a\r\n", "unbalanced quotes in request"),
+        ("get \"a\"b\r\n", "unbalanced quotes in request"),
+        ("get 'a'b\r\n", "unbalanced quotes in request"),
+        ("POST / HTTP/1.1\r\n", "this is no HTTP server"),
+        ("Host: x\r\n", "this is no HTTP server"),
+    ] {
+        assert_eq!(broken(input.as_bytes()), format!("ERR RespVersion error: {text}"), "{input:?}");
+    }
+}
+
+#[test]
+fn a_parser_that_is_broken_stays_so() {
+    let mut parser = Parser::new(LIMIT);
+    let input = b"*1\r\n+a\r\n";
+    assert_eq!(parser.next(input), Parsed::Broken(Broken::Mark(b'+')));
+    assert_eq!(parser.next(input), Parsed::Broken(Broken::Mark(b'+')));
+}
+
+#[test]
+fn an_inline_line_has_a_longest_length() {
+    let longest = [&b"x".repeat(INLINE_BYTES_MAX)[..], b"\n"].concat();
+    assert_eq!(one(&longest)[0].len(), INLINE_BYTES_MAX);
+    let longer = [&b"x".repeat(INLINE_BYTES_MAX + 1)[..], b"\n"].concat();
+    assert_eq!(broken(&longer), "ERR RespVersion error: too big inline request");
+    assert_eq!(broken(&longer[..=INLINE_BYTES_MAX]), broken(&longer));
+}
+
+#[test]
+fn a_request_beyond_the_limit_is_refused_before_it_has_come() {
+    let whole = |bytes: usize| format!("*1\r\n${bytes}\r\n");
+    let most = LIMIT - whole(LIMIT).len() - 2;
+    assert_eq!(read(whole(most).as_bytes()).1, Parsed::Incomplete { needed: most + 2 });
+    assert_eq!(read(whole(most + 1).as_bytes()).1, Parsed::Broken(Broken::TooLarge));
+    assert_eq!(read(whole(LIMIT + 1).as_bytes()).1, Parsed::Broken(Broken::Length));
+    let many = [&b"*1000000\r\n"[..], &b"$0\r\n\r\n".repeat(LIMIT / 6)].concat();
+    assert_eq!(read(&many).1, Parsed::Broken(Broken::TooLarge));
+}
+
+#[test]
+fn nothing_is_allocated_for_what_was_only_announced() {
+    let mut parser = Parser::new(REQUEST_BYTES_MAX);
+    let input = b"*1048576\r\n$536870912\r\nabc";
+    assert_eq!(parser.next(input), Parsed::Incomplete { needed: 536_870_912 - 1 });
+    assert_eq!((parser.places.capacity(), parser.unquoted.capacity()), (0, 0));
+}
+
+#[test]
+fn the_places_of_a_large_request_are_given_back() {
+    let mut parser = Parser::new(LIMIT);
+    let many = [&b"*10000\r\n"[..], &b"$0\r\n\r\n".repeat(10_000)].concat();
+    assert_eq!(parser.next(&many), Parsed::Request { taken: many.len() });
+    assert_eq!(parser.args(&many).len(), 10_000);
+    assert_eq!(parser.next(b""), Parsed::Incomplete { needed: 1 });
+    assert!(parser.places.capacity() <= PLACES_KEPT);
+}
+
+#[test]
+fn pieces_are_read_once() {
+    let body = b"v".repeat(100_000);
+    let input = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n"[..], &body, b"\r\n"].concat();
+    let mut parser = Parser::new(LIMIT);
+    for end in 0..input.len() {
+        let before = parser.at;
+        assert!(matches!(parser.next(&input[..end]), Parsed::Incomplete { needed: 1.. }));
+        // What was read is not begun again: the place never goes back.
+        assert!(parser.at >= before && parser.at <= end, "{end}");
+        if end > 100 {
+            assert_eq!(parser.at, input.len() - body.len() - 2);
+        }
+    }
+    assert_eq!(parser.next(&input), Parsed::Request { taken: input.len() });
+    assert_eq!(parser.args(&input).iter().collect::<Vec<_>>(), [&b"SET"[..], b"k", &body]);
+
+    let line = [&b"x".repeat(60_000)[..], b"\r\n"].concat();
+    let mut parser = Parser::new(LIMIT);
+    for end in 1..line.len() {
+        assert_eq!(parser.next(&line[..end]), Parsed::Incomplete { needed: 1 });
+        assert_eq!(parser.searched, end);
+    }
+    assert_eq!(parser.next(&line), Parsed::Request { taken: line.len() });
+}
+
+#[test]
+fn a_stranger_may_say_little() {
+    let mut parser = Parser::new(LIMIT);
+    parser.set_stranger(true);
+    assert_eq!(parser.next(b"*11\r\n"), Parsed::Broken(Broken::StrangerCount));
+    let mut parser = Parser::new(LIMIT);
+    parser.set_stranger(true);
+    assert_eq!(parser.next(b"*1\r\n$16385\r\n"), Parsed::Broken(Broken::StrangerLength));
+    let mut parser = Parser::new(LIMIT);
+    parser.set_stranger(true);
+    let auth = b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n";
+    assert_eq!(parser.next(auth), Parsed::Request { taken: auth.len() });
+    parser.set_stranger(false);
+    assert_eq!(parser.next(b"*11\r\n"), Parsed::Incomplete { needed: 1 });
+}
+
+#[test]
+fn arguments_can_be_kept_and_taken_in_parts() {
+    let input = b"*4\r\n$1\r\na\r\n$2\r\nbb\r\n$0\r\n\r\n$1\r\nd\r\n";
+    let mut parser = Parser::new(LIMIT);
+    assert_eq!(parser.next(input), Parsed::Request { taken: input.len() });
+    let args = parser.args(input);
+    let kept = args.keep();
+    assert_eq!(kept.args().iter().collect::<Vec<_>>(), args.iter().collect::<Vec<_>>());
+    assert_eq!(kept.bytes(), 4 + 4 * 8);
+    assert_eq!(args.from(1).first(2).iter().collect::<Vec<_>>(), [&b"bb"[..], b""]);
+    assert_eq!((args.from(4).len(), args.from(9).len(), args.first(9).len()), (0, 0, 4));
+    assert_eq!((args.get(3), args.get(4)), (Some(&b"d"[..]), None));
+}

@@ -1,0 +1,221 @@
+//! A look ahead: which keys the requests of a pipeline will ask for.
+//!
+//! A record that is not in a cache costs three misses, one after the other. Those of different
+//! records can overlap, if all of them are asked for before the first is needed. So the keys of the
+//! next requests are picked out of the input. It is a guess: what is not plainly a request on a key
+//! ends it, and whoever parses the input afterwards is not bound by it.
+
+use crate::records::Records;
+use nearstate_store::Prefetch;
+
+/// Requests that are looked at: as many records as a processor can wait for at once.
+const REQUESTS_MAX: usize = 16;
+
+/// Asks for the records of the first requests in `input`. How many requests those are: so many
+/// need no further look.
+pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
+    let mut wanted: [Option<Prefetch<'_>>; REQUESTS_MAX] = [None; REQUESTS_MAX];
+    let mut requests = 0;
+    for place in &mut wanted {
+        let Some((request, rest)) = Request::read(input) else { break };
+        *place = request.wants(records);
+        input = rest;
+        requests += 1;
+    }
+    if requests > 0 {
+        records.session().look_ahead(wanted.get(..requests).unwrap_or_default());
+    }
+    requests
+}
+
+/// A request that is whole and has a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request<'i> {
+    /// Its first arguments; empty those that it does not have.
+    words: [&'i [u8]; 5],
+    key: &'i [u8],
+}
+
+impl<'i> Request<'i> {
+    /// The first one of an input, and what follows it.
+    fn read(input: &'i [u8]) -> Option<(Self, &'i [u8])> {
+        let (arguments, mut rest) = header(b'*', input)?;
+        let mut words = [&b""[..]; 5];
+        for place in 0..arguments {
+            let argument;
+            (argument, rest) = bulk(rest)?;
+            if let Some(word) = words.get_mut(place) {
+                *word = argument;
+            }
+        }
+        let [name, ..] = words;
+        let at = key_at(name);
+        let key = words.get(at).filter(|_| at < arguments)?;
+        Some((Self { words, key }, rest))
+    }
+
+    /// What it will ask of the store.
+    #[inline]
+    fn wants(&self, records: &Records) -> Option<Prefetch<'i>> {
+        let spot = records.known_spot(self.key)?;
+        let [name, part, _, tag, value] = self.words;
+        if spot.key == b"*" {
+            // A pattern, `{ns},*`: there is no record of that key.
+            let is_find = name.eq_ignore_ascii_case(b"tag") && part.eq_ignore_ascii_case(b"find");
+            let tag = str::from_utf8(tag).ok().filter(|_| is_find)?;
+            return Some(Prefetch::Find(spot.namespace, tag, value));
+        }
+        // Those that answer with a record have it in their names: GET, HGETALL, HMGET, GETRANGE.
+        let is_read = name.windows(3).any(|part| part.eq_ignore_ascii_case(b"get"));
+        let ahead = if is_read { Prefetch::Read } else { Prefetch::Touch };
+        Some(ahead(spot.namespace, spot.key))
+    }
+}
+
+/// Commands whose first key is not argument 1: that is what they count, or their subcommand. `TAG`
+/// has a pattern in its place where it looks for a record by a value.
+const ELSEWHERE: [(&[u8], usize); 10] = [
+    (b"tag", 2),
+    (b"eval", 3),
+    (b"object", 2),
+    (b"memory", 2),
+    (b"delmpub", 3),
+    (b"evalsha", 3),
+    (b"eval_ro", 3),
+    (b"msetmpub", 3),
+    (b"evalsha_ro", 3),
+    (b"sintercard", 2),
+];
+
+/// Which argument is the first key of a command that has one.
+#[inline]
+fn key_at(name: &[u8]) -> usize {
+    // Names of most commands differ from all of them in their length or in their first letter.
+    let is_it = |own: &[u8]| {
+        own.len() == name.len()
+            && own.first().zip(name.first()).is_some_and(|(own, said)| *own == said | 0x20)
+            && own.eq_ignore_ascii_case(name)
+    };
+    ELSEWHERE.iter().find(|(own, _)| is_it(own)).map_or(1, |(_, at)| *at)
+}
+
+fn bulk(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = header(b'$', input)?;
+    let (bytes, rest) = rest.split_at_checked(length)?;
+    Some((bytes, rest.strip_prefix(b"\r\n")?))
+}
+
+/// A number of at most seven digits behind its mark, and what follows.
+fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
+    let mut rest = input.strip_prefix(&[mark])?;
+    let mut number = 0;
+    for _ in 0..7 {
+        let (first, after) = rest.split_first()?;
+        match first {
+            b'0'..=b'9' => number = number * 10 + usize::from(first - b'0'),
+            _ => return Some((number, rest.strip_prefix(b"\r\n")?)),
+        }
+        rest = after;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Users;
+    use crate::command::Places;
+    use crate::server::{Server, Settings};
+    use crate::table::TABLE;
+    use nearstate_store::{CreateOptions, Region};
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    fn request_of(words: &[&str]) -> String {
+        let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        format!("*{}\r\n{}", words.len(), words.iter().map(bulk).collect::<String>())
+    }
+
+    #[test]
+    fn the_key_is_the_argument_that_the_table_says() {
+        let mut others = 0;
+        for command in TABLE.commands() {
+            let first = match command.keys {
+                Places::No | Places::Behind { .. } => continue,
+                Places::Span { first, .. } => usize::try_from(first).unwrap(),
+                Places::Counted { first, .. } => usize::from(first),
+            };
+            let (name, part) = command.parts();
+            let name = name.to_ascii_uppercase();
+            let mut words = vec![name.as_str()];
+            words.extend(part);
+            words.extend(["1"; 3].iter().take(first - words.len()));
+            words.extend(["{ns},key", "x", "y"]);
+            let sent = request_of(&words);
+            let (request, rest) = Request::read(sent.as_bytes()).unwrap();
+            assert_eq!((request.key, rest), (&b"{ns},key"[..], &b""[..]), "{words:?}");
+            others += usize::from(first > 1);
+        }
+        assert!(others >= ELSEWHERE.len(), "{others} have it elsewhere");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_the_request_will_touch() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = Rc::new(region.session().unwrap());
+        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let records = Records::new(session, server);
+        records.make(b"{ns},", 0).unwrap();
+        assert!(records.find(b"{ns},").unwrap().is_some(), "and known from now on");
+        for (line, wanted) in [
+            ("GET {ns},k", Some("Read k")),
+            ("hmget {ns},k field", Some("Read k")),
+            ("HGETALL {ns},k", Some("Read k")),
+            ("SET {ns},k v", Some("Touch k")),
+            ("TTL {ns},k", Some("Touch k")),
+            ("TAG SET {ns},k v 0", Some("Touch k")),
+            ("TAG FIND {ns},* tag value field", Some("Find tag value")),
+            ("tag find {ns},* tag value", Some("Find tag value")),
+            ("TAG KEYS {ns},* tag value", None),
+            ("TAG FIND {other},* tag value", None),
+            ("KEYS {ns},*", None),
+            ("GET {other},k", None),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let sent = request_of(&words);
+            let (request, _) = Request::read(sent.as_bytes()).unwrap();
+            let told = request.wants(&records).map(|ahead| match ahead {
+                Prefetch::Touch(_, key) => format!("Touch {}", key.escape_ascii()),
+                Prefetch::Read(_, key) => format!("Read {}", key.escape_ascii()),
+                Prefetch::Find(_, tag, value) => format!("Find {tag} {}", value.escape_ascii()),
+            });
+            assert_eq!(told.as_deref(), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn keys_are_picked_out_of_whole_requests_only() {
+        let two = b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n";
+        let (request, rest) = Request::read(two).unwrap();
+        assert_eq!(request.key, b"ab");
+        let (request, rest) = Request::read(rest).unwrap();
+        assert_eq!((request.key, rest), (&b"k"[..], &b""[..]));
+        for end in 0..21 {
+            assert_eq!(Request::read(&two[..end]), None, "{end}");
+        }
+        for odd in [
+            &b""[..],
+            b"GET a\r\n",
+            b"*1\r\n$4\r\nPING\r\n",
+            b"*0\r\n",
+            b"*-1\r\n",
+            b"*2\r\n$-1\r\n",
+            b"*2\r\n$99999999\r\n",
+            b"*9999999999\r\n$1\r\na\r\n$1\r\na\r\n",
+            b"*2\r\n$1\r\na\r\n$1\r\nab\r\n",
+        ] {
+            assert_eq!(Request::read(odd), None, "{}", odd.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Every form of answer, byte by byte, in both protocols.
+
+use super::*;
+
+fn written(protocol: RespVersion, write: &dyn Fn(&mut Reply<'_>)) -> String {
+    let mut out = b"before".to_vec();
+    write(&mut Reply::new(&mut out, protocol));
+    assert!(out.starts_with(b"before"));
+    out[6..].escape_ascii().to_string().replace("\\r\\n", "|")
+}
+
+type Write = Box<dyn Fn(&mut Reply<'_>)>;
+
+fn row(write: impl Fn(&mut Reply<'_>) + 'static) -> Write {
+    Box::new(write)
+}
+
+#[test]
+fn answers_are_these_bytes() {
+    let table: Vec<(Write, &str, &str)> = vec![
+        (row(|r: &mut Reply<'_>| Reply::ok(r)), "+OK|", "+OK|"),
+        (row(|r| r.simple("PONG")), "+PONG|", "+PONG|"),
+        (row(|r| r.error("ERR no\r\n+OK")), "-ERR no  +OK|", "-ERR no  +OK|"),
+        (row(|r| r.int(0)), ":0|", ":0|"),
+        (row(|r| r.int(1)), ":1|", ":1|"),
+        (row(|r| r.int(-1)), ":-1|", ":-1|"),
+        (row(|r| r.int(10)), ":10|", ":10|"),
+        (row(|r| r.int(i64::MIN)), ":-9223372036854775808|", ":-9223372036854775808|"),
+        (row(|r| r.int(i64::MAX)), ":9223372036854775807|", ":9223372036854775807|"),
+        (row(|r| r.count(usize::MAX)), ":18446744073709551615|", ":18446744073709551615|"),
+        (row(|r| r.bulk(b"")), "$0||", "$0||"),
+        (row(|r| r.bulk(b"a\r\nb")), "$4|a|b|", "$4|a|b|"),
+        (row(|r| r.bulk(&[b'x'; 12])), "$12|xxxxxxxxxxxx|", "$12|xxxxxxxxxxxx|"),
+        (row(|r| r.bulk_or_nil(None)), "$-1|", "_|"),
+        (row(|r| r.bulk_or_nil(Some(b"a"))), "$1|a|", "$1|a|"),
+        (row(|r: &mut Reply<'_>| Reply::nil(r)), "$-1|", "_|"),
+        (row(|r: &mut Reply<'_>| Reply::nil_array(r)), "*-1|", "_|"),
+        (row(|r| r.array(0)), "*0|", "*0|"),
+        (row(|r| r.array(123)), "*123|", "*123|"),
+        (row(|r| r.map(2)), "*4|", "%2|"),
+        (row(|r| r.set(2)), "*2|", "~2|"),
+        (row(|r| r.push(3)), "*3|", ">3|"),
+        (row(|r| r.boolean(true)), ":1|", "#t|"),
+        (row(|r| r.boolean(false)), ":0|", "#f|"),
+        (row(|r| r.verbatim("a\r\nb")), "$4|a|b|", "=8|txt:a|b|"),
+        (row(|r| r.made(b":7\r\n")), ":7|", ":7|"),
+    ];
+    for (write, two, three) in table {
+        assert_eq!(written(RespVersion::Resp2, &*write), two);
+        assert_eq!(written(RespVersion::Resp3, &*write), three);
+    }
+}
+
+#[test]
+fn numbers_with_a_fraction_are_as_short_as_they_can_be() {
+    for (number, text) in [
+        (0.0, "0"),
+        (-0.0, "-0"),
+        (1.0, "1"),
+        (3.5, "3.5"),
+        (-0.1, "-0.1"),
+        (1e20, "100000000000000000000"),
+        (1e21, "1e+21"),
+        (1.5e300, "1.5e+300"),
+        (1e-5, "0.00001"),
+        (1.25e-7, "1.25e-7"),
+        (f64::INFINITY, "inf"),
+        (f64::NEG_INFINITY, "-inf"),
+        (f64::NAN, "nan"),
+    ] {
+        let write = move |reply: &mut Reply<'_>| reply.double(number);
+        assert_eq!(written(RespVersion::Resp3, &write), format!(",{text}|"));
+        assert_eq!(written(RespVersion::Resp2, &write), format!("${}|{text}|", text.len()));
+        let back: f64 = text.parse().unwrap();
+        assert!(back.to_bits() == number.to_bits() || number.is_nan(), "{text}");
+    }
+}
+
+#[test]
+fn an_aggregate_may_be_closed_when_its_length_is_known() {
+    let write = |reply: &mut Reply<'_>| {
+        let outer = reply.mark();
+        for count in 0..12 {
+            let inner = reply.mark();
+            (0..count).for_each(|number| reply.int(number));
+            reply.close_set(inner, usize::try_from(count).unwrap());
+        }
+        reply.close_array(outer, 12);
+    };
+    let plain = |reply: &mut Reply<'_>| {
+        reply.array(12);
+        for count in 0..12 {
+            reply.set(usize::try_from(count).unwrap());
+            (0..count).for_each(|number| reply.int(number));
+        }
+    };
+    for protocol in [RespVersion::Resp2, RespVersion::Resp3] {
+        assert_eq!(written(protocol, &write), written(protocol, &plain));
+    }
+    let map = |reply: &mut Reply<'_>| {
+        let mark = reply.mark();
+        reply.ok();
+        reply.int(1);
+        reply.close_map(mark, 1);
+    };
+    assert_eq!(written(RespVersion::Resp2, &map), "*2|+OK|:1|");
+    assert_eq!(written(RespVersion::Resp3, &map), "%1|+OK|:1|");
+}
+
+#[test]
+fn what_was_written_can_be_taken_back() {
+    let write = |reply: &mut Reply<'_>| {
+        reply.ok();
+        let mark = reply.mark();
+        reply.array(2);
+        reply.bulk(b"half");
+        assert_eq!(reply.written(mark), 14);
+        reply.rewind(mark);
+        reply.error("ERR no");
+    };
+    assert_eq!(written(RespVersion::Resp2, &write), "+OK|-ERR no|");
+}
+
+#[test]
+fn a_protocol_may_change_between_two_answers() {
+    let write = |reply: &mut Reply<'_>| {
+        reply.nil();
+        reply.set_protocol(RespVersion::Resp3);
+        assert_eq!(reply.protocol(), RespVersion::Resp3);
+        reply.nil();
+    };
+    assert_eq!(written(RespVersion::Resp2, &write), "$-1|_|");
+}
+
+#[test]
+fn what_has_no_room_is_left_out_and_known() {
+    let mut out = b"before".to_vec();
+    let mut reply = Reply::new(&mut out, RespVersion::Resp2).within(20);
+    let mark = reply.mark();
+    reply.array(2);
+    reply.bulk(b"123");
+    assert!(!reply.is_over());
+    reply.bulk(&[b'x'; 100]);
+    reply.bulk(b"1");
+    assert!(reply.is_over());
+    let inner = reply.mark();
+    reply.rewind(inner);
+    assert!(reply.is_over(), "what was left out stands before");
+    reply.rewind(mark);
+    assert!(!reply.is_over(), "taken back with all the rest");
+    reply.bulk(b"short");
+    assert_eq!(reply.written(mark), 11);
+    reply.rewind(mark);
+    reply.error("ERR too long");
+    assert_eq!(out, b"before-ERR too long\r\n");
+    let mut made = Vec::new();
+    let mut reply = Reply::new(&mut made, RespVersion::Resp3).within(2);
+    reply.made(b"+OK\r\n");
+    assert!(reply.is_over() && made.is_empty());
+}

@@ -1,0 +1,290 @@
+//! A small process that cleans up after the orchestrator, whatever became of it.
+//!
+//! The orchestrator may be interrupted or killed; then nobody would stop the Redis that it started
+//! or remove the gigabyte that it left in memory. So a keeper owns them. It is this same program
+//! started again, in a process group of its own that a terminal's Ctrl-C does not reach, and it
+//! cleans up when its standard input ends: on request, or because the orchestrator is gone.
+
+use nearstate_model::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use signal_hook::consts::{SIGBUS, SIGKILL};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::low_level::signal_name;
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use std::{env, fs};
+
+/// Of what a server says the last so many bytes are kept: a dozen lines, which an error can repeat.
+const WORDS_BYTES_MAX: usize = 1024;
+
+/// The line of a keeper: bytes that are no text become three each.
+const LINE_BYTES_MAX: u64 = 16 << 10;
+
+/// How long a keeper waits for the end of what its server said, and we for the keeper's word.
+const CLOSE_WAIT: Duration = Duration::from_millis(500);
+const WORDS_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// The program that plays our roles, where it is not the one that runs.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// A folder in memory, and perhaps a server in it, that vanish when this is dropped.
+#[derive(Debug)]
+pub struct Keeper {
+    process: Child,
+    folder: PathBuf,
+    /// On which it tells what became of its server.
+    words: Option<ChildStdout>,
+}
+
+impl Keeper {
+    /// Makes a fresh folder below `parent` and has it kept, with `server` started beside it: its
+    /// arguments come from `arguments`, which is told the folder.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the folder cannot be made or the keeper cannot be started.
+    pub fn start(
+        parent: &Path,
+        server: Option<&str>,
+        arguments: impl FnOnce(&Path) -> Vec<OsString>,
+    ) -> Result<Self> {
+        let folder = fresh_folder(parent)?;
+        let mut command = Command::new(own_program()?);
+        command.args(["bench", "access-keeper"]).arg(&folder);
+        if let Some(server) = server {
+            command.arg("--").arg(server).args(arguments(&folder));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut process = command.spawn().map_err(|e| {
+            let _ = fs::remove_dir(&folder);
+            system("starting the keeper of the benchmark's folder", &e)
+        })?;
+        let words = process.stdout.take();
+        Ok(Self { process, folder, words })
+    }
+
+    /// How a server that has ended did so, and what it said last; once, and nothing if the keeper
+    /// does not know it soon.
+    pub fn last_words(&mut self) -> Option<String> {
+        let words = self.words.take()?;
+        let mut ready = [PollFd::new(&words, PollFlags::IN)];
+        poll(&mut ready, Some(&WORDS_WAIT)).ok().filter(|count| *count > 0)?;
+        let mut line = Vec::new();
+        BufReader::new(words).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        (!line.is_empty()).then_some(line)
+    }
+
+    /// The folder that is kept.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The process that is the keeper; the server is its child.
+    pub fn process(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Whether the keeper, and with it the server, has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.process.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+        // If somebody has killed the keeper, nobody else does it.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The life of a keeper process: starts `server`, waits until its input ends, stops the server by
+/// its process id and removes the folder.
+///
+/// # Errors
+/// [`Error::System`] if the server cannot be started.
+pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
+    let outcome = keep(server);
+    let _ = fs::remove_dir_all(folder);
+    outcome
+}
+
+fn keep(server: &[OsString]) -> Result<()> {
+    // Somebody ends all programs of our name: the orchestrator's end is what a keeper goes by, and
+    // without one nobody would stop the server. It has its own signals again once it runs.
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::default())
+            .map_err(|e| system("taking the signals that end programs", &e))?;
+    }
+    let mut child = match server.split_first() {
+        None => None,
+        Some((program, arguments)) => {
+            let mut command = Command::new(program);
+            command.args(arguments).stdin(Stdio::null());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command
+                .spawn()
+                .map_err(|e| system(&format!("starting {}", program.display()), &e))?;
+            listen(&mut child);
+            Some(child)
+        }
+    };
+    let mut ignored = Vec::new();
+    let _ = std::io::stdin().lock().read_to_end(&mut ignored);
+    if let Some(child) = &mut child {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    Ok(())
+}
+
+/// Hears what a server says, and when it ends tells on our standard output how, and what it said
+/// last. It stays a child that was not waited for: its number is nobody else's.
+fn listen(child: &mut Child) {
+    let last: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let (open, closed) = channel::<()>();
+    if let Some(stdout) = child.stdout.take() {
+        let (last, open) = (last.clone(), open.clone());
+        std::thread::spawn(move || read_input(stdout, &last, std::io::sink(), open));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        let (last, open) = (last.clone(), open.clone());
+        std::thread::spawn(move || read_input(stderr, &last, std::io::stderr(), open));
+    }
+    drop(open);
+    let process = Pid::from_child(child);
+    std::thread::spawn(move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let Ok(Some(status)) = waitid(WaitId::Pid(process), options) else { return };
+        // Who inherited its output may keep it open.
+        let _ = closed.recv_timeout(CLOSE_WAIT);
+        let mut line = ended(status.exit_status(), status.terminating_signal());
+        let said = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let said = as_line(&said);
+        if !said.is_empty() {
+            line.push_str(", after it had said: ");
+            line.push_str(&said);
+        }
+        line.push('\n');
+        // Nobody may be there to hear it.
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    });
+}
+
+/// Keeps the last of what is said, and passes it on. `_open` is dropped when it is over.
+fn read_input(mut from: impl Read, last: &Mutex<Vec<u8>>, mut to: impl Write, _open: Sender<()>) {
+    let mut piece = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut piece) {
+        let piece = piece.get(..count).unwrap_or_default();
+        let _ = to.write_all(piece);
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.extend_from_slice(piece);
+        let too_many = last.len().saturating_sub(WORDS_BYTES_MAX);
+        last.drain(..too_many);
+    }
+}
+
+/// The last of what a log says, in one line for a sentence.
+pub fn as_line(log: &[u8]) -> String {
+    let text = String::from_utf8_lossy(
+        log.get(log.len().saturating_sub(WORDS_BYTES_MAX)..).unwrap_or(log),
+    );
+    let lines = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    lines.map(|line| line.chars().map(plain).collect()).collect::<Vec<String>>().join(" | ")
+}
+
+/// How a process ended, in words.
+pub fn ended(code: Option<i32>, signal: Option<i32>) -> String {
+    let Some(number) = signal else {
+        return code.map_or_else(|| "it ended".to_owned(), |code| format!("it ended with {code}"));
+    };
+    let name = signal_name(number).unwrap_or("a signal without a name");
+    let why = match number {
+        SIGBUS => {
+            ": a file in memory had no room for a page more, so give a --dir with more room (a \
+             container's /dev/shm has 64 MiB unless it was started with --shm-size)"
+        }
+        SIGKILL => ": somebody killed it, or the kernel did for want of memory",
+        _ => "",
+    };
+    format!("signal {number} ended it ({name}{why})")
+}
+
+/// The program that is running, to be started again in another role.
+///
+/// # Errors
+/// [`Error::System`] if the kernel does not say which one it is.
+pub fn own_program() -> Result<PathBuf> {
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program.clone());
+    }
+    env::current_exe().map_err(|e| system("finding this program's own file", &e))
+}
+
+/// Names the program that plays our roles from now on. For tests, whose own program knows none; the
+/// first word counts.
+pub fn play_roles_with(program: &Path) {
+    let _ = PROGRAM.set(program.to_owned());
+}
+
+fn fresh_folder(parent: &Path) -> Result<PathBuf> {
+    for number in 0..10_000 {
+        let folder = parent.join(format!("nearstate-bench-{}-{number}", std::process::id()));
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => {
+                let detail =
+                    format!("making a folder in {}: give another with --dir", parent.display());
+                return Err(system(&detail, &e));
+            }
+        }
+    }
+    Err(Error::AlreadyExists { path: parent.join("nearstate-bench-*") })
+}
+
+/// An operating system's refusal, with what was being done.
+pub fn system(detail: &str, e: &std::io::Error) -> Error {
+    Error::System { detail: detail.to_owned(), errno: e.raw_os_error().unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_of_what_is_said_is_kept_and_told_in_a_line() {
+        let (open, closed) = channel();
+        let last = Mutex::default();
+        let said = "much\n".repeat(1000) + "\x1b[31mno room\r\n\nport 7\n";
+        let mut passed_on = Vec::new();
+        read_input(said.as_bytes(), &last, &mut passed_on, open);
+        assert!(closed.recv().is_err(), "it is over");
+        assert_eq!(passed_on, said.as_bytes());
+        let last = last.into_inner().unwrap();
+        assert_eq!(last.len(), WORDS_BYTES_MAX);
+        let line = as_line(&last);
+        assert!(line.ends_with("much |  [31mno room | port 7"), "{line}");
+        assert_eq!(as_line(b""), "");
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_told_with_what_would_help() {
+        assert_eq!(ended(Some(3), None), "it ended with 3");
+        let bus = ended(None, Some(SIGBUS));
+        assert!(bus.contains("SIGBUS") && bus.contains("--dir"), "{bus}");
+        assert!(ended(None, Some(SIGKILL)).contains("SIGKILL"));
+        assert!(ended(None, Some(64)).starts_with("signal 64"));
+    }
+}

@@ -1,0 +1,524 @@
+//! Apache Geode, paper 2's store: a locator and servers, each a Java process of its own, and our
+//! program's front door in the first of them (`verification/peers/geode`).
+//!
+//! Layouts: `partitioned[:SERVERS[:COPIES]]` (one server, no copies), `replicated[:SERVERS]` (two),
+//! `zones[:SERVERS[:COPIES]]` (two, one copy): each server holds its zone's records in a replicated
+//! region of its own, and what is put goes to a partitioned region of all of them as well.
+
+mod cluster;
+
+use self::cluster::{Cluster, layout};
+use super::wire::{Ahead, Socket, Wire};
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Part, Parts, Reply, Request, Schema, Table, Tag,
+};
+use crate::peers::{Geode, installed};
+use nearstate_model::limits::TRANSACTION_TRIES;
+use nearstate_model::{Error, Result};
+
+/// Requests of one message.
+const TOGETHER: usize = 256;
+
+const NO_ORDER: &str = "Geode's regions have no order of keys";
+
+/// Geode as a target.
+#[derive(Clone, Copy, Debug)]
+pub struct GeodeTarget;
+
+impl Target for GeodeTarget {
+    fn name(&self) -> &'static str {
+        "geode"
+    }
+
+    fn version(&self) -> Result<String> {
+        installed("java", "geode")?;
+        Geode::here()?;
+        Ok("Apache Geode 1.15.1, asked through our front door in a server's process".to_owned())
+    }
+
+    fn when_bound(&self, server_cpus: usize) -> Option<String> {
+        Some(super::many_threads(server_cpus))
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Native,
+            unique_tag: Way::Emulated(
+                "a second region: putIfAbsent, then the record; given back if another is taken",
+            ),
+            transaction: Way::Native,
+            scan: Way::Declined(NO_ORDER),
+            pipeline: Way::Emulated("frames in one message, which the front door does in turn"),
+            shared: Way::Native,
+        }
+    }
+
+    /// A transaction's records have to lie with one server, and those of a partitioned region lie
+    /// wherever their keys say.
+    fn abilities_in(&self, text: Option<&str>) -> Abilities {
+        let is_apart =
+            layout(text).is_ok_and(|layout| layout.name != "replicated" && layout.servers > 1);
+        let mut abilities = self.abilities();
+        if is_apart {
+            abilities.transaction =
+                Way::Declined("records of several servers: Geode refuses them in a transaction");
+        }
+        abilities
+    }
+
+    fn has_layout(&self, text: &str) -> Result<bool> {
+        layout(Some(text)).map(|_| true)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        Ok(Box::new(Cluster::start(need)?))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let mut connection = GeodeConnection::new(address, *schema)?;
+        connection.ping()?;
+        Ok(Box::new(connection))
+    }
+}
+
+/// The process behind a front door, and how many members it knows.
+fn who_answers(address: &str) -> Result<(i64, usize)> {
+    GeodeConnection::new(address, Schema { tables: &[] })?.ping()
+}
+
+/// Operations of the front door.
+const PING: u8 = 0;
+const READ: u8 = 1;
+const PUT: u8 = 2;
+const CHANGE: u8 = 3;
+const DELETE: u8 = 4;
+const FIND: u8 = 5;
+const BEGIN: u8 = 6;
+const COMMIT: u8 = 7;
+const ROLLBACK: u8 = 8;
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    No,
+    Yes,
+    Conflict,
+}
+
+#[derive(Debug)]
+struct GeodeConnection {
+    wire: Wire<Socket>,
+    schema: Schema,
+    /// Answers to requests that were not waited for: the beginning and the writes of a transaction.
+    owed: usize,
+    ahead: Ahead,
+}
+
+impl GeodeConnection {
+    fn new(address: &str, schema: Schema) -> Result<Self> {
+        let wire = Wire::new(Socket::at(address)?);
+        Ok(Self { wire, schema, owed: 0, ahead: Ahead::default() })
+    }
+
+    fn ping(&mut self) -> Result<(i64, usize)> {
+        self.frame(PING, |_| Ok(()))?;
+        self.wire.send()?;
+        self.status(&[])?;
+        let process = self.wire.take(8)?.try_into().map_or(0, i64::from_be_bytes);
+        Ok((process, usize::from(self.byte()?)))
+    }
+
+    /// Writes a frame whose fields `fill` writes. Nothing of it stays after an error.
+    #[inline]
+    fn frame(
+        &mut self,
+        operation: u8,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let out = &mut self.wire.out;
+        let begin = out.len();
+        out.extend_from_slice(&[0, 0, 0, 0, operation]);
+        fill(out).inspect_err(|_| out.truncate(begin))?;
+        let length = u32::try_from(out.len() - begin - 4).unwrap_or(u32::MAX);
+        if let Some(place) = out.get_mut(begin..begin + 4) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+        Ok(())
+    }
+
+    /// Sends, and reads the answers that were not waited for.
+    fn send(&mut self) -> Result<()> {
+        self.wire.send()?;
+        let mut outcome = Ok(());
+        while self.owed > 0 {
+            self.owed -= 1;
+            let status = self.status(&[]);
+            outcome = outcome.and(status.map(drop));
+        }
+        outcome
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        Ok(self.wire.take(1)?.first().copied().unwrap_or(0))
+    }
+
+    fn bytes(&mut self) -> Result<&[u8]> {
+        let length = self.wire.take(2)?.try_into().map_or(0, u16::from_be_bytes);
+        self.wire.take(usize::from(length))
+    }
+
+    /// How an answer begins. `tags` are those that were asked for.
+    #[inline]
+    fn status(&mut self, tags: &[(&'static str, &[u8])]) -> Result<Status> {
+        match self.byte()? {
+            0 => Ok(Status::No),
+            1 => Ok(Status::Yes),
+            2 => Ok(Status::Conflict),
+            3 => Err(self.taken(tags)?),
+            4 => {
+                let text = String::from_utf8_lossy(self.bytes()?).into_owned();
+                Err(Error::Backend { detail: format!("geode: {text}") })
+            }
+            other => Err(self.wire.strange(&format!("with status {other}"))),
+        }
+    }
+
+    #[cold]
+    fn taken(&mut self, tags: &[(&'static str, &[u8])]) -> Result<Error> {
+        let tag = usize::from(self.byte()?);
+        let holder = String::from_utf8_lossy(self.bytes()?).into_owned();
+        let (name, value) = tags.get(tag).copied().unwrap_or(("?", b""));
+        let value = String::from_utf8_lossy(value).into_owned();
+        Ok(Error::TagTaken { tag: name.to_owned(), value, holder })
+    }
+
+    /// Names and values by the number of the tag, for a refusal.
+    fn told<'a>(&self, table: Table, tags: &[Tag<'a>]) -> Vec<(&'static str, &'a [u8])> {
+        let rules = self.schema.tables.get(table.0).map_or(&[][..], |table| table.tags);
+        let value = |number: usize| tags.iter().find(|(tag, _)| *tag == number);
+        let told = |(number, rule): (usize, &crate::access::TagRule)| {
+            (rule.name, value(number).map_or(&[][..], |(_, value)| *value))
+        };
+        rules.iter().enumerate().map(told).collect()
+    }
+
+    fn ask(&mut self, request: &Request<'_>) -> Result<()> {
+        match request {
+            Request::Read { table, key, wanted } => self.frame(READ, |out| {
+                table_and_key(out, *table, key)?;
+                out.extend_from_slice(&wanted.0.to_be_bytes());
+                Ok(())
+            }),
+            Request::Put { table, entry } => self.frame(PUT, |out| {
+                table_and_key(out, *table, entry.key)?;
+                write_parts(out, entry.parts);
+                write_tags(out, entry.tags)?;
+                write_tags(out, entry.tags_before)
+            }),
+            Request::Change { table, change } => self.frame(CHANGE, |out| {
+                let (before, after) = change.tags.unwrap_or_default();
+                table_and_key(out, *table, change.key)?;
+                write_parts(out, change.parts);
+                write_tags(out, after)?;
+                write_tags(out, before)
+            }),
+            Request::Delete { table, key, tags } => self.frame(DELETE, |out| {
+                table_and_key(out, *table, key)?;
+                write_tags(out, tags)
+            }),
+            Request::Find { table, tag, wanted } => self.frame(FIND, |out| {
+                out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
+                out.push(u8::try_from(tag.0).unwrap_or(u8::MAX));
+                short(out, tag.1)?;
+                out.extend_from_slice(&wanted.0.to_be_bytes());
+                Ok(())
+            }),
+        }
+    }
+
+    /// What is answered to a request. What is found has its key put in `found`.
+    #[inline]
+    fn hear(
+        &mut self,
+        request: &Request<'_>,
+        found: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let status = match request {
+            Request::Read { .. } => {
+                let status = self.status(&[])?;
+                if status == Status::Yes {
+                    self.hear_parts(hear)?;
+                }
+                return Ok(status == Status::Yes);
+            }
+            Request::Find { .. } => {
+                let status = self.status(&[])?;
+                if status == Status::Yes {
+                    found.clear();
+                    found.extend_from_slice(self.bytes()?);
+                    self.hear_parts(hear)?;
+                }
+                return Ok(status == Status::Yes);
+            }
+            Request::Put { table, entry } if !entry.tags.is_empty() => {
+                let told = self.told(*table, entry.tags);
+                self.status(&told)?
+            }
+            Request::Change { table, change } if change.tags.is_some() => {
+                let told = self.told(*table, change.tags.unwrap_or_default().1);
+                self.status(&told)?
+            }
+            Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => {
+                self.status(&[])?
+            }
+        };
+        Ok(status == Status::Yes)
+    }
+
+    fn hear_parts(&mut self, hear: &mut Hear<'_>) -> Result<()> {
+        for _ in 0..self.byte()? {
+            let part = usize::from(self.byte()?);
+            let length = self.wire.take(4)?.try_into().map_or(0, u32::from_be_bytes);
+            hear(part, self.wire.take(length as usize)?);
+        }
+        Ok(())
+    }
+
+    /// The answers to a message whose first request has this number.
+    fn hear_all(
+        &mut self,
+        (first, some): (usize, &[Request<'_>]),
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let (mut refused, mut key) = (None, Vec::new());
+        for (at, request) in some.iter().enumerate() {
+            let number = first + at;
+            let mut part = |part, bytes: &[u8]| hear(number, Reply::Part(part, bytes));
+            match self.hear(request, &mut key, &mut part) {
+                Ok(done) => {
+                    if done && matches!(request, Request::Find { .. }) {
+                        hear(number, Reply::Key(&key));
+                    }
+                    hear(number, Reply::Done(done));
+                }
+                // The answers behind it have to be read all the same.
+                Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    #[inline]
+    fn alone(&mut self, request: &Request<'_>, hear: &mut Hear<'_>) -> Result<bool> {
+        self.ask(request)?;
+        self.send()?;
+        self.hear(request, &mut Vec::new(), hear)
+    }
+
+    fn order(&mut self, operation: u8) -> Result<Status> {
+        self.frame(operation, |_| Ok(()))?;
+        self.send()?;
+        self.status(&[])
+    }
+}
+
+fn table_and_key(out: &mut Vec<u8>, table: Table, key: &[u8]) -> Result<()> {
+    out.push(u8::try_from(table.0).unwrap_or(u8::MAX));
+    short(out, key)
+}
+
+/// Bytes with a length of 16 bits.
+fn short(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+    let length =
+        u16::try_from(bytes.len()).map_err(|_| Error::KeyTooLarge { bytes: bytes.len() })?;
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+fn write_parts(out: &mut Vec<u8>, parts: &[Part<'_>]) {
+    out.push(u8::try_from(parts.len()).unwrap_or(u8::MAX));
+    for (part, bytes) in parts {
+        out.push(u8::try_from(*part).unwrap_or(u8::MAX));
+        out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+        out.extend_from_slice(bytes);
+    }
+}
+
+fn write_tags(out: &mut Vec<u8>, tags: &[Tag<'_>]) -> Result<()> {
+    out.push(u8::try_from(tags.len()).unwrap_or(u8::MAX));
+    for (tag, value) in tags {
+        out.push(u8::try_from(*tag).unwrap_or(u8::MAX));
+        short(out, value)?;
+    }
+    Ok(())
+}
+
+impl Access for GeodeConnection {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.alone(&Request::Read { table, key, wanted }, hear)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.alone(&Request::Put { table, entry: *entry }, &mut |_, _| {}).map(drop)
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.alone(&Request::Change { table, change: *change }, &mut |_, _| {})
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.alone(&Request::Delete { table, key, tags }, &mut |_, _| {})
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let request = Request::Find { table, tag, wanted };
+        self.ask(&request)?;
+        self.send()?;
+        self.hear(&request, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        _: Table,
+        _: &[u8],
+        _: usize,
+        _: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        Err(Error::BadArgument { detail: NO_ORDER.to_owned() })
+    }
+}
+
+/// A connection within a transaction: puts without tags are not waited for.
+struct InTransaction<'c>(&'c mut GeodeConnection);
+
+impl Access for InTransaction<'_> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.0.read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        if !entry.tags.is_empty() {
+            return self.0.put(table, entry);
+        }
+        self.0.ask(&Request::Put { table, entry: *entry })?;
+        self.0.owed += 1;
+        Ok(())
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.0.change(table, change)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.0.delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.0.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.0.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for GeodeConnection {
+    fn is_lost(&self) -> bool {
+        self.wire.is_cut()
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        for _ in 0..TRANSACTION_TRIES {
+            self.frame(BEGIN, |_| Ok(()))?;
+            self.owed += 1;
+            let outcome = body(&mut InTransaction(self));
+            if let Err(e) = outcome {
+                // What it says of a transaction that is gone changes nothing.
+                let _ = self.order(ROLLBACK);
+                return Err(e);
+            }
+            match self.order(COMMIT)? {
+                Status::Yes => return Ok(()),
+                Status::Conflict => {}
+                Status::No => return Err(self.wire.strange("a commit with no")),
+            }
+        }
+        Err(Error::Deadline { tries: TRANSACTION_TRIES })
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (round, some) in requests.chunks(TOGETHER).enumerate() {
+            some.iter().try_for_each(|request| self.ask(request))?;
+            self.send()?;
+            self.hear_all((round * TOGETHER, some), hear)?;
+        }
+        Ok(())
+    }
+
+    fn sends_ahead(&self) -> bool {
+        true
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        requests.iter().try_for_each(|request| self.ask(request))?;
+        self.ahead.note(true);
+        if self.owed > 0 { self.send() } else { self.wire.leave() }
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        if self.ahead.forget() {
+            self.wire.look(self.ahead.is_owed());
+            let heard = self.hear_all((0, requests), hear);
+            self.wire.look(false);
+            return heard;
+        }
+        self.pipeline(requests, hear)
+    }
+}
