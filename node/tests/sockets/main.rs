@@ -25,7 +25,7 @@ fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
     for byte in b"one\ntwo\n" {
         client.writer.write_all(&[*byte]).unwrap();
     }
-    assert_eq!((client.receive(), client.on_input()), ("one".to_owned(), "two".to_owned()));
+    assert_eq!((client.receive(), client.receive()), ("one".to_owned(), "two".to_owned()));
 
     let mut sender = client.writer.try_clone().unwrap();
     let pipelined = std::thread::spawn(move || {
@@ -215,7 +215,7 @@ fn work_that_yields_does_not_stop_others() {
     }
     // Without other clients' turns, nobody could stop it.
     assert_eq!(other.ask("stop"), "");
-    assert_eq!((worker.receive(), worker.on_input()), ("done".to_owned(), "after".to_owned()));
+    assert_eq!((worker.receive(), worker.receive()), ("done".to_owned(), "after".to_owned()));
 }
 
 #[test]
