@@ -136,8 +136,7 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs a package and starts nothing of it: the servers that we measure are our own.
 fn from_packages(package: &str) -> Result<()> {
-    let by_hand =
-        |why: &str| Error::BadArgument { detail: format!("{package}: {why}; {BY_HAND}") };
+    let by_hand = |why: &str| Error::BadArgument { detail: format!("{package}: {why}; {BY_HAND}") };
     if program("apt-get").is_none() {
         return Err(by_hand("this system has no apt-get"));
     }
