@@ -138,7 +138,7 @@ static void a_batch_meets_every_key_in_order(void)
 {
     uint32_t numbers[100];
     ns_bytes items[101];
-    ns_keys keys = {items, 101};
+    ns_key_list keys = {items, 101};
     struct met met = {0, 0, 0, 0};
     for (uint32_t number = 0; number < 100; number++) {
         numbers[number] = number;
@@ -156,7 +156,7 @@ static void a_batch_meets_every_key_in_order(void)
     OK(ns_delete(session, values, items[30]));
     items[30].len = NS_KEY_BYTES_MAX + 1;
     HOLDS(ns_get_batch(session, values, keys, meet_numbered, &met) == NS_KEY_TOO_LARGE);
-    keys = (ns_keys){NULL, 0};
+    keys = (ns_key_list){NULL, 0};
     OK(ns_get_batch(session, values, keys, meet_numbered, &met));
 }
 
@@ -164,21 +164,21 @@ static void reading_allocates_nothing(void)
 {
     uint32_t number = 0;
     ns_bytes key = some(&number, sizeof number);
-    ns_keys keys = {&key, 1};
-    ns_change change = {ns_text("part"), ns_text("v"), false};
+    ns_key_list keys = {&key, 1};
+    ns_block_change change = {ns_text("part"), ns_text("v"), false};
     struct met met = {0, 0, 0, 0};
     uint8_t room[16];
     ns_buffer buffer = {room, sizeof room, 0, 0};
     ns_view view;
     ns_bytes block, name = ns_text("part");
-    ns_placed placed = {0, ns_text("w")};
+    ns_indexed_change placed = {0, ns_text("w")};
     ns_block_layout *names;
     ns_record_for_update record;
     HOLDS(allocations > 0); /* The library's own calls are counted: opening it allocates. */
     OK(ns_put(session, values, key, key, NULL));
-    OK(ns_patch(session, blocks, key, (ns_changes){&change, 1}, NULL));
+    OK(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL));
     /* The names learn once how the record is laid out. */
-    OK(ns_block_layout_open(session, (ns_names){&name, 1}, &names));
+    OK(ns_block_layout_open(session, (ns_name_list){&name, 1}, &names));
     OK(ns_get_for_update(session, blocks, key, &record));
     OK(ns_record_for_update_blocks(&record, names, 1, &block));
     ns_record_for_update_release(&record);
@@ -191,7 +191,7 @@ static void reading_allocates_nothing(void)
         ns_view_release(&view);
         OK(ns_get_for_update(session, blocks, key, &record));
         OK(ns_record_for_update_blocks(&record, names, 1, &block));
-        OK(ns_record_for_update_patch(&record, names, (ns_placed_changes){&placed, 1}, NULL));
+        OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&placed, 1}, NULL));
         ns_record_for_update_release(&record);
         HOLDS(ns_get(session, values, ns_text("none"), &view) == NS_NOT_FOUND);
         OK(ns_get_copy(session, values, key, &buffer));
@@ -215,26 +215,26 @@ static void a_patch_changes_only_its_blocks(void)
 {
     static uint8_t large[1 << 20];
     memset(large, 5, sizeof large);
-    ns_change both[] = {{ns_text("large"), some(large, sizeof large), false},
+    ns_block_change both[] = {{ns_text("large"), some(large, sizeof large), false},
                         {ns_text("small"), some("a\0b", 3), false}};
-    ns_change change = {ns_text("small"), some("c", 1), false};
-    ns_change removal = {ns_text("large"), some(NULL, 99), true};
+    ns_block_change change = {ns_text("small"), some("c", 1), false};
+    ns_block_change removal = {ns_text("large"), some(NULL, 99), true};
     uint64_t version, seen;
     ns_view view;
     ns_bytes block;
     struct met met = {0, 0, 0, 0};
     ns_bytes key = ns_text("ue");
-    OK(ns_patch_if_absent(session, blocks, key, (ns_changes){both, 2}, &version));
-    HOLDS(ns_patch_if_absent(session, blocks, key, (ns_changes){both, 2}, NULL) == NS_REFUSED);
-    OK(ns_patch_if_version(session, blocks, key, (ns_changes){&change, 1}, version, &seen));
+    OK(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, &version));
+    HOLDS(ns_patch_if_absent(session, blocks, key, (ns_block_change_list){both, 2}, NULL) == NS_REFUSED);
+    OK(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, &seen));
     HOLDS(seen > version);
-    HOLDS(ns_patch_if_version(session, blocks, key, (ns_changes){&change, 1}, version, NULL)
+    HOLDS(ns_patch_if_version(session, blocks, key, (ns_block_change_list){&change, 1}, version, NULL)
           == NS_REFUSED);
     OK(ns_get(session, blocks, key, &view));
     HOLDS(view.value.len == 0);
     OK(ns_view_block(&view, ns_text("large"), &block));
     HOLDS(is(block, large, sizeof large));
-    OK(ns_patch(session, blocks, key, (ns_changes){&removal, 1}, NULL));
+    OK(ns_patch(session, blocks, key, (ns_block_change_list){&removal, 1}, NULL));
     HOLDS(is(block, large, sizeof large)); /* Still held by the view. */
     OK(ns_view_blocks(&view, count_block, &met));
     HOLDS(met.count == 2 && met.wrong == 0);
@@ -245,7 +245,7 @@ static void a_patch_changes_only_its_blocks(void)
     HOLDS(ns_view_block(&view, ns_text("large"), &block) == NS_NOT_FOUND);
     ns_view_release(&view);
     HOLDS(ns_put(session, blocks, key, key, NULL) == NS_WRONG_KIND);
-    HOLDS(ns_patch(session, values, key, (ns_changes){&change, 1}, NULL) == NS_WRONG_KIND);
+    HOLDS(ns_patch(session, values, key, (ns_block_change_list){&change, 1}, NULL) == NS_WRONG_KIND);
 }
 
 static bool count_key(void *context, ns_bytes key)
@@ -311,10 +311,10 @@ static void null_is_refused_everywhere(void)
     ns_view view = {0};
     ns_bytes block;
     ns_buffer buffer = {NULL, 0, 0, 0};
-    ns_inspection inspection;
+    ns_region_stats inspection;
     ns_check_report report;
     uint64_t number;
-    ns_change change = {nothing, key, false};
+    ns_block_change change = {nothing, key, false};
     struct met met = {0, 0, 0, 0};
 #define IS_WRONG(call) HOLDS((call) == NS_BAD_ARGUMENT && strlen(ns_last_error()) > 0)
     IS_WRONG(ns_create_options_default(NULL));
@@ -325,8 +325,8 @@ static void null_is_refused_everywhere(void)
     IS_WRONG(ns_region_attach(NULL, &other));
     IS_WRONG(ns_region_attach(path, NULL));
     IS_WRONG(ns_region_remove(NULL));
-    IS_WRONG(ns_region_inspect(NULL, &inspection));
-    IS_WRONG(ns_region_inspect(region, NULL));
+    IS_WRONG(ns_region_get_stats(NULL, &inspection));
+    IS_WRONG(ns_region_get_stats(region, NULL));
     IS_WRONG(ns_region_members(NULL, NULL, NULL));
     IS_WRONG(ns_region_members(region, NULL, NULL));
     IS_WRONG(ns_region_check(NULL, NULL, NULL, &report));
@@ -342,10 +342,10 @@ static void null_is_refused_everywhere(void)
     IS_WRONG(ns_get_copy(NULL, values, key, &buffer));
     IS_WRONG(ns_get_copy(session, values, nothing, &buffer));
     IS_WRONG(ns_get_copy(session, values, key, NULL));
-    IS_WRONG(ns_get_batch(NULL, values, (ns_keys){&key, 1}, meet_numbered, &met));
-    IS_WRONG(ns_get_batch(session, values, (ns_keys){NULL, 1}, meet_numbered, &met));
-    IS_WRONG(ns_get_batch(session, values, (ns_keys){&nothing, 1}, meet_numbered, &met));
-    IS_WRONG(ns_get_batch(session, values, (ns_keys){&key, 1}, NULL, &met));
+    IS_WRONG(ns_get_batch(NULL, values, (ns_key_list){&key, 1}, meet_numbered, &met));
+    IS_WRONG(ns_get_batch(session, values, (ns_key_list){NULL, 1}, meet_numbered, &met));
+    IS_WRONG(ns_get_batch(session, values, (ns_key_list){&nothing, 1}, meet_numbered, &met));
+    IS_WRONG(ns_get_batch(session, values, (ns_key_list){&key, 1}, NULL, &met));
     IS_WRONG(ns_put(NULL, values, key, key, &number));
     IS_WRONG(ns_put(session, values, nothing, key, &number));
     IS_WRONG(ns_put(session, values, key, nothing, &number));
@@ -357,11 +357,11 @@ static void null_is_refused_everywhere(void)
     IS_WRONG(ns_delete(session, values, nothing));
     IS_WRONG(ns_delete_if_version(NULL, values, key, 1, &number));
     IS_WRONG(ns_delete_if_value(session, values, key, nothing, &number));
-    IS_WRONG(ns_patch(NULL, blocks, key, (ns_changes){NULL, 0}, &number));
-    IS_WRONG(ns_patch(session, blocks, key, (ns_changes){NULL, 1}, &number));
-    IS_WRONG(ns_patch(session, blocks, key, (ns_changes){&change, 1}, &number));
-    IS_WRONG(ns_patch_if_absent(NULL, blocks, key, (ns_changes){NULL, 0}, &number));
-    IS_WRONG(ns_patch_if_version(NULL, blocks, key, (ns_changes){NULL, 0}, 1, &number));
+    IS_WRONG(ns_patch(NULL, blocks, key, (ns_block_change_list){NULL, 0}, &number));
+    IS_WRONG(ns_patch(session, blocks, key, (ns_block_change_list){NULL, 1}, &number));
+    IS_WRONG(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, &number));
+    IS_WRONG(ns_patch_if_absent(NULL, blocks, key, (ns_block_change_list){NULL, 0}, &number));
+    IS_WRONG(ns_patch_if_version(NULL, blocks, key, (ns_block_change_list){NULL, 0}, 1, &number));
     IS_WRONG(ns_scan(NULL, values, delete_it, &met));
     IS_WRONG(ns_scan(session, values, NULL, &met));
     IS_WRONG(ns_list_prefix(NULL, values, key, count_key, &met));
@@ -398,8 +398,8 @@ static void absurd_lengths_are_refused_before_anything_is_read(void)
         size_t len = shift == 0 ? SIZE_MAX : (size_t)1 << (61 + shift);
         ns_bytes absurd = some("k", len);
         ns_namespace space;
-        ns_change change = {absurd, key, false};
-        ns_change value = {key, absurd, false};
+        ns_block_change change = {absurd, key, false};
+        ns_block_change value = {key, absurd, false};
         struct met met = {0, 0, 0, 0};
         HOLDS(ns_namespace_open(session, absurd, NS_KIND_VALUE, &space) == NS_BAD_NAME);
         HOLDS(ns_get(session, values, absurd, &view) == NS_KEY_TOO_LARGE);
@@ -408,12 +408,12 @@ static void absurd_lengths_are_refused_before_anything_is_read(void)
         HOLDS(ns_put_if_value(session, values, key, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
         HOLDS(ns_delete(session, values, absurd) == NS_KEY_TOO_LARGE);
         HOLDS(ns_delete_if_value(session, values, key, absurd, NULL) == NS_VALUE_TOO_LARGE);
-        HOLDS(ns_get_batch(session, values, (ns_keys){&key, len}, meet_numbered, &met)
+        HOLDS(ns_get_batch(session, values, (ns_key_list){&key, len}, meet_numbered, &met)
               == NS_BAD_ARGUMENT);
-        HOLDS(ns_patch(session, blocks, key, (ns_changes){&change, len}, NULL)
+        HOLDS(ns_patch(session, blocks, key, (ns_block_change_list){&change, len}, NULL)
               == NS_TOO_MANY_BLOCKS);
-        HOLDS(ns_patch(session, blocks, key, (ns_changes){&change, 1}, NULL) == NS_BAD_NAME);
-        HOLDS(ns_patch(session, blocks, key, (ns_changes){&value, 1}, NULL)
+        HOLDS(ns_patch(session, blocks, key, (ns_block_change_list){&change, 1}, NULL) == NS_BAD_NAME);
+        HOLDS(ns_patch(session, blocks, key, (ns_block_change_list){&value, 1}, NULL)
               == NS_VALUE_TOO_LARGE);
         HOLDS(ns_list_glob(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);
         HOLDS(ns_list_prefix(session, values, absurd, count_key, &met) == NS_BAD_ARGUMENT);
@@ -509,10 +509,10 @@ static bool count_member(void *context, const ns_member *member)
 
 static void an_operator_is_told_of_the_region(void)
 {
-    ns_inspection seen;
+    ns_region_stats seen;
     struct met met = {0, 0, 0, 0};
     ns_check_report report;
-    OK(ns_region_inspect(region, &seen));
+    OK(ns_region_get_stats(region, &seen));
     HOLDS(seen.bytes_max == 64u << 20 && seen.namespaces == 2 && seen.members_alive == 1);
     HOLDS(seen.format >= 1 && seen.members_dead == 0 && seen.bytes_taken > 0);
     OK(ns_region_members(region, count_member, &met));

@@ -18,7 +18,7 @@ static void declare(void)
         {ns_text("dnn"), NS_TAG_COUNTED},
         {ns_text("ip"), NS_TAG_ORDERED},
     };
-    OK(ns_namespace_add_tags(session, values, (ns_tag_schemas){tags, LEN(tags)}));
+    OK(ns_namespace_add_tags(session, values, (ns_tag_schema_list){tags, LEN(tags)}));
 }
 
 static ns_status put(const char *key, const char *const *of, uint64_t expires_ms)
@@ -98,11 +98,11 @@ static void a_session_is_found_by_each_of_its_identities(void)
     HOLDS(ns_find(session, values, tag("teid", "teid 9"), &view) == NS_NOT_FOUND);
     HOLDS(view.version == 0);
     /* Equality, prefix, range; and as many as one wants. */
-    HOLDS(finds((ns_lookup){.tag = ns_text("dnn"), .how = NS_LOOKUP_EQUAL,
+    HOLDS(finds((ns_lookup){.tag = ns_text("dnn"), .kind = NS_LOOKUP_EQUAL,
                             .value = ns_text("internet")}, "ac"));
-    HOLDS(finds((ns_lookup){.tag = ns_text("ip"), .how = NS_LOOKUP_PREFIX,
+    HOLDS(finds((ns_lookup){.tag = ns_text("ip"), .kind = NS_LOOKUP_PREFIX,
                             .value = ns_text("10.0.0.")}, "ab"));
-    ns_lookup range = {.tag = ns_text("ip"), .how = NS_LOOKUP_RANGE};
+    ns_lookup range = {.tag = ns_text("ip"), .kind = NS_LOOKUP_RANGE};
     HOLDS(finds(range, "abc"));
     range.from = (ns_bound){NS_BOUND_EXCLUDED, ns_text("10.0.0.1")};
     HOLDS(finds(range, "bc"));
@@ -111,7 +111,7 @@ static void a_session_is_found_by_each_of_its_identities(void)
     range.to = (ns_bound){NS_BOUND_EXCLUDED, ns_text("10.0.0.2")};
     HOLDS(finds(range, ""));
     struct met first = {{0}, 1};
-    range = (ns_lookup){.tag = ns_text("ip"), .how = NS_LOOKUP_RANGE};
+    range = (ns_lookup){.tag = ns_text("ip"), .kind = NS_LOOKUP_RANGE};
     OK(ns_find_all(session, values, range, meet_view, &first));
     HOLDS(strcmp(first.keys, "a") == 0);
     uint64_t count = 0;
@@ -132,7 +132,7 @@ static void a_value_that_is_taken_is_refused_with_its_holder(void)
     IS(NS_BAD_ARGUMENT, ns_put(session, values, ns_text("d"), ns_text("v"), NULL));
     /* Records that contradict a new tag refuse it, and nothing of it is left. */
     ns_tag_schema one = {ns_text("dnn2"), NS_TAG_REQUIRED};
-    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schemas){&one, 1}));
+    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){&one, 1}));
     uint64_t count;
     IS(NS_BAD_ARGUMENT, ns_count_tagged(session, values, tag("dnn2", "x"), &count));
 }
@@ -153,19 +153,19 @@ static void tags_are_listed_as_they_were_declared(void)
     HOLDS(seen == 0x9142);
     IS(NS_BAD_ARGUMENT, ns_namespace_tags(session, values, NULL, NULL));
     ns_tag_schema other = {ns_text("supi"), NS_TAG_UNIQUE};
-    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schemas){&other, 1}));
+    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){&other, 1}));
     ns_tag_schema twice[] = {{ns_text("x"), 0}, {ns_text("x"), 0}};
-    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schemas){twice, 2}));
+    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){twice, 2}));
     other = (ns_tag_schema){ns_text("y"), 16};
-    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schemas){&other, 1}));
+    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){&other, 1}));
     other = (ns_tag_schema){ns_text(""), 0};
-    IS(NS_BAD_NAME, ns_namespace_add_tags(session, values, (ns_tag_schemas){&other, 1}));
-    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schemas){&other, SIZE_MAX}));
-    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schemas){NULL, 1}));
-    OK(ns_namespace_add_tags(session, values, (ns_tag_schemas){NULL, 0}));
+    IS(NS_BAD_NAME, ns_namespace_add_tags(session, values, (ns_tag_schema_list){&other, 1}));
+    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){&other, SIZE_MAX}));
+    IS(NS_BAD_ARGUMENT, ns_namespace_add_tags(session, values, (ns_tag_schema_list){NULL, 1}));
+    OK(ns_namespace_add_tags(session, values, (ns_tag_schema_list){NULL, 0}));
 }
 
-static bool matches(const ns_condition *condition, const char *keys)
+static bool matches(const ns_search_condition *condition, const char *keys)
 {
     struct met met = {{0}, 0};
     uint64_t count;
@@ -176,49 +176,49 @@ static bool matches(const ns_condition *condition, const char *keys)
     return strlen(met.keys) == strlen(keys) && strspn(met.keys, keys) == strlen(keys);
 }
 
-static ns_condition compare(uint32_t how, const char *name, const char *value)
+static ns_search_condition compare(uint32_t how, const char *name, const char *value)
 {
-    ns_condition made = {.how = how, .tag = tag(name, value)};
+    ns_search_condition made = {.kind = how, .tag = tag(name, value)};
     return made;
 }
 
 static void a_search_is_put_together_where_it_is_used(void)
 {
     fill();
-    ns_condition internet = compare(NS_SEARCH_EQ, "dnn", "internet");
-    ns_condition both[] = {internet, compare(NS_SEARCH_GTE, "ip", "10.0.1.")};
-    ns_condition and = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};
-    ns_condition or = {.how = NS_SEARCH_OR, .units = both, .units_len = 2};
-    ns_condition not = {.how = NS_SEARCH_NOT, .units = &internet, .units_len = 1};
+    ns_search_condition internet = compare(NS_SEARCH_EQ, "dnn", "internet");
+    ns_search_condition both[] = {internet, compare(NS_SEARCH_GTE, "ip", "10.0.1.")};
+    ns_search_condition and = {.kind = NS_SEARCH_AND, .units = both, .units_len = 2};
+    ns_search_condition or = {.kind = NS_SEARCH_OR, .units = both, .units_len = 2};
+    ns_search_condition not = {.kind = NS_SEARCH_NOT, .units = &internet, .units_len = 1};
     ns_bytes keys[] = {ns_text("a"), ns_text("nobody")};
-    ns_condition records = {.how = NS_SEARCH_RECORDS, .records = {keys, 2}};
+    ns_search_condition records = {.kind = NS_SEARCH_RECORDS, .records = {keys, 2}};
     HOLDS(matches(&internet, "ac") && matches(&and, "c") && matches(&or, "ac"));
     HOLDS(matches(&not, "b") && matches(&records, "a"));
-    ns_condition each[] = {
+    ns_search_condition each[] = {
         compare(NS_SEARCH_NEQ, "supi", "001"), compare(NS_SEARCH_GT, "supi", "001"),
         compare(NS_SEARCH_LT, "supi", "002"), compare(NS_SEARCH_LTE, "supi", "001"),
     };
     HOLDS(matches(&each[0], "bc") && matches(&each[1], "bc"));
     HOLDS(matches(&each[2], "a") && matches(&each[3], "a"));
     /* What leads in a circle, to nothing or too far is refused. */
-    ns_condition circle = {.how = NS_SEARCH_NOT, .units = &circle, .units_len = 1};
-    ns_condition wrong[] = {
-        circle, {.how = NS_SEARCH_AND, .units = NULL, .units_len = 1},
-        {.how = NS_SEARCH_AND, .units = both, .units_len = SIZE_MAX},
-        {.how = NS_SEARCH_OR}, {.how = NS_SEARCH_NOT, .units = both, .units_len = 2},
-        {.how = NS_SEARCH_NOT}, {.how = 0}, {.how = 11},
-        {.how = NS_SEARCH_RECORDS, .records = {NULL, 1}},
-        {.how = NS_SEARCH_RECORDS, .records = {keys, SIZE_MAX}},
-        {.how = NS_SEARCH_EQ, .tag = {{NULL, 1}, ns_text("x")}},
-        {.how = NS_SEARCH_EQ, .tag = {ns_text(""), ns_text("x")}},
+    ns_search_condition circle = {.kind = NS_SEARCH_NOT, .units = &circle, .units_len = 1};
+    ns_search_condition wrong[] = {
+        circle, {.kind = NS_SEARCH_AND, .units = NULL, .units_len = 1},
+        {.kind = NS_SEARCH_AND, .units = both, .units_len = SIZE_MAX},
+        {.kind = NS_SEARCH_OR}, {.kind = NS_SEARCH_NOT, .units = both, .units_len = 2},
+        {.kind = NS_SEARCH_NOT}, {.kind = 0}, {.kind = 11},
+        {.kind = NS_SEARCH_RECORDS, .records = {NULL, 1}},
+        {.kind = NS_SEARCH_RECORDS, .records = {keys, SIZE_MAX}},
+        {.kind = NS_SEARCH_EQ, .tag = {{NULL, 1}, ns_text("x")}},
+        {.kind = NS_SEARCH_EQ, .tag = {ns_text(""), ns_text("x")}},
     };
     struct met met = {{0}, 0};
     for (size_t index = 0; index < LEN(wrong); index++)
         IS(NS_BAD_ARGUMENT, ns_search(session, values, &wrong[index], meet_key, &met));
-    static ns_condition many[1024];
+    static ns_search_condition many[1024];
     for (size_t index = 0; index < LEN(many); index++)
         many[index] = internet;
-    or = (ns_condition){.how = NS_SEARCH_OR, .units = many, .units_len = LEN(many)};
+    or = (ns_search_condition){.kind = NS_SEARCH_OR, .units = many, .units_len = LEN(many)};
     IS(NS_BAD_ARGUMENT, ns_search(session, values, &or, meet_key, &met));
     or.units_len -= 1;
     HOLDS(matches(&or, "ac"));
@@ -245,15 +245,15 @@ static void lookups_that_are_off_are_refused(void)
     absurd = (ns_tag){some("\xff\xfe", 2), ns_text("x")};
     IS(NS_BAD_ARGUMENT, ns_find(session, values, absurd, &view));
     ns_lookup wrong[] = {
-        {.tag = ns_text("ip"), .how = 0}, {.tag = ns_text("ip"), .how = 4},
-        {.tag = ns_text("dnn"), .how = NS_LOOKUP_PREFIX, .value = ns_text("i")},
-        {.tag = ns_text("ip"), .how = NS_LOOKUP_RANGE, .from = {3, ns_text("x")}},
-        {.tag = ns_text("ip"), .how = NS_LOOKUP_RANGE, .to = {NS_BOUND_INCLUDED, {NULL, 3}}},
-        {.tag = ns_text("none"), .how = NS_LOOKUP_RANGE},
+        {.tag = ns_text("ip"), .kind = 0}, {.tag = ns_text("ip"), .kind = 4},
+        {.tag = ns_text("dnn"), .kind = NS_LOOKUP_PREFIX, .value = ns_text("i")},
+        {.tag = ns_text("ip"), .kind = NS_LOOKUP_RANGE, .from = {3, ns_text("x")}},
+        {.tag = ns_text("ip"), .kind = NS_LOOKUP_RANGE, .to = {NS_BOUND_INCLUDED, {NULL, 3}}},
+        {.tag = ns_text("none"), .kind = NS_LOOKUP_RANGE},
     };
     for (size_t index = 0; index < LEN(wrong); index++)
         IS(NS_BAD_ARGUMENT, ns_find_all(session, values, wrong[index], meet_view, &met));
-    ns_lookup right = {.tag = ns_text("ip"), .how = NS_LOOKUP_RANGE};
+    ns_lookup right = {.tag = ns_text("ip"), .kind = NS_LOOKUP_RANGE};
     IS(NS_BAD_ARGUMENT, ns_find_all(session, values, right, NULL, &met));
     IS(NS_BAD_ARGUMENT, ns_find_all(session, (ns_namespace){7}, right, meet_view, &met));
     /* From the higher end to the lower one there is nothing. */
@@ -288,7 +288,7 @@ static void a_transaction_finds_by_tags_too(void)
     HOLDS(key.len == 1 && key.data[0] == 'c' && record.value.len == strlen("context"));
     HOLDS(ns_txn_find(moved.txn, values, tag("teid", "?"), &key, NULL) == NS_NOT_FOUND);
     OK(ns_txn_find(moved.txn, values, tag("teid", "teid 3"), NULL, NULL));
-    ns_lookup all = {.tag = ns_text("dnn"), .how = NS_LOOKUP_EQUAL, .value = ns_text("internet")};
+    ns_lookup all = {.tag = ns_text("dnn"), .kind = NS_LOOKUP_EQUAL, .value = ns_text("internet")};
     OK(ns_txn_find_all(moved.txn, values, all, end_it, &moved));
     HOLDS(strcmp(moved.met.keys, "ac") == 0);
     IS(NS_BAD_ARGUMENT, ns_txn_find_all(moved.txn, values, all, NULL, &moved));
@@ -343,7 +343,7 @@ static void counters_add_up_and_are_no_records(void)
     IS(NS_BAD_ARGUMENT, ns_counter_read(session, counters, ns_text("ues"), NULL));
     IS(NS_WRONG_KIND, ns_put(session, counters, ns_text("ues"), ns_text("1"), NULL));
     ns_tag_schema one = {ns_text("x"), 0};
-    IS(NS_WRONG_KIND, ns_namespace_add_tags(session, counters, (ns_tag_schemas){&one, 1}));
+    IS(NS_WRONG_KIND, ns_namespace_add_tags(session, counters, (ns_tag_schema_list){&one, 1}));
     IS(NS_WRONG_KIND, ns_namespace_open(session, ns_text("counters"), NS_KIND_VALUE, &again));
     IS(NS_BAD_ARGUMENT, ns_namespace_open(session, ns_text("more"), 4, &again));
     OK(ns_delete(session, counters, ns_text("ues")));

@@ -12,7 +12,7 @@ static ns_block_layout *names;
 static void open_names(void)
 {
     ns_bytes list[NAMES] = {ns_text("profile"), ns_text("bearer"), ns_text("handovers")};
-    OK(ns_block_layout_open(session, (ns_names){list, NAMES}, &names));
+    OK(ns_block_layout_open(session, (ns_name_list){list, NAMES}, &names));
 }
 
 static void close_names(void)
@@ -27,9 +27,9 @@ static bool is(ns_bytes bytes, const char *text)
     return bytes.len == strlen(text) && memcmp(bytes.data, text, bytes.len) == 0;
 }
 
-static ns_placed at(size_t place, const char *text)
+static ns_indexed_change at(size_t place, const char *text)
 {
-    ns_placed change = {place, ns_text(text)};
+    ns_indexed_change change = {place, ns_text(text)};
     return change;
 }
 
@@ -37,11 +37,11 @@ static ns_placed at(size_t place, const char *text)
 static uint64_t start_context(const char *key)
 {
     uint64_t version;
-    ns_change both[] = {
+    ns_block_change both[] = {
         {ns_text("profile"), ns_text("gold"), false},
         {ns_text("bearer"), ns_text("5"), false},
     };
-    OK(ns_patch(session, blocks, ns_text(key), (ns_changes){both, LEN(both)}, &version));
+    OK(ns_patch(session, blocks, ns_text(key), (ns_block_change_list){both, LEN(both)}, &version));
     return version;
 }
 
@@ -75,8 +75,8 @@ static ns_status hand_over(struct amf *amf, ns_bytes supi, ns_bytes bearer, uint
     if (status == NS_OK && groups[PROFILE].data == NULL)
         status = NS_NOT_FOUND; /* It has no such block. */
     if (status == NS_OK) {
-        ns_placed change = {BEARER, bearer};
-        ns_placed_changes changes = {&change, 1};
+        ns_indexed_change change = {BEARER, bearer};
+        ns_indexed_change_list changes = {&change, 1};
         status = ns_record_for_update_patch(&context, amf->names, changes, version);
     }
     ns_record_for_update_release(&context);
@@ -86,13 +86,13 @@ static ns_status hand_over(struct amf *amf, ns_bytes supi, ns_bytes bearer, uint
 static void the_example_of_the_guide_does_what_it_says(void)
 {
     struct amf amf = {session, blocks, names};
-    ns_change other = {ns_text("other"), ns_text("o"), false};
+    ns_block_change other = {ns_text("other"), ns_text("o"), false};
     uint64_t first = start_context("imsi-1"), version;
     OK(hand_over(&amf, ns_text("imsi-1"), ns_text("6"), &version));
     HOLDS(version > first);
     hold_blocks("imsi-1", "gold", "6");
     HOLDS(hand_over(&amf, ns_text("nobody"), ns_text("6"), &version) == NS_NOT_FOUND);
-    OK(ns_patch(session, blocks, ns_text("imsi-2"), (ns_changes){&other, 1}, NULL));
+    OK(ns_patch(session, blocks, ns_text("imsi-2"), (ns_block_change_list){&other, 1}, NULL));
     HOLDS(hand_over(&amf, ns_text("imsi-2"), ns_text("6"), &version) == NS_NOT_FOUND);
 }
 
@@ -135,8 +135,8 @@ static void blocks_go_by_the_places_of_their_names(void)
     OK(ns_record_for_update_blocks(&record, names, NAMES, shown));
     HOLDS(is(shown[PROFILE], "gold") && is(shown[BEARER], "5"));
     HOLDS(shown[HANDOVERS].data == NULL && is(shown[NAMES], "untouched"));
-    ns_placed changes[] = {at(BEARER, "6"), at(HANDOVERS, "")};
-    OK(ns_record_for_update_patch(&record, names, (ns_placed_changes){changes, 2}, &version));
+    ns_indexed_change changes[] = {at(BEARER, "6"), at(HANDOVERS, "")};
+    OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){changes, 2}, &version));
     HOLDS(version > first && is(shown[BEARER], "5"));
     ns_record_for_update_release(&record);
     hold_blocks("imsi-1", "gold", "6");
@@ -149,7 +149,7 @@ static void blocks_go_by_the_places_of_their_names(void)
     OK(ns_record_for_update_blocks(&record, names, 1, shown));
     HOLDS(is(shown[PROFILE], "gold") && is(shown[BEARER], "untouched"));
     OK(ns_record_for_update_blocks(&record, names, 0, NULL));
-    OK(ns_record_for_update_patch(&record, names, (ns_placed_changes){NULL, 0}, NULL));
+    OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){NULL, 0}, NULL));
     ns_record_for_update_release(&record);
     hold_blocks("imsi-1", "gold", "6");
 }
@@ -158,7 +158,7 @@ static void as_many_blocks_as_a_record_may_have_are_changed_at_once(void)
 {
     static char texts[NS_BLOCKS_MAX][8];
     static ns_bytes list[NS_BLOCKS_MAX], shown[NS_BLOCKS_MAX];
-    static ns_placed changes[NS_BLOCKS_MAX];
+    static ns_indexed_change changes[NS_BLOCKS_MAX];
     ns_block_layout *many;
     ns_record_for_update record;
     for (size_t place = 0; place < NS_BLOCKS_MAX; place++) {
@@ -166,13 +166,13 @@ static void as_many_blocks_as_a_record_may_have_are_changed_at_once(void)
         list[place] = ns_text(texts[place]);
         changes[place] = at(place, texts[place]);
     }
-    OK(ns_block_layout_open(session, (ns_names){list, NS_BLOCKS_MAX}, &many));
+    OK(ns_block_layout_open(session, (ns_name_list){list, NS_BLOCKS_MAX}, &many));
     for (size_t count = 15; count <= 18; count++) {
         const char key[] = {'k', (char)('0' + count), 0};
-        ns_change one = {list[0], ns_text("old"), false};
-        OK(ns_patch(session, blocks, ns_text(key), (ns_changes){&one, 1}, NULL));
+        ns_block_change one = {list[0], ns_text("old"), false};
+        OK(ns_patch(session, blocks, ns_text(key), (ns_block_change_list){&one, 1}, NULL));
         OK(ns_get_for_update(session, blocks, ns_text(key), &record));
-        OK(ns_record_for_update_patch(&record, many, (ns_placed_changes){changes, count}, NULL));
+        OK(ns_record_for_update_patch(&record, many, (ns_indexed_change_list){changes, count}, NULL));
         ns_record_for_update_release(&record);
         OK(ns_get_for_update(session, blocks, ns_text(key), &record));
         OK(ns_record_for_update_blocks(&record, many, NS_BLOCKS_MAX, shown));
@@ -181,7 +181,7 @@ static void as_many_blocks_as_a_record_may_have_are_changed_at_once(void)
         ns_record_for_update_release(&record);
     }
     OK(ns_get_for_update(session, blocks, ns_text("k?"), &record));
-    OK(ns_record_for_update_patch(&record, many, (ns_placed_changes){changes, NS_BLOCKS_MAX}, NULL));
+    OK(ns_record_for_update_patch(&record, many, (ns_indexed_change_list){changes, NS_BLOCKS_MAX}, NULL));
     ns_record_for_update_release(&record);
     ns_block_layout_close(many);
 }
@@ -201,8 +201,8 @@ static void the_functions_of_views_show_what_was_read(void)
     moved = record;
     OK(ns_view_block(&moved.view, ns_text("bearer"), &block));
     HOLDS(is(block, "5"));
-    ns_placed change = at(BEARER, "6");
-    OK(ns_record_for_update_patch(&moved, names, (ns_placed_changes){&change, 1}, NULL));
+    ns_indexed_change change = at(BEARER, "6");
+    OK(ns_record_for_update_patch(&moved, names, (ns_indexed_change_list){&change, 1}, NULL));
     ns_record_for_update_release(&moved);
     IS(NS_BAD_ARGUMENT, ns_view_block(&moved.view, ns_text("profile"), &block));
     hold_blocks("imsi-1", "gold", "6");
@@ -212,8 +212,8 @@ static void what_was_released_is_refused(void)
 {
     ns_record_for_update record, never = {0};
     ns_bytes shown[NAMES];
-    ns_placed change = at(BEARER, "6");
-    ns_placed_changes one = {&change, 1};
+    ns_indexed_change change = at(BEARER, "6");
+    ns_indexed_change_list one = {&change, 1};
     start_context("imsi-1");
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));
     ns_record_for_update_release(&record);
@@ -235,12 +235,12 @@ static void a_session_stays_open_while_a_record_is_held(void)
     ns_block_layout *their_names;
     ns_record_for_update record, gone;
     ns_bytes name = ns_text("profile"), shown[NAMES];
-    ns_placed change = at(0, "silver");
-    ns_placed_changes one = {&change, 1};
+    ns_indexed_change change = at(0, "silver");
+    ns_indexed_change_list one = {&change, 1};
     start_context("imsi-1");
     OK(ns_session_open(region, &other));
     OK(ns_namespace_open(other, ns_text("blocks"), NS_KIND_BLOCKS, &theirs));
-    OK(ns_block_layout_open(other, (ns_names){&name, 1}, &their_names));
+    OK(ns_block_layout_open(other, (ns_name_list){&name, 1}, &their_names));
     IS(NS_BAD_ARGUMENT, ns_get_for_update(other, blocks, ns_text("imsi-1"), &record));
     OK(ns_get_for_update(other, theirs, ns_text("imsi-1"), &record));
     IS(NS_BAD_ARGUMENT, ns_session_close(other));
@@ -267,20 +267,20 @@ static void nonsense_is_refused_and_changes_nothing(void)
     ns_namespace counters;
     ns_bytes key = ns_text("imsi-1"), nothing = some(NULL, 5), shown[NAMES + 1];
     ns_bytes twice[] = {ns_text("a"), ns_text("a")}, with_nul = some("a\0b", 3);
-    ns_placed both[] = {at(BEARER, "6"), at(BEARER, "7")}, beyond = at(NAMES, "6");
-    ns_placed wild = {BEARER, some(NULL, 5)}, huge = {BEARER, some("", NS_VALUE_BYTES_MAX + 1)};
+    ns_indexed_change both[] = {at(BEARER, "6"), at(BEARER, "7")}, beyond = at(NAMES, "6");
+    ns_indexed_change wild = {BEARER, some(NULL, 5)}, huge = {BEARER, some("", NS_VALUE_BYTES_MAX + 1)};
     uint64_t version = 7;
 #define IS_WRONG(call) IS(NS_BAD_ARGUMENT, call)
     start_context("imsi-1");
     OK(ns_put(session, values, key, ns_text("v"), NULL));
     OK(ns_namespace_open(session, ns_text("counters"), NS_KIND_COUNTERS, &counters));
-    IS_WRONG(ns_block_layout_open(NULL, (ns_names){&key, 1}, &other));
-    IS_WRONG(ns_block_layout_open(session, (ns_names){&key, 1}, NULL));
-    IS_WRONG(ns_block_layout_open(session, (ns_names){NULL, 1}, &other));
-    IS_WRONG(ns_block_layout_open(session, (ns_names){&nothing, 1}, &other));
-    IS(NS_BAD_NAME, ns_block_layout_open(session, (ns_names){twice, 2}, &other));
-    IS(NS_BAD_NAME, ns_block_layout_open(session, (ns_names){&with_nul, 1}, &other));
-    IS(NS_TOO_MANY_BLOCKS, ns_block_layout_open(session, (ns_names){&key, SIZE_MAX}, &other));
+    IS_WRONG(ns_block_layout_open(NULL, (ns_name_list){&key, 1}, &other));
+    IS_WRONG(ns_block_layout_open(session, (ns_name_list){&key, 1}, NULL));
+    IS_WRONG(ns_block_layout_open(session, (ns_name_list){NULL, 1}, &other));
+    IS_WRONG(ns_block_layout_open(session, (ns_name_list){&nothing, 1}, &other));
+    IS(NS_BAD_NAME, ns_block_layout_open(session, (ns_name_list){twice, 2}, &other));
+    IS(NS_BAD_NAME, ns_block_layout_open(session, (ns_name_list){&with_nul, 1}, &other));
+    IS(NS_TOO_MANY_BLOCKS, ns_block_layout_open(session, (ns_name_list){&key, SIZE_MAX}, &other));
 
     IS_WRONG(ns_get_for_update(NULL, blocks, key, &record));
     IS_WRONG(ns_get_for_update(session, blocks, nothing, &record));
@@ -303,21 +303,21 @@ static void nonsense_is_refused_and_changes_nothing(void)
     IS_WRONG(ns_record_for_update_put(&value, nothing, &version));
     IS(NS_VALUE_TOO_LARGE, ns_record_for_update_put(&value, huge.bytes, &version));
     IS(NS_WRONG_KIND, ns_record_for_update_put(&record, key, &version));
-    IS_WRONG(ns_record_for_update_patch(NULL, names, (ns_placed_changes){both, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, NULL, (ns_placed_changes){both, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_placed_changes){NULL, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_placed_changes){both, 2}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_placed_changes){&beyond, 1}, &version));
-    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_placed_changes){&wild, 1}, &version));
+    IS_WRONG(ns_record_for_update_patch(NULL, names, (ns_indexed_change_list){both, 1}, &version));
+    IS_WRONG(ns_record_for_update_patch(&record, NULL, (ns_indexed_change_list){both, 1}, &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){NULL, 1}, &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, 2}, &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&beyond, 1}, &version));
+    IS_WRONG(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&wild, 1}, &version));
     IS(NS_VALUE_TOO_LARGE,
-       ns_record_for_update_patch(&record, names, (ns_placed_changes){&huge, 1}, &version));
+       ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&huge, 1}, &version));
     IS(NS_TOO_MANY_BLOCKS,
-       ns_record_for_update_patch(&record, names, (ns_placed_changes){both, SIZE_MAX}, &version));
-    IS(NS_WRONG_KIND, ns_record_for_update_patch(&value, names, (ns_placed_changes){both, 1}, &version));
+       ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, SIZE_MAX}, &version));
+    IS(NS_WRONG_KIND, ns_record_for_update_patch(&value, names, (ns_indexed_change_list){both, 1}, &version));
     HOLDS(version == 7);
     /* None of it was the one change of these readings. */
     OK(ns_record_for_update_put(&value, ns_text("w"), NULL));
-    OK(ns_record_for_update_patch(&record, names, (ns_placed_changes){both, 1}, NULL));
+    OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){both, 1}, NULL));
     ns_record_for_update_release(&record);
     ns_record_for_update_release(&value);
     hold_blocks("imsi-1", "gold", "6");
@@ -331,18 +331,18 @@ static void tags_stay_with_a_patch_and_go_with_a_put(void)
     ns_tag_schema schema = {ns_text("teid"), NS_TAG_UNIQUE};
     ns_metadata metadata = {&tag, 1, 0};
     ns_namespace both[] = {values, blocks};
-    ns_placed change = at(BEARER, "6");
+    ns_indexed_change change = at(BEARER, "6");
     ns_txn *txn;
     start_context("k");
     OK(ns_put(session, values, ns_text("k"), ns_text("v"), NULL));
     for (size_t place = 0; place < LEN(both); place++) {
-        OK(ns_namespace_add_tags(session, both[place], (ns_tag_schemas){&schema, 1}));
+        OK(ns_namespace_add_tags(session, both[place], (ns_tag_schema_list){&schema, 1}));
         OK(ns_txn_begin(session, &txn));
         OK(ns_txn_set_metadata(txn, both[place], ns_text("k"), metadata));
         OK(ns_txn_commit(txn));
     }
     OK(ns_get_for_update(session, blocks, ns_text("k"), &record));
-    OK(ns_record_for_update_patch(&record, names, (ns_placed_changes){&change, 1}, NULL));
+    OK(ns_record_for_update_patch(&record, names, (ns_indexed_change_list){&change, 1}, NULL));
     ns_record_for_update_release(&record);
     OK(ns_find(session, blocks, tag, &view));
     ns_view_release(&view);
@@ -356,8 +356,8 @@ static void tags_stay_with_a_patch_and_go_with_a_put(void)
 static void a_forked_child_changes_nothing(void)
 {
     ns_record_for_update record;
-    ns_placed change = at(BEARER, "6");
-    ns_placed_changes one = {&change, 1};
+    ns_indexed_change change = at(BEARER, "6");
+    ns_indexed_change_list one = {&change, 1};
     int status;
     start_context("imsi-1");
     OK(ns_get_for_update(session, blocks, ns_text("imsi-1"), &record));

@@ -57,7 +57,7 @@ static inline void stop_region(void)
     OK(ns_session_close(session));
     OK(ns_region_detach(region));
     OK(ns_region_check(path, NULL, NULL, &report));
-    HOLDS(report.faults == 0);
+    HOLDS(report.errors == 0);
     OK(ns_region_remove(path));
     HOLDS(ns_region_attach(path, &region) == NS_SYSTEM);
 }

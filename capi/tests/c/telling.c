@@ -16,7 +16,7 @@ static bool is(ns_bytes bytes, const char *text)
     return bytes.len == len && (len == 0 || memcmp(bytes.data, text, len) == 0);
 }
 
-static ns_watch *watch(ns_namespace namespace, ns_filter filter)
+static ns_watch *watch(ns_namespace namespace, ns_watch_filter filter)
 {
     ns_watch *opened;
     OK(ns_watch_open(session, namespace, filter, &opened));
@@ -25,7 +25,7 @@ static ns_watch *watch(ns_namespace namespace, ns_filter filter)
 
 static bool nothing(ns_watch *opened)
 {
-    ns_event event;
+    ns_watch_event event;
     return ns_watch_next(opened, &event) == NS_NOT_FOUND;
 }
 
@@ -45,21 +45,21 @@ static bool see_pair(void *context, ns_bytes name, ns_bytes value)
 
 static void a_watch_tells_what_happened_in_order(void)
 {
-    ns_event event;
+    ns_watch_event event;
     int names = 0;
     char before = 0, after = 0;
-    ns_filter five = {.how = NS_FILTER_TAG, .tag = {ns_text("cell"), ns_text("5")}};
-    ns_watch *all = watch(values, (ns_filter){0}), *tagged = watch(values, five);
-    ns_watch *key = watch(values, (ns_filter){.how = NS_FILTER_KEY, .key = ns_text("ue")});
-    ns_watch *prefix = watch(values, (ns_filter){.how = NS_FILTER_PREFIX, .key = ns_text("x")});
-    ns_watch *patched = watch(blocks, (ns_filter){0});
+    ns_watch_filter five = {.kind = NS_FILTER_TAG, .tag = {ns_text("cell"), ns_text("5")}};
+    ns_watch *all = watch(values, (ns_watch_filter){0}), *tagged = watch(values, five);
+    ns_watch *key = watch(values, (ns_watch_filter){.kind = NS_FILTER_KEY, .key = ns_text("ue")});
+    ns_watch *prefix = watch(values, (ns_watch_filter){.kind = NS_FILTER_PREFIX, .key = ns_text("x")});
+    ns_watch *patched = watch(blocks, (ns_watch_filter){0});
     ns_tag cell = {ns_text("cell"), ns_text("4")};
     HOLDS(nothing(all) && ns_watch_wait(all, 0) == NS_NOT_FOUND);
     OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("v"), (ns_metadata){&cell, 1, 0}));
     OK(ns_watch_wait(all, LONG_MS));
     OK(ns_watch_next(all, &event));
     HOLDS(event.kind == NS_EVENT_CREATED && is(event.key, "ue") && event.version != 0);
-    HOLDS(!event.is_cut && event.lost == 0);
+    HOLDS(!event.is_truncated && event.lost == 0);
     uint64_t version = event.version;
     cell.value = ns_text("5");
     OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("w"), (ns_metadata){&cell, 1, 0}));
@@ -80,8 +80,8 @@ static void a_watch_tells_what_happened_in_order(void)
     OK(ns_watch_next(prefix, &event));
     OK(ns_watch_next(prefix, &event));
     HOLDS(event.kind == NS_EVENT_EXPIRED && is(event.key, "x"));
-    ns_change change = {ns_text("auth"), ns_text("k"), false};
-    OK(ns_patch(session, blocks, ns_text("ue"), (ns_changes){&change, 1}, NULL));
+    ns_block_change change = {ns_text("auth"), ns_text("k"), false};
+    OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&change, 1}, NULL));
     OK(ns_watch_next(patched, &event));
     OK(ns_watch_blocks(patched, see_name, &names));
     HOLDS(names == 1);
@@ -93,7 +93,7 @@ static void a_watch_tells_what_happened_in_order(void)
 
 static bool go_on(void *context, ns_bytes name)
 {
-    ns_event event;
+    ns_watch_event event;
     ns_watch *walked = context;
     int fd;
     HOLDS(is(name, "auth"));
@@ -106,32 +106,32 @@ static bool go_on(void *context, ns_bytes name)
 static void a_watch_refuses_nonsense(void)
 {
     ns_watch *opened;
-    ns_event event;
+    ns_watch_event event;
     ns_namespace counters;
     int fd;
     OK(ns_namespace_open(session, ns_text("counters"), NS_KIND_COUNTERS, &counters));
-    IS(NS_WRONG_KIND, ns_watch_open(session, counters, (ns_filter){0}, &opened));
-    ns_filter wrong[] = {
-        {.how = 4},
-        {.how = NS_FILTER_PREFIX, .key = {NULL, 3}},
-        {.how = NS_FILTER_TAG, .tag = {ns_text(""), ns_text("x")}},
-        {.how = NS_FILTER_TAG, .tag = {{NULL, 1}, ns_text("x")}},
+    IS(NS_WRONG_KIND, ns_watch_open(session, counters, (ns_watch_filter){0}, &opened));
+    ns_watch_filter wrong[] = {
+        {.kind = 4},
+        {.kind = NS_FILTER_PREFIX, .key = {NULL, 3}},
+        {.kind = NS_FILTER_TAG, .tag = {ns_text(""), ns_text("x")}},
+        {.kind = NS_FILTER_TAG, .tag = {{NULL, 1}, ns_text("x")}},
     };
     for (size_t index = 0; index < LEN(wrong); index++)
         IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, wrong[index], &opened));
-    ns_filter none = {.how = NS_FILTER_KEY, .key = {(const uint8_t *)"", NS_KEY_BYTES_MAX + 1}};
+    ns_watch_filter none = {.kind = NS_FILTER_KEY, .key = {(const uint8_t *)"", NS_KEY_BYTES_MAX + 1}};
     IS(NS_KEY_TOO_LARGE, ns_watch_open(session, values, none, &opened));
-    IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, (ns_filter){0}, NULL));
-    IS(NS_BAD_ARGUMENT, ns_watch_open(NULL, values, (ns_filter){0}, &opened));
+    IS(NS_BAD_ARGUMENT, ns_watch_open(session, values, (ns_watch_filter){0}, NULL));
+    IS(NS_BAD_ARGUMENT, ns_watch_open(NULL, values, (ns_watch_filter){0}, &opened));
     IS(NS_BAD_ARGUMENT, ns_watch_next(NULL, &event));
     IS(NS_BAD_ARGUMENT, ns_watch_wait(NULL, 0));
     IS(NS_BAD_ARGUMENT, ns_watch_fd(NULL, &fd));
-    opened = watch(blocks, (ns_filter){0});
+    opened = watch(blocks, (ns_watch_filter){0});
     IS(NS_BAD_ARGUMENT, ns_watch_next(opened, NULL));
     IS(NS_BAD_ARGUMENT, ns_watch_fd(opened, NULL));
     IS(NS_BAD_ARGUMENT, ns_watch_blocks(opened, go_on, opened)); /* Nothing was told yet. */
-    ns_change change = {ns_text("auth"), ns_text("k"), false};
-    OK(ns_patch(session, blocks, ns_text("ue"), (ns_changes){&change, 1}, NULL));
+    ns_block_change change = {ns_text("auth"), ns_text("k"), false};
+    OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&change, 1}, NULL));
     OK(ns_watch_next(opened, &event));
     IS(NS_BAD_ARGUMENT, ns_watch_blocks(opened, NULL, NULL));
     IS(NS_BAD_ARGUMENT, ns_watch_tags_after(opened, NULL, NULL));
@@ -195,9 +195,9 @@ static void ended_well(pid_t child)
 static void an_event_loop_waits_for_two_watches_at_once(void)
 {
     ns_namespace more;
-    ns_event event;
+    ns_watch_event event;
     OK(ns_namespace_open(session, ns_text("more"), NS_KIND_VALUE, &more));
-    ns_watch *watches[] = {watch(values, (ns_filter){0}), watch(more, (ns_filter){0})};
+    ns_watch *watches[] = {watch(values, (ns_watch_filter){0}), watch(more, (ns_watch_filter){0})};
     int events = loop_of(watches, 2);
     HOLDS(ringing(events, 0) == 0);
     ended_well(elsewhere("more", 1));
@@ -225,8 +225,8 @@ static void an_event_loop_waits_for_two_watches_at_once(void)
 
 static void a_slow_watcher_is_told_what_it_lost(void)
 {
-    ns_event event;
-    ns_watch *slow = watch(values, (ns_filter){0});
+    ns_watch_event event;
+    ns_watch *slow = watch(values, (ns_watch_filter){0});
     int events = loop_of(&slow, 1);
     ended_well(elsewhere("values", 4 * EVENTS));
     HOLDS(ringing(events, LONG_MS) == 1);
@@ -244,8 +244,8 @@ static void a_slow_watcher_is_told_what_it_lost(void)
 
 static void a_forked_child_watches_anew(void)
 {
-    ns_event event;
-    ns_watch *ringing_one = watch(values, (ns_filter){0}), *plain = watch(values, (ns_filter){0});
+    ns_watch_event event;
+    ns_watch *ringing_one = watch(values, (ns_watch_filter){0}), *plain = watch(values, (ns_watch_filter){0});
     int fd;
     OK(ns_watch_fd(ringing_one, &fd));
     pid_t child = fork();
@@ -287,30 +287,30 @@ static bool see_block(void *context, ns_bytes name, const ns_bytes *block)
     return true;
 }
 
-static bool see_record(void *context, const ns_committed *record)
+static bool see_record(void *context, const ns_stream_record *record)
 {
     struct told *told = context;
-    ns_entry entry;
+    ns_stream_entry entry;
     IS(NS_BAD_ARGUMENT, ns_stream_next(told->stream, &entry));
     IS(NS_BAD_ARGUMENT, ns_stream_close(told->stream));
     HOLDS(record->version != 0);
     if (record->handle.id == values.id) {
-        HOLDS(record->step == NS_STEP_PUT && is(record->key, "ue") && is(record->value, "v"));
+        HOLDS(record->op == NS_STREAM_OP_PUT && is(record->key, "ue") && is(record->value, "v"));
         HOLDS(record->has_metadata && record->expires_ms == 4102444800000);
-        OK(ns_committed_tags(record, see_pair, &told->cell));
-        OK(ns_committed_blocks(record, see_block, told));
+        OK(ns_stream_record_tags(record, see_pair, &told->cell));
+        OK(ns_stream_record_blocks(record, see_block, told));
     } else {
-        HOLDS(record->handle.id == blocks.id && record->step == NS_STEP_PATCHED);
-        HOLDS(!record->has_metadata && !record->is_anew);
-        OK(ns_committed_blocks(record, see_block, told));
+        HOLDS(record->handle.id == blocks.id && record->op == NS_STREAM_OP_PATCHED);
+        HOLDS(!record->has_metadata && !record->is_replacement);
+        OK(ns_stream_record_blocks(record, see_block, told));
     }
     told->records += 1;
     return true;
 }
 
-static bool see_deletion(void *context, const ns_committed *record)
+static bool see_deletion(void *context, const ns_stream_record *record)
 {
-    HOLDS(record->step == NS_STEP_DELETED && is(record->key, "ue") && record->value.len == 0);
+    HOLDS(record->op == NS_STREAM_OP_DELETED && is(record->key, "ue") && record->value.len == 0);
     *(int *)context += 1;
     return true;
 }
@@ -318,16 +318,16 @@ static bool see_deletion(void *context, const ns_committed *record)
 static void every_commit_is_in_the_stream_whole(void)
 {
     ns_stream *stream;
-    ns_entry entry;
+    ns_stream_entry entry;
     ns_txn *txn;
     struct told told = {NULL, 0, 0, 0};
     int deletions = 0;
     ns_tag cell = {ns_text("cell"), ns_text("5")};
-    ns_change first = {ns_text("old"), ns_text("o"), false};
-    ns_change changes[] = {{ns_text("auth"), ns_text("k"), false}, {ns_text("old"), {0}, true}};
-    OK(ns_patch(session, blocks, ns_text("ue"), (ns_changes){&first, 1}, NULL));
-    OK(ns_namespace_stream(session, values, NS_WHEN_FULL_LOSE_OLDEST));
-    OK(ns_namespace_stream(session, blocks, NS_WHEN_FULL_LOSE_OLDEST));
+    ns_block_change first = {ns_text("old"), ns_text("o"), false};
+    ns_block_change changes[] = {{ns_text("auth"), ns_text("k"), false}, {ns_text("old"), {0}, true}};
+    OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&first, 1}, NULL));
+    OK(ns_namespace_enable_stream(session, values, NS_STREAM_FULL_OVERWRITE));
+    OK(ns_namespace_enable_stream(session, blocks, NS_STREAM_FULL_OVERWRITE));
     OK(ns_stream_open(session, &stream));
     told.stream = stream;
     HOLDS(ns_session_close(session) == NS_BAD_ARGUMENT);
@@ -336,7 +336,7 @@ static void every_commit_is_in_the_stream_whole(void)
     OK(ns_txn_begin(session, &txn));
     ns_metadata metadata = {&cell, 1, 4102444800000};
     OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), metadata));
-    OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_changes){changes, 2}));
+    OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}));
     OK(ns_txn_commit(txn));
     OK(ns_delete(session, values, ns_text("ue")));
     OK(ns_stream_next(stream, &entry));
@@ -361,16 +361,16 @@ static void every_commit_is_in_the_stream_whole(void)
 static void a_stream_that_keeps_all_refuses_commits_until_it_is_read(void)
 {
     ns_stream *stream;
-    ns_entry entry;
+    ns_stream_entry entry;
     static uint8_t value[60000];
     uint64_t put = 0, told = 0;
     ns_status status;
-    IS(NS_BAD_ARGUMENT, ns_namespace_stream(session, values, 0));
-    IS(NS_BAD_ARGUMENT, ns_namespace_stream(NULL, values, NS_WHEN_FULL_REFUSE));
+    IS(NS_BAD_ARGUMENT, ns_namespace_enable_stream(session, values, 0));
+    IS(NS_BAD_ARGUMENT, ns_namespace_enable_stream(NULL, values, NS_STREAM_FULL_REFUSE));
     IS(NS_BAD_ARGUMENT, ns_stream_open(session, NULL));
     IS(NS_BAD_ARGUMENT, ns_stream_next(NULL, &entry));
     IS(NS_BAD_ARGUMENT, ns_stream_acknowledge(NULL));
-    OK(ns_namespace_stream(session, values, NS_WHEN_FULL_REFUSE));
+    OK(ns_namespace_enable_stream(session, values, NS_STREAM_FULL_REFUSE));
     OK(ns_stream_open(session, &stream));
     IS(NS_BAD_ARGUMENT, ns_stream_next(stream, NULL));
     do {
@@ -384,7 +384,7 @@ static void a_stream_that_keeps_all_refuses_commits_until_it_is_read(void)
     OK(ns_stream_acknowledge(stream));
     OK(ns_put(session, values, ns_text("k"), some(value, sizeof value), NULL));
     /* And one that loses says how many. */
-    OK(ns_namespace_stream(session, values, NS_WHEN_FULL_LOSE_OLDEST));
+    OK(ns_namespace_enable_stream(session, values, NS_STREAM_FULL_OVERWRITE));
     for (put = 1; put <= 200; put++)
         OK(ns_put(session, values, ns_text("k"), some(value, sizeof value), NULL));
     OK(ns_stream_next(stream, &entry));

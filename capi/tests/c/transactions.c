@@ -49,7 +49,7 @@ static void all_of_a_transaction_happens_or_nothing(void)
     ns_record record;
     ns_bytes block;
     int met = 0;
-    ns_change changes[] = {
+    ns_block_change changes[] = {
         {ns_text("auth"), ns_text("k"), false},
         {ns_text("location"), ns_text("cell 5"), false},
     };
@@ -57,7 +57,7 @@ static void all_of_a_transaction_happens_or_nothing(void)
     for (int round = 0; round < 2; round++) {
         OK(ns_txn_begin(session, &txn));
         OK(ns_txn_put(txn, values, ns_text("a"), ns_text("1")));
-        OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_changes){changes, 2}));
+        OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}));
         OK(ns_txn_get(txn, values, ns_text("old"), &record));
         HOLDS(is(record.value, "1") && record.version != 0 && record.expires_ms == 0);
         OK(ns_txn_delete(txn, values, ns_text("old")));
@@ -304,7 +304,7 @@ static void null_and_nonsense_are_refused(void)
     ns_bytes key = ns_text("k"), nothing = some(NULL, 5), absurd = some("k", SIZE_MAX), block;
     ns_record record = {0};
     ns_metadata metadata = {NULL, 0, 0};
-    ns_changes none = {NULL, 0}, lost = {NULL, 1};
+    ns_block_change_list none = {NULL, 0}, lost = {NULL, 1};
     ns_address address;
     size_t bytes;
     void *memory;
