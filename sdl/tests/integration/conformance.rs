@@ -2,16 +2,7 @@
 //! TCP and over a Unix socket. The tests start their own `redis-server` and stop it by its process
 //! id.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a promise that is not kept ends its test"
-)]
-
-#[path = "support/places.rs"]
-mod places;
-#[path = "support/promises.rs"]
-mod promises;
+use crate::promises;
 
 /// Each promise as a test of its own on each back-end.
 macro_rules! on_every_back_end {
@@ -24,14 +15,14 @@ macro_rules! on_every_back_end {
         mod $back_end {
             $(#[test]
             fn $promise() {
-                let place = super::places::Place::$back_end();
-                super::promises::$promise(&mut *place.open());
+                let place = crate::fixture::Place::$back_end();
+                crate::promises::$promise(&mut *place.open());
             })*
 
             #[test]
             fn conditional_writes_of_two_instances_lose_nothing() {
-                let place = super::places::Place::$back_end();
-                super::promises::conditional_writes_of_two_instances_lose_nothing(&|| place.open());
+                let place = crate::fixture::Place::$back_end();
+                crate::promises::conditional_writes_of_two_instances_lose_nothing(&|| place.open());
             }
         }
     };

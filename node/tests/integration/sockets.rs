@@ -1,20 +1,11 @@
 //! The node over real sockets, with a protocol of lines.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and clients are threads"
-)]
-
-mod echo;
-
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use echo::{Echo, Line, serve};
+use crate::fixture::{Echo, Line, serve};
 use nearstate_node::{Address, Config, Endpoint, Limits, Node};
 use nearstate_store::{CreateOptions, Region};
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, RedisError};
 
-use crate::admit;
 use crate::error::{Error, ErrorKind, Result};
-use crate::spelling::{TIMEOUT, WALK, duration, escaped, redis_key};
+use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::storage::{Keys, SyncStorage};
+use crate::validate;
 
 /// Between two attempts of a wait for the server.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
@@ -96,7 +96,7 @@ impl RedisStorage {
 
     /// The keys of a namespace that match a glob, each without the namespace's part.
     fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
@@ -171,7 +171,7 @@ fn take_timeout(url: &str) -> Result<(String, Duration)> {
 
 impl SyncStorage for RedisStorage {
     fn is_ready(&mut self, namespace: &str) -> Result<bool> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         match self.ask_again::<()>(&redis::cmd("PING")) {
             Ok(()) => Ok(true),
             Err(error) if is_away(error.kind) => Ok(false),
@@ -195,27 +195,27 @@ impl SyncStorage for RedisStorage {
     }
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
-        admit::namespace(namespace)?;
-        admit::count(pairs.len())?;
+        validate::namespace(namespace)?;
+        validate::count(pairs.len())?;
         let mut command = redis::cmd("MSET");
         for (key, value) in pairs {
-            admit::record(key, value)?;
+            validate::record(key, value)?;
             command.arg(redis_key(namespace, key)).arg(*value);
         }
         if pairs.is_empty() { Ok(()) } else { self.ask(&command) }
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
-        admit::namespace(namespace)?;
-        admit::record(key, new)?;
+        validate::namespace(namespace)?;
+        validate::record(key, new)?;
         let mut command = redis::cmd("EVAL");
         command.arg(SET_IF).arg(1).arg(redis_key(namespace, key)).arg(old).arg(new);
         self.ask(&command)
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
-        admit::namespace(namespace)?;
-        admit::record(key, value)?;
+        validate::namespace(namespace)?;
+        validate::record(key, value)?;
         self.ask(redis::cmd("SETNX").arg(redis_key(namespace, key)).arg(value))
     }
 
@@ -225,8 +225,8 @@ impl SyncStorage for RedisStorage {
         keys: &[&[u8]],
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
-        admit::namespace(namespace)?;
-        admit::count(keys.len())?;
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
         if keys.is_empty() {
             return Ok(());
         }
@@ -244,8 +244,8 @@ impl SyncStorage for RedisStorage {
     }
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
-        admit::namespace(namespace)?;
-        admit::count(keys.len())?;
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
         let mut command = redis::cmd("DEL");
         for key in keys {
             command.arg(redis_key(namespace, key));
@@ -254,7 +254,7 @@ impl SyncStorage for RedisStorage {
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         let mut command = redis::cmd("EVAL");
         command.arg(REMOVE_IF).arg(1).arg(redis_key(namespace, key)).arg(value);
         self.ask(&command)

@@ -1,17 +1,12 @@
 //! What only a Redis can show: that O-RAN's SDL clients see the same records, and what is said when
 //! the server refuses, dies or is slow.
 
-#![expect(clippy::unwrap_used, reason = "a promise that is not kept ends its test")]
-
-#[path = "support/places.rs"]
-#[expect(dead_code, reason = "the conformance suite uses the rest")]
-mod places;
-
 use std::net::TcpListener;
 use std::time::Duration;
 
 use nearstate_sdl::{ErrorKind, RedisStorage, SyncStorage as _, open};
-use places::{Server, folder};
+
+use crate::fixture::{Server, folder};
 
 fn raw(server: &Server) -> redis::Connection {
     redis::Client::open(server.tcp()).unwrap().get_connection().unwrap()

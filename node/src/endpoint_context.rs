@@ -7,9 +7,9 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::conversation::{ConnectionHandler, CoreService, Dismissal, Peer, Protocol, Refusal};
 use crate::core::Core;
 use crate::executor::{Gate, Join};
+use crate::protocol::{ConnectionHandler, CoreService, Dismissal, Peer, Protocol, Refusal};
 
 /// The most that is read at once. More would be answered in one go, while others wait.
 pub(crate) const READ_BYTES: usize = 64 << 10;

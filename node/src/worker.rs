@@ -8,13 +8,13 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::conversation::{Dismissal, Protocol};
 use crate::core::{Core, CoreMetric, CoreParts};
+use crate::endpoint_context::{Lobby, Reception};
 use crate::executor::{self, Class, Executor, Inbox, Join, Meter, Outbox, spawn, timeout};
 use crate::limits::Limits;
 use crate::listener::{Bound, Census, Door, Handed, accept_tcp, accept_unix};
 use crate::placement;
-use crate::reception::{Lobby, Reception};
+use crate::protocol::{Dismissal, Protocol};
 use crate::tls::Tls;
 
 /// What a core's thread is given.

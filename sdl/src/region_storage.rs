@@ -8,10 +8,10 @@ use nearstate_store::{
     Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
 };
 
-use crate::admit;
 use crate::error::Result;
 use crate::region_url;
 use crate::storage::{Keys, SyncStorage};
+use crate::validate;
 
 /// An attached region. Namespaces are made on demand, mixed; what is not a value in them (a hash or
 /// a set that somebody made through a node) is not there for `get`, as it is with Redis' MGET.
@@ -57,7 +57,7 @@ impl RegionStorage {
         if let Some(namespace) = self.namespaces.get(name) {
             return Ok(*namespace);
         }
-        admit::namespace(name)?;
+        validate::namespace(name)?;
         let namespace = if let Some(known) = self.session.known_namespace(name)? {
             known
         } else {
@@ -90,10 +90,10 @@ impl SyncStorage for RegionStorage {
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         let namespace = self.namespace(namespace)?;
-        admit::count(pairs.len())?;
+        validate::count(pairs.len())?;
         // All of them first, so that a refusal finds nothing written.
         for (key, value) in pairs {
-            admit::record(key, value)?;
+            validate::record(key, value)?;
         }
         for (done, (key, value)) in pairs.iter().enumerate() {
             self.session.put(namespace, key, value).map_err(|cause| after(done, cause))?;
@@ -103,14 +103,14 @@ impl SyncStorage for RegionStorage {
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
         let namespace = self.namespace(namespace)?;
-        admit::record(key, new)?;
+        validate::record(key, new)?;
         let outcome = self.session.put_if(namespace, key, new, Condition::Value(old))?;
         Ok(is_done(outcome))
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         let namespace = self.namespace(namespace)?;
-        admit::record(key, value)?;
+        validate::record(key, value)?;
         Ok(is_done(self.session.put_if(namespace, key, value, Condition::Absent)?))
     }
 
@@ -121,7 +121,7 @@ impl SyncStorage for RegionStorage {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         let namespace = self.namespace(namespace)?;
-        admit::count(keys.len())?;
+        validate::count(keys.len())?;
         self.session.get_batch(namespace, keys, |_, view| {
             if let Some(view) = view.filter(|view| view.form() == Form::Value) {
                 each(view.key(), view.bytes());
@@ -132,7 +132,7 @@ impl SyncStorage for RegionStorage {
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
         let namespace = self.namespace(namespace)?;
-        admit::count(keys.len())?;
+        validate::count(keys.len())?;
         for (done, key) in keys.iter().enumerate() {
             self.session.delete(namespace, key).map_err(|cause| after(done, cause))?;
         }

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use nearstate_local_transport::{Answer, LocalRing, ask_region, ask_ring, connect};
 use nearstate_store::since_boot;
 
-use crate::admit;
 use crate::error::{Error, ErrorKind, Result};
-use crate::on_region::RegionStorage;
-use crate::spelling::{TIMEOUT, WALK, duration, escaped, redis_key};
+use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
+use crate::region_storage::RegionStorage;
 use crate::storage::{Keys, SyncStorage};
+use crate::validate;
 use crate::wire::{Reply, Wire};
 use mapped::{FileId, Look, Mapped};
 
@@ -282,7 +282,7 @@ impl LocalStorage {
 
     /// The keys of a namespace that match a glob, each without the namespace's part.
     fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
@@ -336,7 +336,7 @@ fn with_keys<'a>(command: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
 
 impl SyncStorage for LocalStorage {
     fn is_ready(&mut self, namespace: &str) -> Result<bool> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         let ready = match self.region() {
             Ok(Some(region)) => region.is_ready(namespace),
             Ok(None) => self.ask_again(&[b"PING"]).map(|_| true),
@@ -364,11 +364,11 @@ impl SyncStorage for LocalStorage {
     }
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
-        admit::namespace(namespace)?;
-        admit::count(pairs.len())?;
+        validate::namespace(namespace)?;
+        validate::count(pairs.len())?;
         let mut keys = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
-            admit::record(key, value)?;
+            validate::record(key, value)?;
             keys.push(redis_key(namespace, key));
         }
         if let Some(region) = self.region()? {
@@ -382,8 +382,8 @@ impl SyncStorage for LocalStorage {
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
-        admit::namespace(namespace)?;
-        admit::record(key, new)?;
+        validate::namespace(namespace)?;
+        validate::record(key, new)?;
         if let Some(region) = self.region()? {
             return region.set_if(namespace, key, old, new);
         }
@@ -395,8 +395,8 @@ impl SyncStorage for LocalStorage {
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
-        admit::namespace(namespace)?;
-        admit::record(key, value)?;
+        validate::namespace(namespace)?;
+        validate::record(key, value)?;
         if let Some(region) = self.region()? {
             return region.set_if_not_exists(namespace, key, value);
         }
@@ -411,8 +411,8 @@ impl SyncStorage for LocalStorage {
         keys: &[&[u8]],
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
-        admit::namespace(namespace)?;
-        admit::count(keys.len())?;
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
         if let Some(region) = self.region()? {
             return region.visit(namespace, keys, each);
         }
@@ -432,8 +432,8 @@ impl SyncStorage for LocalStorage {
     }
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
-        admit::namespace(namespace)?;
-        admit::count(keys.len())?;
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
         if let Some(region) = self.region()? {
             return region.remove(namespace, keys);
         }
@@ -442,7 +442,7 @@ impl SyncStorage for LocalStorage {
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         if let Some(region) = self.region()? {
             return region.remove_if(namespace, key, value);
         }
@@ -452,7 +452,7 @@ impl SyncStorage for LocalStorage {
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         match self.region()? {
             Some(region) => region.list_keys(namespace, pattern),
             None => self.matching(namespace, pattern),
@@ -460,7 +460,7 @@ impl SyncStorage for LocalStorage {
     }
 
     fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         if let Some(region) = self.region()? {
             return region.find_keys(namespace, prefix);
         }
@@ -470,7 +470,7 @@ impl SyncStorage for LocalStorage {
     }
 
     fn remove_all(&mut self, namespace: &str) -> Result<()> {
-        admit::namespace(namespace)?;
+        validate::namespace(namespace)?;
         if let Some(region) = self.region()? {
             return region.remove_all(namespace);
         }

@@ -1,8 +1,6 @@
 //! A watch in an event loop: `epoll` in this process, writers in another one. Every wait has a long
 //! bound, so a ring that is forgotten fails a test instead of delaying it.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -47,7 +45,7 @@ impl Place {
     /// Lets another process do something here.
     fn elsewhere(&self, work: &str) -> Elsewhere {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["the_other_process", "--exact", "--ignored", "--nocapture"]);
+        command.args(["watch_fd::the_other_process", "--exact", "--ignored", "--nocapture"]);
         command.env(WORK, work).env(PLACE, self.folder.path().join("r"));
         Elsewhere(command.spawn().unwrap())
     }

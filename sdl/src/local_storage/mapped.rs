@@ -11,7 +11,7 @@ use nearstate_local_transport::RegionFiles;
 use nearstate_store::{Region, since_boot};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::on_region::RegionStorage;
+use crate::region_storage::RegionStorage;
 
 /// How often the connection is looked at by which a region came, and once that has ended the
 /// region's file: a look is a system call or two, and the clock of those between is five
