@@ -7,8 +7,7 @@ use std::path::Path;
 
 /// Where the folders of the house stand. A crate uses only crates of a smaller height; two crates
 /// of one height are strangers. Applications stand above the proving ground, because the one binary
-/// carries the experiments; the workloads stand between, because they are shown with what the older
-/// experiments are shown with.
+/// carries the experiments.
 const HEIGHTS: &[(&str, u32, &str)] = &[
     ("model", 0, "floor 0"),
     ("memory", 10, "floor 1"),
@@ -22,7 +21,6 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("sdl", 30, "floor 3"),
     ("protocols/", 40, "floor 4"),
     ("capi", 40, "floor 4"),
-    ("verification/workloads", 51, "floor 5, workloads"),
     ("verification/", 50, "floor 5, proving"),
     ("apps/", 52, "floor 5, apps"),
 ];
