@@ -217,7 +217,8 @@ mod tests {
     #[test]
     fn results_belong_to_the_test_program_that_was_named_last() {
         let mut output = SuiteOutput::default();
-        output.take_line("     Running tests/integration/main.rs (target/debug/deps/integration-0)");
+        output
+            .take_line("     Running tests/integration/main.rs (target/debug/deps/integration-0)");
         output.take_line("test result: ok. 2 passed; 0 failed; 0 ignored; finished in 1.50s");
         output.take_line("   Doc-tests nearstate_store");
         output.take_line("test result: ok. 3 passed; 0 failed; 0 ignored; finished in 0.50s");
