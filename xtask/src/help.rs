@@ -12,6 +12,7 @@ The house's own tasks. New here? Run `cargo xtask demo`, then `cargo xtask test`
                                    way, and a Redis; writes report/demo.html; two minutes
   cargo xtask test [SUITE ..]      installs what the tests lack, runs all suites or only these;
                                    closes with `N passed, N failed`
+  cargo xtask soak [SCALE]         the same proofs for longer: about two hours at scale 1
   cargo xtask gate                 every check below, and a table with their times
   cargo xtask packages             installs the system packages that are missing (apt-get); starts
                                    no service
