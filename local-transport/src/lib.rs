@@ -12,6 +12,6 @@ mod pass;
 
 pub use ask::{Answer, Near, answer, ask_region, ask_ring};
 pub use connect::connect;
-pub use nearstate_memory::{Moved, PIPE_BYTES, PipeEnd, RegionFiles, Wants};
+pub use nearstate_memory::{PipeTransfer, PIPE_BYTES, PipeEnd, RegionFiles, PipeInterest};
 pub use pass::{call, receive, send};
 pub use ring::{LocalRing, SPIN};

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nearstate_memory::{PipeEnd, Wants};
+use nearstate_memory::{PipeEnd, PipeInterest};
 use nearstate_model::Result;
 
 use crate::pass::call;
@@ -52,7 +52,7 @@ impl LocalRing {
 
     /// Waits until something of it can be had, or the other side has ended.
     #[inline]
-    fn wait(&mut self, wants: Wants) -> io::Result<()> {
+    fn wait(&mut self, wants: PipeInterest) -> io::Result<()> {
         if !self.spin.is_zero() {
             let begun = Instant::now();
             loop {
@@ -71,7 +71,7 @@ impl LocalRing {
     }
 
     #[cold]
-    fn sleep(&mut self, wants: Wants) -> io::Result<()> {
+    fn sleep(&mut self, wants: PipeInterest) -> io::Result<()> {
         let begun = Instant::now();
         loop {
             if !self.end.fall_asleep(wants) {
@@ -118,13 +118,13 @@ impl Read for LocalRing {
         loop {
             let was_over = self.is_over;
             let moved = self.end.read(into).map_err(|error| broken(&error))?;
-            if moved.must_call {
+            if moved.must_ring_doorbell {
                 call(&self.socket);
             }
             if moved.bytes > 0 || was_over {
                 return Ok(moved.bytes);
             }
-            self.wait(Wants { bytes: true, room: false })?;
+            self.wait(PipeInterest { bytes: true, room: false })?;
         }
     }
 }
@@ -140,13 +140,13 @@ impl Write for LocalRing {
                 return Err(io::Error::from(io::ErrorKind::BrokenPipe));
             }
             let moved = self.end.write(bytes).map_err(|error| broken(&error))?;
-            if moved.must_call {
+            if moved.must_ring_doorbell {
                 call(&self.socket);
             }
             if moved.bytes > 0 {
                 return Ok(moved.bytes);
             }
-            self.wait(Wants { bytes: false, room: true })?;
+            self.wait(PipeInterest { bytes: false, room: true })?;
         }
     }
 
@@ -182,17 +182,17 @@ mod tests {
                         let mut into = [0; 5000];
                         let moved = node.read(&mut into).unwrap();
                         heard.extend_from_slice(&into[..moved.bytes]);
-                        if moved.must_call {
+                        if moved.must_ring_doorbell {
                             call(&calls);
                         }
-                        let wants = Wants { bytes: true, room: false };
+                        let wants = PipeInterest { bytes: true, room: false };
                         if moved.bytes == 0 && node.fall_asleep(wants) {
                             let _ = calls.read(&mut [0; 8]).unwrap();
                             node.wake();
                         }
                     }
                     assert!(heard == counted());
-                    if node.write(b"bye").unwrap().must_call {
+                    if node.write(b"bye").unwrap().must_ring_doorbell {
                         call(&calls);
                     }
                 });
