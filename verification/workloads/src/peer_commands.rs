@@ -15,9 +15,9 @@ pub enum Command {
     /// Show which stores can be measured here, and what brings the others
     List,
     /// Install peers: servers from the system's packages, Geode from a Maven repository
-    /// (`NEARSTATE_MAVEN`), FerretDB from Go modules, each file checked against a digest
+    /// (`NEARSTATE_MAVEN`), each file checked against a digest
     Install {
-        /// Which: redis, valkey, memcached, geode, mongodb, ferretdb; all unless said otherwise
+        /// Which: redis, valkey, memcached, geode; all unless said otherwise
         names: Vec<String>,
     },
     /// Hold targets to the promises that workloads rely on, and show each

@@ -2,11 +2,6 @@
 //!
 //! Servers come from the system's packages. Apache Geode comes from a Maven repository: every file
 //! is listed with its digest in `verification/peers/geode/jars.txt`, and one that differs is refused.
-//! FerretDB is built from Go modules, whose digests are in `verification/peers/ferretdb/go.sum`.
-
-mod ferretdb;
-
-pub use self::ferretdb::FerretDb;
 
 use nearstate_bench::keeper::system;
 use nearstate_model::{Error, Result};
@@ -37,57 +32,36 @@ pub struct Peer {
     pub what: &'static str,
     program: &'static str,
     package: &'static str,
-    /// What helps where the system has no such package.
-    otherwise: &'static str,
 }
 
-/// What mostly helps.
-const BY_HAND: &str = "install by hand what brings it, and look again";
+/// What to do where the package cannot be installed.
+const BY_HAND: &str = "install it by hand and repeat the command";
 
 /// All that can be installed.
-pub const ALL: [Peer; 6] = [
+pub const ALL: [Peer; 4] = [
     Peer {
         name: "redis",
         what: "targets redis and redis-unix",
         program: "redis-server",
         package: "redis-server",
-        otherwise: BY_HAND,
     },
     Peer {
         name: "valkey",
         what: "targets valkey and valkey-unix",
         program: "valkey-server",
         package: "valkey-server",
-        otherwise: BY_HAND,
     },
     Peer {
         name: "memcached",
         what: "target memcached",
         program: "memcached",
         package: "memcached",
-        otherwise: BY_HAND,
     },
     Peer {
         name: "geode",
         what: "target geode: Apache Geode 1.15.1 on a Java 17",
         program: "javac",
         package: "openjdk-17-jdk-headless",
-        otherwise: BY_HAND,
-    },
-    Peer {
-        name: "mongodb",
-        what: "target mongodb",
-        program: "mongod",
-        package: "mongodb-org-server",
-        otherwise: "Debian and Ubuntu have none: add MongoDB's own source of packages, as its \
-                    manual says, and look again; target ferretdb speaks the same protocol",
-    },
-    Peer {
-        name: "ferretdb",
-        what: "target ferretdb: FerretDB 1.24.0 over SQLite, built by Go 1.22 or newer",
-        program: "go",
-        package: "golang-go",
-        otherwise: BY_HAND,
     },
 ];
 
@@ -116,9 +90,6 @@ impl Peer {
     /// # Errors
     /// `BadArgument`: what is missing, and how it comes.
     pub fn is_here(&self) -> Result<()> {
-        if self.name == "ferretdb" {
-            return FerretDb::here().map(drop);
-        }
         installed(self.program, self.name)?;
         if self.name == "geode" {
             Geode::here().map(drop)?;
@@ -134,13 +105,10 @@ impl Peer {
     pub fn install(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
         if program(self.program).is_none() {
             say(&format!("{}: package {}", self.name, self.package));
-            from_packages(self.package, self.otherwise)?;
+            from_packages(self.package)?;
         }
         if self.name == "geode" {
             Geode::fetch(say)?;
-        }
-        if self.name == "ferretdb" {
-            FerretDb::build(say)?;
         }
         self.is_here()
     }
@@ -167,9 +135,8 @@ pub fn installed(name: &str, peer: &str) -> Result<PathBuf> {
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs a package and starts nothing of it: the servers that we measure are our own.
-fn from_packages(package: &str, otherwise: &str) -> Result<()> {
-    let by_hand =
-        |why: &str| Error::BadArgument { detail: format!("{package}: {why}; {otherwise}") };
+fn from_packages(package: &str) -> Result<()> {
+    let by_hand = |why: &str| Error::BadArgument { detail: format!("{package}: {why}; {BY_HAND}") };
     if program("apt-get").is_none() {
         return Err(by_hand("this system has no apt-get"));
     }

@@ -10,7 +10,6 @@ pub mod region;
 pub mod lmdb;
 pub mod memcached;
 pub mod geode;
-pub mod mongodb;
 mod resp;
 mod joined;
 mod started;
@@ -207,7 +206,6 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));
     all.push(Box::new(geode::GeodeTarget));
-    all.extend(mongodb::ALL.map(|target| Box::new(target) as Box<dyn Target>));
     all.push(Box::new(null::NullTarget));
     all
 }

@@ -43,7 +43,6 @@ pub fn colour(target: &str) -> Colour {
         "whitedb" => RGBColor(0x6F, 0x7B, 0xE0),
         "memcached" => RGBColor(0x9C, 0x6B, 0x3C),
         "geode" => RGBColor(0xC2, 0xA8, 0x00),
-        "mongo" => RGBColor(0x5E, 0x8C, 0x31),
         _ => RGBColor(0x8A, 0x93, 0x9C),
     }
 }

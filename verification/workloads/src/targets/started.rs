@@ -26,7 +26,7 @@ const START_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of a log that are told.
 const WORDS_BYTES_MAX: u64 = 1024;
 
-/// Logs that servers write in their folders, as `mongod` and Geode do.
+/// Logs that servers write in their folders, as Geode does.
 const LOGS: [&str; 3] = ["log", "locator.log", "server.log"];
 
 /// A server process and its keeper.
