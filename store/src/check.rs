@@ -9,19 +9,19 @@ use nearstate_model::{Error, Result};
 
 pub use nearstate_memory::check::CheckReport;
 
-use crate::hidden::{
+use crate::index::internal::{
     EXPIRY_TREES, NAME, VALUE_AT, count_key, expiry_root, list_prefix, posting_key, tag_root,
 };
-use crate::lists::check_list;
-use crate::members::Members;
-use crate::meta::{Meta, split};
-use crate::ordered::{self, composite, split_composite};
+use crate::index::ordered::{self, composite, split_composite};
+use crate::index::schema::{Tag, TagState};
+use crate::index::scratch::List;
+use crate::record::members::Members;
+use crate::record::meta::{Meta, split};
 use crate::record::{Form, Kind, Place, Table};
-use crate::schema::{Tag, TagState};
 use crate::session::{Namespace, Region, Session};
-use crate::tagging::{read_count, values};
-use crate::workshop::List;
-use crate::writeset::WriteSet;
+use crate::tags::lists::check_list;
+use crate::tags::maintain::{read_count, values};
+use crate::txn::write_set::WriteSet;
 
 /// Verifies a region that nobody is attached to. Dead members are recovered first; nothing else is
 /// changed. Complexity: linear in the taken bytes (about 1 GiB/s), and a lookup for each tag.

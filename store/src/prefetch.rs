@@ -2,7 +2,7 @@
 //! records that come one after the other overlap. Changes nothing and promises nothing: each look
 //! is a guess, which whoever reads afterwards is not bound by.
 
-use crate::hidden::posting_key;
+use crate::index::internal::posting_key;
 use crate::read::{BATCH, BATCH_LINES};
 use crate::session::{Namespace, Session};
 

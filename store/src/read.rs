@@ -3,8 +3,8 @@
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
+use crate::record::view::View;
 use crate::session::{Namespace, Session, wrong_kind};
-use crate::view::View;
 
 /// Keys of a batch whose lines are asked for together: as many misses as a core has in flight.
 pub(crate) const BATCH: usize = 16;

@@ -15,6 +15,12 @@
 //! count u32 | count x { name bytes u8, place u8, child u16, bytes u32 } | names | inline blocks
 //! ```
 
+pub(crate) mod view;
+pub mod meta;
+pub(crate) mod members;
+pub(crate) mod layout;
+pub(crate) mod splice;
+
 use nearstate_memory::Cell;
 use nearstate_memory::layout::Damage;
 

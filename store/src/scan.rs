@@ -4,10 +4,10 @@ use nearstate_memory::layout::traits;
 use nearstate_model::Result;
 
 use crate::glob;
-use crate::meta::{Meta, is_past, is_past_cell, split};
 use crate::read::{BATCH, BATCH_LINES};
+use crate::record::meta::{Meta, is_past, is_past_cell, split};
+use crate::record::view::View;
 use crate::session::{Namespace, Session};
-use crate::view::View;
 
 /// Which keys a listing gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

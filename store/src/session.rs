@@ -1,15 +1,18 @@
 //! Regions, sessions and namespaces, as an application meets them.
 
+pub(crate) mod buffers;
+pub(crate) mod copies;
+
 use std::path::Path;
 
 use nearstate_memory::{CreateOptions, Inspection, Member, RegionFiles, Table};
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
-use crate::buffers::Spare;
-use crate::hidden::{HIDDEN, Hidden};
+use crate::index::internal::{HIDDEN, Hidden};
+use crate::index::schema::TagSchema;
 use crate::record::{Form, Kind};
-use crate::schema::TagSchema;
+use crate::session::buffers::Spare;
 
 /// An attached region: a file of shared memory that any number of processes read and write at once.
 /// Cheap to clone, may be shared by threads; each thread opens a [`Session`] of its own.

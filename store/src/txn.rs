@@ -4,21 +4,30 @@
 //! record, judges that what was read is still so, and makes everything visible by one store
 //! (`spec/region.md`, section 9).
 
+pub(crate) mod object;
+pub(crate) mod for_update;
+mod single;
+pub(crate) mod txn_record;
+pub(crate) mod write_set;
+mod patch;
+pub(crate) mod write;
+pub(crate) mod address;
+
 use std::cell::RefCell;
 use std::time::Duration;
 
 use nearstate_model::limits::{TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
-use crate::buffers::Metadata;
-use crate::found::{Record, own_record};
-use crate::members;
-use crate::meta::{self, is_past, split};
-use crate::patch::{check_patch, other_form};
+use crate::record::members;
+use crate::record::meta::{self, is_past, split};
 use crate::record::{BlockChange, Form, Kind};
+use crate::session::buffers::Metadata;
 use crate::session::{Namespace, Session, check_key, wrong_kind};
-use crate::write::Condition;
-use crate::writeset::WriteSet;
+use crate::txn::patch::{check_patch, other_form};
+use crate::txn::txn_record::{Record, own_record};
+use crate::txn::write::Condition;
+use crate::txn::write_set::WriteSet;
 
 /// How long a transaction is tried again when others change what it has read.
 #[derive(Clone, Copy, Debug)]

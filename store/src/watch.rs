@@ -4,6 +4,9 @@
 //! a watch reads the ring at its own pace and keeps what its filter lets through. One watcher or a
 //! thousand cost a writer the same, and a slow one is told how many events it missed.
 
+mod notify;
+pub(crate) mod event;
+
 use std::time::Duration;
 
 use nearstate_memory::layout::traits;
@@ -11,9 +14,9 @@ use nearstate_memory::{Next, RingReader, RingWaiter, Start, wait_any};
 use nearstate_model::limits::WATCH_RING_BYTES;
 use nearstate_model::{Error, Result};
 
-use crate::event::{Event, NAME_BYTES_MAX};
 use crate::record::Kind;
 use crate::session::{Namespace, Session, check_key};
+use crate::watch::event::{Event, NAME_BYTES_MAX};
 
 /// Events that one call passes over before it lets its caller do something else: about a
 /// millisecond.
@@ -256,9 +259,9 @@ mod tests {
     use nearstate_model::limits::EVENT_BYTES_MAX;
 
     use super::*;
-    use crate::event::{Change, EventKind, TagValue};
     use crate::record::Form;
     use crate::session::{Region, Schema};
+    use crate::watch::event::{Change, EventKind, TagValue};
 
     struct Place {
         _dir: tempfile::TempDir,

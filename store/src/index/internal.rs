@@ -1,0 +1,159 @@
+//! The hidden namespace: postings of tags, nodes of ordered indexes, counts and schemas are
+//! records like all others, changed by the transaction of the record that they belong to
+//! (`docs/decisions/005-transactions.md`, 4).
+//!
+//! ```text
+//! u | namespace u32 BE | tag u8 | value            -> key of the record that has the value
+//! p | namespace u32 BE | tag u8 | part u32 BE | value -> keys of records that have it
+//! n | node u64 BE                                  -> node of an ordered index
+//! c | namespace u32 BE | tag u8 | stripe u8 | value -> how many records have the value, u64 LE
+//! s | namespace u32 BE                             -> the namespace's tags
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::index::schema::TagSet;
+
+/// The first byte of a hidden namespace's name: no name of an application begins with it.
+pub(crate) const HIDDEN: u8 = 1;
+/// Its name.
+pub(crate) const NAME: &[u8] = b"\x01index";
+
+/// The namespace of the transactional memory's objects.
+pub(crate) const OBJECTS: &[u8] = b"\x01objects";
+
+/// Stripes of a count: writers of different stripes do not conflict.
+pub(crate) const STRIPES: u8 = 8;
+
+/// Trees of the order of expiry: writers of different ones do not conflict.
+pub(crate) const EXPIRY_TREES: u64 = 16;
+
+/// Bit of the names of roots; no other node has it.
+pub(crate) const ROOT: u64 = 1 << 63;
+const ROOT_EXPIRY: u64 = 1 << 62;
+
+/// What a session remembers of the hidden namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden {
+    pub(crate) table: Cell<Option<u32>>,
+    /// Number of the namespace of objects, once one was asked for.
+    pub(crate) objects: Cell<Option<u32>>,
+    /// The last name that was given to a node.
+    pub(crate) named: Cell<u64>,
+    /// Commits that put a record with an end, since this session last collected.
+    pub(crate) expiring: Cell<u32>,
+    /// Tags of namespaces, each with the traits word under which they were read.
+    pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
+    /// How deep lists of postings were when they were last looked at.
+    depths: Depths,
+}
+
+/// Depths of lists, by a few bits of what they are lists of. Any of them may be wrong: a part says
+/// itself what it is.
+#[derive(Debug)]
+struct Depths(Vec<Cell<u8>>);
+
+/// A kilobyte for each session: as many values in use at once are found at the first look.
+const DEPTHS: usize = 1024;
+
+impl Default for Depths {
+    fn default() -> Self {
+        Self(vec![Cell::new(0); DEPTHS])
+    }
+}
+
+impl Hidden {
+    /// How deep the list was.
+    #[inline]
+    pub(crate) fn depth_of(&self, memory: usize) -> u8 {
+        self.depths.0.get(memory).map_or(0, Cell::get)
+    }
+
+    #[inline]
+    pub(crate) fn note_depth(&self, memory: usize, depth: u8) {
+        if let Some(known) = self.depths.0.get(memory) {
+            known.set(depth);
+        }
+    }
+}
+
+/// Where a list's depth is remembered, by the key of any of its parts.
+#[inline]
+pub(crate) fn memory_of(key: &[u8]) -> usize {
+    let last = key.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+    // The upper bits of a product depend on all bits of its factors.
+    let [.., a, b] = last.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    usize::from(u16::from_le_bytes([a, b])) % DEPTHS
+}
+
+/// The root of a tag's ordered index.
+pub(crate) const fn tag_root(namespace: u32, tag: u8) -> u64 {
+    ROOT | (namespace as u64) << 8 | tag as u64
+}
+
+/// The root of one tree of the order of expiry.
+pub(crate) const fn expiry_root(tree: u64) -> u64 {
+    ROOT | ROOT_EXPIRY | (tree % EXPIRY_TREES)
+}
+
+/// The key of a unique tag's posting.
+pub(crate) fn posting_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.push(b'u');
+    out.extend_from_slice(&namespace.to_be_bytes());
+    out.push(tag);
+    out.extend_from_slice(value);
+}
+
+/// The key of part 0 of a list of postings.
+#[inline]
+pub(crate) fn list_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    let [a, b, c, d] = namespace.to_be_bytes();
+    out.extend_from_slice(&[b'p', a, b, c, d, tag, 0, 0, 0, 0]);
+    out.extend_from_slice(value);
+}
+
+/// What the keys of all lists of a tag begin with.
+pub(crate) fn list_prefix(namespace: u32, tag: u8, out: &mut Vec<u8>) {
+    list_key(namespace, tag, &[], out);
+    out.truncate(PART_AT);
+}
+
+/// Makes a key of [`list_key`] that of another part.
+#[inline]
+pub(crate) fn name_part(number: u32, key: &mut [u8]) {
+    if let Some(place) = key.get_mut(PART_AT..VALUE_AT) {
+        place.copy_from_slice(&number.to_be_bytes());
+    }
+}
+
+/// Where the number of a part stands in its key, and the value behind it.
+const PART_AT: usize = 1 + 4 + 1;
+pub(crate) const VALUE_AT: usize = PART_AT + 4;
+
+/// The key of a stripe of a count.
+pub(crate) fn count_key(namespace: u32, tag: u8, stripe: u8, value: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.push(b'c');
+    out.extend_from_slice(&namespace.to_be_bytes());
+    out.extend_from_slice(&[tag, stripe]);
+    out.extend_from_slice(value);
+}
+
+/// The key of a namespace's tags.
+pub(crate) fn schema_key(namespace: u32) -> [u8; 5] {
+    let [a, b, c, d] = namespace.to_be_bytes();
+    [b's', a, b, c, d]
+}
+
+/// The key of a node.
+pub(crate) fn node_key(node: u64) -> [u8; 9] {
+    let mut key = [b'n'; 9];
+    if let Some(name) = key.last_chunk_mut::<8>() {
+        *name = node.to_be_bytes();
+    }
+    key
+}

@@ -1,0 +1,187 @@
+//! The commit stream: every writer of a streamed namespace keeps an ordered log of its committed
+//! transactions in the region, which a consumer (replication, a durable log) reads without touching
+//! the writers.
+//!
+//! A writer's log is bounded, and one for all namespaces. What happens when its consumer is behind
+//! is declared with a namespace: the oldest entries are lost and the consumer is told how many, or,
+//! as long as one namespace asks for it, commits are refused with `Behind` until it has caught up.
+//!
+//! Order: a writer's transactions stand in its log in the order of their commits. Of two writers'
+//! transactions that touch the same record the first one's entry is there before the second
+//! commits, and the versions of the record say which came first.
+
+use nearstate_memory::layout::{Damage, traits};
+use nearstate_memory::{Next, RingReader, Start};
+use nearstate_model::Result;
+
+use crate::log::commit::{Committed, decode};
+use crate::record::Kind;
+use crate::session::{Namespace, Session, wrong_kind};
+
+/// What becomes of a full stream. A session has one stream for all streamed namespaces that it
+/// writes to, so this is a property of the stream: it is set when the stream is made, by the
+/// namespaces of that transaction, and for all streams that there are by each [`Session::stream`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
+    #[default]
+    LoseOldest,
+    /// Commits are refused with `Behind` until the consumer has acknowledged some.
+    Refuse,
+}
+
+/// One step of a consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamItem<'c> {
+    /// A committed transaction.
+    Transaction(Entry<'c>),
+    /// So many transactions of this writer are lost: read anew what they may have changed.
+    Lost {
+        /// Number of the writer's session.
+        writer: u32,
+        /// How many.
+        transactions: u64,
+    },
+}
+
+/// A committed transaction: its records of streamed namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'c> {
+    /// Number of the writer's session. One that attaches later may have the same number.
+    pub writer: u32,
+    /// Number of the transaction in the writer's stream: one more than that of the one before.
+    pub number: u64,
+    bytes: &'c [u8],
+}
+
+impl<'c> Entry<'c> {
+    /// The records, each with what became of it. Ends early at bytes that are damaged.
+    pub fn records(&self) -> impl Iterator<Item = Result<Committed<'c>, Damage>> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || match decode(&mut rest) {
+            Ok(record) => record.map(Ok),
+            Err(damage) => {
+                rest = &[];
+                Some(Err(damage))
+            }
+        })
+    }
+}
+
+/// A consumer of all writers' streams.
+#[derive(Debug)]
+pub struct CommitStream<'s> {
+    session: &'s Session,
+    /// The reader of each session's stream, where there is one.
+    readers: Vec<Option<RingReader>>,
+    next: usize,
+    bytes: Vec<u8>,
+}
+
+impl Session {
+    /// Streams the commits of a namespace from now on, with this policy; the streams of sessions
+    /// that wrote before get it as well.
+    ///
+    /// Each session that writes takes [`nearstate_model::limits::STREAM_RING_BYTES`] of the heap,
+    /// for good; whoever has the same number later goes on with it. A transaction of more than a
+    /// quarter of that is refused with `TransactionTooLarge`. Adds to counters are not streamed.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`, `Forked`.
+    pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
+        if namespace.kind() == Kind::Counters {
+            return Err(wrong_kind(namespace.kind(), "stream", ""));
+        }
+        let is_keeping = when_full == WhenFull::Refuse;
+        self.member.change_traits(namespace.index, |word| {
+            let word = word | traits::STREAMED;
+            if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
+        })?;
+        // Whoever commits later does so by the new policy; who did before has let its ring know.
+        self.member.pass_every_bucket(self.table(namespace)?)?;
+        // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
+        if is_keeping || !self.is_any_keeping()? {
+            for index in 0..self.member.sessions()? {
+                if let Some(ring_at) = self.member.stream_ring(index)? {
+                    self.member.set_refusing(ring_at, is_keeping)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_any_keeping(&self) -> Result<bool> {
+        // They are numbered one after the other, and never dropped.
+        let mut index = 0;
+        while self.member.table(index).is_ok() {
+            if self.member.traits(index)? & traits::KEEPING != 0 {
+                return Ok(true);
+            }
+            index += 1;
+        }
+        Ok(false)
+    }
+
+    /// A consumer of all streams, from what was last acknowledged on. One consumer acknowledges;
+    /// others may read along. It takes no lock, and no writer waits for it, or is refused for it
+    /// but by [`WhenFull::Refuse`].
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`.
+    pub fn commit_stream(&self) -> Result<CommitStream<'_>> {
+        self.member.usable()?;
+        Ok(CommitStream { session: self, readers: Vec::new(), next: 0, bytes: Vec::new() })
+    }
+}
+
+impl CommitStream<'_> {
+    /// The next transaction of any writer, or `None` if there is none at present. Never waits;
+    /// looks at each writer in turn, so nothing says which of two writers' transactions came first
+    /// but the versions of their records.
+    ///
+    /// Complexity: linear in the sessions that there ever were at once, if there is nothing new.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
+    pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
+        let sessions = self.session.member.sessions()? as usize;
+        self.readers.resize_with(sessions, || None);
+        let mut found = None;
+        for _ in 0..sessions {
+            // Each in its turn, also after one that is damaged.
+            let index = self.next % sessions;
+            self.next = index + 1;
+            let Some(slot) = self.readers.get_mut(index) else { break };
+            let writer = u32::try_from(index).unwrap_or(u32::MAX);
+            if slot.is_none()
+                && let Some(ring_at) = self.session.member.stream_ring(writer)?
+            {
+                *slot = Some(self.session.member.ring_reader(ring_at, Start::Acked)?);
+            }
+            let Some(reader) = slot else { continue };
+            match reader.next(&mut self.bytes)? {
+                Next::Empty => {}
+                Next::Entry { number } => found = Some((writer, Ok(number))),
+                Next::Lost { entries } => found = Some((writer, Err(entries))),
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((writer, what)) = found else { return Ok(None) };
+        Ok(Some(match what {
+            Ok(number) => StreamItem::Transaction(Entry { writer, number, bytes: &self.bytes }),
+            Err(transactions) => StreamItem::Lost { writer, transactions },
+        }))
+    }
+
+    /// Acknowledges everything that was read: a stream that refuses when it is full may overwrite
+    /// it.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledge(&self) -> Result<()> {
+        self.readers.iter().flatten().try_for_each(RingReader::ack)
+    }
+}

@@ -1,0 +1,243 @@
+//! The blocks that a program works with, named once, and where they stood in the last record.
+//!
+//! Records of one kind are laid out alike: the same names in the same order, mostly the same sizes.
+//! So the head of a block table (its count, entries and names) is remembered with the place of each
+//! block, and the next record whose head is the same bytes needs one comparison instead of a walk
+//! and a comparison of each name.
+
+use std::cell::{Ref, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nearstate_memory::Cell;
+use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
+use nearstate_model::{Error, Result};
+
+use crate::record::splice::{ENTRY_BYTES, SIZE_IN_ENTRY, Span, Splice};
+use crate::record::{Block, Place, Table};
+
+/// Heads up to this size are remembered: comparing a longer one costs as much as the walk.
+const HEAD_BYTES_MAX: usize = 1024;
+
+/// The names of blocks that a program reads and changes. It remembers how the last record was laid
+/// out, so keep one for each kind of record and each session. `Send`, not `Sync`.
+#[derive(Clone, Debug)]
+pub struct BlockLayout {
+    names: Vec<String>,
+    layout: RefCell<Layout>,
+    /// Tables in a row that were laid out otherwise.
+    misses: std::cell::Cell<u32>,
+}
+
+/// How a record was laid out.
+#[derive(Clone, Debug, Default)]
+struct Layout {
+    /// No two that were ever learnt in this process have one number; 0 for none.
+    number: u64,
+    /// What its table began with.
+    head: Vec<u8>,
+    /// Bytes of the table.
+    bytes: usize,
+    /// Cells that the record had for blocks of their own.
+    children: u64,
+    /// Where the block of each name stood, if there was one.
+    places: Vec<Option<Laid>>,
+}
+
+/// Where a block stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Laid {
+    /// In the table.
+    Inline(Span),
+    /// In the record's child with this number.
+    Child(u64),
+}
+
+/// A table of blocks in a record's cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tabled<'v, 'k> {
+    /// The cell.
+    pub(crate) cell: Cell<'v>,
+    /// The table.
+    pub(crate) table: &'v [u8],
+    /// The number of the layout that it was found to have, 0 if it is not known.
+    pub(crate) known: &'k std::cell::Cell<u64>,
+}
+
+/// Layouts that were learnt.
+static LEARNT: AtomicU64 = AtomicU64::new(0);
+
+/// Where records differ all the time, only one in so many is learnt beyond the first few: learning
+/// costs a few walks.
+const MISSES_LEARNT: u32 = 4;
+const LEARN_EVERY: u32 = 64;
+
+impl BlockLayout {
+    /// These names; later they go by their places.
+    ///
+    /// # Errors
+    /// `BadName` (empty, above 255 bytes, with a NUL, or twice), `TooManyBlocks`.
+    pub fn new(names: &[&str]) -> Result<Self> {
+        if names.len() > BLOCKS_MAX {
+            return Err(Error::TooManyBlocks { blocks: names.len() });
+        }
+        for (place, name) in names.iter().enumerate() {
+            let is_twice = names.iter().take(place).any(|known| known == name);
+            let is_bad = name.is_empty() || name.len() > BLOCK_NAME_BYTES_MAX;
+            if is_bad || name.contains('\0') || is_twice {
+                return Err(Error::BadName { bytes: name.len() });
+            }
+        }
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Ok(Self { names, layout: RefCell::default(), misses: std::cell::Cell::new(0) })
+    }
+
+    /// How many names there are.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The name at a place.
+    #[inline]
+    pub fn name(&self, place: usize) -> Option<&str> {
+        self.names.get(place).map(String::as_str)
+    }
+
+    /// The place of a name.
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
+    }
+
+    /// The layout of a table; `None` if it is too long or damaged, or not worth learning.
+    #[inline]
+    fn of(&self, of: Tabled<'_, '_>) -> Option<Ref<'_, Layout>> {
+        let layout = self.layout.try_borrow().ok()?;
+        if layout.number != 0 {
+            if layout.number == of.known.get() {
+                return Some(layout);
+            }
+            if of.table.len() == layout.bytes
+                && of.cell.children() == layout.children
+                && of.table.starts_with(&layout.head)
+            {
+                of.known.set(layout.number);
+                self.misses.set(0);
+                return Some(layout);
+            }
+        }
+        drop(layout);
+        self.learn(of)
+    }
+
+    #[cold]
+    fn learn(&self, of: Tabled<'_, '_>) -> Option<Ref<'_, Layout>> {
+        let misses = self.misses.get().wrapping_add(1);
+        self.misses.set(misses);
+        if misses > MISSES_LEARNT && !misses.is_multiple_of(LEARN_EVERY) {
+            return None;
+        }
+        {
+            let mut layout = self.layout.try_borrow_mut().ok()?;
+            layout.number = 0;
+            layout.places.clear();
+            layout.places.resize(self.names.len(), None);
+            (layout.bytes, layout.children) = (of.table.len(), of.cell.children());
+            let head_bytes = head_of(of.table)?;
+            layout.head.clear();
+            layout.head.extend_from_slice(of.table.get(..head_bytes)?);
+            let Layout { children, places, .. } = &mut *layout;
+            let is_whole = walk(of.table, head_bytes, *children, |name, laid| {
+                if let Some(slot) = self.place(name).and_then(|place| places.get_mut(place)) {
+                    *slot = Some(laid);
+                }
+            });
+            if !is_whole {
+                return None;
+            }
+            layout.number = LEARNT.fetch_add(1, Ordering::Relaxed) + 1;
+            of.known.set(layout.number);
+        }
+        self.layout.try_borrow().ok()
+    }
+
+    /// Shows those blocks of a table that are wanted, by the places of their names; false if it has
+    /// to be walked, and then none was shown.
+    #[inline]
+    pub(crate) fn each<'v>(
+        &self,
+        of: Tabled<'v, '_>,
+        wanted: impl Fn(usize) -> bool,
+        mut each: impl FnMut(usize, &'v [u8]),
+    ) -> bool {
+        let Some(layout) = self.of(of) else { return false };
+        for (place, laid) in layout.places.iter().enumerate() {
+            let bytes = match laid {
+                Some(Laid::Inline(span)) if wanted(place) => span.of(of.table),
+                Some(Laid::Child(child)) if wanted(place) => of.cell.block(*child).ok(),
+                _ => None,
+            };
+            if let Some(bytes) = bytes {
+                each(place, bytes);
+            }
+        }
+        true
+    }
+
+    /// Adds these changes to an empty splice; false if the table does not stay as it is, or they
+    /// are not right.
+    #[inline]
+    pub(crate) fn splice<'a>(
+        &self,
+        of: Tabled<'_, '_>,
+        changes: &[(usize, &'a [u8])],
+        splice: &mut Splice<'a>,
+    ) -> bool {
+        let Some(layout) = self.of(of) else { return false };
+        changes.iter().all(|(place, new)| match layout.places.get(*place) {
+            Some(Some(Laid::Inline(span))) => splice.add(*span, new),
+            Some(Some(Laid::Child(_)) | None) | None => false,
+        })
+    }
+}
+
+/// Bytes of a table before its inline blocks.
+fn head_of(table: &[u8]) -> Option<usize> {
+    let (count, rest) = table.split_first_chunk::<4>()?;
+    let entries = (u32::from_le_bytes(*count) as usize).checked_mul(ENTRY_BYTES as usize)?;
+    let names: usize = rest
+        .get(..entries)?
+        .chunks_exact(ENTRY_BYTES as usize)
+        .filter_map(|entry| entry.first())
+        .map(|bytes| usize::from(*bytes))
+        .sum();
+    Some(4 + entries + names).filter(|bytes| *bytes <= HEAD_BYTES_MAX && *bytes <= table.len())
+}
+
+/// Shows where each block of a table stands; false if one is damaged, or if there is something
+/// behind the last.
+fn walk(table: &[u8], head_bytes: usize, children: u64, mut each: impl FnMut(&str, Laid)) -> bool {
+    let (Ok(mut blocks), Ok(mut from)) = (Table::new(table), u32::try_from(head_bytes)) else {
+        return false;
+    };
+    let mut size_at = 4 + SIZE_IN_ENTRY;
+    loop {
+        match blocks.next() {
+            Ok(Some(Block { name, place: Place::Inline(_), bytes })) => {
+                let Some(to) = from.checked_add(bytes) else { return false };
+                each(name, Laid::Inline(Span { from, to, size_at }));
+                from = to;
+            }
+            Ok(Some(Block { name, place: Place::Child(child), .. })) if child < children => {
+                each(name, Laid::Child(child));
+            }
+            Ok(None) => return from as usize == table.len(),
+            Ok(Some(_)) | Err(_) => return false,
+        }
+        size_at += ENTRY_BYTES;
+    }
+}

@@ -1,0 +1,161 @@
+//! Searches over the tags of a namespace: `search.rs` says what they mean and how they are planned.
+
+use std::ops::Bound;
+
+use nearstate_model::Result;
+
+use crate::index::ordered::Sight;
+use crate::index::schema::TagState;
+use crate::index::search::{self, Access, Candidates, Lookup, Search};
+use crate::scan::Scan;
+use crate::session::{Namespace, Session};
+use crate::tags::lookup::{Values, Walk};
+use crate::txn::write_set::WriteSet;
+
+impl Session {
+    /// Calls `each` once with the key of every record that matches, at most `limit` times and until
+    /// it says false; in no promised order. Returns how many times.
+    ///
+    /// A record that matches during the whole call is found; what changes meanwhile may be found or
+    /// not. Cost: one record looked at for each candidate that the best index gives; where no index
+    /// helps, for each record.
+    ///
+    /// ```
+    /// # use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema};
+    /// # use nearstate_store::search::{Op, Search};
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// let tag = TagSchema { name: "ueId".to_owned(), is_unique: true, ..TagSchema::default() };
+    /// let schema = Schema { tags: vec![tag], ..Schema::default() };
+    /// let records = session.namespace("records", &schema)?;
+    /// let labels = Metadata { tags: &[("ueId", b"455345")], expires_ms: 0 };
+    /// session.transact(|txn| txn.put_with_metadata(records, b"r1", b"block", labels))?;
+    ///
+    /// let ue = Search::Compare { op: Op::Eq, tag: "ueId".to_owned(), value: b"455345".to_vec() };
+    /// let mut found = Vec::new();
+    /// session.search(records, &ue, 10, |key| {
+    ///     found.push(key.to_vec());
+    ///     true
+    /// })?;
+    /// assert_eq!(found, [b"r1"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `BadArgument` for a search that is too deep, too large or empty; `KeyTooLarge`; `Conflict`
+    /// if an index changes faster than it can be walked; `Damaged`, `Forked`.
+    pub fn search(
+        &self,
+        namespace: Namespace,
+        search: &Search,
+        limit: u64,
+        mut each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<u64> {
+        let mut lookups = Lookups { session: self, namespace, set: WriteSet::new(self)? };
+        search::find(search, &mut lookups, limit, |key| Ok(each(key)))
+    }
+
+    /// How many records match.
+    ///
+    /// # Errors
+    /// As [`Session::search`].
+    pub fn search_count(&self, namespace: Namespace, search: &Search) -> Result<u64> {
+        self.search(namespace, search, u64::MAX, |_| true)
+    }
+}
+
+/// The indexes of a namespace, for a search.
+struct Lookups<'s> {
+    session: &'s Session,
+    namespace: Namespace,
+    set: WriteSet<'s>,
+}
+
+/// A lookup that was begun.
+enum Keys<'s> {
+    One(Option<Vec<u8>>),
+    Entries(Box<Walk>),
+    All(Box<Scan<'s>>),
+}
+
+impl<'s> Candidates for Lookups<'s> {
+    type Keys = Keys<'s>;
+
+    fn access(&mut self, tag: &str) -> Access {
+        let Ok(tags) = self.session.tag_set(self.namespace.index) else { return Access::default() };
+        match tags.tag(tag) {
+            Some(known) if known.state == TagState::Ready => {
+                let (by_posting, by_order) = (known.is_unique, known.is_ordered);
+                Access { by_posting, by_value: known.has_lists(), by_order }
+            }
+            _ => Access::default(),
+        }
+    }
+
+    fn weigh(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64> {
+        match lookup {
+            Lookup::All => Ok(up_to),
+            Lookup::Posting { .. } => Ok(1.min(up_to)),
+            Lookup::Range { .. } => {
+                let mut keys = self.open(lookup)?;
+                let (mut count, mut key) = (0, Vec::new());
+                while count < up_to && self.next(&mut keys, &mut key)? {
+                    count += 1;
+                }
+                Ok(count)
+            }
+        }
+    }
+
+    fn open(&mut self, lookup: &Lookup<'_>) -> Result<Keys<'s>> {
+        match lookup {
+            Lookup::All => Ok(Keys::All(Box::new(self.session.scan(self.namespace)?))),
+            Lookup::Posting { tag, value } => {
+                let view = self.session.find(self.namespace, tag, value)?;
+                Ok(Keys::One(view.map(|view| view.key().to_vec())))
+            }
+            Lookup::Range { tag, from, to } => {
+                let tags = self.session.tag_set(self.namespace.index)?;
+                let Some(known) = tags.tag(tag) else { return Ok(Keys::One(None)) };
+                let values = match (*from, *to) {
+                    (Bound::Included(from), Bound::Included(to)) if from == to => {
+                        Values::Equal(from)
+                    }
+                    (from, to) => Values::Range(from, to),
+                };
+                let walk = Walk::over(self.namespace, known, values, Sight::Untracked);
+                Ok(Keys::Entries(Box::new(walk)))
+            }
+        }
+    }
+
+    fn next(&mut self, keys: &mut Keys<'s>, key: &mut Vec<u8>) -> Result<bool> {
+        key.clear();
+        match keys {
+            Keys::One(one) => match one.take() {
+                Some(found) => key.extend_from_slice(&found),
+                None => return Ok(false),
+            },
+            Keys::Entries(walk) => {
+                if !walk.step(&mut self.set)? {
+                    return Ok(false);
+                }
+                key.extend_from_slice(&walk.record);
+            }
+            Keys::All(scan) => match scan.next()? {
+                Some(view) => key.extend_from_slice(view.key()),
+                None => return Ok(false),
+            },
+        }
+        Ok(true)
+    }
+
+    fn judge(&mut self, key: &[u8], judge: impl FnOnce(&[(&str, &[u8])]) -> bool) -> Result<bool> {
+        let Some(view) = self.session.get(self.namespace, key)? else { return Ok(false) };
+        let tags: Vec<(&str, &[u8])> = view.tags().collect();
+        Ok(judge(&tags))
+    }
+}

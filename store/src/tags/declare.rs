@@ -1,0 +1,481 @@
+//! Declaring tags, also of a namespace that has records: the index is built beside the writers.
+//!
+//! ```text
+//! 1 the tags are there, "building"         from now on each commit keeps them
+//! 2 every bucket's lock is passed once     nobody is left who had not seen them
+//! 3 record by record: its values are entered, each in a transaction of its own; a record whose
+//!   time has passed is deleted instead
+//! 4 "ready"                                lookups are answered
+//! ```
+//!
+//! A process that dies in between leaves "building" behind; whoever declares the same tags again
+//! does steps 2 to 4. Records that contradict a tag end it: it is "leaving", its index is emptied,
+//! and its number is free; if a process dies in that, the next declaration goes on with it.
+//!
+//! Several may declare one tag at once: each does all of it, and the first one that is through says
+//! "ready". Whoever meets a record that contradicts one of its tags takes away, of those that are
+//! still being built:
+//!
+//! ```text
+//!                             nobody else is busy with it       others are busy with it
+//! the contradicted tag        yes: it can end only so           no: they meet that record too
+//! others, which it began      yes                               no: they finish them
+//! others, which it joined     no: whoever repeats them does     no
+//! ```
+//!
+//! If they end before they have met it, by a kill or by another record, the contradicted tag stays
+//! in the making, and writers are held to it, until it is declared again.
+//!
+//! Who is busy with a tag the kernel knows (`Presence`), so that no kill leaves it busy.
+//!
+//! All of it is done in parts ([`Declaring`]), so that a core that has others to serve can do it.
+
+mod clearing;
+mod entering;
+mod contention;
+mod part;
+
+use std::cell::RefCell;
+
+use nearstate_memory::layout::traits;
+use nearstate_memory::{Presence, since_boot};
+use nearstate_model::{Error, Result};
+
+use crate::index::internal::schema_key;
+use crate::index::schema::{Tag, TagSchema, TagSet, TagState};
+use crate::record::Kind;
+use crate::session::{Namespace, Schema, Session, wrong_kind};
+use crate::txn::{RetryPolicy, Txn};
+use clearing::Clearing;
+use contention::Contention;
+use entering::Entering;
+use part::Part;
+
+/// Buckets of a part when nobody else waits for the thread.
+const PART_BUCKETS: u64 = 1024;
+
+/// Locks that are passed for each bucket whose records would be entered: that costs some hundred
+/// times as much.
+const LOCKS_FOR_EACH: u64 = 64;
+
+/// A declaration of tags that is carried out in parts, with anything between them
+/// ([`Session::begin_declaring`]). While it lasts others see that somebody is busy with its tags.
+/// Dropped before its end it leaves tags behind that writers keep and nobody can look up: whoever
+/// declares them again finishes them.
+#[derive(Debug)]
+pub struct Declaring {
+    namespace: Namespace,
+    wanted: Vec<TagSchema>,
+    retry_policy: RetryPolicy,
+    /// Nobody else waits for the thread: a transaction is tried again at once.
+    has_thread: bool,
+    stage: Stage,
+    /// Tells others that these tags are worked on; from before it is decided which they are.
+    presence: Option<Presence>,
+    /// Those of them that were not there before.
+    begun: Built,
+    contention: Contention,
+    is_contended: bool,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+enum Stage {
+    /// Tags that were given up are taken away.
+    Clearing(Clearing),
+    /// The tags are written down as being built.
+    Announcing,
+    /// The locks are passed.
+    Passing(Part, Built),
+    /// The records are entered.
+    Entering(Entering),
+    /// Some of these tags are given up, because a record contradicts one.
+    GivingUp(Against, Built),
+    Done,
+    /// It has met an error.
+    Failed,
+}
+
+/// What a record contradicts.
+#[derive(Debug)]
+struct Against {
+    why: Error,
+    /// The tag's number.
+    tag: Option<u8>,
+}
+
+/// Tags that are worked on, which are in one state meanwhile.
+#[derive(Debug, Default)]
+struct Built {
+    ids: Vec<u8>,
+    /// The count of schema changes when they were looked at last.
+    generation: u64,
+}
+
+/// The fewest changes of a schema by which a number leaves a state and comes to it again, perhaps
+/// as another tag's: it is given up, freed and declared anew, in this or another order.
+const CHANGES_AROUND: u64 = 3;
+
+impl Built {
+    /// Whether they have been in this state since they were looked at last. Others may declare
+    /// tags of their own meanwhile, and give them up again: that keeps nobody from the end.
+    fn are_still(&self, tags: &TagSet, state: TagState) -> bool {
+        self.is_recent(tags) && self.ids.iter().all(|id| is_in(tags, *id, state))
+    }
+
+    /// Forgets those that may have left this state since they were looked at last.
+    fn keep(&mut self, tags: &TagSet, state: TagState) {
+        let is_recent = self.is_recent(tags);
+        self.ids.retain(|id| is_recent && is_in(tags, *id, state));
+        self.generation = self.generation.max(tags.generation);
+    }
+
+    const fn is_recent(&self, tags: &TagSet) -> bool {
+        tags.generation.saturating_sub(self.generation) < CHANGES_AROUND
+    }
+}
+
+fn is_in(tags: &TagSet, id: u8, state: TagState) -> bool {
+    tags.numbered(id).is_some_and(|tag| tag.state == state)
+}
+
+impl Declaring {
+    /// True if the last part ended at a conflict, before it had done its share: whoever serves
+    /// others in the same thread serves them now.
+    pub const fn is_contended(&self) -> bool {
+        self.is_contended
+    }
+}
+
+impl Session {
+    /// Opens a namespace, and creates it first if there is none of this name. Tags of the schema
+    /// that the namespace does not have are added to it, as by [`Session::add_tags`].
+    ///
+    /// Complexity: linear in the number of namespaces; call it once and keep the answer.
+    ///
+    /// # Errors
+    /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`;
+    /// and as [`Session::add_tags`].
+    pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+        let namespace = self.open_namespace(name, schema)?;
+        if !schema.tags.is_empty() {
+            self.add_tags(namespace, &schema.tags)?;
+        }
+        Ok(namespace)
+    }
+
+    /// Adds tags to a namespace and enters the records that it has; writers go on meanwhile, and
+    /// keep the tags from the beginning. Lookups answer `BadArgument` until it is done. Tags that
+    /// are there already in the same form are left as they are; one that a process has left
+    /// unfinished is finished.
+    ///
+    /// A tag is for good. A namespace has at most [`TAGS_DECLARED_MAX`].
+    ///
+    /// Complexity: linear in the records if a tag is new; each record costs a transaction.
+    ///
+    /// [`TAGS_DECLARED_MAX`]: nearstate_model::limits::TAGS_DECLARED_MAX
+    ///
+    /// # Errors
+    /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
+    /// record lacks a tag that is to be required, or the declaration itself is off. Of the new tags
+    /// none is there then, unless somebody else is busy with it; those that others had begun stay
+    /// as they are, for them or for whoever repeats it. `BadName`, `Full`, `Stalled`, `Damaged`,
+    /// `System`; `Deadline`: others changed a record or its values all the time.
+    pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
+        let mut declaring = self.begin_declaring(namespace, wanted, RetryPolicy::default())?;
+        declaring.has_thread = true;
+        while self.go_on(&mut declaring, PART_BUCKETS)? {}
+        Ok(())
+    }
+
+    /// Begins to add tags as [`Session::add_tags`] does, but a part with each call of
+    /// [`Session::go_on`]. Each transaction of it has this retry_policy, over all parts that it takes.
+    ///
+    /// # Errors
+    /// `WrongKind`: a namespace of counters; `Damaged`.
+    pub fn begin_declaring(
+        &self,
+        namespace: Namespace,
+        wanted: &[TagSchema],
+        retry_policy: RetryPolicy,
+    ) -> Result<Declaring> {
+        if namespace.kind() == Kind::Counters {
+            return Err(wrong_kind(namespace.kind(), "tag", ""));
+        }
+        let stage = match self.clearing(namespace, None)? {
+            Some(clearing) => Stage::Clearing(clearing),
+            None => Stage::Announcing,
+        };
+        Ok(Declaring {
+            namespace,
+            wanted: wanted.to_vec(),
+            retry_policy,
+            has_thread: false,
+            stage,
+            presence: None,
+            begun: Built::default(),
+            contention: Contention::default(),
+            is_contended: false,
+        })
+    }
+
+    /// The next part of a declaration: the records of about so many buckets of the index, three or
+    /// four in each, or as much as takes as long. A conflict ends it early: the next one goes on
+    /// at the same record ([`Declaring::is_contended`]). False once all is done.
+    ///
+    /// # Errors
+    /// As [`Session::add_tags`], `Deadline`. The declaration is at its end then, and goes no
+    /// further; whoever begins it again finishes what stands.
+    pub fn go_on(&self, declaring: &mut Declaring, buckets: u64) -> Result<bool> {
+        let mut stage = std::mem::replace(&mut declaring.stage, Stage::Failed);
+        let done = self.step(declaring, &mut stage, buckets);
+        declaring.settle(stage, done)
+    }
+
+    /// After an error everything is as it was, or a part of it is done.
+    fn step(&self, declaring: &mut Declaring, stage: &mut Stage, buckets: u64) -> Result<()> {
+        let namespace = declaring.namespace;
+        let next = match stage {
+            Stage::Clearing(clearing) => {
+                if self.clear_some(declaring, clearing, buckets)? {
+                    None
+                } else if let Some(why) = clearing.why.take() {
+                    return Err(why);
+                } else {
+                    Some(Stage::Announcing)
+                }
+            }
+            Stage::Announcing => Some(match self.announce(declaring)? {
+                Some(built) => Stage::Passing(self.locks_of(namespace)?, built),
+                None => Stage::Done,
+            }),
+            Stage::Passing(locks, built) => {
+                if self.look(declaring, built, TagState::Building)? {
+                    let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+                    self.member.pass_buckets(self.table(namespace)?, part)?;
+                    let built = locks.is_done().then(|| std::mem::take(built));
+                    let entering = built.map(|built| self.entering(namespace, built));
+                    entering.transpose()?.map(Stage::Entering)
+                } else {
+                    Some(Stage::Announcing)
+                }
+            }
+            Stage::Entering(entering) => self.enter_some(declaring, entering, buckets)?,
+            Stage::GivingUp(against, built) => Some(self.give_up(declaring, against, built)?),
+            Stage::Done => None,
+            Stage::Failed => {
+                return Err(Error::BadArgument {
+                    detail: "this declaration of tags has met an error: begin another".to_owned(),
+                });
+            }
+        };
+        if let Some(next) = next {
+            *stage = next;
+        }
+        Ok(())
+    }
+
+    /// Runs a transaction of a declaration. `Deadline`: a part of it ends here.
+    fn run<T>(&self, declaring: &Declaring, body: impl FnMut(&Txn<'_>) -> Result<T>) -> Result<T> {
+        if declaring.has_thread {
+            return self.transact_within(declaring.retry_policy, body);
+        }
+        let retry_policy = RetryPolicy { tries: declaring.contention.tries(), within: None };
+        let done = self.transact_within(retry_policy, body);
+        if !matches!(done, Err(Error::Deadline { .. })) {
+            declaring.contention.end();
+        }
+        done
+    }
+
+    /// Looks whether the tags that are worked on are in this state still. Whoever looks often is
+    /// not sent back because of what others do.
+    fn look(&self, declaring: &mut Declaring, built: &mut Built, state: TagState) -> Result<bool> {
+        let tags = self.tag_set(declaring.namespace.index)?;
+        declaring.begun.keep(&tags, TagState::Building);
+        let are_still = built.are_still(&tags, state);
+        built.generation = built.generation.max(tags.generation);
+        Ok(are_still)
+    }
+
+    /// What processes know a tag by that somebody is busy with.
+    fn thing(&self, namespace: Namespace, tag: &str) -> u64 {
+        let mut words = namespace.index.to_be_bytes().to_vec();
+        words.extend_from_slice(tag.as_bytes());
+        self.hash(&words)
+    }
+
+    /// Writes down what is new of what is declared. What is to be built, or `None` if all is there.
+    fn announce(&self, declaring: &mut Declaring) -> Result<Option<Built>> {
+        let namespace = declaring.namespace;
+        if !TagSet::clone(&*self.tag_set(namespace.index)?).declare(&declaring.wanted)? {
+            return Ok(None);
+        }
+        // Before it is seen which tags are there: whoever gives one up looks who is busy with it.
+        if declaring.presence.is_none() {
+            let names = declaring.wanted.iter().map(|tag| tag.name.as_str());
+            let things = names.map(|name| self.thing(namespace, name));
+            declaring.presence = Some(self.member.be_present(things)?);
+        }
+        let known = self.tag_set(namespace.index)?;
+        declaring.begun.keep(&known, TagState::Building);
+        let mut tags = TagSet::clone(&known);
+        if !tags.declare(&declaring.wanted)? {
+            return Ok(None);
+        }
+        // Whoever joins in changes nothing, so that nobody need look anew because of it.
+        if tags == *known {
+            let generation = tags.generation;
+            return Ok(Some(Built { ids: declaring.open(&tags), generation }));
+        }
+        let begun = RefCell::new(Vec::new());
+        let tags = self.change_tags(declaring, |tags| {
+            let joined = declaring.open(tags);
+            tags.declare(&declaring.wanted)?;
+            let mut open = declaring.open(tags);
+            open.retain(|id| !joined.contains(id));
+            begun.replace(open);
+            Ok(())
+        })?;
+        declaring.begun.keep(&tags, TagState::Building);
+        declaring.begun.ids.extend(begun.into_inner());
+        Ok(Some(Built { ids: declaring.open(&tags), generation: tags.generation }))
+    }
+
+    /// All records are entered.
+    fn complete(&self, declaring: &Declaring, built: &Built) -> Result<Stage> {
+        let states = (TagState::Building, TagState::Ready);
+        if self.move_tags(declaring, states, built)? {
+            return Ok(Stage::Done);
+        }
+        Ok(Stage::Announcing)
+    }
+
+    /// A record contradicts a tag. That one is given up, whoever began it, and with it those that
+    /// this declaration began; but none that anybody else is busy with: he meets the same record,
+    /// or it is another one by then.
+    fn give_up(
+        &self,
+        declaring: &mut Declaring,
+        against: &Against,
+        built: &Built,
+    ) -> Result<Stage> {
+        let namespace = declaring.namespace;
+        // First gone, then looked: of several that give up at once the last one sees nobody. Who
+        // comes between the look and the commit finds the tag given up, and begins it himself.
+        declaring.presence = None;
+        let tags = self.tag_set(namespace.index)?;
+        declaring.begun.keep(&tags, TagState::Building);
+        let mut going = Built { ids: Vec::new(), generation: built.generation };
+        for id in &built.ids {
+            let is_to_go = declaring.begun.ids.contains(id) || against.tag == Some(*id);
+            let Some(tag) = tags.numbered(*id).filter(|_| is_to_go) else { continue };
+            if !self.member.is_anybody_present(self.thing(namespace, &tag.name))? {
+                going.ids.push(*id);
+            }
+        }
+        if going.ids.is_empty() {
+            return Err(against.why.clone());
+        }
+        if !self.move_tags(declaring, (TagState::Building, TagState::Leaving), &going)? {
+            return Ok(Stage::Announcing);
+        }
+        match self.clearing(namespace, Some(against.why.clone()))? {
+            Some(clearing) => Ok(Stage::Clearing(clearing)),
+            None => Err(against.why.clone()), // Somebody else has cleared them.
+        }
+    }
+
+    /// Moves tags from one state to another. False, and nothing is moved: they may have left it
+    /// meanwhile.
+    fn move_tags(
+        &self,
+        declaring: &Declaring,
+        (from, to): (TagState, TagState),
+        built: &Built,
+    ) -> Result<bool> {
+        let newer = RefCell::new(None);
+        let moved = self.change_tags(declaring, |tags| {
+            newer.replace((!built.are_still(tags, from)).then(|| tags.clone()));
+            if newer.borrow().is_some() {
+                // Ends the transaction; nobody reads this.
+                return Err(Error::BadArgument { detail: String::new() });
+            }
+            tags.move_on(from, to, &built.ids);
+            Ok(())
+        });
+        match newer.into_inner() {
+            Some(tags) => {
+                // Whoever wrote them may have died before this.
+                self.raise_to(declaring.namespace.index, &tags)?;
+                Ok(false)
+            }
+            None => moved.map(|_| true),
+        }
+    }
+
+    /// The tags that a namespace has, also those that are still being built.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn tags(&self, namespace: Namespace) -> Result<Vec<Tag>> {
+        Ok(self.tag_set(namespace.index)?.tags().filter(|tag| tag.is_kept()).cloned().collect())
+    }
+
+    /// Changes what is declared, and lets every writer see it.
+    fn change_tags(
+        &self,
+        declaring: &Declaring,
+        change: impl Fn(&mut TagSet) -> Result<()>,
+    ) -> Result<TagSet> {
+        let namespace = declaring.namespace;
+        let key = schema_key(namespace.index);
+        let changed = self.run(declaring, |txn| {
+            let mut set = txn.set.borrow_mut();
+            let mut tags = match set.hidden_value(&key, TagSet::decode)? {
+                Some(tags) => tags?,
+                None => TagSet::default(),
+            };
+            change(&mut tags)?;
+            // Both words only grow; whoever reads these tags raises the traits to them.
+            let now = self.member.traits(namespace.index)? / traits::GENERATION;
+            tags.generation = tags.generation.max(now) + 1;
+            set.put_hidden(&key, &tags.encode())?;
+            Ok(tags)
+        })?;
+        self.raise_to(namespace.index, &changed)?;
+        Ok(changed)
+    }
+}
+
+impl Declaring {
+    /// Ends a part. True if there is more to be done: also where it came no further, because others
+    /// were faster.
+    fn settle(&mut self, stage: Stage, mut done: Result<()>) -> Result<bool> {
+        self.is_contended = false;
+        if let Err(Error::Deadline { tries }) = done
+            && !self.has_thread
+        {
+            self.is_contended = true;
+            done = self.contention.meet(tries, self.retry_policy, since_boot());
+        }
+        if done.is_err() || matches!(stage, Stage::Done) {
+            self.presence = None;
+        }
+        done?;
+        self.stage = stage;
+        Ok(!matches!(self.stage, Stage::Done))
+    }
+
+    /// The numbers of its tags that are being built.
+    fn open(&self, tags: &TagSet) -> Vec<u8> {
+        let is_ours = |tag: &&Tag| {
+            tag.state == TagState::Building
+                && self.wanted.iter().any(|other| other.name == tag.name)
+        };
+        tags.tags().filter(is_ours).map(|tag| tag.id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

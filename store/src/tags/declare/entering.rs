@@ -1,0 +1,188 @@
+//! Entering the records that were there before a tag.
+
+use std::cell::Cell;
+use std::slice;
+
+use nearstate_memory::layout::traits;
+use nearstate_model::{Error, Result};
+
+use super::part::Part;
+use super::{Against, Built, Declaring, Stage};
+use crate::index::internal::schema_key;
+use crate::index::schema::{Tag, TagSet, TagState};
+use crate::record::meta::{is_past, split};
+use crate::session::{Namespace, Session};
+use crate::tags::maintain::values;
+use crate::txn::Txn;
+
+/// The records of a namespace, while they are entered.
+#[derive(Debug)]
+pub(super) struct Entering {
+    pub(super) part: Part,
+    pub(super) built: Built,
+    /// What is left of the next record, whose values are entered one by one: others were faster
+    /// when all were entered at once.
+    bites: Option<Vec<Value>>,
+}
+
+/// A tag's number and a value.
+type Value = (u8, Vec<u8>);
+
+/// What is to be entered of a record.
+pub(super) struct Wanted<'a> {
+    /// The values of tags with these numbers, as far as they are being built.
+    pub(super) ids: &'a [u8],
+    /// Only these of them, as far as the record has them; `None`: all of them.
+    pub(super) only: Option<&'a [Value]>,
+    /// Which tag the record contradicts.
+    pub(super) against: &'a Cell<Option<u8>>,
+}
+
+impl Session {
+    pub(super) fn entering(&self, namespace: Namespace, built: Built) -> Result<Entering> {
+        Ok(Entering { part: self.part_of(namespace)?, built, bites: None })
+    }
+
+    /// Enters the records of some buckets. What is to be done behind that, if it is something else.
+    pub(super) fn enter_some(
+        &self,
+        declaring: &mut Declaring,
+        entering: &mut Entering,
+        buckets: u64,
+    ) -> Result<Option<Stage>> {
+        let namespace = declaring.namespace;
+        if !self.look(declaring, &mut entering.built, TagState::Building)? {
+            return Ok(Some(Stage::Announcing));
+        }
+        let Entering { part, built, bites } = entering;
+        if self.keep_up(namespace, part)? {
+            *bites = None; // It is another record that comes next.
+        }
+        let against = Cell::new(None);
+        let enter = |key: &[u8]| self.enter_one(declaring, key, (built, &against), bites);
+        match self.each_key(namespace, (part, buckets), |_| true, enter) {
+            Ok(()) if part.is_done() => self.complete(declaring, built).map(Some),
+            Ok(()) => Ok(None),
+            Err(why @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
+                let built = Built { ids: built.ids.clone(), ..*built };
+                Ok(Some(Stage::GivingUp(Against { why, tag: against.get() }, built)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Enters a record.
+    fn enter_one(
+        &self,
+        declaring: &Declaring,
+        key: &[u8],
+        (built, against): (&Built, &Cell<Option<u8>>),
+        bites: &mut Option<Vec<Value>>,
+    ) -> Result<()> {
+        loop {
+            let only = bites.as_deref().map(|left| left.last().map_or(&[][..], slice::from_ref));
+            let wanted = Wanted { ids: &built.ids, only, against };
+            let done = self.run(declaring, |txn| txn.enter(declaring.namespace, key, &wanted));
+            if bites.is_none() && matches!(done, Err(Error::Deadline { .. })) {
+                *bites = Some(self.values_of(declaring.namespace, key, &built.ids)?);
+            }
+            done?;
+            match bites.as_mut() {
+                Some(left) if left.len() > 1 => left.truncate(left.len() - 1),
+                Some(_) | None => break,
+            }
+        }
+        *bites = None;
+        Ok(())
+    }
+
+    /// The values that a record has of these tags. Those that it gets from now on its writers
+    /// enter, as they know the tags: only these can be missing. So they are looked up once, and
+    /// whoever gives the record new ones all the time keeps nobody from the end.
+    pub(super) fn values_of(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        ids: &[u8],
+    ) -> Result<Vec<Value>> {
+        let tags = self.tag_set(namespace.index)?;
+        let Some(view) = self.get(namespace, key)? else { return Ok(Vec::new()) };
+        let value = |(name, value): (&str, &[u8])| {
+            let tag = tags.tag(name).filter(|tag| ids.contains(&tag.id))?;
+            Some((tag.id, value.to_vec()))
+        };
+        Ok(view.tags().filter_map(value).collect())
+    }
+}
+
+impl Txn<'_> {
+    /// Enters a record's values.
+    pub(super) fn enter(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        wanted: &Wanted<'_>,
+    ) -> Result<()> {
+        wanted.against.set(None);
+        let mut set = self.set.borrow_mut();
+        // That they are being built must still be so at the commit.
+        let schema = set.hidden_value(&schema_key(namespace.index), TagSet::decode)?;
+        let tags = schema.transpose()?.unwrap_or_default();
+        // A number may be that of a tag which another has declared just now, or died declaring:
+        // an entry that writers do not know of would outlive its record's value.
+        if set.session.member.traits(namespace.index)? / traits::GENERATION < tags.generation {
+            set.session.raise_to(namespace.index, &tags)?;
+        }
+        let hash = set.session.hash(key);
+        let (place, stored) = set.read(namespace.index, hash, key)?;
+        let Some((cell, bytes)) = stored else { return Ok(()) };
+        let (_, meta) = split(cell, bytes)?;
+        if is_past(meta)? {
+            // Nobody misses it, and its values may be another record's by now. Left there, it would
+            // lack its entries if the clock was set back.
+            set.delete(place);
+            if let Some(entry) = set.buffers.entries.get_mut(place) {
+                entry.is_expiry = true;
+            }
+            return Ok(());
+        }
+        let is_ours = |tag: &&Tag| tag.state == TagState::Building && wanted.ids.contains(&tag.id);
+        let mut due = Vec::new();
+        for tag in tags.tags().filter(is_ours) {
+            let before = due.len();
+            due.extend(values(meta, &tag.name).map(|value| (tag, value)));
+            if tag.is_required && due.len() == before {
+                wanted.against.set(Some(tag.id));
+                return Err(lacking(key, tag));
+            }
+        }
+        if let Some(only) = wanted.only {
+            due.retain(|(tag, value)| {
+                only.iter().any(|(id, one)| (*id, &**one) == (tag.id, *value))
+            });
+        }
+        let mut shop = std::mem::take(&mut set.buffers.workshop);
+        shop.holder(hash, key);
+        let mut done = Ok(());
+        for (tag, value) in due {
+            done = set.give(namespace.index, tag, value, &mut shop);
+            if done.is_err() {
+                wanted.against.set(Some(tag.id));
+                break;
+            }
+        }
+        set.buffers.workshop = shop;
+        done
+    }
+}
+
+#[cold]
+fn lacking(key: &[u8], tag: &Tag) -> Error {
+    Error::BadArgument {
+        detail: format!(
+            "record {:?} lacks the tag {:?} that is to be required: give it one first",
+            String::from_utf8_lossy(key),
+            tag.name
+        ),
+    }
+}

@@ -1,0 +1,290 @@
+//! What is between two stores to the region, where only a process that dies stops, and what only a
+//! moment between two looks lets happen.
+
+use std::cell::Cell;
+
+use super::entering::Wanted;
+use super::*;
+use crate::session::buffers::Metadata;
+
+/// Whoever entered a record by a number that another had given to a tag, and had died before it
+/// told the writers, left an entry behind that no writer took away.
+#[test]
+fn nothing_is_entered_that_writers_do_not_know_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = crate::Region::create(&path, &crate::CreateOptions::default()).unwrap();
+    let (session, writer) = (region.session().unwrap(), region.session().unwrap());
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    let wanted = [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }];
+    let put = |id: &[u8]| {
+        let labels = Metadata { tags: &[("id", id)], expires_ms: 0 };
+        writer.transact(|txn| txn.put_with_metadata(ns, b"ue", b"v", labels)).unwrap();
+    };
+    put(b"old");
+    // All that a process did that died then.
+    session
+        .transact(|txn| {
+            let mut tags = TagSet::default();
+            tags.generation = 1;
+            tags.declare(&wanted)?;
+            txn.set.borrow_mut().put_hidden(&schema_key(ns.index), &tags.encode())
+        })
+        .unwrap();
+    // One that was half way with a tag of this number.
+    let against = Cell::new(None);
+    let wanted_now = Wanted { ids: &[0], only: None, against: &against };
+    session.transact(|txn| txn.enter(ns, b"ue", &wanted_now)).unwrap();
+    put(b"new");
+    session.add_tags(ns, &wanted).unwrap();
+    let found = |id: &[u8]| session.find(ns, "id", id).map(|found| found.is_some());
+    assert_eq!((found(b"old"), found(b"new")), (Ok(false), Ok(true)));
+    drop((session, writer, region));
+    let report = crate::check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+#[test]
+fn a_number_that_comes_back_to_its_state_is_told_by_the_count_of_changes() {
+    let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
+    let mut tags = TagSet::default();
+    tags.declare(&[tag("ours")]).unwrap();
+    let built = Built { ids: vec![0], generation: 0 };
+    // Each change counts once, as `change_tags` counts it.
+    tags.generation += 1;
+    tags.declare(&[tag("another's")]).unwrap();
+    assert!(built.are_still(&tags, TagState::Building));
+    let mut gone = tags.clone();
+    for states in [(TagState::Building, TagState::Leaving), (TagState::Leaving, TagState::Gone)] {
+        gone.generation += 1;
+        gone.move_on(states.0, states.1, &[0]);
+        assert!(!built.are_still(&gone, TagState::Building));
+    }
+    let built = Built { generation: tags.generation, ..built };
+    gone.generation += 1;
+    gone.declare(&[tag("ours")]).unwrap();
+    assert_eq!(gone.tag("ours").map(|tag| tag.id), Some(0));
+    assert!(!built.are_still(&gone, TagState::Building), "it is another one");
+}
+
+fn unique() -> [TagSchema; 1] {
+    [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }]
+}
+
+struct Place {
+    _dir: tempfile::TempDir,
+    path: std::path::PathBuf,
+    region: crate::Region,
+    session: Session,
+    ns: Namespace,
+}
+
+fn place(records: u16) -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = crate::Region::create(&path, &crate::CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    for number in 0..records {
+        put(&session, ns, &number.to_be_bytes(), &[&number.to_be_bytes()]);
+    }
+    Place { _dir: dir, path, region, session, ns }
+}
+
+fn put(session: &Session, ns: Namespace, key: &[u8], ids: &[&[u8]]) {
+    let tags: Vec<(&str, &[u8])> = ids.iter().map(|id| ("id", *id)).collect();
+    let labels = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(ns, key, b"v", labels)).unwrap();
+}
+
+fn end(place: Place) {
+    let Place { _dir, path, region, session, ns: _ } = place;
+    drop((session, region));
+    let report = crate::check(&path).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+/// One that was half way when others gave the tag up and declared it anew took it for its own, and
+/// called the index complete that lacked what it had entered into the old one. Who is busy with a
+/// tag is looked for before; but one may come just then.
+#[test]
+fn a_tag_that_others_have_declared_anew_meanwhile_is_entered_anew() {
+    let place = place(500);
+    let (session, ns) = (&place.session, place.ns);
+    let other = place.region.session().unwrap();
+    let mut slow = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    for _ in 0..session.buckets(ns).unwrap().count() / 2 {
+        assert!(session.go_on(&mut slow, 1).unwrap());
+    }
+    // Another gives it up: it has looked already, and seen nobody.
+    let mut hasty = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let generation = other.tag_set(ns.index).unwrap().generation;
+    let built = Built { ids: vec![0], generation };
+    assert!(other.move_tags(&hasty, (TagState::Building, TagState::Leaving), &built).unwrap());
+    let mut clearing = other.clearing(ns, None).unwrap().unwrap();
+    while other.clear_some(&mut hasty, &mut clearing, 1000).unwrap() {}
+    let mut anew = other.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    assert!(other.go_on(&mut anew, 1).unwrap());
+    while session.go_on(&mut slow, 1).unwrap() {}
+    for number in 0..500_u16 {
+        let found = session.find(ns, "id", &number.to_be_bytes()).unwrap();
+        assert_eq!(found.unwrap().key(), number.to_be_bytes());
+    }
+    while other.go_on(&mut anew, 1).unwrap() {}
+    drop(other);
+    end(place);
+}
+
+/// What a declaration forgets of its own tags it does not take away.
+#[test]
+fn a_number_that_may_have_left_its_state_is_nobodys_own() {
+    let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
+    let mut tags = TagSet::default();
+    tags.declare(&[tag("one"), tag("two")]).unwrap();
+    tags.generation = 1;
+    let mut begun = Built { ids: vec![0, 1], generation: 1 };
+    tags.generation += CHANGES_AROUND - 1;
+    tags.move_on(TagState::Building, TagState::Ready, &[1]);
+    begun.keep(&tags, TagState::Building);
+    assert_eq!((begun.ids.as_slice(), begun.generation), (&[0][..], tags.generation));
+    tags.generation += CHANGES_AROUND;
+    begun.keep(&tags, TagState::Building);
+    assert!(begun.ids.is_empty(), "it may have been gone in between");
+}
+
+/// A part met conflicts at each record for up to a tenth of a second, and its thread served nobody.
+#[test]
+fn a_conflict_ends_a_part_at_once_and_only_a_part() {
+    let place = place(1);
+    let (session, ns) = (&place.session, place.ns);
+    let other = place.region.session().unwrap();
+    let key = 0_u16.to_be_bytes();
+    let mut part = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    let runs = Cell::new(0_u32);
+    // Another is faster each time.
+    let run = |declaring: &Declaring| {
+        session.run(declaring, |txn| {
+            runs.set(runs.get() + 1);
+            txn.get(ns, &key)?;
+            put(&other, ns, &key, &[&key]);
+            txn.put(ns, b"other", b"v")
+        })
+    };
+    for tries in [1, 2, 4, 8, 8] {
+        runs.set(0);
+        let done = run(&part);
+        assert_eq!((done.clone(), runs.get()), (Err(Error::Deadline { tries }), tries));
+        assert_eq!(part.settle(Stage::Announcing, done), Ok(true));
+        assert!(part.is_contended() && matches!(part.stage, Stage::Announcing), "as it was");
+    }
+    part.retry_policy.tries = 24;
+    let done = run(&part);
+    assert_eq!(part.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 31 }));
+    // Nobody else waits for the thread: as often as its retry_policy says.
+    let mut whole = session.begin_declaring(ns, &unique(), RetryPolicy::default()).unwrap();
+    (whole.has_thread, whole.retry_policy.tries) = (true, 50);
+    let done = run(&whole);
+    assert_eq!(done, Err(Error::Deadline { tries: 50 }));
+    assert_eq!(whole.settle(Stage::Announcing, done), Err(Error::Deadline { tries: 50 }));
+    drop(other);
+    end(place);
+}
+
+/// What met a conflict comes first in the next part; what was done before it does not come again.
+#[test]
+fn a_walk_goes_on_with_the_key_that_met_an_error() {
+    let place = place(300);
+    let (session, ns) = (&place.session, place.ns);
+    let mut part = session.part_of(ns).unwrap();
+    let (mut seen, mut parts) = (Vec::new(), 0);
+    while !part.is_done() {
+        parts += 1;
+        // Every third key fails once.
+        let mut count = 0;
+        let _ = session.each_key(
+            ns,
+            (&mut part, 1),
+            |_| true,
+            |key| {
+                count += 1;
+                if count == 3 {
+                    return Err(Error::Deadline { tries: 1 });
+                }
+                seen.push(key.to_vec());
+                Ok(())
+            },
+        );
+        assert!(count <= 28, "one bucket, and a line that hangs on it");
+    }
+    assert!(parts >= 100, "{parts}");
+    let all = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!((all, seen.len()), (300, 300));
+    end(place);
+}
+
+/// A record that others change all the time is entered value by value, and whatever they change
+/// between two of them is in the index as well.
+#[test]
+fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_them() {
+    for is_ordered in [false, true] {
+        let place = place(0);
+        let (session, ns) = (&place.session, place.ns);
+        let other = place.region.session().unwrap();
+        put(session, ns, b"ue", &[b"c", b"a", b"e", b"g"]);
+        let tag = TagSchema { is_ordered, is_counted: true, ..TagSchema::default() };
+        let wanted = [TagSchema { name: "id".to_owned(), ..tag }];
+        let mut declaring = session.begin_declaring(ns, &wanted, RetryPolicy::default()).unwrap();
+        let built = session.announce(&mut declaring).unwrap().unwrap();
+        let against = Cell::new(None);
+        let left = session.values_of(ns, b"ue", &built.ids).unwrap();
+        assert_eq!(left, [b"a", b"c", b"e", b"g"].map(|value| (0, value.to_vec())));
+        let enter = |value| {
+            let wanted = Wanted { ids: &built.ids, only: Some(value), against: &against };
+            session.transact(|txn| txn.enter(ns, b"ue", &wanted)).unwrap();
+        };
+        let (some, others) = left.split_at(2);
+        some.chunks(1).for_each(enter);
+        // One before and one behind comes, one before and one behind goes.
+        put(&other, ns, b"ue", &[b"f", b"b", b"c", b"g"]);
+        others.chunks(1).for_each(enter);
+        assert!(
+            session.move_tags(&declaring, (TagState::Building, TagState::Ready), &built).unwrap()
+        );
+        for (value, count) in [(b"a", 0), (b"b", 1), (b"c", 1), (b"e", 0), (b"f", 1), (b"g", 1)] {
+            assert_eq!(session.count_tagged(ns, "id", value).unwrap(), count, "{value:?}");
+        }
+        drop(other);
+        end(place);
+    }
+}
+
+/// Of a record that got a greater value before each next one was entered the next one was always
+/// that, and it never came to an end. Only what it had at first can be missing.
+#[test]
+fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_had_values() {
+    let place = place(0);
+    let (session, ns) = (&place.session, place.ns);
+    let other = place.region.session().unwrap();
+    put(session, ns, b"ue", &[b"a", b"b"]);
+    let wanted = [TagSchema { name: "id".to_owned(), is_counted: true, ..TagSchema::default() }];
+    let mut declaring = session.begin_declaring(ns, &wanted, RetryPolicy::default()).unwrap();
+    let built = session.announce(&mut declaring).unwrap().unwrap();
+    let against = Cell::new(None);
+    let left = session.values_of(ns, b"ue", &built.ids).unwrap();
+    let mut count = 0_u8;
+    for value in left.chunks(1) {
+        count += 1;
+        put(&other, ns, b"ue", &[b"a", b"b", &[b'c', count]]);
+        let wanted = Wanted { ids: &built.ids, only: Some(value), against: &against };
+        session.transact(|txn| txn.enter(ns, b"ue", &wanted)).unwrap();
+    }
+    assert_eq!(count, 2);
+    assert!(session.move_tags(&declaring, (TagState::Building, TagState::Ready), &built).unwrap());
+    for (value, count) in [(&b"a"[..], 1), (b"b", 1), (b"c\x01", 0), (b"c\x02", 1)] {
+        assert_eq!(session.count_tagged(ns, "id", value).unwrap(), count, "{value:?}");
+    }
+    drop(other);
+    end(place);
+}

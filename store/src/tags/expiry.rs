@@ -1,0 +1,161 @@
+//! Collecting what has ended: whoever collects deletes a record in a transaction that judges its
+//! time again, so a record ends once, however many collect.
+//!
+//! The order of expiry holds an entry for each record that ends, at or before its time. Putting a
+//! record off leaves its entry where it is; the collector that meets it moves it on.
+
+use std::ops::Bound;
+
+use nearstate_model::{Error, Result};
+
+use crate::index::internal::{EXPIRY_TREES, expiry_root};
+use crate::index::ordered::{Cursor, Sight};
+use crate::record::meta::{is_past, split};
+use crate::session::Session;
+use crate::tags::maintain::{ends, expiry_key};
+use crate::txn::write_set::WriteSet;
+
+/// Entries that one look into a tree takes out at the most.
+const BATCH: usize = 64;
+
+/// Commits that put a record with an end before their session collects. Some microseconds each time
+/// are little beside what sixteen such commits cost.
+const EXPIRING_MAX: u32 = 16;
+
+/// Records that it collects then: twice as many as it has put, so that the due ones get fewer.
+const COLLECTED_MAX: usize = 32;
+
+/// What a collection came to ([`Session::collect_expired`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Records that were deleted because their time had passed.
+    pub records: usize,
+    /// True if there may be more.
+    pub has_more: bool,
+}
+
+/// An entry of the order of expiry.
+#[derive(Debug)]
+struct Due {
+    entry: Vec<u8>,
+    namespace: u32,
+    key: Vec<u8>,
+}
+
+impl Session {
+    /// Deletes records whose time has passed, at most `limit`, with their tags; watchers are told
+    /// that they expired, once, however many collect. Reads of a record do not return it from its
+    /// time on, so this frees memory and tells; call it now and then, or let any process do so.
+    ///
+    /// Time is the machine's ([`now_ms_coarse`](crate::now_ms_coarse)). If it is set back, records
+    /// that were not collected are there again; those that were stay gone.
+    ///
+    /// Complexity: a transaction for each record, and one for each that was put off since it was
+    /// entered into the order: its entry is moved on, and counts towards `limit` as well. What
+    /// keeps one record (a stream that is full) does not keep the others; it is told at the end.
+    ///
+    /// # Errors
+    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
+        let mut collected = Collected::default();
+        let (mut left, mut failed) = (limit, None);
+        let first = u64::from(self.member.index());
+        for tree in first..first + EXPIRY_TREES {
+            let mut after = Vec::new();
+            loop {
+                let due = self.due(tree, &after, BATCH.min(left))?;
+                let Some(last) = due.last() else { break };
+                after.clone_from(&last.entry);
+                left -= due.len();
+                for entry in &due {
+                    match self.end(tree, entry) {
+                        Ok(is_ended) => collected.records += usize::from(is_ended),
+                        // Somebody else has it, or something keeps this one: the others go on.
+                        Err(Error::Conflict { .. }) => collected.has_more = true,
+                        Err(error) => failed = failed.or(Some(error)),
+                    }
+                }
+            }
+        }
+        collected.has_more |= left == 0;
+        failed.map_or(Ok(collected), Err)
+    }
+
+    /// The first entries of a tree after this one whose time has passed.
+    fn due(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<Due>> {
+        let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
+        let mut set = WriteSet::new(self)?;
+        let mut cursor = Cursor::default();
+        let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
+        cursor.begin(expiry_root(tree), range, Sight::Untracked);
+        let mut due = Vec::new();
+        while due.len() < limit {
+            let entry = match cursor.next(&mut set) {
+                Ok(Some(entry)) => entry,
+                Ok(None) | Err(Error::Conflict { .. }) => break,
+                Err(error) => return Err(error),
+            };
+            let Some((_, rest)) = entry.split_first_chunk::<8>() else { break };
+            let Some((namespace, key)) = rest.split_first_chunk::<4>() else { break };
+            due.push(Due {
+                entry: entry.to_vec(),
+                namespace: u32::from_be_bytes(*namespace),
+                key: key.to_vec(),
+            });
+        }
+        Ok(due)
+    }
+
+    /// One entry: its record is deleted if its time has passed, else the entry goes where it
+    /// belongs. True if the record was deleted.
+    fn end(&self, tree: u64, due: &Due) -> Result<bool> {
+        let mut set = WriteSet::new(self)?;
+        let mut ordered = std::mem::take(&mut set.buffers.workshop.ordered);
+        let root = expiry_root(tree);
+        let is_there = ordered.remove(&mut set, root, &due.entry);
+        let ended = is_there.and_then(|is_there| {
+            if !is_there {
+                return Ok(false); // Somebody else was faster.
+            }
+            let hash = self.hash(&due.key);
+            let (place, stored) = set.read(due.namespace, hash, &due.key)?;
+            let Some((cell, bytes)) = stored else { return Ok(false) };
+            let (_, meta) = split(cell, bytes)?;
+            if is_past(meta)? {
+                set.delete(place);
+                if let Some(entry) = set.buffers.entries.get_mut(place) {
+                    entry.is_expiry = true;
+                }
+                return Ok(true);
+            }
+            if ends(meta) != 0 {
+                let mut key = Vec::with_capacity(due.entry.len());
+                expiry_key(ends(meta), due.namespace, &due.key, &mut key);
+                ordered.insert(&mut set, root, &key)?;
+            }
+            Ok(false)
+        });
+        set.buffers.workshop.ordered = ordered;
+        let ended = ended?;
+        set.index_all()?;
+        set.tell_all()?;
+        set.commit()?;
+        Ok(ended)
+    }
+
+    /// After commits that put records with an end: collects a few that are due, so that a region is
+    /// kept clean by those who fill it, whoever else collects or not.
+    #[inline]
+    pub(crate) fn collect_some(&self) {
+        if self.hidden.expiring.get() >= EXPIRING_MAX {
+            self.collect_now();
+        }
+    }
+
+    #[cold]
+    fn collect_now(&self) {
+        self.hidden.expiring.set(0);
+        // The caller's commit is done: what keeps the collection from its work is not its failure.
+        let _ = self.collect_expired(COLLECTED_MAX);
+    }
+}

@@ -1,0 +1,451 @@
+//! Lists of postings inside a transaction: finding the part that is responsible for a record,
+//! changing it, and walking over all of them (`postings.rs` has their bytes).
+
+use nearstate_memory::layout::Damage;
+use nearstate_model::{Error, Result};
+
+use crate::index::internal::{list_key, memory_of, name_part};
+use crate::index::ordered::Sight;
+use crate::index::postings::{
+    DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, place_of, sibling,
+};
+use crate::index::scratch::List;
+use crate::tags::nodes::Own;
+use crate::txn::write_set::WriteSet;
+
+/// Looks at parts before a search for the responsible one is given up. Each look but the first
+/// follows a split or a join, of which there are as many as a part is deep; more of them mean that
+/// others change the list all the time, or that it contradicts itself.
+const LOOKS_MAX: usize = 4 * DEPTH_MAX as usize;
+
+const ASTRAY: Damage = Damage("no part of a tag's postings is responsible for a record");
+const HALF: Damage = Damage("a part of a tag's postings lacks its other half");
+
+/// The part that is responsible for a hash.
+struct Sought {
+    number: u32,
+    /// Its entry in the transaction, if it is tracked.
+    place: Option<usize>,
+    is_there: bool,
+}
+
+impl List {
+    /// Of this value.
+    #[inline]
+    pub(crate) fn begin(&mut self, namespace: u32, tag: u8, value: &[u8]) {
+        list_key(namespace, tag, value, &mut self.key);
+        self.memory = memory_of(&self.key);
+    }
+
+    /// The key of the part that probably has a hash.
+    #[inline]
+    pub(crate) fn guess(&mut self, set: &WriteSet<'_>, hash: u64) -> (u32, &[u8]) {
+        let number = low(hash, set.session.hidden.depth_of(self.memory));
+        name_part(number, &mut self.key);
+        (number, &self.key)
+    }
+
+    /// Finds the part that is responsible for a hash, and hands its bytes to `read`. Only that one
+    /// is tracked, if any is to be.
+    fn seek(
+        &mut self,
+        set: &mut WriteSet<'_>,
+        hash: u64,
+        sight: Sight,
+        mut read: impl FnMut(Part<'_>),
+    ) -> Result<Sought> {
+        let table = set.session.hidden_table()?;
+        let (mut number, _) = self.guess(set, hash);
+        for _ in 0..LOOKS_MAX {
+            name_part(number, &mut self.key);
+            let spot = set.session.hash(&self.key);
+            let place = set.place_of(table, spot, &self.key);
+            let (mut seen, mut part) = (None, None);
+            match set.own(place) {
+                Own::Written => part = Some(Part::parse(set.own_value(place))?),
+                Own::Gone => {}
+                Own::Not => {
+                    let index = set.session.member.table(table)?;
+                    let found = set.session.member.find_placed_small(index, spot, &self.key)?;
+                    seen = Some(found.seen);
+                    part = found.found.map(|(_, bytes)| Part::parse(bytes)).transpose()?;
+                }
+            }
+            let next = match part {
+                None if number == 0 => None,
+                None => Some(above(number)),
+                Some(part) => {
+                    let next = part.step(number, hash);
+                    if next.is_none() {
+                        set.session.hidden.note_depth(self.memory, part.depth);
+                        read(part);
+                    }
+                    next
+                }
+            };
+            if let Some(next) = next {
+                number = next;
+                continue;
+            }
+            let is_there = part.is_some();
+            let place = match (sight, seen) {
+                (Sight::Tracked, Some(seen)) => {
+                    Some(set.track(place, (table, spot, &self.key), seen)?)
+                }
+                _ => place,
+            };
+            return Ok(Sought { number, place, is_there });
+        }
+        let detail = "a tag's list of postings, which changes all the time; if nobody changes it, \
+                      check the region"
+            .to_owned();
+        Err(Error::Conflict { detail })
+    }
+
+    /// Enters a record. False if it is there already.
+    pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
+        let mut next = std::mem::take(&mut self.next);
+        let (mut found, mut weight) = (Ok(None), 0);
+        let sought = self.seek(set, posting.hash, Sight::Tracked, |part| {
+            found = part.find(posting);
+            part.with(posting, &mut next);
+            weight = next.len();
+        });
+        let done = sought.and_then(|sought| {
+            let Some(place) = sought.place else { return Err(ASTRAY.into()) };
+            if found?.is_some() {
+                return Ok(false);
+            }
+            if !sought.is_there {
+                Part { depth: 0, entries: &[] }.with(posting, &mut next);
+            } else if self.split(set, (sought.number, place), &next)? {
+                return Ok(true);
+            }
+            set.put(place, &next, &[])?;
+            Ok(true)
+        });
+        self.next = next;
+        done
+    }
+
+    /// Splits a part that is too heavy. False if it stays as it is.
+    #[inline]
+    fn split(
+        &mut self,
+        set: &mut WriteSet<'_>,
+        (number, place): (u32, usize),
+        bytes: &[u8],
+    ) -> Result<bool> {
+        if bytes.len() <= PART_BYTES {
+            return Ok(false);
+        }
+        self.split_heavy(set, (number, place), Part::parse(bytes)?)
+    }
+
+    #[cold]
+    fn split_heavy(
+        &mut self,
+        set: &mut WriteSet<'_>,
+        (number, place): (u32, usize),
+        part: Part<'_>,
+    ) -> Result<bool> {
+        let (session, mut stay) = (set.session, Vec::new());
+        if !part.split(|key| session.hash(key), (&mut stay, &mut self.other))? {
+            return Ok(false);
+        }
+        name_part(sibling(number, part.depth), &mut self.key);
+        let new = set.hidden_place(&self.key)?;
+        if set.hidden_at(new)?.is_some() {
+            return Err(ASTRAY.into());
+        }
+        set.put(new, &self.other, &[])?;
+        set.put(place, &stay, &[])?;
+        Ok(true)
+    }
+
+    /// Takes a record out. False if it is not there.
+    pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
+        let mut next = std::mem::take(&mut self.next);
+        let mut found = Ok(None);
+        let sought = self.seek(set, posting.hash, Sight::Tracked, |part| {
+            found = part.find(posting).map(|found| {
+                found.map(|entry| {
+                    part.without(entry, &mut next);
+                    part.depth
+                })
+            });
+        });
+        let done = sought.and_then(|sought| {
+            let Some(place) = sought.place else { return Err(ASTRAY.into()) };
+            let Some(depth) = found? else { return Ok(false) };
+            if next.len() == 1 {
+                self.join(set, (sought.number, place), depth)?;
+            } else {
+                set.put(place, &next, &[])?;
+            }
+            Ok(true)
+        });
+        self.next = next;
+        done
+    }
+
+    /// A part has become empty: it is joined with its other half, and so on upwards.
+    fn join(
+        &mut self,
+        set: &mut WriteSet<'_>,
+        (mut number, mut place): (u32, usize),
+        mut depth: u8,
+    ) -> Result<()> {
+        let mut entries = Vec::new();
+        while depth > 0 {
+            let bit = sibling(0, depth - 1);
+            name_part(number ^ bit, &mut self.key);
+            let half = set.hidden_place(&self.key)?;
+            let part = Part::parse(set.hidden_at(half)?.ok_or(HALF)?)?;
+            if part.depth != depth || !(part.entries.is_empty() || entries.is_empty()) {
+                break;
+            }
+            if entries.is_empty() {
+                entries.extend_from_slice(part.entries);
+            }
+            // The lower number stays.
+            let (stays, goes) = if number & bit == 0 { (place, half) } else { (half, place) };
+            set.delete(goes);
+            (number, place, depth) = (number & !bit, stays, depth - 1);
+        }
+        if depth == 0 && entries.is_empty() {
+            set.delete(place);
+            return Ok(());
+        }
+        compose(depth, &entries, &mut self.other);
+        set.put(place, &self.other, &[])
+    }
+}
+
+/// A walk over the records of one value. It copies each part that it comes to.
+#[derive(Debug)]
+pub(crate) struct ListWalk {
+    list: List,
+    sight: Sight,
+    /// Where the walk goes on, in the order of the hashes' reversed bits; `None` at the end.
+    from: Option<u64>,
+    /// Keys before this place were given out, of another part.
+    begin: u64,
+    entries: Vec<u8>,
+    /// How many bytes of the entries are done.
+    done: usize,
+}
+
+impl ListWalk {
+    pub(crate) fn new(namespace: u32, tag: u8, value: &[u8], sight: Sight) -> Self {
+        let mut list = List::default();
+        list.begin(namespace, tag, value);
+        Self { list, sight, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
+    }
+
+    /// The key of the next record replaces what is in `out`. False at the end.
+    pub(crate) fn next(&mut self, set: &mut WriteSet<'_>, out: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            let mut rest = self.entries.get(self.done..).unwrap_or_default();
+            while let Some(key) = Part::next(&mut rest)? {
+                self.done = self.entries.len() - rest.len();
+                // A part that was joined since has keys of the one before it again.
+                if self.begin == 0 || set.session.hash(key).reverse_bits() >= self.begin {
+                    out.clear();
+                    out.extend_from_slice(key);
+                    return Ok(true);
+                }
+            }
+            let Some(from) = self.from else { return Ok(false) };
+            self.fetch(set, from)?;
+        }
+    }
+
+    fn fetch(&mut self, set: &mut WriteSet<'_>, from: u64) -> Result<()> {
+        let Self { list, entries, .. } = self;
+        let mut depth = 0;
+        entries.clear();
+        let sought = list.seek(set, from.reverse_bits(), self.sight, |part| {
+            entries.clear();
+            entries.extend_from_slice(part.entries);
+            depth = part.depth;
+        })?;
+        self.done = 0;
+        self.begin = if place_of(sought.number) == from { 0 } else { from };
+        self.from = if sought.is_there { end_of(sought.number, depth) } else { None };
+        Ok(())
+    }
+}
+
+/// What the parts of one value are, for the check of a region at rest: calls `each` with every key;
+/// says how many parts there are.
+pub(crate) fn check_list(
+    set: &mut WriteSet<'_>,
+    list: &mut List,
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<usize> {
+    let (mut from, mut parts) = (Some(0_u64), 0);
+    while let Some(at) = from {
+        let (mut entries, mut depth) = (Vec::new(), 0);
+        let sought = list.seek(set, at.reverse_bits(), Sight::Untracked, |part| {
+            entries = part.entries.to_vec();
+            depth = part.depth;
+        })?;
+        if !sought.is_there || place_of(sought.number) != at {
+            return Err(Damage("the parts of a tag's postings do not fill their places").into());
+        }
+        let mut rest = entries.as_slice();
+        while let Some(key) = Part::next(&mut rest)? {
+            if low(set.session.hash(key), depth) != sought.number {
+                return Err(Damage("a tag's postings have a key in the wrong part").into());
+            }
+            each(key)?;
+        }
+        parts += 1;
+        from = end_of(sought.number, depth);
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nearstate_memory::CreateOptions;
+
+    use super::*;
+    use crate::index::internal::list_prefix;
+    use crate::index::schema::TagSchema;
+    use crate::record::Kind;
+    use crate::session::{Namespace, Region, Schema, Session};
+    use crate::{Metadata, Values};
+
+    fn found(session: &Session, ns: Namespace, value: &[u8]) -> BTreeSet<Vec<u8>> {
+        let (mut plain, mut tracked) = (BTreeSet::new(), BTreeSet::new());
+        let values = Values::Equal(value);
+        session
+            .find_all(ns, "dnn", values, |view| {
+                assert!(plain.insert(view.key().to_vec()), "met twice");
+                true
+            })
+            .unwrap();
+        if plain.len() > 500 {
+            return plain; // More than a transaction can read.
+        }
+        session
+            .transact(|txn| {
+                tracked.clear();
+                txn.find_all(ns, "dnn", values, |key| tracked.insert(key.to_vec()))
+            })
+            .unwrap();
+        assert_eq!(plain, tracked);
+        plain
+    }
+
+    fn parts(session: &Session, ns: Namespace) -> usize {
+        let hidden = Namespace { index: session.hidden_table().unwrap(), kind: Kind::Value };
+        let (mut prefix, mut count) = (Vec::new(), 0);
+        list_prefix(ns.index, 0, &mut prefix);
+        session
+            .each_stored(hidden, &mut |cell| {
+                count += usize::from(cell.key()?.starts_with(&prefix));
+                Ok(())
+            })
+            .unwrap();
+        count
+    }
+
+    /// Values with a few records and one with thousands; then all of them go, in another order.
+    #[test]
+    fn a_list_grows_and_shrinks_with_the_records_of_its_value_and_goes_with_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("region");
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let (session, other) = (region.session().unwrap(), region.session().unwrap());
+        let tag = TagSchema { name: "dnn".to_owned(), ..TagSchema::default() };
+        let schema = Schema { tags: vec![tag], ..Schema::default() };
+        let ns = session.namespace("n", &schema).unwrap();
+        let value = |number: u32| if number.is_multiple_of(40) { b"ims" } else { b"web" };
+        let key = |number: u32| format!("imsi-{number:06}").into_bytes();
+        let mut wanted = [BTreeSet::new(), BTreeSet::new()];
+        for number in 0..4000 {
+            let labels = Metadata { tags: &[("dnn", value(number))], expires_ms: 0 };
+            let put =
+                |s: &Session| s.transact(|t| t.put_with_metadata(ns, &key(number), b"v", labels));
+            put(if number.is_multiple_of(2) { &session } else { &other }).unwrap();
+            wanted[usize::from(value(number) == b"ims")].insert(key(number));
+        }
+        assert_eq!(found(&session, ns, b"web"), wanted[0]);
+        assert_eq!(found(&other, ns, b"ims"), wanted[1]);
+        let full = parts(&session, ns);
+        assert!(full > 200, "{full} parts of 4000 records");
+        for step in 0..4000_u32 {
+            let number = step * 1237 % 4000;
+            assert!(session.delete(ns, &key(number)).unwrap());
+            wanted[usize::from(value(number) == b"ims")].remove(&key(number));
+            if step % 500 == 0 || step > 3990 {
+                assert_eq!(found(&other, ns, b"web"), wanted[0]);
+                assert_eq!(found(&session, ns, b"ims"), wanted[1]);
+            }
+        }
+        assert_eq!(parts(&session, ns), 0);
+        drop((session, other));
+        drop(region);
+        let report = crate::check(&path).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
+
+    /// A posting that is lost, one too many, and a part that is lost are found.
+    #[test]
+    fn the_check_finds_what_a_list_lacks_and_what_it_has_too_much() {
+        type Harm = fn(&mut WriteSet<'_>, u32);
+        let harms: [Harm; 3] = [
+            |set, ns| {
+                let mut list = List::default();
+                list.begin(ns, 0, b"web");
+                let key = b"imsi-000007".as_slice();
+                let hash = set.session.hash(key);
+                assert!(list.remove(set, Posting { hash, key }).unwrap());
+            },
+            |set, ns| {
+                let mut list = List::default();
+                list.begin(ns, 0, b"web");
+                let key = b"nobody".as_slice();
+                let hash = set.session.hash(key);
+                assert!(list.insert(set, Posting { hash, key }).unwrap());
+            },
+            |set, ns| {
+                let mut key = Vec::new();
+                list_key(ns, 0, b"web", &mut key);
+                name_part(1, &mut key);
+                set.delete_hidden(&key).unwrap();
+            },
+        ];
+        for (number, harm) in harms.into_iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("region");
+            let region = Region::create(&path, &CreateOptions::default()).unwrap();
+            let session = region.session().unwrap();
+            let tag = TagSchema { name: "dnn".to_owned(), ..TagSchema::default() };
+            let schema = Schema { tags: vec![tag], ..Schema::default() };
+            let ns = session.namespace("n", &schema).unwrap();
+            for number in 0..100 {
+                let (key, labels) = (
+                    format!("imsi-{number:06}"),
+                    Metadata { tags: &[("dnn", b"web")], expires_ms: 0 },
+                );
+                session
+                    .transact(|t| t.put_with_metadata(ns, key.as_bytes(), b"v", labels))
+                    .unwrap();
+            }
+            let mut set = WriteSet::new(&session).unwrap();
+            harm(&mut set, ns.index);
+            set.commit().unwrap();
+            set.give_back();
+            drop(session);
+            drop(region);
+            let report = crate::check(&path).unwrap();
+            assert!(!report.is_clean(), "harm {number} is not found");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Finding records by their tags, in shared memory, by any process: one more look into an index
+//! than finding them by their key.
+
+use std::ops::Bound;
+
+use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
+use nearstate_model::{Error, Result};
+
+use crate::index::internal::{STRIPES, count_key, posting_key, tag_root};
+use crate::index::ordered::{Cursor, Sight, composite_range, split_composite};
+use crate::index::schema::{Tag, TagState};
+use crate::record::meta::{is_past, split};
+use crate::record::view::View;
+use crate::session::{Namespace, Session};
+use crate::tags::lists::ListWalk;
+use crate::tags::maintain::{read_count, values};
+use crate::txn::Txn;
+use crate::txn::txn_record::Record;
+use crate::txn::write_set::WriteSet;
+
+/// Which values of a tag are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values<'a> {
+    /// This one.
+    Equal(&'a [u8]),
+    /// Those that begin with these bytes. The tag must be ordered.
+    Prefix(&'a [u8]),
+    /// Those of a range, in the order of the bytes. The tag must be ordered.
+    Range(Bound<&'a [u8]>, Bound<&'a [u8]>),
+}
+
+impl Session {
+    /// Whether the namespace has a tag of this name, also one whose index is still being built.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn has_tag(&self, namespace: Namespace, tag: &str) -> Result<bool> {
+        Ok(self.tag_set(namespace.index)?.tag(tag).is_some())
+    }
+
+    /// The record that has this value of a unique tag, as a zero-copy view, or `None`; also `None`
+    /// if its time has passed.
+    ///
+    /// Linearizable: the answer held at one moment of the call. Takes no lock. Cost: twice that of
+    /// [`Session::get`], and a small allocation; once more each time that the value moves between
+    /// the two looks, at most [`TRANSACTION_TRIES`] times.
+    ///
+    /// # Errors
+    /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value has
+    /// moved each time; `Damaged`, `Forked`.
+    pub fn find(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<Option<View<'_>>> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if !known.is_unique {
+            return Err(Error::BadArgument {
+                detail: format!("the tag {tag:?} is not unique: ask for all records that have it"),
+            });
+        }
+        if value.len() > TAG_VALUE_BYTES_MAX {
+            return Ok(None);
+        }
+        let hidden = self.member.table(self.hidden_table()?)?;
+        let mut key = Vec::with_capacity(8 + value.len());
+        posting_key(namespace.index, known.id, value, &mut key);
+        let hash = self.hash(&key);
+        for _ in 0..TRANSACTION_TRIES {
+            let _held = self.member.pin()?;
+            let posting = self.member.find_placed_small(hidden, hash, &key)?;
+            let Some((_, record)) = posting.found else { return Ok(None) };
+            if let Some(view) = self.get(namespace, record)? {
+                if view.tags().any(|(name, found)| name == tag && found == value) {
+                    return Ok(Some(view));
+                }
+            } else if self.has_ended(namespace, record, (tag, value))? {
+                return Ok(None);
+            }
+            // The value went to another record, or away, between the two looks.
+        }
+        Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
+    }
+
+    /// True if a key has a record with this value whose time has passed.
+    fn has_ended(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        (tag, value): (&str, &[u8]),
+    ) -> Result<bool> {
+        let found = self.member.find(self.table(namespace)?, self.hash(key), key)?;
+        let Some((cell, bytes)) = found else { return Ok(false) };
+        let (_, meta) = split(cell, bytes)?;
+        Ok(is_past(meta)? && values(meta, tag).any(|found| found == value))
+    }
+
+    /// Calls `each` with every record that has such a value of a tag, in the order of the values,
+    /// until it says false. A record may be met once for each of its values. Records past their
+    /// time are left out. No lock is taken; a pin is held until the call returns.
+    ///
+    /// A record that has the value during the whole call is met; what changes meanwhile may be met
+    /// or not. Each view is as the record was at one moment.
+    ///
+    /// # Errors
+    /// `BadArgument`: no such tag, not ordered (for prefixes and ranges), or still being built;
+    /// `Conflict` if the index changes faster than it can be walked; `Damaged`, `Forked`.
+    pub fn find_all(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        values: Values<'_>,
+        each: impl FnMut(&View<'_>) -> bool,
+    ) -> Result<()> {
+        self.find_some(namespace, (tag, values), u64::MAX, each).map(drop)
+    }
+
+    /// As [`Session::find_all`], but goes over `most` entries of the index at the most: those of
+    /// records past their time are entries until somebody collects them. False if there are more.
+    ///
+    /// # Errors
+    /// As [`Session::find_all`].
+    pub fn find_some(
+        &self,
+        namespace: Namespace,
+        (tag, values): (&str, Values<'_>),
+        most: u64,
+        mut each: impl FnMut(&View<'_>) -> bool,
+    ) -> Result<bool> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if let (Values::Equal(value), true) = (values, known.is_unique && !known.is_ordered) {
+            if let Some(view) = self.find(namespace, tag, value)? {
+                each(&view);
+            }
+            return Ok(true);
+        }
+        let mut set = WriteSet::new(self)?;
+        let mut walk = Walk::new(namespace, known, values, Sight::Untracked)?;
+        let mut left = most;
+        while walk.step(&mut set)? {
+            let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+            left = fewer;
+            if let Some(view) = self.get(namespace, &walk.record)?
+                && view.tags().any(|(name, found)| name == tag && found == walk.value)
+                && !each(&view)
+            {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// How many records have a value of a tag. A counted tag knows: eight records of the index are
+    /// read, at one moment, and one past its time counts until it is collected. Of another tag the
+    /// records are walked, and only those that are not past their time count.
+    ///
+    /// # Errors
+    /// As [`Session::find_all`]; `Deadline` if the count changes faster than it can be read.
+    pub fn count_tagged(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<u64> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if !known.is_counted {
+            let mut count = 0;
+            self.find_all(namespace, tag, Values::Equal(value), |_| {
+                count += 1;
+                true
+            })?;
+            return Ok(count);
+        }
+        self.transact(|txn| {
+            let mut key = Vec::new();
+            let mut count = 0;
+            for stripe in 0..STRIPES {
+                count_key(namespace.index, known.id, stripe, value, &mut key);
+                let mut set = txn.set.borrow_mut();
+                count += set.hidden_value(&key, read_count)?.unwrap_or(0);
+            }
+            Ok(u64::try_from(count).unwrap_or(0))
+        })
+    }
+}
+
+impl Txn<'_> {
+    /// The key and the record that has this value of a unique tag, or `None`. Both are part of what
+    /// the transaction has read.
+    ///
+    /// The index is kept by the commit: until then it is that of before. So a value that this
+    /// transaction itself has given is not found, and a record from which it has taken the value
+    /// still is; the record comes as the transaction has written it.
+    ///
+    /// # Errors
+    /// As [`Session::find`]; `Conflict`: what was read earlier is not so any more;
+    /// `TransactionTooLarge`.
+    pub fn find(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        value: &[u8],
+    ) -> Result<Option<(Vec<u8>, Record<'_>)>> {
+        let key = {
+            let mut set = self.set.borrow_mut();
+            let tags = set.session.tag_set(namespace.index)?;
+            let known = ready(tags.tag(tag), tag)?;
+            if !known.is_unique {
+                return Err(Error::BadArgument {
+                    detail: format!("the tag {tag:?} is not unique: ask for all that have it"),
+                });
+            }
+            let mut key = Vec::with_capacity(8 + value.len());
+            posting_key(namespace.index, known.id, value, &mut key);
+            set.hidden_value(&key, <[u8]>::to_vec)?
+        };
+        let Some(key) = key else { return Ok(None) };
+        Ok(self.get(namespace, &key)?.map(|record| (key, record)))
+    }
+
+    /// Calls `each` with the key of every record that has such a value of a tag, in the order of
+    /// the values, until it says false. That there are these and no others is part of what the
+    /// transaction has read; a part of a list, or a leaf of the index, for some ten keys.
+    ///
+    /// Records past their time are left out; each record that is looked at, also one of those, is
+    /// part of what the transaction has read. What it has written itself is not in the index yet,
+    /// see [`Txn::find`]. Whoever only collects the keys calls this in [`Txn::judged_once`].
+    ///
+    /// # Errors
+    /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;
+    /// `TransactionTooLarge`.
+    pub fn find_all(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        values: Values<'_>,
+        mut each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<()> {
+        let set = self.set.borrow();
+        let tags = set.session.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if let (Values::Equal(value), true) = (values, known.is_unique && !known.is_ordered) {
+            drop(set);
+            if let Some((key, _)) = self.find(namespace, tag, value)? {
+                each(&key);
+            }
+            return Ok(());
+        }
+        drop(set);
+        let mut walk = Walk::new(namespace, known, values, Sight::Tracked)?;
+        loop {
+            // Not across the call: it may use the transaction.
+            let has_more = walk.step(&mut self.set.borrow_mut())?;
+            if !has_more {
+                return Ok(());
+            }
+            // Not one whose time has passed.
+            if self.get(namespace, &walk.record)?.is_some() && !each(&walk.record) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The tag, if it can answer.
+fn ready<'t>(known: Option<&'t Tag>, name: &str) -> Result<&'t Tag> {
+    match known {
+        Some(tag) if tag.state == TagState::Ready => Ok(tag),
+        Some(_) => Err(Error::BadArgument {
+            detail: format!(
+                "the index of the tag {name:?} is still being built: ask again when whoever \
+                 declared it has finished, or declare it again if they died"
+            ),
+        }),
+        None => Err(Error::BadArgument {
+            detail: format!("the namespace has no tag {name:?}: declare it in its schema"),
+        }),
+    }
+}
+
+/// What a walk goes over.
+#[derive(Debug)]
+enum Over {
+    Ordered(Cursor),
+    List(ListWalk),
+}
+
+/// A walk over the entries of an index.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    over: Over,
+    /// The value of the present entry.
+    value: Vec<u8>,
+    /// The key of its record.
+    pub(crate) record: Vec<u8>,
+    prefix: Vec<u8>,
+}
+
+impl Walk {
+    fn new(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Result<Self> {
+        if !tag.is_ordered && !matches!(values, Values::Equal(_)) {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "the tag {:?} is not ordered: ask for one value, or declare it ordered",
+                    tag.name
+                ),
+            });
+        }
+        Ok(Self::over(namespace, tag, values, sight))
+    }
+
+    /// As [`Walk::new`], of a tag that answers this.
+    pub(crate) fn over(namespace: Namespace, tag: &Tag, values: Values<'_>, sight: Sight) -> Self {
+        if let (Values::Equal(value), false) = (values, tag.is_ordered) {
+            let list = ListWalk::new(namespace.index, tag.id, value, sight);
+            let (value, record, prefix) = (value.to_vec(), Vec::new(), Vec::new());
+            return Self { over: Over::List(list), value, record, prefix };
+        }
+        let (from, to) = match values {
+            Values::Equal(value) => (Bound::Included(value), Bound::Included(value)),
+            Values::Prefix(prefix) => (Bound::Included(prefix), Bound::Unbounded),
+            Values::Range(from, to) => (from, to),
+        };
+        let prefix = if let Values::Prefix(prefix) = values { prefix } else { &[] };
+        let (from, to) = composite_range(from, to);
+        let mut cursor = Cursor::default();
+        let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+        cursor.begin(tag_root(namespace.index, tag.id), range, sight);
+        let (over, prefix) = (Over::Ordered(cursor), prefix.to_vec());
+        Self { over, value: Vec::new(), record: Vec::new(), prefix }
+    }
+
+    /// False at the end.
+    pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
+        let cursor = match &mut self.over {
+            Over::Ordered(cursor) => cursor,
+            Over::List(list) => return list.next(set, &mut self.record),
+        };
+        let Some(key) = cursor.next(set)? else { return Ok(false) };
+        self.value.clear();
+        let record = split_composite(key, &mut self.value)?;
+        self.record.clear();
+        self.record.extend_from_slice(record);
+        Ok(self.value.starts_with(&self.prefix))
+    }
+}

@@ -1,0 +1,427 @@
+//! Keeping the indexes of tags: what the commit of a transaction adds for the tags of its records.
+//! The postings and nodes are records of the same transaction, so an index always agrees with its
+//! records.
+
+use nearstate_memory::layout::traits;
+use nearstate_model::{Error, Result};
+
+use crate::index::internal::{STRIPES, count_key, expiry_root, posting_key, tag_root};
+use crate::index::ordered::composite;
+use crate::index::postings::Posting;
+use crate::index::schema::Tag;
+use crate::index::scratch::{Due, List, MetaChange, Workshop};
+use crate::record::meta::{Meta, Tags, is_past, split};
+use crate::session::buffers::{Entry, Span};
+use crate::txn::write_set::WriteSet;
+
+impl<'s> WriteSet<'s> {
+    /// Adds to the transaction what the tags and the expiry of its records need. Returns how many
+    /// records it had before that.
+    ///
+    /// # Errors
+    /// `TagTaken`, `BadArgument` (a required tag is missing), `TransactionTooLarge`, `Conflict`.
+    #[inline]
+    pub(crate) fn index_all(&mut self) -> Result<usize> {
+        let written = self.buffers.entries.len();
+        self.buffers.is_judged_later = true;
+        let mut seen = 0;
+        for place in 0..written {
+            seen |= self.see_traits(place)?;
+        }
+        if seen & (traits::TAGGED | traits::EXPIRING) == 0 {
+            return Ok(written);
+        }
+        let mut shop = std::mem::take(&mut self.buffers.workshop);
+        let done = self.index_written(written, &mut shop);
+        self.buffers.workshop = shop;
+        match done {
+            Ok(()) => Ok(written),
+            Err(error @ Error::Conflict { .. }) => Err(error),
+            // What was read for the indexes was not of one moment: the answer may be wrong.
+            Err(error) => Err(self.torn_or(error)?),
+        }
+    }
+
+    /// The traits of a written record's namespace.
+    fn see_traits(&mut self, place: usize) -> Result<u64> {
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(0) };
+        if entry.write.is_none() {
+            return Ok(0);
+        }
+        let (table, meta) = (entry.table, entry.meta);
+        let mut seen = self.session.member.traits(table)?;
+        let expires = meta.is_some_and(|span| ends(self.buffers.bytes(span)) != 0);
+        if expires && seen & traits::EXPIRING == 0 {
+            let raised = |word| word | traits::EXPIRING;
+            seen = self.session.member.change_traits(table, raised)?;
+        }
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.traits = seen;
+        }
+        Ok(seen)
+    }
+
+    fn index_written(&mut self, written: usize, shop: &mut Workshop) -> Result<()> {
+        shop.begin();
+        for place in 0..written {
+            self.foresee(place, shop)?;
+        }
+        // Tags are taken away from all records before any is given, so that a value can go from one
+        // record to another.
+        if shop.changes.iter().any(|change| change.has_old) {
+            for number in 0..shop.changes.len() {
+                self.take_old(number, shop)?;
+            }
+        }
+        for number in 0..shop.changes.len() {
+            self.give_new(number, shop)?;
+        }
+        Ok(())
+    }
+
+    /// What a written record has, and what it is to have, beside its value; `None` if all of it
+    /// stays as it is.
+    fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], Span)>> {
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
+        if entry.write.is_none() || entry.traits & (traits::TAGGED | traits::EXPIRING) == 0 {
+            return Ok(None);
+        }
+        let meta = entry.meta;
+        let old = self.old_meta(place)?;
+        match meta {
+            // A patch keeps what the record has; a new one has nothing.
+            None if self.read_again(place)?.is_some() => Ok(None),
+            None => Ok(Some((old, Span::default()))),
+            // The same tags and the same end: everything is where it belongs.
+            Some(new) if !old.is_empty() && old == self.buffers.bytes(new) => Ok(None),
+            Some(new) => Ok(Some((old, new))),
+        }
+    }
+
+    /// Notes which values a record is to get, and asks for the lines that this will need: their
+    /// misses overlap.
+    fn foresee(&mut self, place: usize, shop: &mut Workshop) -> Result<()> {
+        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
+        let Some(Entry { table, hash: record, .. }) = self.buffers.entries.get(place) else {
+            return Ok(());
+        };
+        let (table, record, new) = (*table, *record, self.buffers.bytes(new));
+        shop.changes.push(MetaChange { place, has_old: !old.is_empty(), was_ms: ends(old) });
+        if new.is_empty() {
+            return Ok(());
+        }
+        let set = self.session.tag_set(table)?;
+        for (name, value) in pairs(new) {
+            let Some(tag) = set.named(name) else { continue };
+            if !old.is_empty() && pairs(old).any(|pair| pair == (name, value)) {
+                continue;
+            }
+            let from = shop.foreseen.len();
+            shop.foreseen.extend_from_slice(value);
+            let to = shop.foreseen.len();
+            let hash = self.ask(table, tag, value, (record, &mut shop.key, &mut shop.list))?;
+            let (tag, value) = (tag.id, (from, to));
+            shop.foreseen.extend_from_slice(&shop.key);
+            let key = (to, shop.foreseen.len());
+            shop.dues.push(Due { place, tag, value, key, hash });
+        }
+        Ok(())
+    }
+
+    /// Asks for the bucket of a value's posting, or of the part of its list that the record is
+    /// probably in. Returns the hash of the posting, whose key it leaves in `key`.
+    fn ask(
+        &self,
+        table: u32,
+        tag: &Tag,
+        value: &[u8],
+        (record, key, list): (u64, &mut Vec<u8>, &mut List),
+    ) -> Result<u64> {
+        let member = &self.session.member;
+        let index = member.table(self.session.hidden_table()?)?;
+        key.clear();
+        if tag.is_unique {
+            posting_key(table, tag.id, value, key);
+            let hash = self.session.hash(key);
+            member.prefetch_bucket(index, hash);
+            return Ok(hash);
+        }
+        if tag.has_lists() {
+            list.begin(table, tag.id, value);
+            let (_, key) = list.guess(self, record);
+            member.prefetch_bucket(index, self.session.hash(key));
+        }
+        Ok(0)
+    }
+
+    /// Takes away what a record has and is not to keep.
+    fn take_old(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
+        let Some(MetaChange { place, has_old: true, .. }) = shop.changes.get(number).copied()
+        else {
+            return Ok(());
+        };
+        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
+        let table = entry.table;
+        shop.holder(entry.hash, self.buffers.bytes(entry.key));
+        shop.meta.clear();
+        shop.meta.extend_from_slice(self.buffers.bytes(new));
+        let set = self.session.tag_set(table)?;
+        let new = std::mem::take(&mut shop.meta);
+        let goes = |pair: &(&[u8], &[u8])| new.is_empty() || pairs(&new).all(|kept| kept != *pair);
+        let mut done = Ok(());
+        for (name, value) in pairs(old).filter(goes) {
+            if let Some(tag) = set.named(name) {
+                self.ask(table, tag, value, (shop.hash, &mut shop.key, &mut shop.list))?;
+            }
+        }
+        for (name, value) in pairs(old).filter(goes) {
+            if let Some(tag) = set.named(name) {
+                done = done.and_then(|()| self.take(table, tag, value, shop));
+            }
+        }
+        shop.meta = new;
+        done
+    }
+
+    /// Gives a record what it is to have and has not.
+    fn give_new(&mut self, number: usize, shop: &mut Workshop) -> Result<()> {
+        let Some(MetaChange { place, was_ms, .. }) = shop.changes.get(number).copied() else {
+            return Ok(());
+        };
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(()) };
+        if entry.write.is_delete() {
+            return Ok(());
+        }
+        let table = entry.table;
+        shop.holder(entry.hash, self.buffers.bytes(entry.key));
+        let new = self.buffers.bytes(entry.meta.unwrap_or_default());
+        let is_ms = ends(new);
+        let set = self.session.tag_set(table)?;
+        for tag in set.required() {
+            if !pairs(new).any(|(name, _)| name == tag.name.as_bytes()) {
+                return Err(Error::BadArgument {
+                    detail: format!("the tag {:?} is required: give the record one", tag.name),
+                });
+            }
+        }
+        if is_ms != 0 && (was_ms == 0 || was_ms > is_ms) {
+            self.order_expiry(table, is_ms, shop)?;
+        }
+        let mut number = 0;
+        while let Some(due) = shop.dues.get(number).copied() {
+            number += 1;
+            let Some(tag) = set.numbered(due.tag) else { continue };
+            if due.place == place {
+                self.give_due(table, tag, &due, shop)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn give_due(&mut self, table: u32, tag: &Tag, due: &Due, shop: &mut Workshop) -> Result<()> {
+        let foreseen = std::mem::take(&mut shop.foreseen);
+        let value = foreseen.get(due.value.0..due.value.1).unwrap_or_default();
+        let done = if tag.is_unique && !tag.is_ordered && !tag.is_counted {
+            let key = foreseen.get(due.key.0..due.key.1).unwrap_or_default();
+            self.give_posting((table, tag), value, (due.hash, key), shop).map(drop)
+        } else {
+            self.give(table, tag, value, shop)
+        };
+        shop.foreseen = foreseen;
+        done
+    }
+
+    /// What the record has beside its value as the region has it; empty if nothing or no record.
+    pub(crate) fn old_meta(&mut self, place: usize) -> Result<&'s [u8]> {
+        let stored = self.read_again(place)?;
+        Ok(match stored {
+            Some((cell, bytes)) => split(cell, bytes)?.1,
+            None => &[],
+        })
+    }
+
+    /// Enters a record's value of a tag.
+    pub(crate) fn give(
+        &mut self,
+        table: u32,
+        tag: &Tag,
+        value: &[u8],
+        shop: &mut Workshop,
+    ) -> Result<()> {
+        let mut is_new = true;
+        if tag.is_unique {
+            let mut key = std::mem::take(&mut shop.key);
+            posting_key(table, tag.id, value, &mut key);
+            let given =
+                self.give_posting((table, tag), value, (self.session.hash(&key), &key), shop);
+            shop.key = key;
+            is_new = given?;
+        }
+        if tag.has_lists() {
+            shop.list.begin(table, tag.id, value);
+            let posting = Posting { hash: shop.hash, key: &shop.record };
+            is_new = shop.list.insert(self, posting)?;
+        }
+        if tag.is_ordered {
+            shop.key.clear();
+            composite(value, &shop.record, &mut shop.key);
+            is_new = shop.ordered.insert(self, tag_root(table, tag.id), &shop.key)?;
+        }
+        if tag.is_counted && is_new {
+            self.count((table, tag.id), value, 1, shop)?;
+        }
+        Ok(())
+    }
+
+    /// Enters the posting of a unique value. False if it is there already.
+    fn give_posting(
+        &mut self,
+        (table, tag): (u32, &Tag),
+        value: &[u8],
+        (hash, key): (u64, &[u8]),
+        shop: &mut Workshop,
+    ) -> Result<bool> {
+        let mut place = self.hidden_place_of(hash, key)?;
+        if let Some(holder) = self.hidden_at(place)? {
+            if holder == shop.record {
+                return Ok(false);
+            }
+            let holder = holder.to_vec();
+            if !self.evict(table, &holder, shop)? {
+                return Err(Error::TagTaken {
+                    tag: tag.name.clone(),
+                    value: String::from_utf8_lossy(value).into_owned(),
+                    holder: String::from_utf8_lossy(&holder).into_owned(),
+                });
+            }
+            place = self.hidden_place_of(hash, key)?;
+        }
+        if !nearstate_memory::crash::is_planted("forget-posting") {
+            self.put(place, &shop.record, &[])?;
+        }
+        Ok(true)
+    }
+
+    /// Takes a record's value of a tag away.
+    pub(crate) fn take(
+        &mut self,
+        table: u32,
+        tag: &Tag,
+        value: &[u8],
+        shop: &mut Workshop,
+    ) -> Result<()> {
+        let mut is_there = true;
+        if tag.is_unique {
+            posting_key(table, tag.id, value, &mut shop.key);
+            let place = self.hidden_place(&shop.key)?;
+            is_there = self.hidden_at(place)? == Some(shop.record.as_slice());
+            if is_there {
+                self.delete(place);
+            }
+        }
+        if tag.has_lists() {
+            shop.list.begin(table, tag.id, value);
+            let posting = Posting { hash: shop.hash, key: &shop.record };
+            is_there = shop.list.remove(self, posting)?;
+        }
+        if tag.is_ordered {
+            shop.key.clear();
+            composite(value, &shop.record, &mut shop.key);
+            is_there = shop.ordered.remove(self, tag_root(table, tag.id), &shop.key)?;
+        }
+        if tag.is_counted && is_there {
+            self.count((table, tag.id), value, -1, shop)?;
+        }
+        Ok(())
+    }
+
+    /// A holder of a unique value whose time has passed gives way: it is deleted with all its tags.
+    /// False if it is there by right.
+    fn evict(&mut self, table: u32, holder: &[u8], shop: &mut Workshop) -> Result<bool> {
+        let hash = self.session.hash(holder);
+        let (place, stored) = self.read(table, hash, holder)?;
+        let meta = match stored {
+            Some((cell, bytes)) => split(cell, bytes)?.1,
+            None => return Ok(false),
+        };
+        let is_untouched =
+            self.buffers.entries.get(place).is_some_and(|entry| entry.write.is_none());
+        if !is_untouched || !is_past(meta)? {
+            return Ok(false);
+        }
+        self.delete(place);
+        if let Some(entry) = self.buffers.entries.get_mut(place) {
+            entry.is_expiry = true;
+        }
+        self.see_traits(place)?;
+        let ours = std::mem::replace(&mut shop.record, holder.to_vec());
+        let our_hash = std::mem::replace(&mut shop.hash, hash);
+        let set = self.session.tag_set(table)?;
+        for tag in set.tags().filter(|tag| tag.is_kept()) {
+            for value in values(meta, &tag.name) {
+                self.take(table, tag, value, shop)?;
+            }
+        }
+        (shop.record, shop.hash) = (ours, our_hash);
+        Ok(true)
+    }
+
+    fn count(
+        &mut self,
+        (table, tag): (u32, u8),
+        value: &[u8],
+        change: i64,
+        shop: &mut Workshop,
+    ) -> Result<()> {
+        let [stripe, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
+        count_key(table, tag, stripe, value, &mut shop.key);
+        let before = self.hidden_value(&shop.key, read_count)?.unwrap_or(0);
+        // One stripe alone may be below zero: who takes a value away is not who gave it.
+        match before.wrapping_add(change) {
+            0 => self.delete_hidden(&shop.key),
+            after => self.put_hidden(&shop.key, &after.to_le_bytes()),
+        }
+    }
+
+    fn order_expiry(&mut self, table: u32, expires_ms: u64, shop: &mut Workshop) -> Result<()> {
+        let root = expiry_root(u64::from(self.session.member.index()));
+        shop.key.clear();
+        expiry_key(expires_ms, table, &shop.record, &mut shop.key);
+        shop.ordered.insert(self, root, &shop.key)?;
+        let expiring = &self.session.hidden.expiring;
+        expiring.set(expiring.get().saturating_add(1));
+        Ok(())
+    }
+}
+
+/// The key of a record in the order of expiry.
+pub(crate) fn expiry_key(expires_ms: u64, table: u32, record: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&expires_ms.to_be_bytes());
+    out.extend_from_slice(&table.to_be_bytes());
+    out.extend_from_slice(record);
+}
+
+/// The number in a stripe of a count.
+pub(crate) fn read_count(bytes: &[u8]) -> i64 {
+    bytes.first_chunk::<8>().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+}
+
+/// When a record with this meta ends; 0: never.
+pub(crate) fn ends(meta: &[u8]) -> u64 {
+    if meta.is_empty() { 0 } else { Meta::split(meta).map_or(0, |(_, meta)| meta.expires_ms) }
+}
+
+/// The values of a tag.
+pub(crate) fn values<'m>(meta: &'m [u8], name: &'m str) -> impl Iterator<Item = &'m [u8]> {
+    let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
+    let tags = meta.map_or(Tags::none(), |(_, meta)| meta.tags());
+    tags.filter_map(move |tag| tag.ok().filter(|(found, _)| *found == name).map(|(_, value)| value))
+}
+
+/// The tags in meta, with the bytes of their names; none behind damage.
+#[inline]
+fn pairs(meta: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
+    meta.map_or(Tags::none(), |(_, meta)| meta.tags()).pairs()
+}

@@ -1,0 +1,280 @@
+//! Reading a record in order to change it: what a procedure does with the context of a UE.
+
+use nearstate_memory::{Cell, Draft, Seen, Table, Target, Verdict};
+use nearstate_model::limits::VALUE_BYTES_MAX;
+use nearstate_model::{Error, Result};
+
+use crate::record::layout::{BlockLayout, Tabled};
+use crate::record::meta::is_past_cell;
+use crate::record::splice::Splice;
+use crate::record::view::View;
+use crate::record::{BlockChange, Form, Kind};
+use crate::session::{Namespace, Session, Spot, wrong_kind};
+use crate::txn::patch::other_form;
+use crate::txn::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
+
+/// A record that was read to be changed. The change is made if the record is still the one that was
+/// read, as [`Condition::Version`] would have it, and costs less than a change that finds the
+/// record once more. Nothing is locked meanwhile: others may change it, and then this change is
+/// refused; so is a second change by the same reading. As a [`View`] it keeps retired memory from
+/// reuse, so do not keep it for longer than the work at hand.
+///
+/// ```
+/// use nearstate_store::{BlockLayout, Kind, Outcome, Region, Schema};
+/// # use nearstate_store::{BlockChange, Condition, CreateOptions};
+/// # fn main() -> nearstate_store::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a folder");
+/// # let region = Region::create(&dir.path().join("amf"), &CreateOptions::default())?;
+/// # let session = region.session()?;
+/// # let ue = session.namespace("ue", &Schema { kind: Kind::Blocks, ..Schema::default() })?;
+/// # let blocks = [BlockChange { name: "handovers", bytes: Some(&[0]) }];
+/// # session.patch(ue, b"imsi-262011234567890", &blocks, Condition::Always)?;
+/// const HANDOVERS: usize = 1;
+/// let names = BlockLayout::new(&["profile", "handovers"])?; // once for each session
+///
+/// let outcome = loop {
+///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else { break None };
+///     let mut count = 0;
+///     context.blocks_of(&names, |place| place == HANDOVERS, |_, bytes| {
+///         count = bytes.first().copied().unwrap_or(0);
+///     });
+///     match context.patch(&names, &[(HANDOVERS, &[count + 1])])? {
+///         Outcome::Done { version } => break Some(version),
+///         Outcome::Refused { .. } => {} // somebody else was faster: what was read is old
+///     }
+/// };
+/// assert_eq!(outcome, Some(2));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RecordForUpdate<'s> {
+    session: &'s Session,
+    namespace: Namespace,
+    table: &'s Table,
+    view: View<'s>,
+    cell: Cell<'s>,
+    key: &'s [u8],
+    hash: u64,
+    seen: Seen,
+    /// The number of the layout that its blocks were found to have.
+    layout: std::cell::Cell<u64>,
+}
+
+impl Session {
+    /// The record of a key, to be changed, or `None`.
+    ///
+    /// Cost and ordering: as [`Session::get`].
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every procedure: its answer would travel through memory"
+    )]
+    pub fn get_for_update(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+    ) -> Result<Option<RecordForUpdate<'_>>> {
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(Kind::Counters, "get the value", ""));
+        }
+        let (table, hash) = (self.table(namespace)?, self.hash(key));
+        let pin = self.member.pin()?;
+        let placed = self.member.find_placed(table, hash, key)?;
+        let Some((cell, value)) = placed.found else { return Ok(None) };
+        let view = if cell.has_meta() {
+            let Some(view) = View::labelled(pin, cell, value, namespace.kind)? else {
+                return Ok(None);
+            };
+            view
+        } else {
+            View::new(pin, cell, value, namespace.kind)
+        };
+        let (key, seen, layout) = (cell.key()?, placed.seen, std::cell::Cell::new(0));
+        let session = self;
+        Ok(Some(RecordForUpdate { session, namespace, table, view, cell, key, hash, seen, layout }))
+    }
+}
+
+impl RecordForUpdate<'_> {
+    /// What was read.
+    #[inline]
+    pub const fn view(&self) -> &View<'_> {
+        &self.view
+    }
+
+    /// Shows those blocks whose names are wanted, by their places: the place of the name, and the
+    /// bytes. In what order is not said.
+    ///
+    /// Complexity: if the record is laid out as the last one that these names met, one comparison
+    /// of its block table's head; else as [`View::blocks_among`].
+    #[inline]
+    pub fn blocks_of(
+        &self,
+        names: &BlockLayout,
+        wanted: impl Fn(usize) -> bool,
+        mut each: impl FnMut(usize, &[u8]),
+    ) {
+        if self.view.form() == Form::Blocks && !names.each(self.tabled(), &wanted, &mut each) {
+            self.walk(names, wanted, each);
+        }
+    }
+
+    #[cold]
+    fn walk(
+        &self,
+        names: &BlockLayout,
+        wanted: impl Fn(usize) -> bool,
+        mut each: impl FnMut(usize, &[u8]),
+    ) {
+        for (name, bytes) in self.view.blocks() {
+            if let Some(place) = names.place(name).filter(|place| wanted(*place)) {
+                each(place, bytes);
+            }
+        }
+    }
+
+    #[inline]
+    const fn tabled(&self) -> Tabled<'_, '_> {
+        Tabled { cell: self.cell, table: self.view.stored(), known: &self.layout }
+    }
+
+    /// Puts a value in its place, if it is still what was read. Tags and an expiry are gone with
+    /// the old value, as with [`Session::put`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    #[inline]
+    pub fn put(&self, value: &[u8]) -> Result<Outcome> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge { bytes: value.len() });
+        }
+        if !self.namespace.kind.has(Form::Value) {
+            return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
+        }
+        if self.traits()? & NEEDS_TXN == 0 {
+            let draft = self.session.draft(self.spot(Form::Value), &[], value, &[])?;
+            if let Some(outcome) = self.publish(draft, NEEDS_TXN)? {
+                return Ok(outcome);
+            }
+        }
+        self.put_told(value)
+    }
+
+    /// Changes some of its blocks, by the places of their names, if it is still what was read;
+    /// other blocks, tags and expiry stay as they are.
+    ///
+    /// # Errors
+    /// As [`Session::patch`]; `BadArgument`: a place without a name, or one place twice.
+    #[inline]
+    pub fn patch(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
+        check(names, changes)?;
+        if self.view.form() != Form::Blocks {
+            return Err(other_form(self.view.form()));
+        }
+        if self.traits()? & TOLD == 0 {
+            let spot = self.spot(Form::Blocks);
+            let mut splice = Splice::default();
+            let draft = if names.splice(self.tabled(), changes, &mut splice) {
+                self.session.draft_spliced(spot, self.cell, &splice, None)?
+            } else {
+                self.patched(spot, names, changes)?
+            };
+            if let Some(outcome) = self.publish(draft, TOLD)? {
+                return Ok(outcome);
+            }
+        }
+        self.patch_told(names, changes)
+    }
+
+    /// A patch that changes how the record is laid out.
+    #[cold]
+    fn patched(
+        &self,
+        spot: Spot<'_>,
+        names: &BlockLayout,
+        changes: &[(usize, &[u8])],
+    ) -> Result<Draft> {
+        match self.session.patched(spot, Some(self.cell), &by_names(names, changes), None) {
+            Ok(draft) => Ok(draft),
+            Err(error) => {
+                self.session.member.give_up()?;
+                Err(error)
+            }
+        }
+    }
+
+    #[inline]
+    fn traits(&self) -> Result<u64> {
+        self.session.member.traits(self.namespace.index)
+    }
+
+    #[inline]
+    const fn spot(&self, form: Form) -> Spot<'_> {
+        Spot { table: self.table, hash: self.hash, key: self.key, form, is_seen: true }
+    }
+
+    /// Puts a draft in the record's place, unless somebody has to be told of it.
+    #[inline]
+    fn publish(&self, draft: Draft, seen_to: u64) -> Result<Option<Outcome>> {
+        let member = &self.session.member;
+        let target = Target { hash: self.hash, key: self.key, seen: Some(self.seen) };
+        let (mut is_plain, mut current) = (true, None);
+        let done = member.change_seen(self.table, target, Some(draft), |record| {
+            // Under the lock once more: whoever changes the traits passes it afterwards.
+            is_plain = self.traits()? & seen_to == 0;
+            // The pin keeps the cell's place from another version.
+            let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
+                && !(self.cell.has_meta() && is_past_cell(self.cell)?);
+            if !is_same {
+                current = present(record)?.map(|cell| cell.version());
+            }
+            Ok(if is_same && is_plain { Verdict::Publish } else { Verdict::Leave })
+        })?;
+        Ok(is_plain.then(|| Outcome::of(&done, current)))
+    }
+
+    #[cold]
+    fn put_told(&self, value: &[u8]) -> Result<Outcome> {
+        let still = Condition::Version(self.view.version());
+        self.session.put_if(self.namespace, self.key, value, still)
+    }
+
+    #[cold]
+    fn patch_told(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
+        let still = Condition::Version(self.view.version());
+        self.session.patch(self.namespace, self.key, &by_names(names, changes), still)
+    }
+}
+
+/// The changes by their names.
+fn by_names<'a>(names: &'a BlockLayout, changes: &[(usize, &'a [u8])]) -> Vec<BlockChange<'a>> {
+    let by_name = |(place, bytes): &(usize, &'a [u8])| BlockChange {
+        name: names.name(*place).unwrap_or_default(),
+        bytes: Some(bytes),
+    };
+    changes.iter().map(by_name).collect()
+}
+
+#[inline]
+fn check(names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<()> {
+    for (number, (place, bytes)) in changes.iter().enumerate() {
+        let is_twice = changes.iter().take(number).any(|(other, _)| other == place);
+        if is_twice || names.name(*place).is_none() {
+            return Err(bad_place(*place, is_twice));
+        }
+        if bytes.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge { bytes: bytes.len() });
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn bad_place(place: usize, is_twice: bool) -> Error {
+    let what = if is_twice { "is changed twice" } else { "has no name" };
+    Error::BadArgument { detail: format!("the block at place {place} of the names {what}") }
+}

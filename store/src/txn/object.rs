@@ -1,0 +1,408 @@
+//! Transactional memory: objects without a key, named by an address (paper 4, section 3.3).
+//!
+//! A program whose state is structures with pointers between them keeps it here: what was `malloc`
+//! is [`Txn::alloc`], what was a pointer is an [`Address`], and a structure is opened before it is
+//! read or written. All of it belongs to the transaction, together with records by key: a commit
+//! makes all changes visible at one instant, and a death leaves all of them or none.
+//!
+//! An object is a record of a hidden namespace, so that commit and recovery are those of records.
+
+use std::borrow::Cow;
+use std::ops::{Bound, Range, RangeBounds};
+
+use nearstate_model::limits::VALUE_BYTES_MAX;
+use nearstate_model::{Error, Result};
+
+use crate::index::internal::OBJECTS;
+use crate::log::commit::Committed;
+use crate::log::stream::WhenFull;
+use crate::record::Kind;
+use crate::session::buffers::Write;
+use crate::session::copies::Lent;
+use crate::session::{Namespace, Region, Session};
+use crate::txn::Txn;
+use crate::txn::address::Address;
+use crate::txn::write_set::WriteSet;
+
+/// How many objects a region has, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// How many.
+    pub count: u64,
+    /// Their bytes, as they were asked for.
+    pub bytes: u64,
+}
+
+impl Region {
+    /// How many objects the transactional memory has, and their bytes. Complexity: linear, a cache
+    /// miss or two for each object.
+    ///
+    /// # Errors
+    /// `Damaged`, `Full` (sessions), `System`.
+    pub fn objects(&self) -> Result<Objects> {
+        if !self.has_hidden(OBJECTS)? {
+            return Ok(Objects::default());
+        }
+        self.session()?.objects()
+    }
+}
+
+impl Session {
+    /// As [`Region::objects`].
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn objects(&self) -> Result<Objects> {
+        let mut seen = Objects::default();
+        self.walk_objects(|_, bytes| {
+            seen.count += 1;
+            seen.bytes += bytes.len() as u64;
+            true
+        })?;
+        Ok(seen)
+    }
+
+    /// Calls `each` with every object until it answers false: for operators, and for a search for
+    /// objects that nothing leads to. An object that is there from the beginning to the end is met
+    /// exactly once, one that comes or goes meanwhile at most once. Writers are not blocked.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn walk_objects(&self, mut each: impl FnMut(Address, &[u8]) -> bool) -> Result<()> {
+        let mut scan = self.scan(self.object_namespace()?)?;
+        while let Some(view) = scan.next()? {
+            let address = Address::of_key(view.key())
+                .ok_or(Error::Damaged { detail: "an object has no address".to_owned() })?;
+            if !each(address, view.bytes()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Streams the commits of objects from now on, as [`Session::stream`] does those of a
+    /// namespace: each object that was written stands in the stream whole.
+    ///
+    /// # Errors
+    /// As [`Session::stream`]; with the first object of a region what [`Session::namespace`]
+    /// returns.
+    pub fn stream_objects(&self, when_full: WhenFull) -> Result<()> {
+        self.stream(self.object_namespace()?, when_full)
+    }
+
+    /// The object that a record of the commit stream is; `None` if it is a record by key.
+    ///
+    /// # Errors
+    /// `Damaged`, and with the first object of a region what [`Session::namespace`] returns.
+    pub fn object_of(&self, record: &Committed<'_>) -> Result<Option<Address>> {
+        let is_object = self.object_namespace()?.index == record.namespace;
+        Ok(if is_object { Address::of_key(record.key) } else { None })
+    }
+
+    #[inline]
+    fn object_namespace(&self) -> Result<Namespace> {
+        let index = match self.hidden.objects.get() {
+            Some(index) => index,
+            None => self.member.namespace(OBJECTS, Kind::Value.code())?.index(),
+        };
+        self.hidden.objects.set(Some(index));
+        Ok(Namespace { index, kind: Kind::Value })
+    }
+}
+
+/// An object as a transaction has it.
+enum Opened<'s> {
+    /// The bytes in the region: the transaction has not written it.
+    Stored(&'s [u8]),
+    /// A private copy, and the bytes in the region of which it is made.
+    Copied { copy: usize, old: &'s [u8] },
+}
+
+impl<'s> Opened<'s> {
+    /// What the transaction has written, else what is in the region.
+    fn find(set: &mut WriteSet<'s>, address: Address) -> Result<(usize, Self)> {
+        let session = set.session;
+        let (table, key) = (session.object_namespace()?.index, address.key());
+        let hash = session.hash(&key);
+        let known = set.place_of(table, hash, &key);
+        if let Some(entry) = known.and_then(|place| set.buffers.entries.get(place)) {
+            match (&entry.write, known) {
+                (Write::Object { copy }, Some(place)) => {
+                    let old = entry.seen.map(|seen| session.stored(seen)).transpose()?.flatten();
+                    let old = old.map_or(&[][..], |(_, value)| value);
+                    return Ok((place, Self::Copied { copy: *copy, old }));
+                }
+                (Write::Delete, _) => return Err(no_object(address)),
+                _ => {}
+            }
+        }
+        match set.read(table, hash, &key)? {
+            (place, Some((_, value))) => Ok((place, Self::Stored(value))),
+            (_, None) => Err(no_object(address)),
+        }
+    }
+
+    fn len(&self, set: &WriteSet<'_>) -> usize {
+        match self {
+            Self::Stored(value) => value.len(),
+            Self::Copied { copy, .. } => set.buffers.copies.len(*copy),
+        }
+    }
+
+    /// The private copy, made if there is none, with this part filled.
+    fn copy(self, set: &mut WriteSet<'s>, place: usize, part: Range<usize>) -> Result<usize> {
+        let (copy, old) = match self {
+            Self::Copied { copy, old } => (copy, old),
+            Self::Stored(old) => {
+                set.buffers.check_room(old.len())?;
+                let copy = set.buffers.copies.add(old.len(), false);
+                if let Some(entry) = set.buffers.entries.get_mut(place) {
+                    entry.write = Write::Object { copy };
+                }
+                (copy, old)
+            }
+        };
+        set.buffers.copies.fill(copy, part, old)?;
+        Ok(copy)
+    }
+}
+
+impl Txn<'_> {
+    /// Makes an object of `bytes` bytes, all of them 0. Nobody else sees it before the commit, and
+    /// nothing of it remains if there is none, but that its address is never given again.
+    ///
+    /// ```
+    /// # use nearstate_store::{Address, CreateOptions, Region, Schema};
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// // A list of bearers: each is 16 bytes, the address of the next one and a TEID; a record by
+    /// // key leads to the first.
+    /// let ues = session.namespace("ues", &Schema::default())?;
+    /// let word = |bytes: &[u8], at| -> u64 {
+    ///     let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+    ///     u64::from_le_bytes(word.unwrap_or_default())
+    /// };
+    /// for teid in [0x11_u64, 0x22, 0x33] {
+    ///     session.transact(|txn| {
+    ///         let first = txn.get(ues, b"imsi-1")?.map_or(0, |ue| word(ue.bytes(), 0));
+    ///         let bearer = txn.alloc(16)?;
+    ///         txn.open_write(bearer, |bytes| {
+    ///             let (next, id) = bytes.split_at_mut(8);
+    ///             next.copy_from_slice(&first.to_le_bytes());
+    ///             id.copy_from_slice(&teid.to_le_bytes());
+    ///         })?;
+    ///         txn.put(ues, b"imsi-1", &bearer.bits().to_le_bytes())
+    ///     })?; // the bearer is in the list, or there is none: also after a SIGKILL
+    /// }
+    /// let teids = session.transact(|txn| {
+    ///     let mut teids = Vec::new();
+    ///     let mut next = txn.get(ues, b"imsi-1")?.map_or(0, |ue| word(ue.bytes(), 0));
+    ///     while let Some(address) = Address::from_bits(next) {
+    ///         let bearer = txn.open_read(address)?; // the bytes in the region, no copy
+    ///         teids.push(word(&bearer, 8));
+    ///         next = word(&bearer, 0);
+    ///     }
+    ///     Ok(teids)
+    /// })?;
+    /// assert_eq!(teids, [0x33, 0x22, 0x11]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `ValueTooLarge` above [`VALUE_BYTES_MAX`], `TransactionTooLarge`, `Forked`, `Damaged`, and
+    /// with the first object of a region what [`Session::namespace`] returns.
+    pub fn alloc(&self, bytes: usize) -> Result<Address> {
+        if bytes > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge { bytes });
+        }
+        let mut set = self.set.borrow_mut();
+        set.buffers.check_room(bytes)?;
+        let table = set.session.object_namespace()?.index;
+        let address =
+            Address::from_bits(set.session.member.next_number()?).ok_or_else(no_number)?;
+        let key = address.key();
+        let hash = set.session.hash(&key);
+        let place = set.entry(table, hash, &key)?;
+        let copy = set.buffers.copies.add(bytes, true);
+        if let Some(entry) = set.buffers.entries.get_mut(place) {
+            entry.write = Write::Object { copy };
+        }
+        Ok(address)
+    }
+
+    /// The bytes of an object: those in the region themselves, or a copy of what this transaction
+    /// has written.
+    ///
+    /// # Errors
+    /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`.
+    pub fn open_read(&self, address: Address) -> Result<Cow<'_, [u8]>> {
+        self.open_read_range(address, ..)
+    }
+
+    /// The bytes of a part of an object. A conflict is still one about the whole object.
+    ///
+    /// # Errors
+    /// As [`Txn::open_read`]; `BadArgument` if the object ends before the part does.
+    pub fn open_read_range(
+        &self,
+        address: Address,
+        part: impl RangeBounds<usize>,
+    ) -> Result<Cow<'_, [u8]>> {
+        let mut set = self.set.borrow_mut();
+        let (place, opened) = Opened::find(&mut set, address)?;
+        let part = check_part(address, &part, opened.len(&set))?;
+        if let Opened::Stored(value) = opened {
+            return Ok(Cow::Borrowed(value.get(part).unwrap_or_default()));
+        }
+        let copy = opened.copy(&mut set, place, part.clone())?;
+        Ok(Cow::Owned(set.buffers.copies.part(copy, &part)?.to_vec()))
+    }
+
+    /// Hands the transaction's private copy of an object to `write`, which changes it in place. The
+    /// function may use the transaction, but for this very object.
+    ///
+    /// # Errors
+    /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`; `BadArgument` from within a
+    /// function that is writing the same object.
+    pub fn open_write<T>(&self, address: Address, write: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        self.open_write_range(address, .., write)
+    }
+
+    /// As [`Txn::open_write`] for a part of an object: only that is copied, and the rest comes from
+    /// the region at the commit. A conflict is still one about the whole object.
+    ///
+    /// # Errors
+    /// As [`Txn::open_write`]; `BadArgument` if the object ends before the part does.
+    pub fn open_write_range<T>(
+        &self,
+        address: Address,
+        part: impl RangeBounds<usize>,
+        write: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        let (copy, part) = self.open_copy(address, &part)?;
+        let lent = self.set.borrow_mut().buffers.copies.lend(copy)?;
+        // Given back also when `write` panics.
+        let mut held = Held { txn: self, copy, lent: Some(lent) };
+        Ok(write(held.lent.as_mut().map_or(&mut [], |lent| lent.part(&part))))
+    }
+
+    /// Where a part of an object lies, for a face that hands pointers across a border: in the
+    /// region, or in the private copy if there is one. It begins at a multiple of 16 with the
+    /// object, is good until the transaction ends, and may be read there.
+    ///
+    /// # Errors
+    /// As [`Txn::open_read_range`].
+    pub fn lend_read(
+        &self,
+        address: Address,
+        part: impl RangeBounds<usize>,
+    ) -> Result<*const [u8]> {
+        let mut set = self.set.borrow_mut();
+        let (place, opened) = Opened::find(&mut set, address)?;
+        let part = check_part(address, &part, opened.len(&set))?;
+        if let Opened::Stored(value) = opened {
+            return Ok(std::ptr::from_ref(value.get(part).unwrap_or_default()));
+        }
+        let copy = opened.copy(&mut set, place, part.clone())?;
+        let first = set.buffers.copies.pointer(copy, &part)?;
+        Ok(std::ptr::slice_from_raw_parts(first, part.len()))
+    }
+
+    /// Where a part of the transaction's private copy of an object lies, for a face that hands
+    /// pointers across a border. It begins at a multiple of 16 with the object, is the same for the
+    /// whole transaction, and may be read and written there until it ends.
+    ///
+    /// # Errors
+    /// As [`Txn::open_write_range`].
+    pub fn lend_write(&self, address: Address, part: impl RangeBounds<usize>) -> Result<*mut [u8]> {
+        let (copy, part) = self.open_copy(address, &part)?;
+        let first = self.set.borrow_mut().buffers.copies.pointer(copy, &part)?;
+        Ok(std::ptr::slice_from_raw_parts_mut(first, part.len()))
+    }
+
+    /// The size of an object, as it was asked for.
+    ///
+    /// # Errors
+    /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`.
+    pub fn object_size(&self, address: Address) -> Result<usize> {
+        let mut set = self.set.borrow_mut();
+        let (_, opened) = Opened::find(&mut set, address)?;
+        Ok(opened.len(&set))
+    }
+
+    /// Frees an object. Its address is never given again.
+    ///
+    /// # Errors
+    /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`.
+    pub fn free(&self, address: Address) -> Result<()> {
+        let mut set = self.set.borrow_mut();
+        let (place, _) = Opened::find(&mut set, address)?;
+        set.delete(place);
+        Ok(())
+    }
+
+    fn open_copy(
+        &self,
+        address: Address,
+        part: &impl RangeBounds<usize>,
+    ) -> Result<(usize, Range<usize>)> {
+        let mut set = self.set.borrow_mut();
+        let (place, opened) = Opened::find(&mut set, address)?;
+        let part = check_part(address, part, opened.len(&set))?;
+        Ok((opened.copy(&mut set, place, part.clone())?, part))
+    }
+}
+
+/// A private copy in the hands of a caller's function.
+struct Held<'t, 's> {
+    txn: &'t Txn<'s>,
+    copy: usize,
+    lent: Option<Lent>,
+}
+
+impl Drop for Held<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            self.txn.set.borrow_mut().buffers.copies.give_back(self.copy, lent);
+        }
+    }
+}
+
+/// The part of an object of `len` bytes that bounds mean.
+fn check_part(
+    address: Address,
+    part: &impl RangeBounds<usize>,
+    len: usize,
+) -> Result<Range<usize>> {
+    let from = match part.start_bound() {
+        Bound::Included(from) => Some(*from),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let to = match part.end_bound() {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(to) => Some(*to),
+        Bound::Unbounded => Some(len),
+    };
+    match (from, to) {
+        (Some(from), Some(to)) if from <= to && to <= len => Ok(from..to),
+        _ => Err(Error::BadArgument {
+            detail: format!(
+                "object {address} has {len} bytes: give a part that begins and ends within them"
+            ),
+        }),
+    }
+}
+
+#[cold]
+fn no_object(address: Address) -> Error {
+    Error::NoObject { address: address.bits() }
+}
+
+#[cold]
+fn no_number() -> Error {
+    Error::Damaged { detail: "an object would get the address 0".to_owned() }
+}

@@ -1,0 +1,211 @@
+//! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
+
+use nearstate_memory::{Cell, Head, Target, Verdict};
+use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
+use nearstate_model::{Error, Result};
+
+use crate::record::meta::split;
+use crate::record::splice::Splice;
+use crate::record::{
+    BLOCK_INLINE_MAX, Block, BlockChange, Form, Kind, Place, Table, encode, is_name,
+};
+use crate::session::{Namespace, Session, Spot, check_key, wrong_kind};
+use crate::txn::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
+
+/// How often a patch is made anew because somebody else has changed the record meanwhile.
+const TURNS: u32 = 16;
+
+impl Session {
+    /// Patches a record that nobody is told of and whose tags stay as they are; `None` if it is not
+    /// one, or others change it all the time.
+    pub(crate) fn patch_plainly(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        changes: &[BlockChange<'_>],
+        condition: Condition<'_>,
+    ) -> Result<Option<Outcome>> {
+        check_patch(namespace, key, changes, condition)?;
+        if self.member.traits(namespace.index)? & TOLD != 0 {
+            return Ok(None);
+        }
+        let spot = Spot { form: Form::Blocks, ..self.spot(namespace, key)? };
+        for _ in 0..TURNS {
+            // The pin keeps the blocks that we read, and the old cell's place, from reuse.
+            let _held = self.member.pin()?;
+            let placed = self.member.find_placed(spot.table, spot.hash, key)?;
+            let seen = present(placed.found.map(|(cell, _)| cell))?;
+            if !condition.holds(seen)? {
+                let current = seen.map(|cell| cell.version());
+                return Ok(Some(Outcome::Refused { current }));
+            }
+            // What keeps its tags stays where it is in all indexes.
+            let seen_to = if seen.is_some() { TOLD } else { NEEDS_TXN };
+            if self.member.traits(namespace.index)? & seen_to != 0 {
+                return Ok(None);
+            }
+            let draft = match self.patched(spot, seen, changes, None) {
+                Ok(draft) => draft,
+                Err(error) => {
+                    self.member.give_up()?;
+                    return Err(error);
+                }
+            };
+            let target = Target { hash: spot.hash, key, seen: Some(placed.seen) };
+            let (mut is_stale, mut is_plain) = (false, true);
+            let done = self.member.change_seen(spot.table, target, Some(draft), |record| {
+                is_stale = record.map_or(0, |cell| cell.at()) != placed.seen.at;
+                is_plain = self.member.traits(namespace.index)? & seen_to == 0;
+                Ok(if is_stale || !is_plain { Verdict::Leave } else { Verdict::Publish })
+            })?;
+            if !is_plain {
+                return Ok(None);
+            }
+            if !is_stale {
+                return Ok(Some(Outcome::of(&done, None)));
+            }
+            // Somebody else changed the record meanwhile, so that one went forward.
+        }
+        // A transaction has pauses, and an end.
+        Ok(None)
+    }
+
+    /// The record with the changes made, as a draft.
+    ///
+    /// `meta` is what follows the blocks; `None` keeps what there was.
+    pub(crate) fn patched(
+        &self,
+        spot: Spot<'_>,
+        old: Option<Cell<'_>>,
+        changes: &[BlockChange<'_>],
+        meta: Option<&[u8]>,
+    ) -> Result<nearstate_memory::Draft> {
+        let (value, kept) = match old {
+            Some(cell) if Form::of_record(spot.table.kind(), &cell) != Form::Blocks => {
+                return Err(other_form(Form::of_record(spot.table.kind(), &cell)));
+            }
+            Some(cell) => split(cell, cell.value()?)?,
+            None => (&[][..], &[][..]),
+        };
+        if let (Some(cell), Some(splice)) =
+            (old, Splice::of(value, old.map_or(0, |cell| cell.children()), changes)?)
+        {
+            return self.draft_spliced(spot, cell, &splice, meta);
+        }
+        let mut old_blocks = Table::new(value)?;
+        // Most records have some blocks, and a patch changes few: one allocation then.
+        let mut blocks = Vec::with_capacity(changes.len() + 8);
+        let mut children = Vec::new();
+        while let Some(block) = old_blocks.next()? {
+            // One that changes keeps its place: blocks stand in the order in which they came.
+            if let Some(change) = changes.iter().find(|change| change.name == block.name) {
+                if let Some(bytes) = change.bytes {
+                    blocks.push(self.changed(change.name, bytes, &mut children)?);
+                }
+                continue;
+            }
+            blocks.push(match (block.place, old) {
+                (Place::Child(child), Some(cell)) => {
+                    let kept = Block { place: Place::Child(children.len() as u64 / 8), ..block };
+                    children.extend_from_slice(&cell.child(child)?.to_le_bytes());
+                    kept
+                }
+                _ => block,
+            });
+        }
+        let kept_count = blocks.len();
+        for change in changes {
+            let known = blocks.get(..kept_count).unwrap_or_default();
+            match change.bytes {
+                Some(bytes) if known.iter().all(|block| block.name != change.name) => {
+                    blocks.push(self.changed(change.name, bytes, &mut children)?);
+                }
+                Some(_) | None => {}
+            }
+        }
+        if blocks.len() > BLOCKS_MAX {
+            return Err(Error::TooManyBlocks { blocks: blocks.len() });
+        }
+        self.draft(spot, &children, &encode(&blocks), meta.unwrap_or(kept))
+    }
+
+    /// A block with new bytes: in the record's cell, or in one of its own.
+    fn changed<'a>(
+        &self,
+        name: &'a str,
+        bytes: &'a [u8],
+        children: &mut Vec<u8>,
+    ) -> Result<Block<'a>> {
+        let place = if bytes.len() <= BLOCK_INLINE_MAX {
+            Place::Inline(bytes)
+        } else {
+            let at = self.block_cell(bytes)?;
+            children.extend_from_slice(&at.to_le_bytes());
+            Place::Child(children.len() as u64 / 8 - 1)
+        };
+        let bytes =
+            u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
+        Ok(Block { name, place, bytes })
+    }
+
+    fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
+        let head = Head {
+            kind: nearstate_memory::Kind::Block,
+            flags: 0,
+            body: u32::try_from(bytes.len())
+                .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?,
+            key: 0,
+            children: 0,
+            hash: 0,
+        };
+        let at = self.member.draft(&head)?;
+        self.member.write(at, 0, bytes)?;
+        self.member.seal_block(at, crc32fast::hash(bytes))?;
+        Ok(at)
+    }
+}
+
+/// A record of a mixed namespace that has no blocks.
+#[cold]
+pub(crate) fn other_form(found: Form) -> Error {
+    Error::WrongKind {
+        detail: format!("the record is {}, and has no named blocks: delete it first", found.name()),
+    }
+}
+
+pub(crate) fn check_patch(
+    namespace: Namespace,
+    key: &[u8],
+    changes: &[BlockChange<'_>],
+    condition: Condition<'_>,
+) -> Result<()> {
+    check_key(key)?;
+    if !namespace.kind.has(Form::Blocks) {
+        if namespace.kind == Kind::Counters {
+            return Err(wrong_kind(namespace.kind, "patch a block", ""));
+        }
+        return Err(Error::WrongKind {
+            detail: "records of this namespace have one unnamed block: put it".to_owned(),
+        });
+    }
+    if matches!(condition, Condition::Value(_)) {
+        return Err(wrong_kind(Kind::Blocks, "compare a value", "compare its version"));
+    }
+    if changes.len() > BLOCKS_MAX {
+        return Err(Error::TooManyBlocks { blocks: changes.len() });
+    }
+    for (index, change) in changes.iter().enumerate() {
+        let name = change.name.as_bytes();
+        let bytes = name.len();
+        let is_twice = changes.iter().take(index).any(|c| is_name(c.name.as_bytes(), name));
+        if bytes == 0 || bytes > BLOCK_NAME_BYTES_MAX || name.contains(&0) || is_twice {
+            return Err(Error::BadName { bytes });
+        }
+        if let Some(block) = change.bytes
+            && block.len() > VALUE_BYTES_MAX
+        {
+            return Err(Error::ValueTooLarge { bytes: block.len() });
+        }
+    }
+    Ok(())
+}
