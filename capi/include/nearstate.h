@@ -65,32 +65,32 @@
 /**
  * The oldest transactions are lost, and the consumer is told how many. Writers never wait.
  */
-#define NS_WHEN_FULL_LOSE_OLDEST 1
+#define NS_STREAM_FULL_OVERWRITE 1
 
 /**
  * Commits are refused with `NS_BEHIND` until the consumer has acknowledged some.
  */
-#define NS_WHEN_FULL_REFUSE 2
+#define NS_STREAM_FULL_REFUSE 2
 
 /**
  * The record has this value, tags and expiry, and nothing of before.
  */
-#define NS_STEP_PUT 1
+#define NS_STREAM_OP_PUT 1
 
 /**
  * Some blocks of the record changed.
  */
-#define NS_STEP_PATCHED 2
+#define NS_STREAM_OP_PATCHED 2
 
 /**
  * The record was deleted.
  */
-#define NS_STEP_DELETED 3
+#define NS_STREAM_OP_DELETED 3
 
 /**
  * The record is gone because its time had passed.
  */
-#define NS_STEP_EXPIRED 4
+#define NS_STREAM_OP_EXPIRED 4
 
 /**
  * Events of all records of the namespace.
@@ -526,7 +526,7 @@ typedef struct ns_bound {
     /**
      * One of `NS_BOUND_..`.
      */
-    uint32_t how;
+    uint32_t kind;
     /**
      * The value; not looked at if there is no bound.
      */
@@ -545,7 +545,7 @@ typedef struct ns_lookup {
     /**
      * `NS_LOOKUP_EQUAL`, `NS_LOOKUP_PREFIX` or `NS_LOOKUP_RANGE`.
      */
-    uint32_t how;
+    uint32_t kind;
     /**
      * The value, or with what it begins. Not looked at in a range.
      */
@@ -619,7 +619,7 @@ typedef struct ns_metadata {
 /**
  * A change of one block.
  */
-typedef struct ns_change {
+typedef struct ns_block_change {
     /**
      * The block's name, 1 to 255 bytes of UTF-8 without a NUL.
      */
@@ -632,32 +632,32 @@ typedef struct ns_change {
      * Take the block away.
      */
     bool is_removal;
-} ns_change;
+} ns_block_change;
 
 /**
  * Changes that are made in one step.
  */
-typedef struct ns_changes {
+typedef struct ns_block_change_list {
     /**
      * The first of them. NULL only if there are none.
      */
-    const struct ns_change *items;
+    const struct ns_block_change *items;
     /**
      * How many; at most 1,024, no block twice.
      */
     size_t len;
-} ns_changes;
+} ns_block_change_list;
 
 /**
  * What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
  * call that it made has answered) to be run again, anything else to give up.
  */
-typedef int32_t (*ns_body_fn)(void *context, struct ns_txn *txn);
+typedef int32_t (*ns_txn_fn)(void *context, struct ns_txn *txn);
 
 /**
  * A committed transaction of a writer, or how many of its transactions are lost.
  */
-typedef struct ns_entry {
+typedef struct ns_stream_entry {
     /**
      * How many transactions of this writer are lost: read anew what they may have changed. 0: this
      * is a transaction, and `ns_stream_records` walks it.
@@ -671,12 +671,12 @@ typedef struct ns_entry {
      * Number of the writer's session. One that attaches later may have the same.
      */
     uint32_t writer;
-} ns_entry;
+} ns_stream_entry;
 
 /**
  * What became of a record in a committed transaction.
  */
-typedef struct ns_committed {
+typedef struct ns_stream_record {
     /**
      * The handle of the record's namespace; its `id` is 0 if the session has not opened it.
      */
@@ -686,9 +686,9 @@ typedef struct ns_committed {
      */
     uint32_t namespace_number;
     /**
-     * One of `NS_STEP_..`.
+     * One of `NS_STREAM_OP_..`.
      */
-    uint32_t step;
+    uint32_t op;
     /**
      * The record's key.
      */
@@ -706,38 +706,38 @@ typedef struct ns_committed {
      */
     uint64_t expires_ms;
     /**
-     * It has the tags that `ns_committed_tags` walks and this expiry. If not, a patched record has
+     * It has the tags that `ns_stream_record_tags` walks and this expiry. If not, a patched record has
      * those that it had.
      */
     bool has_metadata;
     /**
      * Of a patched record: all blocks of before are gone.
      */
-    bool is_anew;
+    bool is_replacement;
     /**
      * Private.
      */
     const void *held;
-} ns_committed;
+} ns_stream_record;
 
 /**
  * Gets the records of a transaction, which end with the callback.
  */
-typedef bool (*ns_committed_fn)(void *context, const struct ns_committed *record);
+typedef bool (*ns_stream_record_fn)(void *context, const struct ns_stream_record *record);
 
 /**
  * Gets the blocks of a patched record; `block` is NULL if the block is gone.
  */
-typedef bool (*ns_patched_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
+typedef bool (*ns_block_change_fn)(void *context, struct ns_bytes name, const struct ns_bytes *block);
 
 /**
  * Which events a watch gives. All bytes 0: those of all records.
  */
-typedef struct ns_filter {
+typedef struct ns_watch_filter {
     /**
      * One of `NS_FILTER_..`.
      */
-    uint32_t how;
+    uint32_t kind;
     /**
      * The key, or with what keys begin.
      */
@@ -746,12 +746,12 @@ typedef struct ns_filter {
      * The tag and its value.
      */
     struct ns_tag tag;
-} ns_filter;
+} ns_watch_filter;
 
 /**
  * A change of a record, or that some are lost.
  */
-typedef struct ns_event {
+typedef struct ns_watch_event {
     /**
      * One of `NS_EVENT_..`.
      */
@@ -759,7 +759,7 @@ typedef struct ns_event {
     /**
      * The names of blocks and the tags were too much for an event: read the record.
      */
-    bool is_cut;
+    bool is_truncated;
     /**
      * The record's key; good until the next call with the watch.
      */
@@ -772,12 +772,12 @@ typedef struct ns_event {
      * Of `NS_EVENT_LOST`: how many, whether the filter would have let them through or not.
      */
     uint64_t lost;
-} ns_event;
+} ns_watch_event;
 
 /**
  * Keys to be read together.
  */
-typedef struct ns_keys {
+typedef struct ns_key_list {
     /**
      * The first of them. NULL only if there are none.
      */
@@ -786,27 +786,27 @@ typedef struct ns_keys {
      * How many; at most 1,048,576.
      */
     size_t len;
-} ns_keys;
+} ns_key_list;
 
 /**
  * A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
  * other by pointers, so one is written down where it is used, and nothing is freed:
  *
- * `ns_condition both[] = {{.how = NS_SEARCH_EQ, .tag = dnn}, {.how = NS_SEARCH_LT, .tag = end}};`
- * `ns_condition all = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};`
+ * `ns_search_condition both[] = {{.kind = NS_SEARCH_EQ, .tag = dnn}, {.kind = NS_SEARCH_LT, .tag = end}};`
+ * `ns_search_condition all = {.kind = NS_SEARCH_AND, .units = both, .units_len = 2};`
  *
  * At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
  * looked at.
  */
-typedef struct ns_condition {
+typedef struct ns_search_condition {
     /**
      * One of `NS_SEARCH_..`.
      */
-    uint32_t how;
+    uint32_t kind;
     /**
      * And, or, not: the first of the conditions within.
      */
-    const struct ns_condition *units;
+    const struct ns_search_condition *units;
     /**
      * How many; 1 of not.
      */
@@ -819,8 +819,8 @@ typedef struct ns_condition {
     /**
      * Records: their keys.
      */
-    struct ns_keys records;
-} ns_condition;
+    struct ns_key_list records;
+} ns_search_condition;
 
 /**
  * What is declared of a tag.
@@ -840,7 +840,7 @@ typedef struct ns_tag_schema {
 /**
  * Tags to be declared together.
  */
-typedef struct ns_tag_schemas {
+typedef struct ns_tag_schema_list {
     /**
      * The first of them. NULL only if there are none.
      */
@@ -849,7 +849,7 @@ typedef struct ns_tag_schemas {
      * How many; at most 32.
      */
     size_t len;
-} ns_tag_schemas;
+} ns_tag_schema_list;
 
 /**
  * Gets the tags of a namespace, each with `NS_TAG_BUILDING` or `NS_TAG_READY`.
@@ -859,7 +859,7 @@ typedef bool (*ns_tag_fn)(void *context, const struct ns_tag_schema *tag, uint32
 /**
  * Names of blocks.
  */
-typedef struct ns_names {
+typedef struct ns_name_list {
     /**
      * The first of them, each 1 to 255 bytes of UTF-8 without a NUL. NULL only if there are none.
      */
@@ -868,7 +868,7 @@ typedef struct ns_names {
      * How many; at most 1,024, no name twice.
      */
     size_t len;
-} ns_names;
+} ns_name_list;
 
 /**
  * A record that was read to be changed. `view` shows what was read, to the functions of views as
@@ -899,30 +899,30 @@ typedef struct ns_record_for_update {
 /**
  * New bytes of a block.
  */
-typedef struct ns_placed {
+typedef struct ns_indexed_change {
     /**
      * The place of the block's name, from 0.
      */
-    size_t place;
+    size_t index;
     /**
      * The new bytes.
      */
     struct ns_bytes bytes;
-} ns_placed;
+} ns_indexed_change;
 
 /**
  * Changes that are made in one step.
  */
-typedef struct ns_placed_changes {
+typedef struct ns_indexed_change_list {
     /**
      * The first of them. NULL only if there are none.
      */
-    const struct ns_placed *items;
+    const struct ns_indexed_change *items;
     /**
      * How many; at most 1,024, no place twice.
      */
     size_t len;
-} ns_placed_changes;
+} ns_indexed_change_list;
 
 /**
  * A caller's own memory for a copy.
@@ -999,7 +999,7 @@ typedef struct ns_create_options {
 /**
  * A region at one moment.
  */
-typedef struct ns_inspection {
+typedef struct ns_region_stats {
     /**
      * Random id, as two words.
      */
@@ -1048,7 +1048,7 @@ typedef struct ns_inspection {
      * Reads are fenced.
      */
     bool is_fenced;
-} ns_inspection;
+} ns_region_stats;
 
 /**
  * An attached session.
@@ -1084,7 +1084,7 @@ typedef bool (*ns_member_fn)(void *context, const struct ns_member *member);
 /**
  * Gets the faults of a region, one sentence each.
  */
-typedef bool (*ns_fault_fn)(void *context, struct ns_bytes fault);
+typedef bool (*ns_check_error_fn)(void *context, struct ns_bytes error);
 
 /**
  * What the offline verifier found.
@@ -1093,7 +1093,7 @@ typedef struct ns_check_report {
     /**
      * Contradictions. 0: the region is clean.
      */
-    uint64_t faults;
+    uint64_t errors;
     /**
      * Namespaces walked.
      */
@@ -1420,7 +1420,7 @@ enum ns_status ns_txn_set_metadata(struct ns_txn *txn,
 enum ns_status ns_txn_patch(struct ns_txn *txn,
                             struct ns_namespace namespace_,
                             struct ns_bytes key,
-                            struct ns_changes changes);
+                            struct ns_block_change_list changes);
 
 /**
  * Deletes a record at the commit: `NS_NOT_FOUND` if there is none. Fails as `ns_txn_get`.
@@ -1479,10 +1479,10 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
  * # Safety
  * Rules 1 and 4.
  */
-enum ns_status ns_transact(struct ns_session *session, ns_body_fn body, void *context);
+enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *context);
 
 /**
- * Streams the commits of a namespace from now on. `when_full` is one of `NS_WHEN_FULL_..`; a
+ * Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`; a
  * writer's stream is one for all namespaces, and refuses as long as one of them asks for it. Each
  * session that writes takes 4 MiB of the region for it, for good. A transaction of more than a MiB
  * is refused with `NS_TRANSACTION_TOO_LARGE` then.
@@ -1493,9 +1493,9 @@ enum ns_status ns_transact(struct ns_session *session, ns_body_fn body, void *co
  * # Safety
  * Rule 1.
  */
-enum ns_status ns_namespace_stream(struct ns_session *session,
-                                   struct ns_namespace namespace_,
-                                   uint32_t when_full);
+enum ns_status ns_namespace_enable_stream(struct ns_session *session,
+                                          struct ns_namespace namespace_,
+                                          uint32_t when_full);
 
 /**
  * Opens a consumer, from what was last acknowledged on. One consumer acknowledges; others may read
@@ -1519,7 +1519,7 @@ enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **str
  * # Safety
  * Rules 1 and 3.
  */
-enum ns_status ns_stream_next(struct ns_stream *stream, struct ns_entry *entry);
+enum ns_status ns_stream_next(struct ns_stream *stream, struct ns_stream_entry *entry);
 
 /**
  * Calls `each` with every record of the transaction that was told last, as far as it is of
@@ -1531,7 +1531,7 @@ enum ns_status ns_stream_next(struct ns_stream *stream, struct ns_entry *entry);
  * Rules 1 and 4.
  */
 enum ns_status ns_stream_records(const struct ns_stream *stream,
-                                 ns_committed_fn each,
+                                 ns_stream_record_fn each,
                                  void *context);
 
 /**
@@ -1540,9 +1540,9 @@ enum ns_status ns_stream_records(const struct ns_stream *stream,
  * # Safety
  * Rules 1 and 4.
  */
-enum ns_status ns_committed_blocks(const struct ns_committed *record,
-                                   ns_patched_fn each,
-                                   void *context);
+enum ns_status ns_stream_record_blocks(const struct ns_stream_record *record,
+                                       ns_block_change_fn each,
+                                       void *context);
 
 /**
  * Calls `each` with every tag that the record has since, in ascending order: its name and a value.
@@ -1550,9 +1550,9 @@ enum ns_status ns_committed_blocks(const struct ns_committed *record,
  * # Safety
  * Rules 1 and 4.
  */
-enum ns_status ns_committed_tags(const struct ns_committed *record,
-                                 ns_block_fn each,
-                                 void *context);
+enum ns_status ns_stream_record_tags(const struct ns_stream_record *record,
+                                     ns_block_fn each,
+                                     void *context);
 
 /**
  * Acknowledges everything that was told: a stream that refuses when it is full may overwrite it.
@@ -1587,7 +1587,7 @@ enum ns_status ns_stream_close(struct ns_stream *stream);
  */
 enum ns_status ns_watch_open(struct ns_session *session,
                              struct ns_namespace namespace_,
-                             struct ns_filter filter,
+                             struct ns_watch_filter filter,
                              struct ns_watch **watch);
 
 /**
@@ -1599,7 +1599,7 @@ enum ns_status ns_watch_open(struct ns_session *session,
  * # Safety
  * Rules 1 and 3.
  */
-enum ns_status ns_watch_next(struct ns_watch *watch, struct ns_event *event);
+enum ns_status ns_watch_next(struct ns_watch *watch, struct ns_watch_event *event);
 
 /**
  * Calls `each` with the name of every block that changed in the event that was told last; none in
@@ -1681,7 +1681,7 @@ enum ns_status ns_watch_close(struct ns_watch *watch);
  */
 enum ns_status ns_search(struct ns_session *session,
                          struct ns_namespace namespace_,
-                         const struct ns_condition *condition,
+                         const struct ns_search_condition *condition,
                          ns_key_fn each,
                          void *context);
 
@@ -1693,7 +1693,7 @@ enum ns_status ns_search(struct ns_session *session,
  */
 enum ns_status ns_search_count(struct ns_session *session,
                                struct ns_namespace namespace_,
-                               const struct ns_condition *condition,
+                               const struct ns_search_condition *condition,
                                uint64_t *records);
 
 /**
@@ -1743,7 +1743,7 @@ enum ns_status ns_counter_read(struct ns_session *session,
  */
 enum ns_status ns_namespace_add_tags(struct ns_session *session,
                                      struct ns_namespace namespace_,
-                                     struct ns_tag_schemas tags);
+                                     struct ns_tag_schema_list tags);
 
 /**
  * Calls `each` with every tag that is declared of a namespace.
@@ -1864,7 +1864,7 @@ enum ns_status ns_count(struct ns_session *session,
  * Rules 1 to 3, rule 2 for every name.
  */
 enum ns_status ns_block_layout_open(struct ns_session *session,
-                                    struct ns_names list,
+                                    struct ns_name_list list,
                                     struct ns_block_layout **names);
 
 /**
@@ -1950,7 +1950,7 @@ enum ns_status ns_record_for_update_put(const struct ns_record_for_update *recor
  */
 enum ns_status ns_record_for_update_patch(const struct ns_record_for_update *record,
                                           const struct ns_block_layout *names,
-                                          struct ns_placed_changes changes,
+                                          struct ns_indexed_change_list changes,
                                           uint64_t *version);
 
 /**
@@ -1968,7 +1968,7 @@ enum ns_status ns_record_for_update_patch(const struct ns_record_for_update *rec
 enum ns_status ns_patch(struct ns_session *session,
                         struct ns_namespace namespace_,
                         struct ns_bytes key,
-                        struct ns_changes changes,
+                        struct ns_block_change_list changes,
                         uint64_t *version);
 
 /**
@@ -1981,7 +1981,7 @@ enum ns_status ns_patch(struct ns_session *session,
 enum ns_status ns_patch_if_absent(struct ns_session *session,
                                   struct ns_namespace namespace_,
                                   struct ns_bytes key,
-                                  struct ns_changes changes,
+                                  struct ns_block_change_list changes,
                                   uint64_t *version);
 
 /**
@@ -1994,7 +1994,7 @@ enum ns_status ns_patch_if_absent(struct ns_session *session,
 enum ns_status ns_patch_if_version(struct ns_session *session,
                                    struct ns_namespace namespace_,
                                    struct ns_bytes key,
-                                   struct ns_changes changes,
+                                   struct ns_block_change_list changes,
                                    uint64_t expected,
                                    uint64_t *version);
 
@@ -2138,7 +2138,7 @@ enum ns_status ns_get_copy(struct ns_session *session,
  */
 enum ns_status ns_get_batch(struct ns_session *session,
                             struct ns_namespace namespace_,
-                            struct ns_keys keys,
+                            struct ns_key_list keys,
                             ns_batch_fn each,
                             void *context);
 
@@ -2296,7 +2296,7 @@ enum ns_status ns_region_remove(const char *path);
  * # Safety
  * Rules 1 and 3.
  */
-enum ns_status ns_region_inspect(const struct ns_region *region, struct ns_inspection *inspection);
+enum ns_status ns_region_get_stats(const struct ns_region *region, struct ns_region_stats *stats);
 
 /**
  * Calls `each` with every session that is attached: who holds memory back, who died.
@@ -2319,7 +2319,7 @@ enum ns_status ns_region_members(const struct ns_region *region, ns_member_fn ea
  * Rules 2 to 4.
  */
 enum ns_status ns_region_check(const char *path,
-                               ns_fault_fn each,
+                               ns_check_error_fn each,
                                void *context,
                                struct ns_check_report *report);
 

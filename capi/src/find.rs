@@ -35,7 +35,7 @@ pub const NS_BOUND_EXCLUDED: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct ns_bound {
     /// One of `NS_BOUND_..`.
-    pub how: u32,
+    pub kind: u32,
     /// The value; not looked at if there is no bound.
     pub value: ns_bytes,
 }
@@ -44,14 +44,14 @@ impl ns_bound {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
     unsafe fn read<'a>(self) -> Result<Bound<&'a [u8]>> {
-        Ok(match self.how {
+        Ok(match self.kind {
             NS_BOUND_NONE => Bound::Unbounded,
             // SAFETY: rule 2.
             NS_BOUND_INCLUDED => Bound::Included(unsafe { self.value.value() }?),
             // SAFETY: rule 2.
             NS_BOUND_EXCLUDED => Bound::Excluded(unsafe { self.value.value() }?),
-            how => {
-                let detail = format!("a bound {how}: give one of NS_BOUND_..");
+            kind => {
+                let detail = format!("a bound {kind}: give one of NS_BOUND_..");
                 return Err(Error::BadArgument { detail });
             }
         })
@@ -66,7 +66,7 @@ pub struct ns_lookup {
     /// The tag's name.
     pub tag: ns_bytes,
     /// `NS_LOOKUP_EQUAL`, `NS_LOOKUP_PREFIX` or `NS_LOOKUP_RANGE`.
-    pub how: u32,
+    pub kind: u32,
     /// The value, or with what it begins. Not looked at in a range.
     pub value: ns_bytes,
     /// Where a range begins.
@@ -81,7 +81,7 @@ impl ns_lookup {
     unsafe fn read<'a>(self) -> Result<(&'a str, Values<'a>)> {
         // SAFETY: rule 2.
         let tag = unsafe { self.tag.name() }?;
-        let values = match self.how {
+        let values = match self.kind {
             // SAFETY: rule 2.
             NS_LOOKUP_EQUAL => Values::Equal(unsafe { self.value.value() }?),
             // SAFETY: rule 2.
@@ -92,8 +92,8 @@ impl ns_lookup {
                 // SAFETY: rule 2.
                 Values::Range(from, unsafe { self.to.read() }?)
             }
-            how => {
-                let detail = format!("a lookup {how}: give one of NS_LOOKUP_..");
+            kind => {
+                let detail = format!("a lookup {kind}: give one of NS_LOOKUP_..");
                 return Err(Error::BadArgument { detail });
             }
         };

@@ -31,7 +31,7 @@ const FEW: usize = 16;
 /// Names of blocks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_names {
+pub struct ns_name_list {
     /// The first of them, each 1 to 255 bytes of UTF-8 without a NUL. NULL only if there are none.
     pub items: *const ns_bytes,
     /// How many; at most 1,024, no name twice.
@@ -127,7 +127,7 @@ impl ns_block_layout {
     }
 }
 
-impl ns_names {
+impl ns_name_list {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
     unsafe fn read<'a>(self) -> Result<Vec<&'a str>> {
@@ -157,7 +157,7 @@ impl ns_names {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_block_layout_open(
     session: *mut ns_session,
-    list: ns_names,
+    list: ns_name_list,
     names: *mut *mut ns_block_layout,
 ) -> ns_status {
     guard(|| {
@@ -342,9 +342,9 @@ pub unsafe extern "C" fn ns_record_for_update_put(
 /// New bytes of a block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_placed {
+pub struct ns_indexed_change {
     /// The place of the block's name, from 0.
-    pub place: usize,
+    pub index: usize,
     /// The new bytes.
     pub bytes: ns_bytes,
 }
@@ -352,9 +352,9 @@ pub struct ns_placed {
 /// Changes that are made in one step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_placed_changes {
+pub struct ns_indexed_change_list {
     /// The first of them. NULL only if there are none.
-    pub items: *const ns_placed,
+    pub items: *const ns_indexed_change,
     /// How many; at most 1,024, no place twice.
     pub len: usize,
 }
@@ -375,7 +375,7 @@ pub struct ns_placed_changes {
 pub unsafe extern "C" fn ns_record_for_update_patch(
     record: *const ns_record_for_update,
     names: *const ns_block_layout,
-    changes: ns_placed_changes,
+    changes: ns_indexed_change_list,
     version: *mut u64,
 ) -> ns_status {
     guard(|| {
@@ -393,12 +393,12 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
         let changes = if let Some(few) = few.get_mut(..items.len()) {
             for (change, item) in few.iter_mut().zip(items) {
                 // SAFETY: rule 2, for every change.
-                *change = (item.place, unsafe { item.bytes.value() }?);
+                *change = (item.index, unsafe { item.bytes.value() }?);
             }
             &*few
         } else {
             // SAFETY: rule 2, for every change.
-            let read = |item: &ns_placed| Ok((item.place, unsafe { item.bytes.value() }?));
+            let read = |item: &ns_indexed_change| Ok((item.index, unsafe { item.bytes.value() }?));
             many = items.iter().map(read).collect::<Result<_>>()?;
             many.as_slice()
         };
@@ -406,10 +406,10 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
     })
 }
 
-impl ns_placed_changes {
+impl ns_indexed_change_list {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
-    unsafe fn slice<'a>(self) -> Result<&'a [ns_placed]> {
+    unsafe fn slice<'a>(self) -> Result<&'a [ns_indexed_change]> {
         if self.len > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: self.len });
         }

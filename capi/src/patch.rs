@@ -13,7 +13,7 @@ use crate::write::answer;
 /// A change of one block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_change {
+pub struct ns_block_change {
     /// The block's name, 1 to 255 bytes of UTF-8 without a NUL.
     pub name: ns_bytes,
     /// The new bytes. Not looked at if `is_removal`.
@@ -25,14 +25,14 @@ pub struct ns_change {
 /// Changes that are made in one step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_changes {
+pub struct ns_block_change_list {
     /// The first of them. NULL only if there are none.
-    pub items: *const ns_change,
+    pub items: *const ns_block_change,
     /// How many; at most 1,024, no block twice.
     pub len: usize,
 }
 
-impl ns_changes {
+impl ns_block_change_list {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
     pub(crate) unsafe fn read<'a>(self) -> Result<Vec<BlockChange<'a>>> {
@@ -47,7 +47,7 @@ impl ns_changes {
         // SAFETY: neither NULL nor askew (asked above), within a limit, and rule 2 promises the
         // items.
         let items = unsafe { std::slice::from_raw_parts(self.items, self.len) };
-        let read = |change: &ns_change| {
+        let read = |change: &ns_block_change| {
             // SAFETY: rule 2.
             let name = unsafe { change.name.name() }?;
             let bytes = if change.is_removal {
@@ -67,7 +67,7 @@ impl ns_changes {
 unsafe fn patch(
     session: *mut ns_session,
     namespace: ns_namespace,
-    (key, changes): (ns_bytes, ns_changes),
+    (key, changes): (ns_bytes, ns_block_change_list),
     condition: Condition<'_>,
     version: *mut u64,
 ) -> Result<ns_status> {
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn ns_patch(
     session: *mut ns_session,
     namespace: ns_namespace,
     key: ns_bytes,
-    changes: ns_changes,
+    changes: ns_block_change_list,
     version: *mut u64,
 ) -> ns_status {
     // SAFETY: the same rules.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn ns_patch_if_absent(
     session: *mut ns_session,
     namespace: ns_namespace,
     key: ns_bytes,
-    changes: ns_changes,
+    changes: ns_block_change_list,
     version: *mut u64,
 ) -> ns_status {
     // SAFETY: the same rules.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn ns_patch_if_version(
     session: *mut ns_session,
     namespace: ns_namespace,
     key: ns_bytes,
-    changes: ns_changes,
+    changes: ns_block_change_list,
     expected: u64,
     version: *mut u64,
 ) -> ns_status {

@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ns_get_copy(
 /// Keys to be read together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_keys {
+pub struct ns_key_list {
     /// The first of them. NULL only if there are none.
     pub items: *const ns_bytes,
     /// How many; at most 1,048,576.
@@ -143,7 +143,7 @@ pub type ns_batch_fn =
 pub unsafe extern "C" fn ns_get_batch(
     session: *mut ns_session,
     namespace: ns_namespace,
-    keys: ns_keys,
+    keys: ns_key_list,
     each: ns_batch_fn,
     context: *mut c_void,
 ) -> ns_status {
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ns_get_batch(
     })
 }
 
-impl ns_keys {
+impl ns_key_list {
     /// # Safety
     /// Rule 2, for the lifetime `'a`.
     pub(crate) unsafe fn slice<'a>(self) -> Result<&'a [ns_bytes]> {

@@ -256,7 +256,7 @@ pub unsafe extern "C" fn ns_region_remove(path: *const c_char) -> ns_status {
 /// A region at one moment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_inspection {
+pub struct ns_region_stats {
     /// Random id, as two words.
     pub id: [u64; 2],
     /// Created at, milliseconds since 1970.
@@ -290,19 +290,19 @@ pub struct ns_inspection {
 /// # Safety
 /// Rules 1 and 3.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_region_inspect(
+pub unsafe extern "C" fn ns_region_get_stats(
     region: *const ns_region,
-    inspection: *mut ns_inspection,
+    stats: *mut ns_region_stats,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
         let region = unsafe { borrow(region, "the region") }?;
         // SAFETY: rule 3.
-        let out = unsafe { Out::new(inspection, "the inspection") }?;
+        let out = unsafe { Out::new(stats, "the statistics") }?;
         let seen = region.region.inspect()?;
         let alive = seen.members.iter().filter(|member| member.is_alive).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        out.put(ns_inspection {
+        out.put(ns_region_stats {
             id: seen.id,
             created_ms: seen.created_ms,
             bytes_max: seen.bytes_max,
@@ -378,7 +378,7 @@ pub unsafe extern "C" fn ns_region_members(
 #[derive(Clone, Copy, Debug)]
 pub struct ns_check_report {
     /// Contradictions. 0: the region is clean.
-    pub faults: u64,
+    pub errors: u64,
     /// Namespaces walked.
     pub namespaces: u64,
     /// Records walked.
@@ -396,7 +396,8 @@ pub struct ns_check_report {
 }
 
 /// Gets the faults of a region, one sentence each.
-pub type ns_fault_fn = Option<unsafe extern "C" fn(context: *mut c_void, fault: ns_bytes) -> bool>;
+pub type ns_check_error_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, error: ns_bytes) -> bool>;
 
 /// Verifies a region that nobody is attached to: walks every byte. `NS_OK` says that the walk was
 /// made; whether the region is clean stands in `report`. `each` gets the first hundred faults; it
@@ -409,7 +410,7 @@ pub type ns_fault_fn = Option<unsafe extern "C" fn(context: *mut c_void, fault: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_region_check(
     path: *const c_char,
-    each: ns_fault_fn,
+    each: ns_check_error_fn,
     context: *mut c_void,
     report: *mut ns_check_report,
 ) -> ns_status {
@@ -427,7 +428,7 @@ pub unsafe extern "C" fn ns_region_check(
             }
         }
         out.put(ns_check_report {
-            faults: found.faults_count,
+            errors: found.faults_count,
             namespaces: found.namespaces,
             records: found.records,
             bytes_live: found.bytes_live,

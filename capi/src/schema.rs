@@ -71,14 +71,14 @@ impl ns_tag_schema {
 /// Tags to be declared together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_tag_schemas {
+pub struct ns_tag_schema_list {
     /// The first of them. NULL only if there are none.
     pub items: *const ns_tag_schema,
     /// How many; at most 32.
     pub len: usize,
 }
 
-impl ns_tag_schemas {
+impl ns_tag_schema_list {
     /// # Safety
     /// Rule 2.
     unsafe fn read(self) -> Result<Vec<TagSchema>> {
@@ -116,7 +116,7 @@ impl ns_tag_schemas {
 pub unsafe extern "C" fn ns_namespace_add_tags(
     session: *mut ns_session,
     namespace: ns_namespace,
-    tags: ns_tag_schemas,
+    tags: ns_tag_schema_list,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.

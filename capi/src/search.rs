@@ -9,7 +9,7 @@ use nearstate_store::search::{Op, Search};
 use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
 use crate::metadata::ns_tag;
-use crate::read::ns_keys;
+use crate::read::ns_key_list;
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::walk::ns_key_fn;
@@ -38,25 +38,25 @@ pub const NS_SEARCH_LTE: u32 = 10;
 /// A condition on records, as the search expressions of TS 29.598 have it. Conditions stand in each
 /// other by pointers, so one is written down where it is used, and nothing is freed:
 ///
-/// `ns_condition both[] = {{.how = NS_SEARCH_EQ, .tag = dnn}, {.how = NS_SEARCH_LT, .tag = end}};`
-/// `ns_condition all = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};`
+/// `ns_search_condition both[] = {{.kind = NS_SEARCH_EQ, .tag = dnn}, {.kind = NS_SEARCH_LT, .tag = end}};`
+/// `ns_search_condition all = {.kind = NS_SEARCH_AND, .units = both, .units_len = 2};`
 ///
 /// At most 16 levels and 1,024 conditions and keys. Of the fields only those of its `how` are
 /// looked at.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_condition {
+pub struct ns_search_condition {
     /// One of `NS_SEARCH_..`.
-    pub how: u32,
+    pub kind: u32,
     /// And, or, not: the first of the conditions within.
-    pub units: *const ns_condition,
+    pub units: *const ns_search_condition,
     /// How many; 1 of not.
     pub units_len: usize,
     /// Comparisons: the tag's name, and the value that its values are compared with, as strings of
     /// bytes.
     pub tag: ns_tag,
     /// Records: their keys.
-    pub records: ns_keys,
+    pub records: ns_key_list,
 }
 
 fn wrong<T>(detail: String) -> Result<T> {
@@ -84,7 +84,11 @@ impl Reader {
 
     /// # Safety
     /// Rule 2.
-    unsafe fn read(&mut self, condition: *const ns_condition, depth: usize) -> Result<Search> {
+    unsafe fn read(
+        &mut self,
+        condition: *const ns_search_condition,
+        depth: usize,
+    ) -> Result<Search> {
         if depth == 0 {
             return wrong(format!(
                 "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
@@ -93,7 +97,7 @@ impl Reader {
         self.take(1)?;
         // SAFETY: rule 2.
         let condition = unsafe { borrow(condition, "the condition") }?;
-        let op = match condition.how {
+        let op = match condition.kind {
             NS_SEARCH_AND | NS_SEARCH_OR | NS_SEARCH_NOT => {
                 // SAFETY: rule 2.
                 return unsafe { self.units(condition, depth) };
@@ -112,7 +116,7 @@ impl Reader {
             NS_SEARCH_GTE => Op::Gte,
             NS_SEARCH_LT => Op::Lt,
             NS_SEARCH_LTE => Op::Lte,
-            how => return wrong(format!("a condition {how}: give one of NS_SEARCH_..")),
+            kind => return wrong(format!("a condition {kind}: give one of NS_SEARCH_..")),
         };
         // SAFETY: rule 2.
         let (tag, value) = unsafe { condition.tag.read() }?;
@@ -121,7 +125,7 @@ impl Reader {
 
     /// # Safety
     /// Rule 2.
-    unsafe fn units(&mut self, condition: &ns_condition, depth: usize) -> Result<Search> {
+    unsafe fn units(&mut self, condition: &ns_search_condition, depth: usize) -> Result<Search> {
         let len = condition.units_len;
         if len > self.units_left {
             self.take(len)?;
@@ -137,7 +141,7 @@ impl Reader {
                 units.push(unsafe { self.read(unit, depth - 1) }?);
             }
         }
-        Ok(match condition.how {
+        Ok(match condition.kind {
             NS_SEARCH_AND => Search::And(units),
             NS_SEARCH_OR => Search::Or(units),
             _ => match units.pop() {
@@ -150,7 +154,7 @@ impl Reader {
 
 /// # Safety
 /// Rule 2.
-unsafe fn read(condition: *const ns_condition) -> Result<Search> {
+unsafe fn read(condition: *const ns_search_condition) -> Result<Search> {
     let mut reader = Reader { units_left: SEARCH_UNITS_MAX };
     // SAFETY: the same rule.
     unsafe { reader.read(condition, SEARCH_DEPTH_MAX) }
@@ -171,7 +175,7 @@ unsafe fn read(condition: *const ns_condition) -> Result<Search> {
 pub unsafe extern "C" fn ns_search(
     session: *mut ns_session,
     namespace: ns_namespace,
-    condition: *const ns_condition,
+    condition: *const ns_search_condition,
     each: ns_key_fn,
     context: *mut c_void,
 ) -> ns_status {
@@ -200,7 +204,7 @@ pub unsafe extern "C" fn ns_search(
 pub unsafe extern "C" fn ns_search_count(
     session: *mut ns_session,
     namespace: ns_namespace,
-    condition: *const ns_condition,
+    condition: *const ns_search_condition,
     records: *mut u64,
 ) -> ns_status {
     guard(|| {

@@ -15,20 +15,20 @@ use crate::status::ns_status;
 use crate::view::{call_each, ns_block_fn};
 
 /// The oldest transactions are lost, and the consumer is told how many. Writers never wait.
-pub const NS_WHEN_FULL_LOSE_OLDEST: u32 = 1;
+pub const NS_STREAM_FULL_OVERWRITE: u32 = 1;
 /// Commits are refused with `NS_BEHIND` until the consumer has acknowledged some.
-pub const NS_WHEN_FULL_REFUSE: u32 = 2;
+pub const NS_STREAM_FULL_REFUSE: u32 = 2;
 
 /// The record has this value, tags and expiry, and nothing of before.
-pub const NS_STEP_PUT: u32 = 1;
+pub const NS_STREAM_OP_PUT: u32 = 1;
 /// Some blocks of the record changed.
-pub const NS_STEP_PATCHED: u32 = 2;
+pub const NS_STREAM_OP_PATCHED: u32 = 2;
 /// The record was deleted.
-pub const NS_STEP_DELETED: u32 = 3;
+pub const NS_STREAM_OP_DELETED: u32 = 3;
 /// The record is gone because its time had passed.
-pub const NS_STEP_EXPIRED: u32 = 4;
+pub const NS_STREAM_OP_EXPIRED: u32 = 4;
 
-/// Streams the commits of a namespace from now on. `when_full` is one of `NS_WHEN_FULL_..`; a
+/// Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`; a
 /// writer's stream is one for all namespaces, and refuses as long as one of them asks for it. Each
 /// session that writes takes 4 MiB of the region for it, for good. A transaction of more than a MiB
 /// is refused with `NS_TRANSACTION_TOO_LARGE` then.
@@ -39,7 +39,7 @@ pub const NS_STEP_EXPIRED: u32 = 4;
 /// # Safety
 /// Rule 1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_namespace_stream(
+pub unsafe extern "C" fn ns_namespace_enable_stream(
     session: *mut ns_session,
     namespace: ns_namespace,
     when_full: u32,
@@ -48,10 +48,10 @@ pub unsafe extern "C" fn ns_namespace_stream(
         // SAFETY: rule 1.
         let session = unsafe { borrow(session, "the session") }?;
         let when_full = match when_full {
-            NS_WHEN_FULL_LOSE_OLDEST => WhenFull::LoseOldest,
-            NS_WHEN_FULL_REFUSE => WhenFull::Refuse,
+            NS_STREAM_FULL_OVERWRITE => WhenFull::LoseOldest,
+            NS_STREAM_FULL_REFUSE => WhenFull::Refuse,
             _ => {
-                let detail = format!("a policy {when_full}: give one of NS_WHEN_FULL_..");
+                let detail = format!("a policy {when_full}: give one of NS_STREAM_FULL_..");
                 return Err(Error::BadArgument { detail });
             }
         };
@@ -86,7 +86,7 @@ impl ns_stream {
 /// A committed transaction of a writer, or how many of its transactions are lost.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_entry {
+pub struct ns_stream_entry {
     /// How many transactions of this writer are lost: read anew what they may have changed. 0: this
     /// is a transaction, and `ns_stream_records` walks it.
     pub lost: u64,
@@ -133,7 +133,10 @@ pub unsafe extern "C" fn ns_stream_open(
 /// # Safety
 /// Rules 1 and 3.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_stream_next(stream: *mut ns_stream, entry: *mut ns_entry) -> ns_status {
+pub unsafe extern "C" fn ns_stream_next(
+    stream: *mut ns_stream,
+    entry: *mut ns_stream_entry,
+) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
         let stream = unsafe { borrow(stream, "the stream") }?;
@@ -144,10 +147,10 @@ pub unsafe extern "C" fn ns_stream_next(stream: *mut ns_stream, entry: *mut ns_e
         match stream.stream.borrow_mut().next()? {
             None => return Ok(ns_status::NS_NOT_FOUND),
             Some(StreamItem::Lost { writer, transactions }) => {
-                out.put(ns_entry { lost: transactions, number: 0, writer });
+                out.put(ns_stream_entry { lost: transactions, number: 0, writer });
             }
             Some(StreamItem::Transaction(told)) => {
-                out.put(ns_entry { lost: 0, number: told.number, writer: told.writer });
+                out.put(ns_stream_entry { lost: 0, number: told.number, writer: told.writer });
                 // SAFETY: only the lifetime changes. The bytes stay in the stream's buffer until
                 // its next step, before which `entry` is emptied.
                 let told = unsafe { std::mem::transmute::<Entry<'_>, Entry<'static>>(told) };
@@ -161,13 +164,13 @@ pub unsafe extern "C" fn ns_stream_next(stream: *mut ns_stream, entry: *mut ns_e
 /// What became of a record in a committed transaction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_committed {
+pub struct ns_stream_record {
     /// The handle of the record's namespace; its `id` is 0 if the session has not opened it.
     pub handle: ns_namespace,
     /// The namespace's number in the region, which is the same for every session.
     pub namespace_number: u32,
-    /// One of `NS_STEP_..`.
-    pub step: u32,
+    /// One of `NS_STREAM_OP_..`.
+    pub op: u32,
     /// The record's key.
     pub key: ns_bytes,
     /// The version that it has since; of one that is gone, the last that it had.
@@ -176,23 +179,23 @@ pub struct ns_committed {
     pub value: ns_bytes,
     /// When it ends by itself, in milliseconds since 1970; 0: never, or as before.
     pub expires_ms: u64,
-    /// It has the tags that `ns_committed_tags` walks and this expiry. If not, a patched record has
+    /// It has the tags that `ns_stream_record_tags` walks and this expiry. If not, a patched record has
     /// those that it had.
     pub has_metadata: bool,
     /// Of a patched record: all blocks of before are gone.
-    pub is_anew: bool,
+    pub is_replacement: bool,
     /// Private.
     held: *const c_void,
 }
 
-impl ns_committed {
+impl ns_stream_record {
     fn new(session: &ns_session, record: &Committed<'_>) -> Result<Self> {
         let metadata = meta_of(record).map(Meta::split).transpose()?;
-        let (step, value, is_anew) = match &record.step {
-            Step::Put { value, .. } => (NS_STEP_PUT, ns_bytes::of(value), true),
-            Step::Patched { is_anew, .. } => (NS_STEP_PATCHED, ns_bytes::EMPTY, *is_anew),
-            Step::Deleted { is_expiry: false } => (NS_STEP_DELETED, ns_bytes::EMPTY, false),
-            Step::Deleted { is_expiry: true } => (NS_STEP_EXPIRED, ns_bytes::EMPTY, false),
+        let (op, value, is_replacement) = match &record.step {
+            Step::Put { value, .. } => (NS_STREAM_OP_PUT, ns_bytes::of(value), true),
+            Step::Patched { is_anew, .. } => (NS_STREAM_OP_PATCHED, ns_bytes::EMPTY, *is_anew),
+            Step::Deleted { is_expiry: false } => (NS_STREAM_OP_DELETED, ns_bytes::EMPTY, false),
+            Step::Deleted { is_expiry: true } => (NS_STREAM_OP_EXPIRED, ns_bytes::EMPTY, false),
         };
         let has_metadata = match &record.step {
             Step::Put { .. } => true,
@@ -202,13 +205,13 @@ impl ns_committed {
         Ok(Self {
             handle: session.handle_of(record.namespace),
             namespace_number: record.namespace,
-            step,
+            op,
             key: ns_bytes::of(record.key),
             version: record.version,
             value,
             expires_ms: metadata.map_or(0, |(_, meta)| meta.expires_ms),
             has_metadata,
-            is_anew,
+            is_replacement,
             held: ptr::from_ref(record).cast(),
         })
     }
@@ -234,8 +237,8 @@ fn meta_of<'a>(record: &Committed<'a>) -> Option<&'a [u8]> {
 }
 
 /// Gets the records of a transaction, which end with the callback.
-pub type ns_committed_fn =
-    Option<unsafe extern "C" fn(context: *mut c_void, record: *const ns_committed) -> bool>;
+pub type ns_stream_record_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, record: *const ns_stream_record) -> bool>;
 
 /// Calls `each` with every record of the transaction that was told last, as far as it is of
 /// streamed namespaces.
@@ -247,7 +250,7 @@ pub type ns_committed_fn =
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_stream_records(
     stream: *const ns_stream,
-    each: ns_committed_fn,
+    each: ns_stream_record_fn,
     context: *mut c_void,
 ) -> ns_status {
     guard(|| {
@@ -264,7 +267,7 @@ pub unsafe extern "C" fn ns_stream_records(
         for record in entry.records() {
             let call = || {
                 let record = record?;
-                let lent = ns_committed::new(session, &record)?;
+                let lent = ns_stream_record::new(session, &record)?;
                 // SAFETY: rule 4: it takes these arguments and returns.
                 Ok(unsafe { each(context, &raw const lent) })
             };
@@ -284,7 +287,7 @@ pub unsafe extern "C" fn ns_stream_records(
 }
 
 /// Gets the blocks of a patched record; `block` is NULL if the block is gone.
-pub type ns_patched_fn = Option<
+pub type ns_block_change_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, name: ns_bytes, block: *const ns_bytes) -> bool,
 >;
 
@@ -293,14 +296,14 @@ pub type ns_patched_fn = Option<
 /// # Safety
 /// Rules 1 and 4.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_committed_blocks(
-    record: *const ns_committed,
-    each: ns_patched_fn,
+pub unsafe extern "C" fn ns_stream_record_blocks(
+    record: *const ns_stream_record,
+    each: ns_block_change_fn,
     context: *mut c_void,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { ns_committed::held(record) }?;
+        let record = unsafe { ns_stream_record::held(record) }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         let Step::Patched { blocks, .. } = &record.step else { return Ok(ns_status::NS_OK) };
         for (name, block) in blocks {
@@ -320,14 +323,14 @@ pub unsafe extern "C" fn ns_committed_blocks(
 /// # Safety
 /// Rules 1 and 4.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_committed_tags(
-    record: *const ns_committed,
+pub unsafe extern "C" fn ns_stream_record_tags(
+    record: *const ns_stream_record,
     each: ns_block_fn,
     context: *mut c_void,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { ns_committed::held(record) }?;
+        let record = unsafe { ns_stream_record::held(record) }?;
         let metadata = meta_of(record).map(Meta::split).transpose()?;
         let tags = metadata.into_iter().flat_map(|(_, meta)| meta.tags());
         // SAFETY: rule 4.

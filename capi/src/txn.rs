@@ -179,7 +179,7 @@ pub unsafe extern "C" fn ns_txn_abort(txn: *mut ns_txn) -> ns_status {
 
 /// What is done in a transaction. Answers an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as a
 /// call that it made has answered) to be run again, anything else to give up.
-pub type ns_body_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mut ns_txn) -> i32>;
+pub type ns_txn_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mut ns_txn) -> i32>;
 
 /// Runs `body` in a transaction and commits it. If others have changed what it had read it is run
 /// again in a new one, with growing pauses, at most 1,000 times: each conflict means that another
@@ -195,7 +195,7 @@ pub type ns_body_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_transact(
     session: *mut ns_session,
-    body: ns_body_fn,
+    body: ns_txn_fn,
     context: *mut c_void,
 ) -> ns_status {
     guard(|| {

@@ -8,7 +8,7 @@ use nearstate_store::{Metadata, Record};
 use crate::border::{Out, borrow, guard};
 use crate::bytes::ns_bytes;
 use crate::metadata::ns_metadata;
-use crate::patch::ns_changes;
+use crate::patch::ns_block_change_list;
 use crate::session::ns_namespace;
 use crate::status::ns_status;
 use crate::txn::ns_txn;
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn ns_txn_patch(
     txn: *mut ns_txn,
     namespace: ns_namespace,
     key: ns_bytes,
-    changes: ns_changes,
+    changes: ns_block_change_list,
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.

@@ -40,20 +40,20 @@ pub const NS_EVENT_LOST: u32 = 5;
 /// Which events a watch gives. All bytes 0: those of all records.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_filter {
+pub struct ns_watch_filter {
     /// One of `NS_FILTER_..`.
-    pub how: u32,
+    pub kind: u32,
     /// The key, or with what keys begin.
     pub key: ns_bytes,
     /// The tag and its value.
     pub tag: ns_tag,
 }
 
-impl ns_filter {
+impl ns_watch_filter {
     /// # Safety
     /// Rule 2.
     unsafe fn read(self) -> Result<Filter> {
-        Ok(match self.how {
+        Ok(match self.kind {
             NS_FILTER_ALL => Filter::Namespace,
             // SAFETY: rule 2.
             NS_FILTER_KEY => Filter::Key(unsafe { self.key.key() }?.to_vec()),
@@ -64,8 +64,8 @@ impl ns_filter {
                 let (name, value) = unsafe { self.tag.read() }?;
                 Filter::Tag { name: name.to_owned(), value: value.to_vec() }
             }
-            how => {
-                let detail = format!("a filter {how}: give one of NS_FILTER_..");
+            kind => {
+                let detail = format!("a filter {kind}: give one of NS_FILTER_..");
                 return Err(Error::BadArgument { detail });
             }
         })
@@ -117,11 +117,11 @@ impl ns_watch {
 /// A change of a record, or that some are lost.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ns_event {
+pub struct ns_watch_event {
     /// One of `NS_EVENT_..`.
     pub kind: u32,
     /// The names of blocks and the tags were too much for an event: read the record.
-    pub is_cut: bool,
+    pub is_truncated: bool,
     /// The record's key; good until the next call with the watch.
     pub key: ns_bytes,
     /// Its version after the change; the last one it had, if it is gone.
@@ -144,7 +144,7 @@ pub struct ns_event {
 pub unsafe extern "C" fn ns_watch_open(
     session: *mut ns_session,
     namespace: ns_namespace,
-    filter: ns_filter,
+    filter: ns_watch_filter,
     watch: *mut *mut ns_watch,
 ) -> ns_status {
     guard(|| {
@@ -172,7 +172,10 @@ pub unsafe extern "C" fn ns_watch_open(
 /// # Safety
 /// Rules 1 and 3.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_watch_next(watch: *mut ns_watch, event: *mut ns_event) -> ns_status {
+pub unsafe extern "C" fn ns_watch_next(
+    watch: *mut ns_watch,
+    event: *mut ns_watch_event,
+) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
         let watch = unsafe { borrow(watch, "the watch") }?;
@@ -203,9 +206,9 @@ pub unsafe extern "C" fn ns_watch_next(watch: *mut ns_watch, event: *mut ns_even
             }
         };
         let told = watch.event.get();
-        out.put(ns_event {
+        out.put(ns_watch_event {
             kind,
-            is_cut: told.is_some_and(|told| told.is_cut),
+            is_truncated: told.is_some_and(|told| told.is_cut),
             key: told.map_or(ns_bytes::EMPTY, |told| ns_bytes::of(told.key)),
             version: told.map_or(0, |told| told.version),
             lost,

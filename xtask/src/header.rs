@@ -1,6 +1,6 @@
 //! The C header: what lies in `capi/include` must be what the code says.
 //!
-//! The generator is a test of crate `nearstate-capi` (`tests/header.rs`), so that only that crate
+//! The generator is a test of crate `nearstate-capi` (`tests/integration/header.rs`), so that only that crate
 //! pays for it: it fails if the two differ, and writes the header if [`WRITE`] is set.
 
 use crate::finding::Finding;
@@ -9,7 +9,8 @@ use std::path::Path;
 
 const SETTINGS: &str = "capi/cbindgen.toml";
 const WRITE: &str = "NEARSTATE_HEADER_WRITE";
-const WORDS: &[&str] = &["test", "--quiet", "--package", "nearstate-capi", "--test", "header"];
+const WORDS: &[&str] =
+    &["test", "--quiet", "--package", "nearstate-capi", "--test", "integration", "header::"];
 
 /// Compares the header with the code.
 pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {

@@ -60,7 +60,7 @@ static ns_status start(struct smf *smf, const char *path)
                                    &smf->contexts);
     ns_bytes names[GROUPS] = {ns_text("tunnel")};
     if (status == NS_OK)
-        status = ns_block_layout_open(smf->session, (ns_names){names, GROUPS}, &smf->groups);
+        status = ns_block_layout_open(smf->session, (ns_name_list){names, GROUPS}, &smf->groups);
     return status;
 }
 
@@ -90,12 +90,12 @@ static ns_status read_tunnel(const ns_view *view, struct tunnel *tunnel)
 static int establish(struct smf *smf, ns_bytes supi)
 {
     struct tunnel tunnel = {1, 0x10001, 0, "10.0.0.1"};
-    ns_change blocks[] = {
+    ns_block_change blocks[] = {
         {ns_text("session"), ns_text("id=5 dnn=internet s-nssai=1:000001 type=ipv4"), false},
         {ns_text("qos"), ns_text(default_qos), false},
         {ns_text("tunnel"), bytes_of(&tunnel, sizeof tunnel), false},
     };
-    ns_changes changes = {blocks, sizeof blocks / sizeof blocks[0]};
+    ns_block_change_list changes = {blocks, sizeof blocks / sizeof blocks[0]};
     ns_status status = ns_patch_if_absent(smf->session, smf->contexts, supi, changes, NULL);
     if (status == NS_REFUSED) {
         puts("already there");
@@ -129,8 +129,8 @@ static ns_status step(struct smf *smf, ns_bytes supi, struct tunnel *tunnel, uin
         status = tunnel_of(groups[TUNNEL], tunnel);
     if (status == NS_OK) {
         hand_over(tunnel);
-        ns_placed change = {TUNNEL, bytes_of(tunnel, sizeof *tunnel)};
-        ns_placed_changes changes = {&change, 1};
+        ns_indexed_change change = {TUNNEL, bytes_of(tunnel, sizeof *tunnel)};
+        ns_indexed_change_list changes = {&change, 1};
         status = ns_record_for_update_patch(&context, smf->groups, changes, version);
     }
     ns_record_for_update_release(&context);

@@ -42,7 +42,7 @@ static ns_status declare(struct smf *smf)
         {ns_text("teid"), NS_TAG_UNIQUE},
         {ns_text("dnn"), NS_TAG_COUNTED},
     };
-    return ns_namespace_add_tags(smf->session, smf->sessions, (ns_tag_schemas){tags, 3});
+    return ns_namespace_add_tags(smf->session, smf->sessions, (ns_tag_schema_list){tags, 3});
 }
 
 static ns_status start(struct smf *smf, const char *path)
@@ -123,7 +123,7 @@ static int list(struct smf *smf, char **words)
 {
     uint64_t count = 0;
     int64_t established = 0;
-    ns_lookup lookup = {.tag = ns_text("dnn"), .how = NS_LOOKUP_EQUAL, .value = ns_text(words[0])};
+    ns_lookup lookup = {.tag = ns_text("dnn"), .kind = NS_LOOKUP_EQUAL, .value = ns_text(words[0])};
     ns_tag dnn = {lookup.tag, lookup.value};
     ns_status status = ns_find_all(smf->session, smf->sessions, lookup, show, NULL);
     if (status == NS_OK)
@@ -147,11 +147,11 @@ static bool show_key(void *context, ns_bytes key)
 /* A search as Nudsf has it: conditions that stand in each other. */
 static int idle(struct smf *smf, char **words)
 {
-    ns_condition both[] = {
-        {.how = NS_SEARCH_EQ, .tag = {ns_text("dnn"), ns_text(words[0])}},
-        {.how = NS_SEARCH_NEQ, .tag = {ns_text("supi"), ns_text(words[1])}},
+    ns_search_condition both[] = {
+        {.kind = NS_SEARCH_EQ, .tag = {ns_text("dnn"), ns_text(words[0])}},
+        {.kind = NS_SEARCH_NEQ, .tag = {ns_text("supi"), ns_text(words[1])}},
     };
-    ns_condition all = {.how = NS_SEARCH_AND, .units = both, .units_len = 2};
+    ns_search_condition all = {.kind = NS_SEARCH_AND, .units = both, .units_len = 2};
     ns_status status = ns_search(smf->session, smf->sessions, &all, show_key, NULL);
     return status == NS_OK ? 0 : fail("search", status);
 }
@@ -169,7 +169,7 @@ static int release(struct smf *smf, char **words)
 static ns_status tell(ns_watch *watch, long *wanted)
 {
     static const char *const kinds[] = {"?", "created", "updated", "deleted", "expired", "lost"};
-    ns_event event;
+    ns_watch_event event;
     ns_status status = NS_OK;
     while (*wanted > 0 && (status = ns_watch_next(watch, &event)) == NS_OK) {
         if (event.kind == NS_EVENT_LOST)
@@ -190,7 +190,7 @@ static int watch(struct smf *smf, char **words)
     long wanted = strtol(words[0], NULL, 10);
     int fd = -1, events = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN};
-    ns_status status = ns_watch_open(smf->session, smf->sessions, (ns_filter){0}, &watch);
+    ns_status status = ns_watch_open(smf->session, smf->sessions, (ns_watch_filter){0}, &watch);
     if (status == NS_OK)
         status = ns_watch_fd(watch, &fd);
     if (status != NS_OK)

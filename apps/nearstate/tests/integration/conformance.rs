@@ -1,0 +1,219 @@
+//! Every target of `nearstate bench run` that is installed keeps the promises that workloads rely
+//! on. One that is not installed is named and passed over: what has to be there is what
+//! `cargo xtask` installs.
+
+use nearstate_bench::keeper::play_roles_with;
+use nearstate_model::Error;
+use nearstate_workloads::access::{Connection, Entry, Parts, Schema, Table, TableSchema};
+use nearstate_workloads::conformance::{Outcome, check};
+use nearstate_workloads::targets::{self, Need, Target as _, redis};
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
+
+/// Seen by whoever looks at a test's output.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn holds(name: &str, layout: Option<&str>) {
+    play_roles_with(Path::new(NEARSTATE));
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let all = check(name, layout, folder.path(), &mut |what, outcome| match outcome {
+        Outcome::Holds => say(&format!("{name}: {what}")),
+        Outcome::Declined(why) => say(&format!("{name}: declined: {what}: {why}")),
+        Outcome::Broken(how) => say(&format!("{name}: BROKEN: {what}: {how}")),
+    })
+    .unwrap();
+    let broken: Vec<_> =
+        all.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Broken(_))).collect();
+    assert!(broken.is_empty(), "{name} {layout:?}: {broken:#?}");
+    let held = all.iter().filter(|(_, outcome)| *outcome == Outcome::Holds).count();
+    assert!(held >= 10, "{name}: only {held} promises were tried");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "{name} leaves {left:?}");
+}
+
+fn if_installed(name: &str, layout: Option<&str>) {
+    match targets::named(name).unwrap().version() {
+        Ok(_) => holds(name, layout),
+        Err(why) => say(&format!("skipped: {name}: {why}")),
+    }
+}
+
+#[test]
+fn the_region_keeps_the_promises() {
+    holds("region", None);
+}
+
+#[test]
+fn a_node_keeps_the_promises_over_tcp() {
+    holds("node", None);
+}
+
+#[test]
+fn a_node_keeps_the_promises_over_a_unix_socket() {
+    holds("node-unix", None);
+}
+
+#[test]
+fn a_node_keeps_the_promises_through_a_ring() {
+    holds("node-ring", None);
+}
+
+#[test]
+fn redis_keeps_the_promises_over_tcp() {
+    holds("redis", None);
+}
+
+#[test]
+fn redis_keeps_the_promises_over_a_unix_socket() {
+    holds("redis-unix", None);
+}
+
+#[test]
+fn valkey_keeps_the_promises() {
+    if_installed("valkey", None);
+    if_installed("valkey-unix", None);
+}
+
+#[test]
+fn lmdb_keeps_the_promises() {
+    holds("lmdb", None);
+}
+
+#[test]
+fn memcached_keeps_the_promises() {
+    holds("memcached", None);
+}
+
+#[test]
+fn geode_keeps_the_promises() {
+    for layout in ["partitioned", "partitioned:2:1", "replicated", "zones"] {
+        if_installed("geode", Some(layout));
+    }
+}
+
+static TABLES: [TableSchema; 1] =
+    [TableSchema { name: "t", parts: &["value"], tags: &[], is_scanned: false }];
+
+fn need(folder: &Path) -> Need {
+    Need {
+        schema: Schema { tables: &TABLES },
+        records: 1000,
+        record_bytes: 100,
+        clients: 4,
+        folder: folder.to_owned(),
+        server_cpus: vec![],
+        stop: None,
+        layout: None,
+    }
+}
+
+fn put(access: &mut (impl nearstate_workloads::access::Access + ?Sized), key: &[u8], value: u8) {
+    let entry = Entry { key, parts: &[(0, &[value])], tags: &[], tags_before: &[] };
+    access.put(Table(0), &entry).unwrap();
+}
+
+fn value(
+    access: &mut (impl nearstate_workloads::access::Access + ?Sized),
+    key: &[u8],
+) -> Option<u8> {
+    let mut value = None;
+    access.read(Table(0), key, Parts::ALL, &mut |_, bytes| value = bytes.first().copied()).unwrap();
+    value
+}
+
+/// Another connection writes what a transaction has read, before it commits.
+fn is_run_again(name: &str) {
+    play_roles_with(Path::new(NEARSTATE));
+    let target = targets::named(name).unwrap();
+    if let Err(why) = target.version() {
+        return say(&format!("skipped: {name}: {why}"));
+    }
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let need = need(folder.path());
+    let database = target.start(&need).unwrap();
+    let connect = || target.connect(&database.address(), &need.schema).unwrap();
+    let (mut one, mut two): (Box<dyn Connection>, Box<dyn Connection>) = (connect(), connect());
+    put(&mut one, b"counter", 1);
+    let mut runs = 0;
+    one.transact(&mut |access| {
+        runs += 1;
+        let before = value(access, b"counter").unwrap();
+        let absent = value(access, b"absent");
+        if runs == 1 {
+            put(&mut two, b"counter", 10);
+        }
+        if runs == 2 {
+            put(&mut two, b"absent", 7);
+        }
+        put(access, b"counter", before + 1);
+        put(access, b"sum", before + absent.unwrap_or(0));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(runs, 3, "{name}: a run for each conflict, and the one that commits");
+    assert_eq!(value(&mut two, b"counter"), Some(11), "{name}");
+    assert_eq!(value(&mut two, b"sum"), Some(17), "{name}: what was absent was watched too");
+}
+
+#[test]
+fn a_transaction_whose_records_another_connection_changes_is_run_again() {
+    for name in ["region", "node", "node-unix", "node-ring", "redis", "redis-unix", "valkey"] {
+        is_run_again(name);
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_whoever_answers_there() {
+    play_roles_with(Path::new(NEARSTATE));
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let need = need(folder.path());
+    for target in redis::ALL.into_iter().filter(|target| target.version().is_ok()) {
+        let first = target.start_at(&need, free_port()).unwrap();
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = holder.local_addr().unwrap().port();
+        let second = target.start_at(&need, taken);
+        assert!(matches!(second, Err(Error::Backend { .. })), "{target:?}: {second:?}");
+        drop(first);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something stays behind");
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_with_what_brings_it() {
+    for (name, words) in [
+        ("redis", "`nearstate bench peers install redis`"),
+        ("memcached", "`nearstate bench peers install memcached`"),
+        ("geode", "`nearstate bench peers install geode`"),
+    ] {
+        let output = Command::new(NEARSTATE)
+            .args(["bench", "peers", "check", name])
+            .env("PATH", "/no/such/folder")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_found = !output.status.success() && said.contains(words);
+        assert!(is_found, "{name}: {said}");
+    }
+}
+
+#[test]
+fn what_is_not_in_the_cache_is_named_with_what_brings_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(NEARSTATE)
+        .args(["bench", "peers", "check", "geode"])
+        .env("NEARSTATE_PEERS", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("peers install geode"), "{text}");
+}

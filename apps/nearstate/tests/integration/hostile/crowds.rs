@@ -1,0 +1,227 @@
+//! Connections in great number, or halfway there.
+
+use super::target::{Target, all_of, raise_files, target, target_at, target_with_files};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// What the default allows.
+const CONNECTIONS: usize = 20_000;
+
+/// Files that each of both processes has beside its connections.
+const FILES_BESIDE: usize = 128;
+
+/// What an attack may leave in the allocator.
+const LEFT_OVER: u64 = 16 << 20;
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn ping(&mut self) {
+        let request = b"*1\r\n$4\r\nPING\r\n";
+        let mut answer = [0; 7];
+        match self {
+            Self::Tcp(stream) => {
+                stream.write_all(request).unwrap();
+                stream.read_exact(&mut answer).unwrap();
+            }
+            Self::Unix(stream) => {
+                stream.write_all(request).unwrap();
+                stream.read_exact(&mut answer).unwrap();
+            }
+        }
+        assert_eq!(&answer, b"+PONG\r\n");
+    }
+}
+
+/// At three addresses, so that the ports of one suffice, and at the Unix socket.
+fn connect(target: &Target, count: usize) -> Vec<Stream> {
+    let one = |number: usize| match number % 4 {
+        3 => Stream::Unix(target.unix()),
+        address => Stream::Tcp(target.tcp_at(address)),
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn twenty_thousand_connections_are_served_idle_for_nothing_and_go_without_a_trace() {
+    let files = raise_files();
+    let count = CONNECTIONS.min(files - FILES_BESIDE);
+    eprintln!("this process and the node may open {files} files each: {count} connections");
+    let target = target_at("127.0.0.1:0,127.0.0.2:0,127.0.0.3:0", &[]);
+    let first = crowd(&target, count);
+    // The allocator keeps small pieces for the next ones. What it keeps must not grow.
+    target.is_as_before(first + LEFT_OVER);
+    let second = crowd(&target, count);
+    eprintln!(
+        "{} bytes each as VmRSS, {} the second time",
+        first / count as u64,
+        second / count as u64
+    );
+    assert!(first < count as u64 * 4096, "{first} bytes");
+    assert!(second < first + LEFT_OVER, "{first} bytes, then {second}");
+    target.is_as_before(first + LEFT_OVER);
+}
+
+/// So many clients come, are served, say nothing for a while, are served again, and go. Returns the
+/// memory that they took.
+fn crowd(target: &Target, count: usize) -> u64 {
+    let begin = Instant::now();
+    let mut streams = connect(target, count);
+    for stream in &mut streams {
+        stream.ping();
+    }
+    eprintln!("{count} connections: {:?}", begin.elapsed());
+    assert_eq!(target.connected(), count as u64);
+    assert!(target.files_open() > count, "each has a socket in the node");
+    let memory = target.memory_more();
+    target.serves();
+    idles(target);
+    for stream in &mut streams {
+        stream.ping();
+    }
+    memory
+}
+
+/// The node uses at most a tick of the processor in some seconds.
+fn idles(target: &Target) {
+    // What has just happened may still be put away.
+    std::thread::sleep(Duration::from_millis(300));
+    let before = target.ticks();
+    std::thread::sleep(Duration::from_secs(3));
+    let ticks = target.ticks() - before;
+    eprintln!("{ticks} ticks of the processor in 3 s");
+    assert!(ticks <= 1, "a node that nobody asks has used {ticks} ticks");
+}
+
+#[test]
+fn a_thousand_idle_connections_use_no_processor() {
+    let target = target(&["--observe-listen", "127.0.0.1:0"]);
+    let mut streams: Vec<_> = (0..500).map(|_| (target.tcp(), target.unix())).collect();
+    for (tcp, unix) in &mut streams {
+        let mut answer = [0; 7];
+        tcp.write_all(b"PING\r\n").unwrap();
+        tcp.read_exact(&mut answer).unwrap();
+        unix.write_all(b"PING\r\n").unwrap();
+        unix.read_exact(&mut answer).unwrap();
+    }
+    assert_eq!(target.connected(), 1000);
+    idles(&target);
+    drop(streams);
+    target.is_as_before(LEFT_OVER);
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_told_so_at_both_sockets() {
+    let target = target(&["--limits-connections-max", "10"]);
+    let mut inside = Vec::new();
+    while inside.len() < 10 {
+        // The client that has looked whether the node is ready may still be there.
+        let (mut stream, mut answer) = (target.tcp(), [0; 4]);
+        stream.write_all(b"PING\r\n").unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        if &answer == b"+PON" {
+            stream.read_exact(&mut [0; 3]).unwrap();
+            inside.push(stream);
+        }
+    }
+    let mut beyond = target.tcp();
+    // Its request is on the way when it is refused.
+    let _ = beyond.write_all(b"PING\r\n");
+    let said = String::from_utf8(all_of(&mut beyond)).unwrap();
+    assert!(said.starts_with("-ERR") && said.contains("limits.connections_max"), "{said}");
+    let said = String::from_utf8(all_of(&mut target.unix())).unwrap();
+    assert!(said.starts_with("-ERR") && said.contains("has 10 connections"), "{said}");
+    for stream in &mut inside {
+        stream.write_all(b"PING\r\n").unwrap();
+        stream.read_exact(&mut [0; 7]).unwrap();
+    }
+    drop((inside, beyond));
+    target.until("room", |target| all_of_ping(target) == b"+PONG\r\n");
+    target.is_as_before(LEFT_OVER);
+}
+
+fn all_of_ping(target: &Target) -> Vec<u8> {
+    let mut stream = target.tcp();
+    let _ = stream.write_all(b"PING\r\n");
+    let _ = stream.shutdown(Shutdown::Write);
+    all_of(&mut stream)
+}
+
+/// Without a bound of its own the node would run out of files, and the kernel would keep the next
+/// client waiting without a word.
+#[test]
+fn a_process_that_may_open_few_files_tells_the_next_client_so() {
+    let target = target_with_files(300);
+    let mut streams: Vec<_> = (0..400).map(|_| target.tcp()).collect();
+    for stream in &mut streams {
+        let _ = stream.write_all(b"PING\r\n");
+    }
+    let (mut served, mut told) = (0, 0);
+    for stream in &mut streams {
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        served += usize::from(&answer == b"+PON");
+        told += usize::from(&answer == b"-ERR");
+    }
+    eprintln!("300 files: {served} served, {told} told that there is no room");
+    assert_eq!(served + told, 400);
+    assert!((200..300).contains(&served), "{served}");
+    drop(streams);
+    target.until("room", |target| all_of_ping(target) == b"+PONG\r\n");
+    target.is_as_before(LEFT_OVER);
+}
+
+#[test]
+fn who_shuts_its_side_and_stays_is_answered_and_costs_no_socket() {
+    let target = target(&[]);
+    let mut halves: Vec<_> = (0..500).map(|_| target.tcp()).collect();
+    for (number, stream) in halves.iter_mut().enumerate() {
+        // Some in the middle of a request.
+        let words: &[u8] = if number % 2 == 0 { b"PING\r\n" } else { b"PING\r\n*2\r\n$3\r\nGE" };
+        stream.write_all(words).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+    }
+    for stream in &mut halves {
+        assert_eq!(all_of(stream), b"+PONG\r\n");
+    }
+    // They still hold their ends.
+    target.is_as_before(LEFT_OVER);
+    assert_eq!(halves.len(), 500);
+}
+
+/// A host that has lost its power says nothing. What can be seen here: the kernel has a timer that
+/// asks, on every connection, with the time that was set.
+#[test]
+fn silent_tcp_clients_are_asked_by_the_kernel_whether_they_live() {
+    let target = target(&["--limits-keep-alive", "100s"]);
+    let mut silent = target.tcp();
+    silent.write_all(b"PING\r\n").unwrap();
+    silent.read_exact(&mut [0; 7]).unwrap();
+    let port =
+        |stream: std::io::Result<std::net::SocketAddr>| format!("{:04X}", stream.unwrap().port());
+    let (client, node) = (port(silent.local_addr()), port(silent.peer_addr()));
+    let timer = || {
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        table.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let is_it = fields.get(1)?.ends_with(&node) && fields.get(2)?.ends_with(&client);
+            is_it.then(|| {
+                (*fields.get(5)?)
+                    .split_once(':')
+                    .map(|(kind, when)| (kind.to_owned(), u64::from_str_radix(when, 16).unwrap()))
+            })?
+        })
+    };
+    // 02: keepalive; in hundredths of a second. An acknowledgement's own timer may be there before.
+    target.until("the timer", |_| timer().is_some_and(|(kind, _)| kind == "02"));
+    let (_, when) = timer().unwrap();
+    assert!(when <= 100 * 100, "{when}");
+    drop(silent);
+    target.is_as_before(LEFT_OVER);
+}

@@ -1,0 +1,175 @@
+//! The node that is attacked, and what it has open, keeps and does.
+
+use crate::fixture::{Client, Folder, Node, serve, start};
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what must come. Nothing is judged by it but a hang.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One test at a time: some need all files that this process may open, others measure.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A node, and what it had before the attack.
+pub(crate) struct Target {
+    pub(crate) node: Node,
+    folder: Folder,
+    files: usize,
+    memory: u64,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// A node of two cores with these words more.
+pub(crate) fn target(more: &[&str]) -> Target {
+    target_at("127.0.0.1:0", more)
+}
+
+/// One that listens here.
+pub(crate) fn target_at(listen: &str, more: &[&str]) -> Target {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = Folder::new();
+    let mut command = serve(&folder.path("r"));
+    command.args(["--listen", listen, "--cores", "2", "--max", "256MiB"]).args(more);
+    settle(start(&mut command), folder, turn)
+}
+
+/// One whose process may open so many files, and no more.
+pub(crate) fn target_with_files(files: u64) -> Target {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = Folder::new();
+    let mut command = Command::new("prlimit");
+    let plain = serve(&folder.path("r"));
+    command.arg(format!("--nofile={files}:{files}")).arg(plain.get_program());
+    command.args(plain.get_args()).args(["--listen", "127.0.0.1:0", "--cores", "2"]);
+    command.args(["--max", "64MiB"]).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    settle(start(&mut command), folder, turn)
+}
+
+fn settle(node: Node, folder: Folder, turn: MutexGuard<'static, ()>) -> Target {
+    let mut target = Target { node, folder, files: 0, memory: 0, _turn: turn };
+    // What is made at the first use is there before the attack.
+    target.serves();
+    target.quiet();
+    target.files = target.files_open();
+    target.memory = target.memory_used();
+    target
+}
+
+impl Target {
+    pub(crate) fn tcp(&self) -> TcpStream {
+        self.tcp_at(0)
+    }
+
+    pub(crate) fn tcp_at(&self, address: usize) -> TcpStream {
+        let stream = TcpStream::connect(&self.node.addresses[address]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub(crate) fn unix(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.folder.path("r.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub(crate) fn client(&self) -> Client<TcpStream> {
+        self.node.tcp()
+    }
+
+    pub(crate) fn files_open(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.node.pid())).unwrap().count()
+    }
+
+    /// `VmRSS`, in bytes.
+    pub(crate) fn memory_used(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.node.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// Memory that the node has more than before the attack.
+    pub(crate) fn memory_more(&self) -> u64 {
+        self.memory_used().saturating_sub(self.memory)
+    }
+
+    /// Ticks of the processor that the node has used.
+    pub(crate) fn ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.node.pid())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        // `utime` and `stime` are the 14th and 15th of all, the 12th and 13th behind the name.
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    /// Connections that the node has, as it says itself; the one that asks is not counted.
+    pub(crate) fn connected(&self) -> u64 {
+        let facts = self.client().ask(&["INFO", "clients"]);
+        let line = facts.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+        line.unwrap().trim().parse::<u64>().unwrap() - 1
+    }
+
+    /// Waits until this holds.
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            let log = self.node.log();
+            let log = &log[log.len().saturating_sub(2000)..];
+            assert!(begin.elapsed() < PATIENCE, "{what} does not come: {log}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn quiet(&self) {
+        self.until("the end of the last connection", |target| target.connected() == 0);
+    }
+
+    /// Others are served, at both sockets.
+    pub(crate) fn serves(&self) {
+        let mut tcp = self.client();
+        let mut unix = Client::unix(&self.folder.path("r.sock"));
+        assert_eq!(tcp.ask(&["SET", "other", "client"]), "+OK");
+        assert_eq!(unix.ask(&["GET", "other"]), "client");
+        assert_eq!((tcp.ask(&["PING"]), unix.ask(&["PING"])), ("+PONG".into(), "+PONG".into()));
+    }
+
+    /// The attack is over and its sockets are closed: all is as before, but for so much memory.
+    pub(crate) fn is_as_before(&self, memory_more_max: u64) {
+        self.serves();
+        self.quiet();
+        self.until("the files' end", |target| target.files_open() <= target.files);
+        eprintln!("memory left over: {} KiB", self.memory_more() >> 10);
+        let memory_is_back = |target: &Self| target.memory_more() <= memory_more_max;
+        self.until("the memory", memory_is_back);
+    }
+}
+
+/// All that comes until the connection ends, however it does.
+pub(crate) fn all_of(stream: &mut impl Read) -> Vec<u8> {
+    let (mut all, mut part) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut part) {
+            Ok(0) => return all,
+            Ok(bytes) => all.extend_from_slice(&part[..bytes]),
+            Err(e) => {
+                let is_late = matches!(e.raw_os_error(), Some(11));
+                assert!(!is_late, "the node says nothing and does not close");
+                return all;
+            }
+        }
+    }
+}
+
+/// Lets this process open as many files as it may. Returns how many that are.
+pub(crate) fn raise_files() -> usize {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let hard = line.split_whitespace().nth(4).unwrap().to_owned();
+    let (pid, all) = (std::process::id().to_string(), format!("--nofile={hard}:{hard}"));
+    assert!(Command::new("prlimit").args(["--pid", &pid, &all]).status().unwrap().success());
+    hard.parse().unwrap()
+}

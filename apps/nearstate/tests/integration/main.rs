@@ -1,0 +1,19 @@
+//! The `nearstate` program, run as a process: `serve`, `top`, `bench` and `torture`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and prints what it measured"
+)]
+
+mod access;
+mod bench_run;
+mod bench_server;
+mod conformance;
+mod fixture;
+mod hostile;
+mod serve;
+mod torture;

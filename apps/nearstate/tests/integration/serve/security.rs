@@ -1,0 +1,121 @@
+//! Who may come in, seen from outside: addresses, users, file modes, and passwords that nobody is
+//! shown.
+
+use crate::fixture::{Client, Folder, NEARSTATE, refused, serve, start};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+#[test]
+fn every_way_to_write_a_wide_address_is_refused_and_all_of_the_loopback_is_not() {
+    let folder = Folder::new();
+    for wide in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0", "192.0.2.1:0", "[fe80::1]:0"] {
+        let said = refused(serve(&folder.path("r")).args(["--listen", wide, "--unix", ""]));
+        assert!(said.contains("other hosts reach"), "{wide}: {said}");
+        // One that is narrow does not excuse one that is wide.
+        let both = format!("127.0.0.1:0,{wide}");
+        let said = refused(serve(&folder.path("r")).args(["--listen", &both, "--unix", ""]));
+        assert!(said.contains("other hosts reach"), "{both}: {said}");
+    }
+    assert!(!folder.path("r").exists(), "what is refused creates nothing");
+    let listen = ["--listen", "127.0.0.2:0", "--unix", "", "--cores", "1", "--max", "64MiB"];
+    assert_eq!(start(serve(&folder.path("r")).args(listen)).tcp().ask(&["PING"]), "+PONG");
+}
+
+#[test]
+fn a_user_does_what_his_line_says_and_nothing_else() {
+    let folder = Folder::new();
+    let lines = "user xapp on >secret ~{mine},* &mine +@read +set +publish\n\
+                 user gone off >secret ~* &* +@all";
+    let mut command = serve(&folder.path("r"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
+    let node = start(command.env("NEARSTATE_USERS_LINES", lines));
+    let mut client = node.tcp();
+    for request in [&["PING"][..], &["GET", "{mine},k"], &["KEYS", "*"], &["CONFIG", "GET", "*"]] {
+        assert!(client.ask(request).starts_with("-NOAUTH"), "{request:?}");
+    }
+    for who in [["xapp", "wrong"], ["gone", "secret"], ["nobody", "secret"], ["default", ""]] {
+        let said = client.ask(&["AUTH", who[0], who[1]]);
+        assert!(said.starts_with("-WRONGPASS"), "{who:?}: {said}");
+    }
+    assert_eq!(client.ask(&["AUTH", "xapp", "secret"]), "+OK");
+    assert_eq!(client.ask(&["SET", "{mine},k", "v"]), "+OK");
+    assert_eq!(client.ask(&["GET", "{mine},k"]), "v");
+    for request in [
+        &["GET", "{other},k"][..],
+        &["GET", "k"],
+        &["SET", "{other},k", "v"],
+        &["DEL", "{mine},k"],
+        &["FLUSHALL"],
+        &["PUBLISH", "other", "m"],
+        &["ACL", "LIST"],
+    ] {
+        let said = client.ask(request);
+        assert!(said.starts_with("-NOPERM"), "{request:?}: {said}");
+    }
+}
+
+#[test]
+fn a_password_is_shown_to_nobody() {
+    let folder = Folder::new();
+    let secret = "hunter2-of-the-owner";
+    let shown = |words: &[&str], lines: &str| {
+        let mut command = serve(&folder.path("r"));
+        let output = command.args(words).env("NEARSTATE_USERS_LINES", lines).stdout(piped());
+        let output = output.output().unwrap();
+        let all = [output.stdout, output.stderr].concat();
+        String::from_utf8(all).unwrap()
+    };
+    let right = format!("user xapp on >{secret} ~* +@all");
+    let text = shown(&["--print-config"], &right);
+    assert!(text.contains("user xapp on >***") && !text.contains(secret), "{text}");
+    for wrong in [
+        format!("user xapp on >{secret} ~* +frobnicate"),
+        format!("user xapp on >{secret} frobnicate"),
+        format!("xapp on >{secret}"),
+        format!("user xapp on >{secret} ~{{a}}x"),
+        format!("user xapp on > {secret}"),
+    ] {
+        let text = shown(&[], &wrong);
+        assert!(text.starts_with("nearstate: $NEARSTATE_USERS_LINES"), "{wrong:?}: {text}");
+        assert!(!text.contains(secret), "{wrong:?}: {text}");
+    }
+}
+
+fn piped() -> std::process::Stdio {
+    std::process::Stdio::piped()
+}
+
+#[test]
+fn a_region_gets_the_mode_that_is_asked_for_whatever_the_umask_is() {
+    let folder = Folder::new();
+    for (umask, mode) in [("077", "660"), ("000", "600"), ("027", "666"), ("022", "640")] {
+        let path = folder.path(&format!("r{mode}"));
+        let line = format!("umask {umask}; exec {NEARSTATE} region create --mode {mode} \"$0\"");
+        let made = Command::new("sh").arg("-c").arg(line).arg(&path).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let found = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(format!("{found:o}"), mode, "umask {umask}");
+    }
+}
+
+#[test]
+fn files_get_the_modes_that_are_set_and_a_wider_region_is_told() {
+    let folder = Folder::new();
+    let region = folder.path("r");
+    let mode = |name: &str| fs::metadata(folder.path(name)).unwrap().permissions().mode() & 0o777;
+    let begin = |more: &[&str]| {
+        let mut command = serve(&region);
+        start(command.args(["--listen", "", "--cores", "1", "--max", "64MiB"]).args(more))
+    };
+    let mut node = begin(&["--unix-mode", "660", "--region-mode", "660"]);
+    assert_eq!((mode("r"), mode("r.sock")), (0o660, 0o660));
+    assert!(!node.log().contains("NS-2004"), "{}", node.log());
+    node.kill();
+    // The mode of a region that is there is its owner's business; the node says so and goes on.
+    let node = begin(&[]);
+    assert!(node.log().contains("warn NS-2004"), "{}", node.log());
+    assert!(node.log().contains("mode=660 set=600"), "{}", node.log());
+    assert_eq!((mode("r"), mode("r.sock")), (0o660, 0o600));
+    assert_eq!(Client::unix(&folder.path("r.sock")).ask(&["PING"]), "+PONG");
+}

@@ -1,0 +1,412 @@
+/* What transactions and objects promise in C, one promise a function: `transactions PROMISE PATH`
+ * with the path of a region that is not there yet. Ends with 0 if the promise is kept; else names
+ * the line. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fixture.h"
+
+static ns_session *other;
+static ns_namespace others_values;
+
+static bool is(ns_bytes bytes, const char *text)
+{
+    return bytes.len == strlen(text) && memcmp(bytes.data, text, bytes.len) == 0;
+}
+
+static void open_other(void)
+{
+    OK(ns_session_open(region, &other));
+    OK(ns_namespace_open(other, ns_text("values"), NS_KIND_VALUE, &others_values));
+}
+
+static void close_other(void)
+{
+    OK(ns_session_close(other));
+}
+
+static bool has(const char *key, const char *value)
+{
+    ns_view view;
+    ns_status status = ns_get(other, others_values, ns_text(key), &view);
+    if (value == NULL)
+        return status == NS_NOT_FOUND;
+    bool told = status == NS_OK && is(view.value, value);
+    ns_view_release(&view);
+    return told;
+}
+
+static bool count_pair(void *context, ns_bytes name, ns_bytes bytes)
+{
+    HOLDS(name.len > 0 && bytes.data != NULL);
+    *(int *)context += 1;
+    return true;
+}
+
+static void all_of_a_transaction_happens_or_nothing(void)
+{
+    ns_txn *txn;
+    ns_record record;
+    ns_bytes block;
+    int met = 0;
+    ns_block_change changes[] = {
+        {ns_text("auth"), ns_text("k"), false},
+        {ns_text("location"), ns_text("cell 5"), false},
+    };
+    OK(ns_put(session, values, ns_text("old"), ns_text("1"), NULL));
+    for (int round = 0; round < 2; round++) {
+        OK(ns_txn_begin(session, &txn));
+        OK(ns_txn_put(txn, values, ns_text("a"), ns_text("1")));
+        OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}));
+        OK(ns_txn_get(txn, values, ns_text("old"), &record));
+        HOLDS(is(record.value, "1") && record.version != 0 && record.expires_ms == 0);
+        OK(ns_txn_delete(txn, values, ns_text("old")));
+        HOLDS(ns_txn_get(txn, values, ns_text("old"), &record) == NS_NOT_FOUND);
+        HOLDS(ns_txn_delete(txn, values, ns_text("old")) == NS_NOT_FOUND);
+        /* It sees what it has written; nobody else does. */
+        OK(ns_txn_get(txn, values, ns_text("a"), &record));
+        HOLDS(is(record.value, "1") && record.version == 0);
+        OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
+        OK(ns_record_block(&record, ns_text("location"), &block));
+        HOLDS(is(block, "cell 5") && record.value.len == 0);
+        HOLDS(ns_record_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
+        HOLDS(has("a", NULL) && has("old", "1"));
+        if (round == 0)
+            OK(ns_txn_abort(txn));
+        else
+            OK(ns_txn_commit(txn));
+        HOLDS(round == 0 ? has("a", NULL) && has("old", "1") : has("a", "1") && has("old", NULL));
+    }
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
+    OK(ns_record_blocks(&record, count_pair, &met));
+    HOLDS(met == 2);
+    OK(ns_txn_commit(txn));
+}
+
+static void labels_go_with_a_record(void)
+{
+    ns_txn *txn;
+    ns_record record;
+    int met = 0;
+    ns_tag tags[] = {{ns_text("imsi"), ns_text("001")}, {ns_text("cell"), ns_text("5")}};
+    ns_metadata metadata = {tags, 2, 0}, many = {tags, SIZE_MAX, 0}, none = {NULL, 2, 0};
+    ns_metadata past = {NULL, 0, 1};
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), metadata));
+    IS(NS_BAD_ARGUMENT, ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), many));
+    IS(NS_BAD_ARGUMENT, ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), none));
+    OK(ns_txn_commit(txn));
+    metadata.expires_ms = 4102444800000; /* 2100 */
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_get(txn, values, ns_text("ue"), &record));
+    OK(ns_record_tags(&record, count_pair, &met));
+    HOLDS(met == 2 && record.expires_ms == 0);
+    OK(ns_txn_set_metadata(txn, values, ns_text("ue"), metadata));
+    HOLDS(ns_txn_set_metadata(txn, values, ns_text("nobody"), metadata) == NS_NOT_FOUND);
+    OK(ns_txn_commit(txn));
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_get(txn, values, ns_text("ue"), &record));
+    HOLDS(record.expires_ms == metadata.expires_ms && is(record.value, "v"));
+    OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), past));
+    OK(ns_txn_commit(txn));
+    HOLDS(has("ue", NULL)); /* Its time has passed. */
+}
+
+static void a_conflict_is_an_answer_and_changes_nothing(void)
+{
+    ns_txn *txn;
+    ns_record record;
+    OK(ns_put(session, values, ns_text("a"), ns_text("1"), NULL));
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_get(txn, values, ns_text("a"), &record));
+    OK(ns_txn_put(txn, values, ns_text("b"), ns_text("1")));
+    OK(ns_put(other, others_values, ns_text("a"), ns_text("2"), NULL));
+    HOLDS(is(record.value, "1")); /* What it has read stays where it is. */
+    IS(NS_CONFLICT, ns_txn_commit(txn));
+    HOLDS(has("b", NULL) && has("a", "2"));
+    /* A read that does not fit the earlier ones is refused at once. */
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_get(txn, values, ns_text("a"), &record));
+    OK(ns_put(other, others_values, ns_text("a"), ns_text("3"), NULL));
+    IS(NS_CONFLICT, ns_txn_get(txn, values, ns_text("b"), &record));
+    IS(NS_CONFLICT, ns_txn_commit(txn));
+}
+
+struct run {
+    int runs;
+    int conflicts;
+    int32_t answer;
+    ns_address address;
+};
+
+static int32_t add(void *context, ns_txn *txn)
+{
+    struct run *run = (struct run *)context;
+    ns_record record;
+    void *memory;
+    run->runs += 1;
+    IS(NS_BAD_ARGUMENT, ns_txn_commit(txn));
+    IS(NS_BAD_ARGUMENT, ns_txn_abort(txn));
+    HOLDS(ns_session_close(session) == NS_BAD_ARGUMENT);
+    OK(ns_txn_get(txn, values, ns_text("a"), &record));
+    OK(ns_txn_put(txn, values, ns_text("b"), record.value));
+    OK(ns_txn_alloc(txn, 8, &run->address));
+    OK(ns_txn_open_write(txn, run->address, 8, &memory));
+    memcpy(memory, "written", 8);
+    if (run->runs <= run->conflicts)
+        OK(ns_put(other, others_values, ns_text("a"), ns_text("new"), NULL));
+    if (run->runs == 2)
+        return ns_txn_get(txn, values, ns_text("c"), &record); /* It meets the conflict itself. */
+    return run->answer;
+}
+
+static void a_function_is_run_until_it_gets_through(void)
+{
+    struct run run = {0, 3, NS_OK, 0};
+    uint64_t objects, bytes;
+    OK(ns_put(session, values, ns_text("a"), ns_text("old"), NULL));
+    OK(ns_transact(session, add, &run));
+    HOLDS(run.runs == 4 && has("b", "new"));
+    OK(ns_object_count(other, &objects, &bytes));
+    HOLDS(objects == 1 && bytes == 8); /* Of three runs nothing is left. */
+    OK(ns_object_count(other, &objects, NULL));
+    IS(NS_BAD_ARGUMENT, ns_object_count(other, NULL, &bytes));
+    OK(ns_delete(session, values, ns_text("b")));
+    /* It may give up, with any answer. */
+    run = (struct run){0, 0, NS_NOT_FOUND, 0};
+    HOLDS(ns_transact(session, add, &run) == NS_NOT_FOUND && run.runs == 1 && has("b", NULL));
+    run = (struct run){0, 0, 4711, 0};
+    IS(NS_BAD_ARGUMENT, ns_transact(session, add, &run));
+    HOLDS(strstr(ns_last_error(), "4711") != NULL && run.runs == 1 && has("b", NULL));
+    run = (struct run){10, 1000000, NS_OK, 0};
+    IS(NS_DEADLINE, ns_transact(session, add, &run));
+    HOLDS(run.runs == 1010 && has("b", NULL));
+    IS(NS_BAD_ARGUMENT, ns_transact(session, NULL, &run));
+    IS(NS_BAD_ARGUMENT, ns_transact(NULL, add, &run));
+    OK(ns_object_count(other, &objects, NULL));
+    HOLDS(objects == 1);
+}
+
+struct hand_over {
+    ns_namespace contexts, by_teid;
+    ns_bytes supi, old_teid, new_teid;
+};
+
+static int32_t hand_over(void *context, ns_txn *txn)
+{
+    struct hand_over *ue = context;
+    ns_record record;
+    int32_t status = ns_txn_get(txn, ue->contexts, ue->supi, &record);
+    if (status == NS_OK)
+        status = ns_txn_put(txn, ue->by_teid, ue->new_teid, ue->supi);
+    if (status == NS_OK)
+        status = ns_txn_delete(txn, ue->by_teid, ue->old_teid);
+    return status;
+}
+
+static void the_example_of_the_guide_does_what_it_says(void)
+{
+    struct hand_over ue = {values, values, ns_text("supi"), ns_text("teid 1"), ns_text("teid 2")};
+    HOLDS(ns_transact(session, hand_over, &ue) == NS_NOT_FOUND);
+    OK(ns_put(session, values, ue.supi, ns_text("context"), NULL));
+    HOLDS(ns_transact(session, hand_over, &ue) == NS_NOT_FOUND && has("teid 2", NULL));
+    OK(ns_put(session, values, ue.old_teid, ue.supi, NULL));
+    OK(ns_transact(session, hand_over, &ue));
+    HOLDS(has("teid 1", NULL) && has("teid 2", "supi"));
+}
+
+struct node {
+    ns_address next;
+    uint64_t number;
+    char text[200];
+};
+
+static bool meet_object(void *context, ns_address address, ns_bytes object)
+{
+    HOLDS(address != 0 && (uintptr_t)object.data % 16 == 0);
+    *(size_t *)context += object.len;
+    return true;
+}
+
+static void an_object_is_opened_and_stays_where_it_is(void)
+{
+    ns_txn *txn;
+    ns_address first, second;
+    void *memory, *again, *part;
+    const void *place, *before;
+    size_t bytes;
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_alloc(txn, sizeof(struct node), &first));
+    OK(ns_txn_alloc(txn, sizeof(struct node), &second));
+    HOLDS(first != 0 && second != 0 && first != second);
+    OK(ns_txn_open_write(txn, first, sizeof(struct node), &memory));
+    HOLDS((uintptr_t)memory % 16 == 0);
+    struct node *node = (struct node *)memory;
+    HOLDS(node->next == 0 && node->number == 0);
+    node->next = second;
+    node->number = 1;
+    for (int count = 0; count < 100; count++) {
+        ns_address more;
+        OK(ns_txn_alloc(txn, 1000, &more));
+        OK(ns_txn_open_write(txn, more, 1000, &again));
+        OK(ns_txn_free(txn, more));
+    }
+    strcpy(node->text, "written late");
+    OK(ns_txn_open_read(txn, first, sizeof(struct node), &place));
+    HOLDS(place == memory);
+    OK(ns_txn_commit(txn));
+
+    OK(ns_txn_begin(other, &txn));
+    OK(ns_txn_object_size(txn, first, &bytes));
+    HOLDS(bytes == sizeof(struct node));
+    OK(ns_txn_open_read(txn, first, sizeof(struct node), &before));
+    const struct node *seen = (const struct node *)before;
+    HOLDS((uintptr_t)before % 16 == 0 && seen->next == second && seen->number == 1);
+    HOLDS(strcmp(seen->text, "written late") == 0);
+    OK(ns_txn_open_read_range(txn, first, 8, 8, &place));
+    HOLDS((const char *)place == (const char *)before + 8);
+    /* A part is opened, then another, then all: one copy, in one place. */
+    OK(ns_txn_open_write_range(txn, first, 8, 8, &part));
+    *(uint64_t *)part = 2;
+    OK(ns_txn_open_write_range(txn, first, 0, 8, &again));
+    *(ns_address *)again = 0;
+    OK(ns_txn_open_write(txn, first, sizeof(struct node), &memory));
+    HOLDS(memory == again && (char *)memory + 8 == (char *)part);
+    node = (struct node *)memory;
+    HOLDS(node->number == 2 && node->next == 0 && strcmp(node->text, "written late") == 0);
+    HOLDS(seen->number == 1 && seen->next == second); /* The region's bytes are as they were. */
+    OK(ns_txn_free(txn, second));
+    OK(ns_txn_commit(txn));
+
+    size_t all = 0;
+    OK(ns_object_scan(session, meet_object, &all));
+    HOLDS(all == sizeof(struct node));
+    IS(NS_BAD_ARGUMENT, ns_object_scan(session, NULL, &all));
+    OK(ns_txn_begin(session, &txn));
+    IS(NS_NO_OBJECT, ns_txn_open_read(txn, second, 1, &place));
+    IS(NS_NO_OBJECT, ns_txn_open_write(txn, second, 1, &memory));
+    IS(NS_NO_OBJECT, ns_txn_object_size(txn, second, &bytes));
+    IS(NS_NO_OBJECT, ns_txn_free(txn, second));
+    IS(NS_NO_OBJECT, ns_txn_free(txn, 0));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_read(txn, first, sizeof(struct node) + 1, &place));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_write_range(txn, first, SIZE_MAX, 8, &memory));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_read_range(txn, first, 8, SIZE_MAX, &place));
+    IS(NS_VALUE_TOO_LARGE, ns_txn_alloc(txn, SIZE_MAX, &second));
+    IS(NS_VALUE_TOO_LARGE, ns_txn_alloc(txn, NS_VALUE_BYTES_MAX + 1, &second));
+    OK(ns_txn_open_read(txn, first, 0, &place));
+    OK(ns_txn_abort(txn));
+}
+
+static void null_and_nonsense_are_refused(void)
+{
+    ns_txn *txn;
+    ns_bytes key = ns_text("k"), nothing = some(NULL, 5), absurd = some("k", SIZE_MAX), block;
+    ns_record record = {0};
+    ns_metadata metadata = {NULL, 0, 0};
+    ns_block_change_list none = {NULL, 0}, lost = {NULL, 1};
+    ns_address address;
+    size_t bytes;
+    void *memory;
+    const void *place;
+    int met = 0;
+    IS(NS_BAD_ARGUMENT, ns_txn_begin(NULL, &txn));
+    IS(NS_BAD_ARGUMENT, ns_txn_begin(session, NULL));
+    IS(NS_BAD_ARGUMENT, ns_txn_commit(NULL));
+    OK(ns_txn_abort(NULL));
+    OK(ns_txn_begin(session, &txn));
+    IS(NS_BAD_ARGUMENT, ns_txn_get(NULL, values, key, &record));
+    IS(NS_BAD_ARGUMENT, ns_txn_get(txn, values, nothing, &record));
+    IS(NS_KEY_TOO_LARGE, ns_txn_get(txn, values, absurd, &record));
+    IS(NS_BAD_ARGUMENT, ns_txn_get(txn, values, key, NULL));
+    IS(NS_BAD_ARGUMENT, ns_txn_get(txn, others_values, key, &record));
+    IS(NS_BAD_ARGUMENT, ns_txn_put(NULL, values, key, key));
+    IS(NS_BAD_ARGUMENT, ns_txn_put(txn, values, nothing, key));
+    IS(NS_BAD_ARGUMENT, ns_txn_put(txn, values, key, nothing));
+    IS(NS_VALUE_TOO_LARGE, ns_txn_put(txn, values, key, absurd));
+    IS(NS_WRONG_KIND, ns_txn_put(txn, blocks, key, key));
+    IS(NS_BAD_ARGUMENT, ns_txn_put_with_metadata(NULL, values, key, key, metadata));
+    IS(NS_BAD_ARGUMENT, ns_txn_set_metadata(NULL, values, key, metadata));
+    IS(NS_BAD_ARGUMENT, ns_txn_patch(NULL, blocks, key, none));
+    IS(NS_BAD_ARGUMENT, ns_txn_patch(txn, blocks, key, lost));
+    IS(NS_WRONG_KIND, ns_txn_patch(txn, values, key, none));
+    IS(NS_BAD_ARGUMENT, ns_txn_delete(NULL, values, key));
+    IS(NS_BAD_ARGUMENT, ns_record_block(NULL, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_record_blocks(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_txn_alloc(NULL, 8, &address));
+    IS(NS_BAD_ARGUMENT, ns_txn_alloc(txn, 8, NULL));
+    OK(ns_txn_alloc(txn, 8, &address));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_read(NULL, address, 8, &place));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_read(txn, address, 8, NULL));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_write(NULL, address, 8, &memory));
+    IS(NS_BAD_ARGUMENT, ns_txn_open_write(txn, address, 8, NULL));
+    IS(NS_BAD_ARGUMENT, ns_txn_object_size(txn, address, NULL));
+    IS(NS_BAD_ARGUMENT, ns_txn_object_size(NULL, address, &bytes));
+    IS(NS_BAD_ARGUMENT, ns_txn_free(NULL, address));
+    OK(ns_txn_put(txn, values, key, key));
+    OK(ns_txn_get(txn, values, key, &record));
+    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, NULL));
+    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, NULL, &met));
+    HOLDS(met == 0);
+    OK(ns_txn_abort(txn));
+    HOLDS(has("k", NULL));
+}
+
+static void a_session_stays_open_while_a_transaction_is(void)
+{
+    ns_txn *one, *two;
+    ns_record record;
+    OK(ns_txn_begin(session, &one));
+    OK(ns_txn_begin(session, &two));
+    IS(NS_BAD_ARGUMENT, ns_session_close(session));
+    OK(ns_txn_put(one, values, ns_text("a"), ns_text("1")));
+    OK(ns_txn_put(two, values, ns_text("b"), ns_text("2")));
+    HOLDS(ns_txn_get(two, values, ns_text("a"), &record) == NS_NOT_FOUND);
+    OK(ns_txn_commit(one));
+    IS(NS_BAD_ARGUMENT, ns_session_close(session));
+    IS(NS_CONFLICT, ns_txn_commit(two)); /* It had read that there is none. */
+    HOLDS(has("a", "1") && has("b", NULL));
+}
+
+static void a_forked_child_cannot_commit(void)
+{
+    ns_txn *txn;
+    ns_address address;
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_put(txn, values, ns_text("a"), ns_text("1")));
+    OK(ns_txn_alloc(txn, 8, &address));
+    pid_t child = fork();
+    HOLDS(child >= 0);
+    if (child == 0) {
+        ns_txn *fresh;
+        HOLDS(ns_txn_begin(session, &fresh) == NS_FORKED);
+        HOLDS(ns_txn_alloc(txn, 8, &address) == NS_FORKED);
+        HOLDS(ns_txn_commit(txn) == NS_FORKED);
+        _exit(0);
+    }
+    int told = -1;
+    HOLDS(waitpid(child, &told, 0) == child && told == 0 && has("a", NULL));
+    OK(ns_txn_commit(txn));
+    HOLDS(has("a", "1"));
+}
+
+static const struct promise promises[] = {
+    PROMISE(all_of_a_transaction_happens_or_nothing),
+    PROMISE(labels_go_with_a_record),
+    PROMISE(a_conflict_is_an_answer_and_changes_nothing),
+    PROMISE(a_function_is_run_until_it_gets_through),
+    PROMISE(the_example_of_the_guide_does_what_it_says),
+    PROMISE(an_object_is_opened_and_stays_where_it_is),
+    PROMISE(null_and_nonsense_are_refused),
+    PROMISE(a_session_stays_open_while_a_transaction_is),
+    PROMISE(a_forked_child_cannot_commit),
+};
+
+int main(int argc, char **argv)
+{
+    also_open = open_other;
+    also_close = close_other;
+    return keep(argc, argv, promises, LEN(promises));
+}

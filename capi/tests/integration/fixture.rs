@@ -1,0 +1,142 @@
+//! Compiles C and C++ against this library, as a network function would: installed into a folder of
+//! its own, found by pkg-config, with every warning an error.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// How a program is linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    Static,
+    Shared,
+}
+
+/// A folder with the library installed in it.
+pub(crate) struct Installed {
+    folder: tempfile::TempDir,
+}
+
+impl Installed {
+    /// Runs the documented command on what cargo has built for this test.
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let test = std::env::current_exe().unwrap();
+        let mut install = Command::new(root().join("capi/install.sh"));
+        install.arg(folder.path()).arg(test.parent().unwrap());
+        succeed(&mut install);
+        Self { folder }
+    }
+
+    /// A path beside the installed files.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Compiles and links a source file of the house.
+    pub(crate) fn compile(&self, source: &str, link: Link) -> PathBuf {
+        let is_cpp = Path::new(source).extension() == Some(OsStr::new("cpp"));
+        let (compiler, standard) = if is_cpp { ("g++", "-std=c++17") } else { ("gcc", "-std=c11") };
+        let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+        let program = self.path(&format!("{name}-{link:?}"));
+        let mut build = Command::new(compiler);
+        build.args([standard, "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+        build.arg("-O1").args(self.ask_pkg_config(&["--cflags"])).arg(root().join(source));
+        match link {
+            Link::Shared => build.args(self.ask_pkg_config(&["--libs"])),
+            // The folder holds both kinds; a name with a colon is that file and no other.
+            Link::Static => build.args(
+                self.ask_pkg_config(&["--static", "--libs"])
+                    .iter()
+                    .map(|word| if word == "-lnearstate" { "-l:libnearstate.a" } else { word }),
+            ),
+        };
+        succeed(build.arg("-o").arg(&program));
+        program
+    }
+
+    fn ask_pkg_config(&self, words: &[&str]) -> Vec<String> {
+        let mut ask = Command::new("pkg-config");
+        ask.args(words).arg("nearstate").env("PKG_CONFIG_PATH", self.path("lib/pkgconfig"));
+        let told = succeed(&mut ask);
+        String::from_utf8(told.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// A command that finds the shared library.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", self.path("lib")).stdin(Stdio::null());
+        command
+    }
+}
+
+/// The root of the house.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// Runs a command; ends the test with all it said unless it ends well.
+#[track_caller]
+pub(crate) fn succeed(command: &mut Command) -> Output {
+    let told = command.output().unwrap_or_else(|error| {
+        let program = command.get_program().to_string_lossy();
+        panic!("{program}: {error}: install it (apt-get install gcc g++ pkg-config)")
+    });
+    assert!(
+        told.status.success(),
+        "{command:?}: {}\n{}{}",
+        told.status,
+        String::from_utf8_lossy(&told.stdout),
+        String::from_utf8_lossy(&told.stderr)
+    );
+    told
+}
+
+/// A program, linked statically and dynamically.
+pub(crate) struct Program {
+    installed: Installed,
+    linked: [PathBuf; 2],
+}
+
+impl Program {
+    pub(crate) fn new(source: &str) -> Self {
+        let installed = Installed::new();
+        let linked = [Link::Static, Link::Shared].map(|link| installed.compile(source, link));
+        Self { installed, linked }
+    }
+
+    pub(crate) fn keeps(&self, promise: &str) {
+        for program in &self.linked {
+            let folder = tempfile::tempdir().unwrap();
+            let mut command = self.installed.command(program);
+            succeed(command.arg(promise).arg(folder.path().join("region")));
+        }
+    }
+}
+
+/// The promises that the source of a program has.
+pub(crate) fn promised(source: &str) -> Vec<&str> {
+    let names = source.lines().filter_map(|line| line.trim().strip_prefix("PROMISE("));
+    names.filter_map(|rest| rest.strip_suffix("),")).collect()
+}
+
+/// Each promise of a program in `tests/c` as a test of its own, and one test that none of them is
+/// left out.
+macro_rules! kept_in_c {
+    ($source:literal: $($promise:ident)*) => {
+        static PROGRAM: std::sync::LazyLock<crate::fixture::Program> = std::sync::LazyLock::new(|| {
+            crate::fixture::Program::new(concat!("capi/tests/integration/", $source))
+        });
+
+        $(#[test]
+        fn $promise() {
+            PROGRAM.keeps(stringify!($promise));
+        })*
+
+        #[test]
+        fn no_promise_of_the_c_program_is_left_out() {
+            assert_eq!(crate::fixture::promised(include_str!($source)), [$(stringify!($promise)),*]);
+        }
+    };
+}
+pub(crate) use kept_in_c;
