@@ -21,7 +21,6 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("sdl", 30, "layer 3"),
     ("protocols/", 40, "layer 4"),
     ("capi", 40, "layer 4"),
-    ("verification/workloads", 51, "layer 5, workloads"),
     ("verification/", 50, "layer 5, verification"),
     ("apps/", 52, "layer 5, apps"),
 ];
