@@ -1,10 +1,10 @@
 //! The state of one connection: who it is, what it hears, what it has queued.
 
 use crate::acl::User;
-use crate::mailbox::Mailbox;
 use crate::parse::KeptArgs;
+use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
-use crate::work::Work;
+use crate::sliced_task::Work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

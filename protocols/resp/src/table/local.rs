@@ -1,9 +1,9 @@
 //! How a client of this host comes near.
 
 use super::OPERATOR;
-use crate::client::Command;
 use crate::command::{Flags, Group};
-use crate::commands::near;
+use crate::command_context::Command;
+use crate::commands::local;
 
 const ROW: Command = Command { group: Group::Connection, ..super::ROW };
 
@@ -22,7 +22,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: OPERATOR,
         summary: "The region's file, by its descriptors: the client reads and writes it itself.",
         differs: "Is not there. For users who may run every command on every key and channel.",
-        run: near::region,
+        run: local::region,
         ..ROW
     },
     Command {
@@ -31,7 +31,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: super::TALK,
         summary: "A ring in shared memory, through which the connection goes on.",
         differs: "Is not there. Nothing may be sent behind it before its answer.",
-        run: near::ring,
+        run: local::ring,
         ..ROW
     },
 ];

@@ -1,12 +1,12 @@
 //! The protocol as the node meets it.
 
-use crate::command_count::CommandCounts;
-use crate::conversation::Talk;
-use crate::on_core::OnCore;
+use crate::command::stats::CommandCounts;
+use crate::connection::Talk;
+use crate::core_context::OnCore;
+use crate::keyspace_notifier;
 use crate::reply::{Reply, RespVersion};
 use crate::server::Server;
 use crate::table::TABLE;
-use crate::teller;
 use nearstate_model::Result;
 use nearstate_node::executor::{Class, spawn};
 use nearstate_node::{ConnectionHandler, Core, CoreService, Peer, Protocol};
@@ -65,7 +65,10 @@ impl CoreService for Parts {
     fn begin(&self) {
         // One task for the process: events have an order.
         if self.0.core.index() == 0 {
-            let tell = teller::tell(Arc::clone(&self.0.server), Rc::clone(self.0.core.session()));
+            let tell = keyspace_notifier::tell(
+                Arc::clone(&self.0.server),
+                Rc::clone(self.0.core.session()),
+            );
             spawn(Class::Background, "keyspace events", tell);
         }
     }

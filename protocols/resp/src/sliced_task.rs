@@ -1,8 +1,8 @@
 //! Work that goes on after a request: walks over namespaces, a slice at a time.
 
 use crate::records::Records;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
 use std::fmt::Debug;
 

@@ -1,8 +1,9 @@
 //! Who hears which channel, on all cores, and who is connected.
 
 mod patterns;
+pub mod mailbox;
 
-use crate::mailbox::{Letter, Mailbox, Message, Post};
+use crate::pubsub::mailbox::{Letter, Mailbox, Message, Post};
 use patterns::{Heard, Hearers, Patterns};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -1,7 +1,7 @@
 //! The patterns that somebody hears, in the order of what they begin with: a message is compared
 //! only with those that begin as its channel does.
 
-use crate::mailbox::Mailbox;
+use crate::pubsub::mailbox::Mailbox;
 use nearstate_store::glob;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,11 @@
 //! What a command is given of the client that asked.
 
-use crate::catalogue::Catalogue;
-use crate::link::Link;
+use crate::command::command_table::Catalogue;
+use crate::connection_state::Link;
 use crate::parse::Args;
 use crate::records::{Fault, Found, Records, Spot};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
 use nearstate_model::Error;
 use nearstate_model::limits::TRANSACTION_TRIES;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nearstate_model::Result;
 use nearstate_node::{ConnectionHandler, Core, CoreService, Peer, Protocol, Refusal};
 
-use crate::answer::{Answer, PLAIN};
-use crate::conversation::Asker;
+use crate::connection::Asker;
+use crate::response::{Answer, PLAIN};
 use crate::source::Source;
 
 /// HTTP/1.1, for those who look at a node.

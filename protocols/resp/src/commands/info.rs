@@ -1,13 +1,13 @@
 //! `INFO`: facts about the server, in sections, under the names that Redis' tools read. What is not
 //! known here is left out, and such tools take it for 0.
 
-use crate::client::Client;
+use crate::command_context::Client;
 use crate::parse::Args;
 use crate::records::Records;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::{REDIS_VERSION, Server};
-use crate::work::{Progress, Work};
+use crate::sliced_task::{Progress, Work};
 use nearstate_node::process;
 use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
 use std::fmt::Write as _;

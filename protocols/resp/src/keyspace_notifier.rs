@@ -6,7 +6,7 @@
 //! second whether others have made a namespace (the region wakes nobody for that) and whether
 //! records have ended (nobody changes those).
 
-use crate::keyspace::Followed;
+use crate::keyspace_events::watches::Followed;
 use crate::keyspace_events::{Class, KeyspaceEvents, names_of};
 use crate::server::Server;
 use nearstate_model::Result;

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use nearstate_node::{ConnectionHandler, Consumed, Core, ENOUGH, Then};
 
-use crate::answer::{Answer, METRICS, PLAIN};
 use crate::request::{Parsed, Request, Wish, parse};
+use crate::response::{Answer, METRICS, PLAIN};
 use crate::source::{Report, Source};
 
 /// What `/` says.

@@ -2,7 +2,7 @@
 
 use crate::command::Command;
 use crate::parse::Args;
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use std::fmt::Write as _;
 
 /// All commands, in the order of their names.

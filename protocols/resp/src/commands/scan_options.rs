@@ -3,8 +3,8 @@
 use crate::number::{cursor, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_store::glob;
 
 /// How much a call of `SCAN` looks at unless the client says otherwise, as in Redis.

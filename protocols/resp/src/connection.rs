@@ -1,17 +1,19 @@
 //! One client's conversation: requests in, answers out, and what others send to it.
 
-use crate::client::{Client, Command};
+mod prefetch;
+
 use crate::command::{Flags, Places};
-use crate::commands::{near, pubsub};
-use crate::link::{Link, Queue};
-use crate::on_core::OnCore;
+use crate::command_context::{Client, Command};
+use crate::commands::{local, pubsub};
+use crate::connection_state::{Link, Queue};
+use crate::core_context::OnCore;
 use crate::parse::{Args, Parsed, Parser};
-use crate::prefetch;
-use crate::refusal::Refusal;
+
+use crate::reply::error_reply::Refusal;
 use crate::reply::{Reply, RespVersion};
 use crate::server::SlowRequest;
+use crate::sliced_task::Progress;
 use crate::table::TABLE;
-use crate::work::Progress;
 use nearstate_model::Error;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
@@ -183,8 +185,8 @@ impl ConnectionHandler for Talk {
 
     fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
         match refused {
-            None => output.extend_from_slice(&near::given(what)),
-            Some(why) => Reply::new(output, self.link.protocol).error(&near::refused(why)),
+            None => output.extend_from_slice(&local::given(what)),
+            Some(why) => Reply::new(output, self.link.protocol).error(&local::refused(why)),
         }
     }
 }
@@ -310,7 +312,7 @@ fn slow_request(
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command_count::CommandCounts;
+    use crate::command::stats::CommandCounts;
     use crate::server::{Server, Settings};
     use nearstate_node::clock::Clock;
     use nearstate_node::{Core, CoreParts, Origin, Peer};
@@ -346,7 +348,7 @@ mod tests {
             tries += 1;
             // Each takes half of the time that all may take.
             let begun = since_boot();
-            while since_boot() < begun + crate::client::TRIED_FOR / 2 {}
+            while since_boot() < begun + crate::command_context::TRIED_FOR / 2 {}
             Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
         });
         let refusal = done.unwrap_err();

@@ -1,9 +1,9 @@
 //! What the protocol has on a core.
 
-use crate::client::Command;
-use crate::command_count::CommandCounts;
-use crate::link::{Link, Names, Outbox, Watching};
-use crate::mailbox::Mailbox;
+use crate::command::stats::CommandCounts;
+use crate::command_context::Command;
+use crate::connection_state::{Link, Names, Outbox, Watching};
+use crate::pubsub::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::RespVersion;
 use crate::server::{Card, Server, SlowRequest, Tallies};

@@ -1,7 +1,7 @@
 //! When a record ends: the options `EX`, `PX`, `EXAT`, `PXAT`.
 
 use crate::number::integer;
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 
 /// How a time is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! `LOCAL`: a client on this host asks for the region's file, or for a ring. The node gives them
 //! (`spec/local-transport.md`); here it is judged who may have them, and said what came of it.
 
-use crate::client::Client;
+use crate::command_context::Client;
 use crate::parse::Args;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_model::Error;
 use nearstate_node::Near;
 

@@ -1,15 +1,15 @@
 //! Walks as work in slices.
 
-use crate::commands::chance;
-use crate::commands::elements::Elements;
+use crate::commands::deferred_array::Elements;
 use crate::commands::keys::word;
-use crate::commands::path::{Area, Path, bytes_of, takes};
-use crate::commands::scanning::Options;
+use crate::commands::keyspace_walk::{Area, Path, bytes_of, takes};
+use crate::commands::random;
+use crate::commands::scan_options::Options;
 use crate::records::Records;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
-use crate::work::{Progress, SLICE_BUCKETS, Work};
+use crate::sliced_task::{Progress, SLICE_BUCKETS, Work};
 use nearstate_node::executor::is_due;
 use nearstate_store::Session;
 
@@ -198,7 +198,7 @@ impl Picking {
             counts.push(session.buckets(area.namespace)?.count());
         }
         let all = counts.iter().sum::<u64>();
-        let mut bucket = chance::next().checked_rem(all).unwrap_or_default();
+        let mut bucket = random::next().checked_rem(all).unwrap_or_default();
         let mut area = 0;
         for count in &counts {
             if bucket < *count {
@@ -223,7 +223,7 @@ impl Picking {
         let next = session.walk_part(area.namespace, self.bucket, 1, |view| {
             if area.say(view.key(), &mut said) {
                 count += 1;
-                if chance::below(count) == 0 {
+                if random::below(count) == 0 {
                     picked = Some(said.clone());
                 }
             }

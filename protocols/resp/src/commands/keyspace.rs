@@ -1,20 +1,20 @@
 //! Walks over namespaces: `KEYS`, `SCAN`, `RANDOMKEY`, `DBSIZE`, `FLUSHALL`. A slice at a time, so
 //! that others are served in between; whole at once between `MULTI` and `EXEC`.
 
-mod inside;
-mod slices;
+mod in_txn;
+mod tasks;
 
 use super::arg;
-use super::path::{areas, takes};
-use super::scanning::{self, Options};
-use crate::client::Client;
+use super::keyspace_walk::{areas, takes};
+use super::scan_options::{self, Options};
+use crate::command_context::Client;
 use crate::parse::Args;
 use crate::pattern;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::work::{Progress, Work};
-use slices::{Counting, Deleting, Listing, Picking, Scanning};
+use crate::reply::error_reply::Refusal;
+use crate::sliced_task::{Progress, Work};
 use std::ops::ControlFlow;
+use tasks::{Counting, Deleting, Listing, Picking, Scanning};
 
 type Answer = Result<(), Refusal>;
 
@@ -34,7 +34,7 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     if client.txn.is_some() {
         let begun = reply.mark();
         let mut count = 0;
-        inside::each_key(client, &areas, |said, _| {
+        in_txn::each_key(client, &areas, |said, _| {
             if takes(pattern, said) {
                 reply.bulk(said);
                 count += 1;
@@ -49,12 +49,12 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
 pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let cursor = scanning::read_cursor(arg(args, 1))?;
+    let cursor = scan_options::read_cursor(arg(args, 1))?;
     let options = Options::read(args.from(2), true)?;
     let areas = areas(client.records, options.pattern)?;
     if client.txn.is_some() {
         let (mut found, mut bytes) = (Vec::new(), 0);
-        inside::each_key(client, &areas, |said, _| {
+        in_txn::each_key(client, &areas, |said, _| {
             if options.takes(said) {
                 found.push(said.to_vec());
                 bytes += said.len() + size_of::<Vec<u8>>();
@@ -63,9 +63,9 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
             if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         if let Some(form) = options.form {
-            found = inside::of_form(client, found, form)?;
+            found = in_txn::of_form(client, found, form)?;
         }
-        scanning::whole(reply, |reply| {
+        scan_options::whole(reply, |reply| {
             for said in &found {
                 reply.bulk(said);
             }
@@ -80,7 +80,7 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 pub(crate) fn randomkey(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
-        reply.bulk_or_nil(inside::any_key(client, &areas)?.as_deref());
+        reply.bulk_or_nil(in_txn::any_key(client, &areas)?.as_deref());
         return Ok(());
     }
     let picking = Picking::new(client.session(), areas)?;
@@ -92,7 +92,7 @@ pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
         let mut count = 0;
-        inside::each_key(client, &areas, |_, _| {
+        in_txn::each_key(client, &areas, |_, _| {
             count += 1;
             ControlFlow::Continue(())
         })?;
@@ -111,7 +111,7 @@ pub(crate) fn flush(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     }
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
-        inside::delete_all(client, &areas)?;
+        in_txn::delete_all(client, &areas)?;
         reply.ok();
         return Ok(());
     }

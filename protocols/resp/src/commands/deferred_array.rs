@@ -1,7 +1,7 @@
 //! Elements of an answer whose number is known only at its end.
 
 use crate::reply::{Reply, RespVersion};
-use crate::work::Progress;
+use crate::sliced_task::Progress;
 use std::collections::VecDeque;
 
 /// What a part of an answer has at least, but for the last one: what a connection sends at once.

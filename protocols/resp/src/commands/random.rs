@@ -1,7 +1,7 @@
 //! Chance, where a command asks for some of many.
 
 use crate::number::integer_or_refuse;
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most elements that are picked with repetition, and the most bytes of such an answer: nothing

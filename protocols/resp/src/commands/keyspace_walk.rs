@@ -3,7 +3,7 @@
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace, prefix_of};
 use crate::records::Records;
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use nearstate_node::executor::is_due;
 use nearstate_store::{Buckets, Namespace, Session, View, glob};
 use std::collections::VecDeque;

@@ -1,12 +1,12 @@
 //! Walks between `MULTI` and `EXEC`: over what is in the region, and what the transaction has
 //! written over it.
 
-use crate::client::Client;
-use crate::commands::chance;
+use crate::command_context::Client;
 use crate::commands::keys::{form_of, word};
-use crate::commands::path::Area;
-use crate::refusal::Refusal;
-use crate::work::SLICE_BUCKETS;
+use crate::commands::keyspace_walk::Area;
+use crate::commands::random;
+use crate::reply::error_reply::Refusal;
+use crate::sliced_task::SLICE_BUCKETS;
 use nearstate_store::Namespace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<
     let mut count = 0;
     each_key(client, areas, |said, _| {
         count += 1;
-        if chance::below(count) == 0 {
+        if random::below(count) == 0 {
             picked = Some(said.to_vec());
         }
         ControlFlow::Continue(())
