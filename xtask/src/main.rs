@@ -9,6 +9,7 @@
 mod help;
 mod gate;
 mod demo;
+mod soak;
 mod suites;
 mod packages;
 mod header;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         }
         "gate" => run::root().map(|root| gate::all(&root)),
         "test" => run::root().and_then(|root| suites::all(&root, rest)),
+        "soak" => run::root().and_then(|root| soak::all(&root, rest)),
         "demo" => run::root().and_then(|root| demo::run(&root, rest)),
         "packages" => packages::install_missing(packages::ALL).map(|()| true),
         "header" if rest.iter().any(|word| word == "--write") => {

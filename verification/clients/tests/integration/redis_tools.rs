@@ -1,5 +1,4 @@
 //! Redis' own tools against the node: `redis-cli` and `redis-benchmark`.
-#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -3,7 +3,6 @@
 //!
 //! One test says the same commands in every run, the other ones by chance: `NEARSTATE_SEED` repeats
 //! those of a run that failed, and `NEARSTATE_SEQUENCES` says how many sequences of them.
-#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;

@@ -1,6 +1,5 @@
 //! go-redis against the node: v9 in both versions of the protocol, and v8 with the options and the
 //! requests of O-RAN's sdlgo.
-#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,4 @@
 //! `ricsdl` as O-RAN pins it, and today's redis-py, against the node.
-#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use nearstate_clients::programs::Server;
 use nearstate_clients::python::{count, run};

@@ -1,8 +1,8 @@
 //! A short torture run: real processes, killed at random instants.
-#![expect(clippy::print_stdout, reason = "a test says what it measured")]
 
 use nearstate_torture::run::{Options, run};
-use nearstate_torture::spawn::Starter;
+
+use crate::fixture::{folder, starter};
 
 #[test]
 fn three_hundred_kills_lose_tear_and_leak_nothing() {
@@ -11,12 +11,11 @@ fn three_hundred_kills_lose_tear_and_leak_nothing() {
         kills_per_check: 100,
         writers: 4,
         readers: 4,
-        folder: format!("/dev/shm/nearstate-torture-test-{}", std::process::id()).into(),
+        folder: folder("torture"),
         seed: 1,
         pause_us_max: 6000,
     };
-    let starter = Starter(vec![env!("CARGO_BIN_EXE_nearstate-torture-child").into()]);
-    let report = run(&options, &starter, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    let report = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     println!("{}", report.table());
     assert_eq!((report.kills, report.checks, report.bytes_leaked), (300, 3, 0));
     assert!(report.verified > 1000 && report.views > 1000 && report.cut_short > 0);
