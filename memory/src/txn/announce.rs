@@ -3,15 +3,15 @@
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::Arena;
 use crate::atomic::Ordering;
-use crate::cell::{Cell, HEADER, Head, Kind};
 use crate::crash::crash_point;
-use crate::intent::{EVENTS, LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, Log};
+use crate::heap::cell::{Cell, HEADER, Head, Kind};
+use crate::index::intent::{EVENTS, LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, Log};
 use crate::layout::Damage;
 use crate::member::Member;
+use crate::member::arena::Arena;
 use crate::ring;
-use crate::ring_words::words_of;
+use crate::ring::words::words_of;
 
 /// Bytes that go into a ring if the transaction commits.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,9 @@
 //! What a transaction is to do, as its caller writes it down (`spec/region.md`, section 9).
 
-use crate::announce::Announcements;
-use crate::bucket::{entry, tag_of};
-use crate::index::Seen;
-use crate::publish::{Draft, Place, Target};
+use crate::index::bucket::{entry, tag_of};
+use crate::index::lookup::Seen;
+use crate::txn::announce::Announcements;
+use crate::txn::publish::{Draft, Place, Target};
 
 /// What must be there for a transaction to commit.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 //! What a process remembers of a namespace's index: where its buckets are.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_KIND, CATALOG_SEGMENTS, Damage, LINE, SEGMENTS, catalog_at, unseal,
 };
-use crate::map::Map;
+use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
+use crate::region::map::Map;
 
 /// Buckets of the first segment; the second has as many, and every further one twice the last.
 pub(crate) const BUCKETS_FIRST: u64 = 1 << DEPTH_FIRST;
@@ -16,7 +16,7 @@ pub struct Table {
     index: u32,
     kind: u64,
     buckets: AtomicU64,
-    /// `bucket::wide_mask` of it.
+    /// `linear_hash::wide_mask` of it.
     wide: AtomicU64,
     /// Offset of each segment less that of its first bucket's line, so that adding a bucket's
     /// number times a line gives its offset; 0 = not known yet.
@@ -31,7 +31,7 @@ impl Table {
             kind,
             buckets: AtomicU64::new(BUCKETS_FIRST),
             wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
-            bases: [const { AtomicU64::new(0) }; SEGMENTS],
+            bases: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         table.refresh(map)?;
         Ok(table)

@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::fault::{Guard, USABLE};
 use crate::layout::{Damage, LINE};
-use crate::life;
+use crate::region::liveness;
+use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
 
 const OUTSIDE: Damage = Damage("an offset points outside the region");
@@ -46,11 +46,11 @@ impl Map {
         // From here on an error unmaps: a mapping left behind would keep the open file, and with it
         // the attach lock, for as long as this process lives.
         let mapped = Span { base, bytes };
-        let open = Open { key: life::file_key(&file)?, file: Some(file) };
+        let open = Open { key: liveness::file_key(&file)?, file: Some(file) };
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
         let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
-        let guard = Guard::new(base, bytes, page, fork)?;
+        let guard = Guard::new(base, bytes, page, fork.cast())?;
         let map = Self {
             base,
             bytes,
@@ -118,7 +118,7 @@ impl Map {
                 errno: error.raw_os_error().unwrap_or(0),
             }
         })?;
-        if life::file_key(&anew)? != self.open.key {
+        if liveness::file_key(&anew)? != self.open.key {
             return Err(Error::NotARegion {
                 path: self.path.clone(),
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
@@ -131,7 +131,7 @@ impl Map {
     /// through it is not shared with a child that was forked before.
     pub(crate) fn lend_anew(&self) -> Result<Lent<'_>> {
         match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(anew) if life::file_key(&anew)? == self.open.key => Ok(Lent::Anew(anew)),
+            Ok(anew) if liveness::file_key(&anew)? == self.open.key => Ok(Lent::Anew(anew)),
             _ => self.lend(),
         }
     }
@@ -141,7 +141,7 @@ impl Map {
     pub(crate) fn open_anew(&self) -> Result<File> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         if let Ok(anew) = open(&self.path)
-            && life::file_key(&anew)? == self.open.key
+            && liveness::file_key(&anew)? == self.open.key
         {
             return Ok(anew);
         }
@@ -341,7 +341,7 @@ struct Open {
 impl Open {
     /// The file, unless somebody closed its descriptor.
     fn ours(&self) -> Option<&File> {
-        self.file.as_ref().filter(|file| life::file_key(file).is_ok_and(|key| key == self.key))
+        self.file.as_ref().filter(|file| liveness::file_key(file).is_ok_and(|key| key == self.key))
     }
 }
 

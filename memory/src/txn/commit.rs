@@ -4,25 +4,26 @@ use std::time::Instant;
 
 use nearstate_model::{Error, Result};
 
-use crate::announce::{self, Announcements};
-use crate::arena::{Arena, note, note_word, op, settle_line, slot};
 use crate::atomic::{Ordering, fence};
-use crate::bucket::{
-    VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, step,
-    tag_of,
-};
-use crate::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
 use crate::crash::{crash_point, is_planted};
-use crate::index::{Seen, find_bucket, walk_chain};
-use crate::intent::{
+use crate::heap::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
+use crate::heap::queue::settle_line;
+use crate::index::bucket::{
+    VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, tag_of,
+};
+use crate::index::intent::{
     EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
 };
+use crate::index::lookup::{Seen, find_bucket, walk_chain};
 use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
-use crate::lock;
+use crate::member::arena::{Arena, note, note_word, op, slot};
+use crate::member::lock;
 use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
-use crate::plan::{Access, Change, Committed, Expect, Plan};
-use crate::publish::{CROWD, ENTRIES_MAX, locate, locate_seen, retire_record};
+use crate::region::linear_hash::step;
 use crate::ring;
+use crate::txn::announce::{self, Announcements};
+use crate::txn::plan::{Access, Change, Committed, Expect, Plan};
+use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_seen, retire_record};
 
 /// What came of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]

@@ -3,19 +3,20 @@
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::{Arena, note, note_word, op, settle_word, slot};
-use crate::bucket::{
-    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, is_link, link, load,
-    publish, stamp_of, step, tag_in, tag_of,
-};
-use crate::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
 use crate::crash::crash_point;
-use crate::index::{CHAIN_MAX, Seen, find_bucket, is_equal, link_slot, walk_chain};
+use crate::heap::cell::{self, Cell, Head, Kind, LINE_FIRST, LINE_WORDS};
+use crate::index::bucket::{
+    LAST, VERSION_MAX, WORDS, at_of, control, depth_of, entry, is_intent, is_link, link, load,
+    publish, stamp_of, tag_in, tag_of,
+};
+use crate::index::lookup::{CHAIN_MAX, Seen, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Damage, LINE};
-use crate::lock;
-use crate::map::Map;
 use crate::member::Member;
-use crate::table::Table;
+use crate::member::arena::{Arena, note, note_word, op, settle_word, slot};
+use crate::member::lock;
+use crate::region::directory::Table;
+use crate::region::linear_hash::step;
+use crate::region::map::Map;
 
 /// What the caller wants done with the record that it was shown under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

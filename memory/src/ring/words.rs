@@ -31,15 +31,8 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
-#[cfg(not(loom))]
 use crate::crash::crash_point;
 use crate::layout::Damage;
-
-/// The models have no processes to kill.
-#[cfg(loom)]
-macro_rules! crash_point {
-    ($name:literal) => {};
-}
 
 /// Words before an entry's payload: its size and check, its number.
 pub(crate) const ENTRY_HEAD: u64 = 2;

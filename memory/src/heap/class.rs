@@ -4,15 +4,15 @@
 use crate::layout::LINE;
 
 /// How many classes there are.
-pub const CLASSES: u8 = 120;
+pub(crate) const CLASSES: u8 = 120;
 
 /// The largest cell, in bytes.
-pub const CELL_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const CELL_BYTES_MAX: u64 = 256 << 20;
 
 /// The least class whose cells hold `bytes`, or `None` above [`CELL_BYTES_MAX`].
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the results are below CLASSES")]
-pub const fn class_of(bytes: u64) -> Option<u8> {
+pub(crate) const fn class_of(bytes: u64) -> Option<u8> {
     let units = bytes.div_ceil(LINE);
     if units <= 32 {
         return Some(if units == 0 { 0 } else { (units - 1) as u8 });
@@ -33,7 +33,7 @@ pub const fn class_of(bytes: u64) -> Option<u8> {
 
 /// Bytes of a cell of this class; 0 for a class that does not exist.
 #[inline]
-pub const fn bytes_of(class: u8) -> u64 {
+pub(crate) const fn bytes_of(class: u8) -> u64 {
     let c = class as u64;
     let units = if c < 32 {
         c + 1
@@ -64,7 +64,7 @@ pub(crate) const fn class_within(bytes: u64) -> Option<u8> {
     Some(class)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

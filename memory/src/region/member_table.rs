@@ -4,10 +4,10 @@ use nearstate_model::limits::MEMBERS_MAX;
 
 use crate::atomic::Ordering;
 use crate::layout::{Damage, MEMBER_NAME, MEMBER_PID, SUPER_MEMBERS, member_at, unseal};
-use crate::life::Identity;
-use crate::map::Map;
+use crate::region::liveness::Identity;
+use crate::region::map::Map;
 
-pub(crate) use crate::state;
+pub(crate) use crate::region::member_state as state;
 
 /// How many member slots were ever used.
 pub(crate) fn members_high(map: &Map) -> Result<u32, Damage> {

@@ -14,13 +14,13 @@
 //! comes after it.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::{
+use crate::crash::crash_point;
+use crate::index::bucket::{
     COMMITTED, at_of, control, depth_of, is_intent, load, publish, stamp_of, status_of,
 };
-use crate::crash::crash_point;
 use crate::layout::{Damage, LINE};
-use crate::lock;
-use crate::map::Map;
+use crate::member::lock;
+use crate::region::map::Map;
 
 // The transaction's cell: its first line, and what a line for each access holds.
 pub(crate) const STATUS: u64 = 24;

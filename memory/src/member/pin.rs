@@ -15,8 +15,7 @@
 //! The heavy barrier is `membarrier(2)` and the light one only keeps the compiler from moving P4
 //! before P2; in a fenced region both are full fences.
 
-use crate::atomic::{AtomicU64, Ordering, fence, mutant};
-#[cfg(not(loom))]
+use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
 use crate::crash::crash_point;
 use crate::layout::{Damage, seal, unseal};
 
@@ -30,8 +29,7 @@ pub(crate) fn pin(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) {
     if is_fenced && !mutant("pin-no-fence") {
         full_fence();
     } else {
-        #[cfg(not(loom))]
-        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
@@ -56,8 +54,7 @@ pub(crate) fn retire_epoch(epoch: &AtomicU64, is_fenced: bool) -> u64 {
         fence(Ordering::SeqCst);
     } else {
         // U1 is before U2 in the program; the barrier A2 of others does the rest.
-        #[cfg(not(loom))]
-        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        compiler_fence(Ordering::SeqCst);
     }
     epoch.load(Ordering::Acquire) >> 16
 }
@@ -75,7 +72,6 @@ pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64
     }
     match epoch.compare_exchange(seen, seal(now + 1), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            #[cfg(not(loom))]
             crash_point!("epoch.moved");
             Ok(now + 1)
         }

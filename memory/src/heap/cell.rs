@@ -4,9 +4,9 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::class;
+use crate::heap::class;
 use crate::layout::{CLASS_EXTENT, Damage, LINE};
-use crate::map::Map;
+use crate::region::map::Map;
 
 /// Bytes of a cell's header.
 pub const HEADER: u64 = 44;

@@ -1,8 +1,6 @@
 //! What becomes of a region in a process that forks, that closes every descriptor, and that meets a
 //! `SIGBUS` which is not ours. One test: a fork copies one thread only.
 
-#![cfg(not(loom))]
-
 #[cfg(test)]
 mod tests {
     use std::fs::{File, OpenOptions};

@@ -3,17 +3,19 @@
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::{Arena, note, op, settle_line, settle_word};
 use crate::atomic::{AtomicU64, Ordering};
-use crate::bucket::at_of;
 use crate::crash::crash_point;
-use crate::heap::{noted_op, settle_batch, settle_chunk};
+use crate::heap::alloc::{noted_op, settle_batch, settle_chunk};
+use crate::heap::queue::settle_line;
+use crate::index::bucket::at_of;
+use crate::index::split;
 use crate::layout::{Damage, MEMBER_ANCHOR, MEMBER_PIN, MEMBER_STATE, member_at};
-use crate::lock;
+use crate::member::arena::{Arena, note, op, settle_word};
+use crate::member::lock;
 use crate::member::{Member, claim_slot, is_dead};
-use crate::publish::settle_record;
-use crate::roster::{members_high, state};
-use crate::{split, transaction};
+use crate::region::member_table::{members_high, state};
+use crate::txn::commit as transaction;
+use crate::txn::publish::settle_record;
 
 /// What a noted change of one word has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,7 +261,7 @@ fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
     transaction::unlock(arena, owner)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

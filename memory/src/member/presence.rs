@@ -18,7 +18,7 @@ use nearstate_model::{Error, Result};
 use crate::atomic::Ordering;
 use crate::layout::SUPER_PAGE;
 use crate::member::Member;
-use crate::region::Shared;
+use crate::region::file::Shared;
 use crate::system::{self, Lock, lock_byte};
 
 /// First of the bytes of the file that stand for things to be at work on.

@@ -3,22 +3,22 @@
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::{Arena, note, note_word, op, settle_word, slot};
 use crate::atomic::Ordering;
-use crate::bucket::{
+use crate::crash::crash_point;
+use crate::heap::cell::{Cell, LINE_FIRST, LINE_WORDS};
+use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, is_link, link, load, publish, stamp_of,
 };
-use crate::cell::{Cell, LINE_FIRST, LINE_WORDS};
-use crate::crash::crash_point;
-use crate::index::{CHAIN_MAX, link_slot, walk_chain};
+use crate::index::lookup::{CHAIN_MAX, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Damage, LINE, SEGMENTS, catalog_at, seal,
     unseal,
 };
-use crate::lock;
-use crate::map::Map;
+use crate::member::arena::{Arena, note, note_word, op, settle_word, slot};
+use crate::member::lock;
 use crate::member::{Member, WAIT_SHORT};
-use crate::table::{Table, buckets_of, first_of, segment_of, segment_slot};
+use crate::region::directory::{Table, buckets_of, first_of, segment_of, segment_slot};
+use crate::region::map::Map;
 
 /// Lines of a segment that get pages at once: 256 KiB.
 const COMMIT_LINES: u64 = 4096;
