@@ -1,4 +1,4 @@
-//! The house's own tasks: `cargo xtask help` lists them.
+//! The tasks of this workspace: `cargo xtask help` lists them.
 //!
 //! The checks read the sources as text and as tokens; none of them needs the network. What a check
 //! finds is a [`finding::Finding`]: where, what, and what to do about it.
@@ -15,7 +15,7 @@ mod packages;
 mod header;
 mod deny;
 mod tidy;
-mod floors;
+mod layers;
 mod workspace;
 mod rust_source;
 mod run;

@@ -1,4 +1,4 @@
-//! The order of the house: a crate uses crates below it, a module uses modules below it.
+//! The order of the workspace: a crate uses crates below it, a module uses modules below it.
 
 mod crates;
 mod modules;

@@ -1,42 +1,43 @@
-//! Between crates: who stands on which floor, and who may use whom.
+//! Between crates: the layer of each crate, and which crates it may use.
 
 use crate::finding::{Finding, line_where};
 use crate::workspace::{Dependency, Member};
 use std::fs;
 use std::path::Path;
 
-/// Where the folders of the house stand. A crate uses only crates of a smaller height; two crates
-/// of one height are strangers. Applications stand above the proving ground, because the one binary
-/// carries the experiments.
+/// The height of each folder. A crate uses only crates of a smaller height; two crates of one
+/// height do not know each other. Applications are above the verification crates, because the one
+/// binary contains the benchmarks.
 const HEIGHTS: &[(&str, u32, &str)] = &[
-    ("model", 0, "floor 0"),
-    ("memory", 10, "floor 1"),
-    ("wire", 10, "floor 1"),
-    ("numa", 10, "floor 1"),
-    ("store", 20, "floor 2"),
-    ("local-transport", 20, "floor 2"),
-    ("ue", 20, "floor 2"),
-    ("cluster", 20, "floor 2"),
-    ("node", 30, "floor 3"),
-    ("sdl", 30, "floor 3"),
-    ("protocols/", 40, "floor 4"),
-    ("capi", 40, "floor 4"),
-    ("verification/", 50, "floor 5, proving"),
-    ("apps/", 52, "floor 5, apps"),
+    ("model", 0, "layer 0"),
+    ("memory", 10, "layer 1"),
+    ("wire", 10, "layer 1"),
+    ("numa", 10, "layer 1"),
+    ("store", 20, "layer 2"),
+    ("local-transport", 20, "layer 2"),
+    ("ue", 20, "layer 2"),
+    ("cluster", 20, "layer 2"),
+    ("node", 30, "layer 3"),
+    ("sdl", 30, "layer 3"),
+    ("protocols/", 40, "layer 4"),
+    ("capi", 40, "layer 4"),
+    ("verification/", 50, "layer 5, verification"),
+    ("apps/", 52, "layer 5, apps"),
 ];
 
-/// Stands beside the house: uses no crate of it, and none uses it.
-const BESIDE: &str = "xtask";
+/// Outside the layers: it uses no crate of the workspace, and no crate uses it.
+const OUTSIDE: &str = "xtask";
 
-const TABLE: &str = "HEIGHTS in xtask/src/floors/crates.rs";
+const TABLE: &str = "HEIGHTS in xtask/src/layers/crates.rs";
 
-/// Every edge of the house that does not lead down.
+/// Every dependency that does not lead to a lower layer.
 pub(crate) fn check(root: &Path, members: &[Member]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for member in members {
-        if member.folder != BESIDE && place(&member.folder).is_none() {
-            let advice = format!("move it to a folder of the house, or give it a line in {TABLE}");
-            findings.push(Finding::new(member.manifest(), 1, "this crate has no floor", advice));
+        if member.folder != OUTSIDE && layer_of(&member.folder).is_none() {
+            let advice =
+                format!("move it to a folder that has a layer, or give it a line in {TABLE}");
+            findings.push(Finding::new(member.manifest(), 1, "the crate has no layer", advice));
         }
         for dependency in member.dependencies.iter().filter(|dependency| dependency.is_ours) {
             let used = members.iter().find(|other| other.name == dependency.name);
@@ -49,28 +50,26 @@ pub(crate) fn check(root: &Path, members: &[Member]) -> Vec<Finding> {
     findings
 }
 
-fn place(folder: &str) -> Option<(u32, &'static str)> {
+fn layer_of(folder: &str) -> Option<(u32, &'static str)> {
     HEIGHTS
         .iter()
         .find(|(name, ..)| folder == *name || (name.ends_with('/') && folder.starts_with(name)))
-        .map(|(_, height, floor)| (*height, *floor))
+        .map(|(_, height, layer)| (*height, *layer))
 }
 
-fn complaint(asker: &Member, used: &Member) -> Option<(String, String)> {
-    if asker.folder == BESIDE || used.folder == BESIDE {
-        let what =
-            format!("{} uses {}, and {BESIDE} stands beside the house", asker.name, used.name);
+fn complaint(user: &Member, used: &Member) -> Option<(String, String)> {
+    if user.folder == OUTSIDE || used.folder == OUTSIDE {
+        let what = format!("{} uses {}, and {OUTSIDE} is outside the layers", user.name, used.name);
         return Some((what, "move what both need into a library crate of its own".to_owned()));
     }
-    let (asker_height, asker_floor) = place(&asker.folder)?;
-    let (used_height, used_floor) = place(&used.folder)?;
-    (asker_height <= used_height).then(|| {
+    let (user_height, user_layer) = layer_of(&user.folder)?;
+    let (used_height, used_layer) = layer_of(&used.folder)?;
+    (user_height <= used_height).then(|| {
         let what = format!(
-            "{} ({asker_floor}) uses {} ({used_floor}), which does not stand below it",
-            asker.name, used.name
+            "{} ({user_layer}) uses {} ({used_layer}), which is not below it",
+            user.name, used.name
         );
-        let advice = "move the word down to a floor that both stand on, or hand the fact in as an \
-                      argument";
+        let advice = "move the type down to a layer below both, or pass the fact as an argument";
         (what, advice.to_owned())
     })
 }
@@ -91,8 +90,8 @@ mod tests {
     use crate::workspace;
 
     fn found(edges: &[(&str, &[&str])]) -> Vec<Finding> {
-        let house = Planted::house(edges);
-        check(house.root(), &workspace::members(house.root()).unwrap())
+        let planted = Planted::workspace(edges);
+        check(planted.root(), &workspace::members(planted.root()).unwrap())
     }
 
     #[test]
@@ -114,22 +113,22 @@ mod tests {
         let found = found(&[("memory", &["store"]), ("store", &[])]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].file.as_str(), found[0].line), ("memory/Cargo.toml", 7));
-        assert!(found[0].what.contains("memory (floor 1) uses store (floor 2)"), "{found:?}");
+        assert!(found[0].what.contains("memory (layer 1) uses store (layer 2)"), "{found:?}");
     }
 
     #[test]
-    fn strangers_on_one_floor_do_not_use_each_other() {
+    fn crates_of_one_layer_do_not_use_each_other() {
         assert_eq!(found(&[("store", &["cluster"]), ("cluster", &[])]).len(), 1);
     }
 
     #[test]
-    fn the_gate_stands_beside_the_house() {
+    fn xtask_is_outside_the_layers() {
         assert_eq!(found(&[("xtask", &["model"]), ("model", &[])]).len(), 1);
         assert_eq!(found(&[("memory", &["xtask"]), ("xtask", &[])]).len(), 1);
     }
 
     #[test]
-    fn a_crate_without_a_floor_is_found() {
+    fn a_crate_without_a_layer_is_found() {
         let found = found(&[("attic", &[])]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].file, "attic/Cargo.toml");
