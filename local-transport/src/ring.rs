@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nearstate_memory::{PipeEnd, PipeInterest};
 use nearstate_model::Result;
 
-use crate::pass::call;
+use crate::descriptors::ring_doorbell;
 
 /// How long a client looks for its answer before it sleeps: what a sleep and its end cost on a
 /// virtual machine. On one processor it sleeps at once, so that the node can run.
@@ -30,7 +30,7 @@ pub struct LocalRing {
 }
 
 impl LocalRing {
-    /// On the memory that [`crate::ask_ring`] gave. No read or write waits longer than `timeout`.
+    /// On the memory that [`crate::request_ring`] gave. No read or write waits longer than `timeout`.
     ///
     /// # Errors
     /// `BadArgument` for what is no ring; `System`.
@@ -119,12 +119,12 @@ impl Read for LocalRing {
             let was_over = self.is_over;
             let moved = self.end.read(into).map_err(|error| broken(&error))?;
             if moved.must_ring_doorbell {
-                call(&self.socket);
+                ring_doorbell(&self.socket);
             }
             if moved.bytes > 0 || was_over {
                 return Ok(moved.bytes);
             }
-            self.wait(PipeInterest { bytes: true, room: false })?;
+            self.wait(PipeInterest { readable: true, writable: false })?;
         }
     }
 }
@@ -141,12 +141,12 @@ impl Write for LocalRing {
             }
             let moved = self.end.write(bytes).map_err(|error| broken(&error))?;
             if moved.must_ring_doorbell {
-                call(&self.socket);
+                ring_doorbell(&self.socket);
             }
             if moved.bytes > 0 {
                 return Ok(moved.bytes);
             }
-            self.wait(PipeInterest { bytes: false, room: true })?;
+            self.wait(PipeInterest { readable: false, writable: true })?;
         }
     }
 
@@ -183,9 +183,9 @@ mod tests {
                         let moved = node.read(&mut into).unwrap();
                         heard.extend_from_slice(&into[..moved.bytes]);
                         if moved.must_ring_doorbell {
-                            call(&calls);
+                            ring_doorbell(&calls);
                         }
-                        let wants = PipeInterest { bytes: true, room: false };
+                        let wants = PipeInterest { readable: true, writable: false };
                         if moved.bytes == 0 && node.fall_asleep(wants) {
                             let _ = calls.read(&mut [0; 8]).unwrap();
                             node.wake();
@@ -193,7 +193,7 @@ mod tests {
                     }
                     assert!(heard == counted());
                     if node.write(b"bye").unwrap().must_ring_doorbell {
-                        call(&calls);
+                        ring_doorbell(&calls);
                     }
                 });
                 client.write_all(&counted()).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                    call(&calls);
+                    ring_doorbell(&calls);
                 }
             });
             let error = client.read(&mut [0; 8]).unwrap_err();

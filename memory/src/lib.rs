@@ -35,6 +35,7 @@ pub use counter::Counter;
 pub use heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
+pub use layout::Corruption;
 pub use member::presence::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;

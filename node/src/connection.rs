@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nearstate_local_transport::Near;
+use nearstate_local_transport::LocalResource;
 use nearstate_model::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -225,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Gives the client what it has asked for, or lets the conversation say why not.
-    fn give(&mut self, what: Near, cx: &mut Context<'_>) -> Poll<Option<End>> {
+    fn give(&mut self, what: LocalResource, cx: &mut Context<'_>) -> Poll<Option<End>> {
         let (answer, mut parcel) = match self.parcel.take() {
             Some(begun) => begun,
             None => match self.prepare(what) {
@@ -263,7 +263,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    fn prepare(&mut self, what: Near) -> Result<Parcel, Error> {
+    fn prepare(&mut self, what: LocalResource) -> Result<Parcel, Error> {
         let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         if self.input.len() > self.taken {
             // It would be heard, and what follows it on the socket would not.

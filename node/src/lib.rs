@@ -28,7 +28,7 @@ pub mod clock;
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::{Limits, RINGS_MAX};
 pub use listener::Address;
-pub use nearstate_local_transport::Near;
+pub use nearstate_local_transport::LocalResource;
 pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
 pub use protocol::{
     ConnectionHandler, Consumed, CoreService, Dismissal, ENOUGH, Origin, Peer, Protocol, Reason,
