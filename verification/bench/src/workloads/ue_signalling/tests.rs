@@ -13,6 +13,7 @@ use nearstate_store::{CreateOptions, Region};
 
 fn parameters(variant: &str) -> Parameters {
     Parameters {
+        value_bytes: None,
         records: 3000,
         variant: variant.to_owned(),
         spread: crate::chance::Spread::Zipfian,
