@@ -155,6 +155,7 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("layout", drive.layout.clone().unwrap_or_else(|| "each target's own".to_owned())),
         ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
         ("bytes of a value", parameters.value_bytes.map_or_else(own, |bytes| bytes.to_string())),
+        ("records of its own for each client", parameters.has_own_records.to_string()),
         ("connections of a client", drive.connections.max(1).to_string()),
         ("busy polling", drive.is_busy_polling.to_string()),
         ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),

@@ -70,6 +70,10 @@ pub struct Options {
     #[arg(long, value_name = "BYTES")]
     pub value_bytes: Option<u64>,
 
+    /// Each client reads and replaces records of its own only, where clients otherwise share them
+    #[arg(long)]
+    pub own_records: bool,
+
     /// Nodes and rings busy-poll instead of sleeping while there is no request
     #[arg(long)]
     pub busy_poll: bool,

@@ -18,6 +18,10 @@ pub struct Parameters {
     /// Bytes of a value, for workloads without a size of their own. Missing in older files.
     #[serde(default)]
     pub value_bytes: Option<u64>,
+    /// Whether each client reads and replaces records of its own only, where clients of the
+    /// workload otherwise share all records. Missing in older files.
+    #[serde(default)]
+    pub has_own_records: bool,
 }
 
 /// How the intended starts of an open loop follow each other: the mean rate is the same.

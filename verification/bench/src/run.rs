@@ -341,8 +341,8 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
             ),
         });
     }
-    let Options { spread, seed, value_bytes, .. } = *options;
-    Ok(Parameters { records, variant, spread, seed, value_bytes })
+    let Options { spread, seed, value_bytes, own_records: has_own_records, .. } = *options;
+    Ok(Parameters { records, variant, spread, seed, value_bytes, has_own_records })
 }
 
 /// The options with a second client, where a variant needs one in the background.

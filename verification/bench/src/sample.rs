@@ -29,6 +29,7 @@ pub(crate) fn run() -> Run {
             source: "paper 2, Table II".to_owned(),
             parameters: Parameters {
                 value_bytes: None,
+                has_own_records: false,
                 records: 10_000,
                 variant: "delta".to_owned(),
                 spread: Spread::Zipfian,

@@ -12,8 +12,10 @@
 //! | `put-beside-reader` | replaces records | read |
 //! | `view-beside-writer` | reads in place | replace records |
 //! | `view-beside-memory` | reads in place | write as much memory of their own |
+//!
+//! All clients read and replace all records, unless `--own-records` gives each a share of them.
 
-use super::contents::{BYTES_MAX, Contents};
+use super::contents::{Contents, VALUE_BYTES_MAX};
 use super::share::{self, Share};
 use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
 use crate::access::{Connection, Entry, OPERATIONS, Parts, Reply, Request, Schema, TableSchema};
@@ -28,8 +30,10 @@ const BLOCK_OPS: u64 = 256;
 /// Bytes of a value, unless the command line gives another size.
 const VALUE_BYTES: u64 = 1024;
 
-/// Different values. They stay in the first two levels of the cache.
-const VALUES: u64 = 64;
+/// Different values: at most so many, and so many bytes together. Those of the default size stay in
+/// the first two levels of the cache.
+const VALUES_MAX: usize = 64;
+const VALUES_BYTES: usize = 4 << 20;
 
 /// Requests of one message while loading and verifying.
 const TOGETHER: usize = 64;
@@ -187,8 +191,8 @@ fn key_of(record: u64) -> RecordKey {
 
 /// The keys of these records in a random order. They lie in the order in which they are used, so
 /// that reading the list of keys is sequential.
-fn shuffled(records: u64, seed: u64) -> Vec<RecordKey> {
-    let mut keys: Vec<RecordKey> = (0..records).map(key_of).collect();
+fn shuffled(first: u64, count: u64, seed: u64) -> Vec<RecordKey> {
+    let mut keys: Vec<RecordKey> = (first..first + count).map(key_of).collect();
     for last in (1..keys.len()).rev() {
         let other = draw(seed, last as u64, 0) % (last as u64 + 1);
         keys.swap(last, usize::try_from(other).unwrap_or(0));
@@ -199,7 +203,7 @@ fn shuffled(records: u64, seed: u64) -> Vec<RecordKey> {
 #[derive(Debug)]
 struct Client {
     role: Role,
-    /// The keys of all records in random order; of inserts, those of this client in ascending order.
+    /// The keys of all records, or of this client's, in random order; for inserts in ascending order.
     keys: Vec<RecordKey>,
     values: Vec<Vec<u8>>,
     contents: Contents,
@@ -215,20 +219,24 @@ impl Client {
     fn new(parameters: &Parameters, role: Role, share: Share) -> Result<Self> {
         let bytes = value_bytes(parameters);
         let value_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if !(8..=BYTES_MAX).contains(&value_bytes) {
-            let detail = format!("--value-bytes {bytes}: give 8 to {BYTES_MAX}");
+        if !(8..=VALUE_BYTES_MAX).contains(&value_bytes) {
+            let detail = format!("--value-bytes {bytes}: give 8 to {VALUE_BYTES_MAX}");
             return Err(Error::BadArgument { detail });
         }
-        let contents = Contents::new(parameters.seed);
+        let contents = Contents::of_bytes(parameters.seed, value_bytes);
         let value = |number| {
             let mut value = Vec::with_capacity(value_bytes);
             contents.append(number, value_bytes, &mut value);
             value
         };
-        let values = (0..VALUES).map(value).collect();
+        let count = (VALUES_BYTES / value_bytes).clamp(1, VALUES_MAX) as u64;
+        let values = (0..count).map(value).collect();
         let keys = match role {
             Role::Insert => (share.first..share.first + share.count).map(key_of).collect(),
-            Role::Do(_) | Role::Memory => shuffled(parameters.records, parameters.seed),
+            Role::Do(_) | Role::Memory if parameters.has_own_records => {
+                shuffled(share.first, share.count, parameters.seed)
+            }
+            Role::Do(_) | Role::Memory => shuffled(0, parameters.records, parameters.seed),
         };
         let memory = match role {
             Role::Memory => {
@@ -299,7 +307,7 @@ impl Client {
     /// Whether a value is one of those that this workload writes.
     fn is_known(&self, value: &[u8]) -> bool {
         let number = value.first_chunk().map_or(u64::MAX, |head| u64::from_le_bytes(*head));
-        number < VALUES && self.contents.are(number, self.value_bytes, value)
+        number < self.values.len() as u64 && self.contents.are(number, self.value_bytes, value)
     }
 }
 
@@ -384,7 +392,7 @@ mod tests {
 
     #[test]
     fn each_key_is_in_the_order_once() {
-        let mut keys = shuffled(1000, 7);
+        let mut keys = shuffled(0, 1000, 7);
         assert_ne!(keys.first(), Some(&key_of(0)), "they are shuffled");
         keys.sort_unstable();
         assert_eq!(keys, (0..1000).map(key_of).collect::<Vec<RecordKey>>());
