@@ -326,6 +326,8 @@ impl Client {
             self.pace.took(took_ns);
             let of_block = if self.block > 1 { u64::from(tally.counted.max(1)) } else { 1 };
             meter.step(&tally, took_ns / of_block, now_ns);
+            // A block may end early, or be a whole walk.
+            let count = if self.block > 1 { u64::from(tally.counted) } else { count };
             done += count;
             teller.add(count);
             begin_ns = now_ns;
