@@ -6,7 +6,7 @@ use crate::hub::Hub;
 use crate::keyspace::Keyspace;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::mailbox::Mailbox;
-use nearstate_node::metric::Distribution;
+use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
