@@ -231,9 +231,9 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     subscribe(&mut second, 300);
     // Closed: its answers are a part of what is too much.
     let _ = second.read_to_end(&mut Vec::new());
-    assert_eq!(node.seen().total().0.out_of_memory, 1);
+    assert_eq!(node.stats().total().0.out_of_memory, 1);
     drop(first);
-    while node.seen().total().0.open() > 0 {
+    while node.stats().total().0.open() > 0 {
         std::thread::yield_now();
     }
     let mut third = connect();

@@ -213,7 +213,7 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
         let mut near = near(folder.path(), options);
         assert!(near.is_ready("ns").unwrap());
     }
-    until("all connections end", || node.seen().total().0.open() == 0);
+    until("all connections end", || node.stats().total().0.open() == 0);
     until("no descriptor stays behind", || open_files() < before + 20);
     // And so many at once as may be; the next one goes on over its socket.
     let mut rings: Vec<LocalRing> = (0..1024).map(|_| ring(folder.path())).collect();
@@ -275,8 +275,8 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     }
     good.write_all(b"PING\r\n").unwrap();
     expect_reply(&mut good, b"+PONG\r\n");
-    until("the others end", || node.seen().total().0.open() == 1);
-    let faults = node.seen().total().0.ring_faults;
+    until("the others end", || node.stats().total().0.open() == 1);
+    let faults = node.stats().total().0.ring_faults;
     assert!((1..=300).contains(&faults), "each that broke is counted once: {faults}");
 }
 
@@ -305,7 +305,7 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
         expect_reply(&mut setter, b"+PONG\r\n");
     }
     let mut silent = sending.join().unwrap();
-    until("it is slow", || node.seen().total().0.slow_clients == 1);
+    until("it is slow", || node.stats().total().0.slow_clients == 1);
     let mut rest = Vec::new();
     silent.read_to_end(&mut rest).unwrap();
     assert!(rest.len() > 60_000, "what was answered is there: {}", rest.len());
@@ -313,10 +313,10 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
     let mut half = ring(folder.path());
     half.write_all(b"*2\r\n$3\r\nGET\r\n$100\r\nhalf").unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0, "closed");
-    assert_eq!(node.seen().total().0.half_sent, 1);
+    assert_eq!(node.stats().total().0.half_sent, 1);
     // Rings that say nothing cost nothing: their cores sleep.
     let _idle: Vec<LocalRing> = (0..50).map(|_| ring(folder.path())).collect();
-    let rounds = || node.seen().total().1.rounds;
+    let rounds = || node.stats().total().1.rounds;
     until("the cores sleep", || {
         let before = rounds();
         std::thread::sleep(Duration::from_millis(50));
@@ -413,7 +413,7 @@ fn a_node_that_comes_back_on_its_region_is_met_again_and_nobody_waits_for_it() {
     let node = start(folder.path(), "", ConnectionLimits::default());
     until_some("it asks the next one", || {
         add(&mut mapped);
-        (node.seen().total().0.open() == 1).then_some(())
+        (node.stats().total().0.open() == 1).then_some(())
     });
     assert_eq!(mapped.way(), Some(Way::Region));
     // Whom the next node does not let in is told, though the region is mapped.
@@ -497,7 +497,7 @@ fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
         assert_eq!(value.len(), bytes, "whole, or not at all");
         assert!(value[8..].iter().all(|byte| *byte == 7));
     }
-    until("their connections end", || node.seen().total().0.open() == 1);
+    until("their connections end", || node.stats().total().0.open() == 1);
     // Tests beside this one have files open, too, for a while.
     until("no descriptor stays behind", || open_files() < before + 20);
     drop((watcher, node));

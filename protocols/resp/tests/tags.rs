@@ -4,7 +4,7 @@
 
 mod talk;
 
-use nearstate_node::Then;
+use nearstate_node::NextAction;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
