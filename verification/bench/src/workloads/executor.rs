@@ -10,7 +10,8 @@ use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
-    Class, Config, Executor, Gate, Inbox, Outbox, Spin, inbox, timeout, yield_now,
+    Executor, ExecutorConfig, Inbox, Outbox, SpinPolicy, TaskClass, TaskEvent, inbox, timeout,
+    yield_now,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,10 +40,10 @@ const VARIANTS: [(&str, &str, u64, Measure); 10] = [
     ("tokio-yield", "yields of one task of tokio", 100_000, |ops| tokio_yields(ops, 1)),
     ("tokio-yield-1000", "yields of 1,000 tasks of tokio", 100_000, |ops| tokio_yields(ops, TASKS)),
     ("cross-core", "a message to another thread and back, both busy-polling", 10_000, |ops| {
-        round_trips(Spin::Always { time: BUSY_POLL }, ops)
+        round_trips(SpinPolicy::Always { time: BUSY_POLL }, ops)
     }),
     ("cross-core-asleep", "a message to another thread and back, both sleeping", 1_000, |ops| {
-        round_trips(Spin::Never, ops)
+        round_trips(SpinPolicy::Never, ops)
     }),
 ];
 
@@ -150,7 +151,7 @@ impl Workload for Client {
 }
 
 fn executor() -> Result<Executor> {
-    Executor::new(&Config { spin: Spin::Never, ..Config::default() })
+    Executor::new(&ExecutorConfig { spin: SpinPolicy::Never, ..ExecutorConfig::default() })
 }
 
 /// How often each of so many tasks runs, so that all run `ops` times together.
@@ -170,7 +171,7 @@ fn yields(ops: u64, tasks: usize) -> Result<()> {
     let times = each_of(ops, tasks);
     let joins: Vec<_> = (0..tasks)
         .map(|_| {
-            executor.spawn(Class::Request, "yielder", async move {
+            executor.spawn(TaskClass::Request, "yielder", async move {
                 for _ in 0..times {
                     yield_now().await;
                 }
@@ -185,29 +186,29 @@ fn yields(ops: u64, tasks: usize) -> Result<()> {
     Ok(())
 }
 
-/// A ring of tasks: each waits until the one before it opens its gate, then opens the next gate.
+/// A ring of tasks: each waits until the one before it sets its event, then sets the next event.
 fn suspend(ops: u64) -> Result<()> {
     let executor = executor()?;
-    let gates: Rc<Vec<Gate>> = Rc::new((0..TASKS).map(|_| Gate::default()).collect());
+    let events: Rc<Vec<TaskEvent>> = Rc::new((0..TASKS).map(|_| TaskEvent::default()).collect());
     let times = each_of(ops, TASKS);
     let joins: Vec<_> = (0..TASKS)
         .map(|own| {
-            let gates = Rc::clone(&gates);
-            executor.spawn(Class::Request, "ring", async move {
-                let (Some(mine), Some(next)) = (gates.get(own), gates.get((own + 1) % TASKS))
+            let events = Rc::clone(&events);
+            executor.spawn(TaskClass::Request, "ring", async move {
+                let (Some(mine), Some(next)) = (events.get(own), events.get((own + 1) % TASKS))
                 else {
                     return;
                 };
                 for _ in 0..times {
-                    mine.pass_and_shut().await;
-                    next.open();
+                    mine.wait_and_reset().await;
+                    next.set();
                 }
             })
         })
         .collect();
     executor.run(async move {
-        if let Some(first) = gates.first() {
-            first.open();
+        if let Some(first) = events.first() {
+            first.set();
         }
         for join in joins {
             join.await;
@@ -229,7 +230,7 @@ fn deadlines(ops: u64) -> Result<()> {
 fn spawns(ops: u64) -> Result<()> {
     executor()?.run(async move {
         for _ in 0..ops {
-            nearstate_node::executor::spawn(Class::Request, "short", async {}).await;
+            nearstate_node::executor::spawn(TaskClass::Request, "short", async {}).await;
         }
     });
     Ok(())
@@ -257,7 +258,7 @@ fn tokio_yields(ops: u64, tasks: usize) -> Result<()> {
 }
 
 /// Messages to another thread and their answers.
-fn round_trips(spin: Spin, ops: u64) -> Result<()> {
+fn round_trips(spin: SpinPolicy, ops: u64) -> Result<()> {
     let (there, here) = (inbox(16), inbox(16));
     let other = std::thread::Builder::new()
         .name("bench-other".to_owned())
@@ -276,8 +277,8 @@ fn round_trips(spin: Spin, ops: u64) -> Result<()> {
 }
 
 /// Answers so many messages.
-fn exchange(spin: Spin, outbox: Outbox<()>, mut inbox: Inbox<()>, ops: u64) -> Result<()> {
-    let executor = Executor::new(&Config { spin, ..Config::default() })?;
+fn exchange(spin: SpinPolicy, outbox: Outbox<()>, mut inbox: Inbox<()>, ops: u64) -> Result<()> {
+    let executor = Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() })?;
     executor.run(async move {
         for _ in 0..ops {
             if inbox.receive().await.is_none() || outbox.send(()).is_err() {
