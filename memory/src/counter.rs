@@ -84,7 +84,9 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::allocate`].
-    pub fn draft_counter(&self, sum: i64) -> Result<u64> {
+    pub fn allocate_counter(&self, sum: i64) -> Result<u64> {
+        self.check_usable()?;
+        let _operation = self.operation();
         let map = self.map();
         let at = self.allocate(BYTES)?;
         let head = CellHeader {

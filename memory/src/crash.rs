@@ -5,6 +5,8 @@ macro_rules! crash_point {
     ($name:literal) => {
         #[cfg(feature = "crash-points")]
         $crate::crash::pass($name);
+        #[cfg(test)]
+        $crate::crash::injected_panic::pass($name);
     };
 }
 pub(crate) use crash_point;
@@ -213,5 +215,38 @@ fn jitter() {
         } else {
             std::thread::yield_now();
         }
+    }
+}
+
+/// Unit tests let an invariant be violated at any crash point.
+#[cfg(test)]
+pub(crate) mod injected_panic {
+    use std::cell::RefCell;
+
+    use nearstate_model::invariant;
+
+    thread_local! {
+        static PLAN: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
+    }
+
+    /// The next operations of this thread panic when they pass the point for the `nth` time.
+    pub(crate) fn plan(point: &str, nth: u32) {
+        PLAN.set(Some((point.to_owned(), nth)));
+    }
+
+    /// Cancels the plan. True if it was carried out.
+    pub(crate) fn cancel() -> bool {
+        PLAN.take().is_some_and(|(_, left)| left == 0)
+    }
+
+    pub(crate) fn pass(name: &str) {
+        let is_due = PLAN.with_borrow_mut(|plan| match plan {
+            Some((point, left)) if point == name && *left > 0 => {
+                *left -= 1;
+                *left == 0
+            }
+            _ => false,
+        });
+        invariant!(!is_due, "a test injected a violation at {name}");
     }
 }

@@ -12,7 +12,7 @@ use crate::layout::{
     SUPER_NAMESPACES, catalog_at, seal, unseal,
 };
 use crate::member::Member;
-use crate::member::arena::slot;
+use crate::member::arena::LockSlot;
 use crate::region::index_table::{BUCKETS_FIRST, IndexTable, segment_slot};
 use crate::region::linear_hash::DEPTH_FIRST;
 use crate::region::map::Map;
@@ -91,6 +91,7 @@ impl Member {
         if let Some(found) = list(map)?.into_iter().find(|entry| entry.name == name) {
             return self.table(found.index);
         }
+        let _operation = self.operation();
         let lock = self.shared().lock_attach()?;
         let created = self.create_namespace(name, kind);
         drop(lock);
@@ -172,10 +173,12 @@ impl Member {
     /// # Errors
     /// As [`Member::drain_writers`].
     pub fn drain_buckets(&self, table: &IndexTable, part: std::ops::Range<u64>) -> Result<()> {
+        self.check_usable()?;
+        let _operation = self.operation();
         for bucket in part {
             let at = table.bucket_at(self.map(), bucket)?;
-            let payload = self.acquire(at, slot::BUCKET)?;
-            self.release(at, slot::BUCKET, payload)?;
+            let payload = self.acquire(at, LockSlot::Bucket)?;
+            self.release(at, LockSlot::Bucket, payload)?;
             crash_point!("flags.passing");
         }
         Ok(())

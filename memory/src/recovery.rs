@@ -1,7 +1,7 @@
 //! Putting a dead member's work in order: `spec/region.md`, section 4, row by row. Every step is
 //! idempotent, takes no lock, and clears its part of the note, so that a recoverer may die as well.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -10,7 +10,7 @@ use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::split;
 use crate::layout::{Corruption, MEMBER_LIVENESS_LOCK, MEMBER_PIN, MEMBER_STATE, member_at};
-use crate::member::arena::{Arena, finish_word, op, undo};
+use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
 use crate::member::lock;
 use crate::member::{Member, claim_slot, is_dead};
 use crate::region::member_table::{member_slots_used, state};
@@ -140,7 +140,7 @@ impl Member {
         }
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
-            // Somebody else may try; nobody must find it recovered by one who gave up.
+            // Another member may try. The slot must not name a recoverer that has given up.
             word.store(seen, Ordering::Release);
             return Err(error);
         }
@@ -152,19 +152,26 @@ impl Member {
     fn finish_work_of(&self, index: u32) -> Result<()> {
         let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
         let owner = u64::from(index) + 1;
-        finish_chunk(&arena)?;
-        crash_point!("recover.chunk");
-        finish_batch(&arena, owner)?;
-        crash_point!("recover.batch");
-        arena.finish_transit()?;
-        crash_point!("recover.transit");
-        finish_operation(&arena, owner)?;
-        crash_point!("recover.record");
-        unlock_all(&arena, owner)?;
-        crash_point!("recover.unlocked");
+        finish_undo_record(&arena, owner)?;
         self.inherit_recoveries(owner)?;
         self.map().word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Release);
         Ok(())
+    }
+
+    /// As recovery of this member, after a panic interrupted one of its operations. Its pins stay:
+    /// views that the caller holds are still in use.
+    pub(crate) fn recover_stopped(&self) -> Result<()> {
+        let owner = self.lock_owner();
+        for index in 0..member_slots_used(self.map())? {
+            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let seen = word.load(Ordering::Acquire);
+            if state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner {
+                // Any other member may recover it.
+                let alive = state::make(state::ALIVE, 0, state::incarnation(seen));
+                word.store(alive, Ordering::Release);
+            }
+        }
+        Ok(finish_undo_record(&self.arena()?, owner)?)
     }
 
     /// Members that the dead one was recovering are ours now: its slot must not be free before.
@@ -197,6 +204,23 @@ impl Member {
         drop(stand_in); // Detaching gives everything.
         Ok(())
     }
+}
+
+/// Everything that the undo record of a member describes is finished or undone, and its locks are
+/// released.
+fn finish_undo_record(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    invariant!(owner != 0, "member slots are numbered from owner 1");
+    finish_chunk(arena)?;
+    crash_point!("recover.chunk");
+    finish_batch(arena, owner)?;
+    crash_point!("recover.batch");
+    arena.finish_transit()?;
+    crash_point!("recover.transit");
+    finish_operation(arena, owner)?;
+    crash_point!("recover.record");
+    unlock_all(arena, owner)?;
+    crash_point!("recover.unlocked");
+    Ok(())
 }
 
 fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
@@ -249,15 +273,15 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 
 /// The locks of a dead member, from its note.
 fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
-    for slot in 0..undo::LOCKS_MAX {
-        let at = arena.get(undo::LOCKS + slot);
+    for slot in LockSlot::ALL {
+        let at = arena.get(undo::lock(slot));
         if at != 0 {
             let word = arena.map.word(at)?;
             let seen = word.load(Ordering::Acquire);
             if lock::owner_of(seen) == owner {
                 lock::release(word, seen);
             }
-            arena.set(undo::LOCKS + slot, 0);
+            arena.set(undo::lock(slot), 0);
         }
     }
     commit::unlock(arena, owner)
@@ -287,7 +311,7 @@ mod tests {
         }
         assert_eq!(
             text,
-            "none IsOld RollBack\nnone IsNew RollBack\nnone IsNeither RollBack\n\
+            "none Old RollBack\nnone New RollBack\nnone Neither RollBack\n\
              record Old RollBack\nrecord New RollForwardRecord\nrecord Neither Refuse\n\
              word Old RollBack\nword New RollForwardWord\nword Neither Refuse\n\
              split Old RollBack\nsplit New RollForwardSplit\nsplit Neither Refuse\n\

@@ -21,7 +21,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind};
 use crate::layout::{ARENA_BYTES, CATALOG_RING, Corruption, LINE, arena_at, catalog_at};
 use crate::member::Member;
-use crate::member::arena::{finish_word, op, slot, undo, write_undo};
+use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;
@@ -270,6 +270,7 @@ impl Member {
         if let Some(there) = self.ring_in(word_at)? {
             return Ok(there);
         }
+        let _operation = self.operation();
         let arena = self.arena()?;
         let word = self.map().word(word_at)?;
         let at = match create(self, capacity_bytes) {
@@ -304,20 +305,21 @@ impl Member {
     /// `Stalled`, `Damaged`, `Forked`.
     pub fn append_to_ring(&self, ring_at: u64, payload: &[u8]) -> Result<bool> {
         self.check_usable()?;
+        let _operation = self.operation();
         let map = self.map();
         let words = words_at(map, ring_at)?;
         let bytes = payload.len() as u64;
         if !fits(map, ring_at, bytes)? {
             return Ok(false);
         }
-        self.acquire(lock_at(ring_at), slot::LEAF)?;
+        self.acquire(lock_at(ring_at), LockSlot::Leaf)?;
         let done = has_room(map, ring_at, bytes).and_then(|has_room| {
             if has_room {
                 words.append(tail(map, ring_at)?, payload)?;
             }
             Ok(has_room)
         });
-        self.release(lock_at(ring_at), slot::LEAF, 0)?;
+        self.release(lock_at(ring_at), LockSlot::Leaf, 0)?;
         wake(map, ring_at)?;
         self.check_not_truncated()?;
         Ok(done?)
@@ -364,10 +366,10 @@ impl Member {
 
 /// Where a member's stream ring stands in its arena.
 const fn stream_at(index: u32) -> u64 {
-    arena_at(index) + 8 * undo::STREAM as u64
+    arena_at(index) + undo::STREAM.offset()
 }
 
-const _: () = assert!(8 * (undo::STREAM as u64) < ARENA_BYTES);
+const _: () = assert!(undo::STREAM.offset() < ARENA_BYTES);
 
 /// Follows a ring. Owes nothing to the session that made it, and may go to another thread. A copy
 /// goes on from the same place.

@@ -119,6 +119,8 @@ pub enum Error {
     },
     /// This process is a fork of the one that attached: attach again.
     Forked,
+    /// An internal error stopped this session: close it, open another and report the error.
+    SessionStopped,
     /// The operating system refused.
     System {
         /// What was being done, and what the caller can do about it.
@@ -206,6 +208,10 @@ impl fmt::Display for Error {
             Self::Forked => f.write_str(
                 "this process was forked after it attached: attach to the region again in the \
                  child",
+            ),
+            Self::SessionStopped => f.write_str(
+                "this session was stopped by an internal error (an invariant was violated, see \
+                 the message on stderr): close it, open another and report the error",
             ),
             Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),

@@ -15,7 +15,7 @@ use crate::layout::{
     CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
     SUPER_FRONTIER_LOCK, member_at, pool_at, seal, unseal,
 };
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, direction, op, slot, undo};
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, LockSlot, direction, op, undo};
 use crate::member::pin;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::member_table::{member_slots_used, state};
@@ -167,9 +167,9 @@ impl Member {
 
     /// Works under a leaf's lock, and gives it back also after an error: others would wait for it.
     fn under_leaf(&self, at: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.acquire(at, slot::LEAF)?;
+        self.acquire(at, LockSlot::Leaf)?;
         let done = work();
-        self.release(at, slot::LEAF, 0)?;
+        self.release(at, LockSlot::Leaf, 0)?;
         done
     }
 
@@ -217,7 +217,7 @@ impl Member {
             Err(Error::Full { .. }) => return self.allocate_extent_from_free(bytes),
             Err(error) => return Err(error),
         }
-        let at = arena.get(Bump::Large as usize);
+        let at = arena.get(Bump::Large.front());
         self.map().commit(at, LINE)?;
         cell::word(self.map(), at, WORD_VERSION)?.store(bytes / LINE, Ordering::Relaxed);
         let cell = arena.cut(Bump::Large, CLASS_EXTENT, bytes)?;
@@ -256,6 +256,7 @@ impl Member {
     pub fn free_pending(&self) -> Result<()> {
         // What is pending in a forked child is its parent's, who may be about to publish it.
         self.check_usable()?;
+        let _operation = self.operation();
         Ok(self.arena()?.roll_back()?)
     }
 
@@ -283,14 +284,14 @@ impl Member {
         let last = queue.tail.load(Ordering::Relaxed);
         let pool = pool_at(class);
         if wait.is_zero() {
-            if self.try_acquire(pool, slot::LEAF)?.is_none() {
+            if self.try_acquire(pool, LockSlot::Leaf)?.is_none() {
                 return Ok(()); // All stays in our queue, and the next cell of it tries again.
             }
         } else {
-            self.acquire_within(pool, slot::LEAF, wait)?;
+            self.acquire_within(pool, LockSlot::Leaf, wait)?;
         }
         let done = self.push_batch(class, first, last);
-        self.release(pool, slot::LEAF, 0)?;
+        self.release(pool, LockSlot::Leaf, 0)?;
         done
     }
 
@@ -323,9 +324,9 @@ impl Member {
             return Ok(());
         }
         let pool = pool_at(class);
-        self.acquire_within(pool, slot::LEAF, wait)?;
+        self.acquire_within(pool, LockSlot::Leaf, wait)?;
         let done = self.pop_batch(class);
-        self.release(pool, slot::LEAF, 0)?;
+        self.release(pool, LockSlot::Leaf, 0)?;
         done
     }
 

@@ -32,12 +32,12 @@ impl Arena<'_> {
     /// Cuts a cell from the front of a bump range that has pages for it: it becomes pending.
     #[inline]
     pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Corruption> {
-        let cell = self.get(which as usize);
+        let cell = self.get(which.front());
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");
         self.set(undo::POP, cell);
         crash_point!("pop.noted");
-        self.set(which as usize, cell + bytes);
+        self.set(which.front(), cell + bytes);
         crash_point!("pop.unlinked");
         self.pend(cell)?;
         Ok(cell)

@@ -14,7 +14,7 @@ use crate::layout::{
     CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Corruption, LINE, SEGMENTS, catalog_at,
     seal, unseal,
 };
-use crate::member::arena::{Arena, finish_word, op, slot, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_SHORT, Member};
 use crate::region::index_table::{IndexTable, buckets_of, first_of, segment_of, segment_slot};
@@ -49,18 +49,18 @@ impl Member {
     fn split_once(&self, table: &IndexTable, is_pressing: bool) -> Result<()> {
         let at = catalog_at(table.index()) + CATALOG_SPLIT;
         if is_pressing {
-            self.acquire_within(at, slot::SPLIT, LOCK_WAIT_SHORT)?;
+            self.acquire_within(at, LockSlot::Split, LOCK_WAIT_SHORT)?;
         } else {
-            let arena = self.arena()?;
-            arena.set(undo::LOCKS + slot::SPLIT, at);
+            self.name_lock(at, LockSlot::Split)?;
             if lock::try_take(self.map().word(at)?, self.lock_owner()).is_err() {
-                arena.set(undo::LOCKS + slot::SPLIT, 0);
+                // Another member grows this index.
+                self.unname_lock(LockSlot::Split)?;
                 return Ok(());
             }
         }
         crash_point!("split.locked");
         let split = self.split_under_lock(table);
-        self.release(at, slot::SPLIT, 0)?;
+        self.release(at, LockSlot::Split, 0)?;
         split
     }
 
@@ -80,10 +80,10 @@ impl Member {
             }
         }
         // Whoever is stopped in a write to p must not stop inserts into other buckets.
-        let Some(payload) = self.try_acquire(p_at, slot::BUCKET)? else { return Ok(()) };
+        let Some(payload) = self.try_acquire(p_at, LockSlot::Bucket)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
-        self.release(p_at, slot::BUCKET, payload)?;
+        self.release(p_at, LockSlot::Bucket, payload)?;
         crash_point!("split.unlocked");
         if done.is_err() && self.arena()?.get(undo::OP) == op::NONE {
             self.free_pending()?;
@@ -143,8 +143,12 @@ impl Member {
             Ok(true)
         })?;
         let q_at = table.bucket_at(map, q)?;
-        arena.set(undo::LOCKS + slot::BUCKET_NEW, q_at);
-        self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving)?;
+        self.name_lock(q_at, LockSlot::NewBucket)?;
+        if let Err(error) = self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving) {
+            // The new bucket is locked last, so it is not locked yet.
+            self.unname_lock(LockSlot::NewBucket)?;
+            return Err(error);
+        }
         crash_point!("split.built");
         arena.set(undo::SPLIT_NAMESPACE, u64::from(table.index()));
         arena.set(undo::SPLIT_BUCKET, p_at);
@@ -155,7 +159,7 @@ impl Member {
         crash_point!("split.committed");
         arena.set(undo::PENDING, 0);
         let finished = finish(&arena, self.lock_owner()).and_then(|()| table.refresh(map));
-        self.release(q_at, slot::BUCKET_NEW, committed)?;
+        self.release(q_at, LockSlot::NewBucket, committed)?;
         finished.map(drop).map_err(Error::from)
     }
 

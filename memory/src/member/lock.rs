@@ -1,5 +1,7 @@
 //! A lock word: `owner:16 | payload:48`. Taken by one compare-and-swap, released by one store.
 
+use nearstate_model::invariant;
+
 use crate::atomic::{AtomicU64, Ordering, mutant};
 
 const OWNER_SHIFT: u32 = 48;
@@ -11,6 +13,13 @@ pub(crate) const PAYLOAD: u64 = (1 << OWNER_SHIFT) - 1;
 #[inline]
 pub(crate) const fn owner_of(word: u64) -> u64 {
     word >> OWNER_SHIFT
+}
+
+/// The member that an owner stands for. `owner` is not 0.
+#[inline]
+pub(crate) fn member_of(owner: u64) -> u32 {
+    invariant!((1..1 << 16).contains(&owner), "{owner:#x} is no owner of a lock");
+    owner as u32 - 1
 }
 
 /// Tries once. Returns the payload, or the owner that has it.

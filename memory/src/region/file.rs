@@ -113,8 +113,8 @@ pub(crate) struct Shared {
     pub(crate) is_fenced: bool,
     pub(crate) seed: u64,
     pub(crate) identity: ProcessIdentity,
-    /// What tells other processes that this one lives.
-    pub(crate) anchor: LivenessLock,
+    /// Tells other processes that this one is alive.
+    pub(crate) liveness: LivenessLock,
     /// Excludes threads of this process where the attach lock excludes other processes.
     attach: Mutex<()>,
     pub(crate) tables: Box<[OnceLock<Box<IndexTable>>]>,
@@ -133,7 +133,7 @@ pub(crate) struct AttachLock<'s> {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.map.is_forked() {
-            self.anchor.forget();
+            self.liveness.forget();
         }
     }
 }
@@ -329,7 +329,7 @@ impl Region {
         }
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
         let is_used = |number: u64| named.contains(&number);
-        let anchor = map.with_file(|file| match anchor {
+        let liveness = map.with_file(|file| match anchor {
             Some(own) => LivenessLock::acquire_through(own, map.path(), file, page, is_used),
             None => LivenessLock::acquire(map.path(), file, page, is_used),
         })?;
@@ -340,7 +340,7 @@ impl Region {
                 is_fenced,
                 seed,
                 identity: ProcessIdentity::mine(),
-                anchor,
+                liveness,
                 attach: Mutex::new(()),
                 tables,
                 hint: AtomicU64::new(0),

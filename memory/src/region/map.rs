@@ -73,6 +73,11 @@ impl Map {
         unsafe { self.fork.as_ref() }
     }
 
+    /// Address of the word that [`Map::is_usable`] reads.
+    pub(crate) const fn usable_address(&self) -> NonNull<AtomicU64> {
+        self.fork
+    }
+
     /// False in a child that was forked after the mapping was made, and once a page was found gone.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {

@@ -65,14 +65,14 @@ mod tests {
 
     use super::*;
     use crate::region::file::Region;
-    use crate::ring::tests::SlotLookup;
+    use crate::ring::tests::TestRegion;
     use crate::ring::{RingRead, RingReader, RingStart};
 
     const LONG: Duration = Duration::from_secs(600);
 
     /// A region with so many rings, and a reader of each.
-    fn rings(name: &str, count: usize) -> (SlotLookup, Region, Vec<(u64, RingReader)>) {
-        let place = SlotLookup::new(name);
+    fn rings(name: &str, count: usize) -> (TestRegion, Region, Vec<(u64, RingReader)>) {
+        let place = TestRegion::new(name);
         let region = place.region();
         let member = region.member().unwrap();
         let rings = (0..count)

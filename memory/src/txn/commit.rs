@@ -16,7 +16,7 @@ use crate::index::intent::{
 };
 use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
 use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
-use crate::member::arena::{Arena, op, slot, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::linear_hash::step;
@@ -121,6 +121,7 @@ impl Member {
     /// Nothing was changed then.
     pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         self.check_usable()?;
+        let _operation = self.operation();
         match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
                 let arena = self.arena()?;
@@ -204,8 +205,8 @@ impl Member {
             if let LockAttempt::Busy(at) = locked? {
                 let since = *since.get_or_insert_with(Instant::now);
                 let left = LOCK_WAIT_MAX.saturating_sub(since.elapsed());
-                let payload = self.acquire_within(at, slot::BUCKET, left)?;
-                self.release(at, slot::BUCKET, payload)?;
+                let payload = self.acquire_within(at, LockSlot::Bucket, left)?;
+                self.release(at, LockSlot::Bucket, payload)?;
             }
         }
     }
@@ -233,7 +234,7 @@ impl Member {
                 let bound = if before == 0 { LOCK_WAIT_MAX } else { LOCK_WAIT_SHORT };
                 payload = match lock::try_take(word, self.lock_owner()) {
                     Ok(payload) => payload,
-                    Err(_) => match self.wait_for(word, slot::BUCKET, bound) {
+                    Err(_) => match self.wait_for(word, bound) {
                         Ok(payload) => payload,
                         Err(Error::Stalled { .. }) if before != 0 => {
                             return Ok(LockAttempt::Busy(access.lock_at));
@@ -261,7 +262,7 @@ impl Member {
             let at = ring::lock_at(event.ring_at);
             let word = self.map().word(at)?;
             if lock::try_take(word, self.lock_owner()).is_err() {
-                match self.wait_for(word, slot::BUCKET, LOCK_WAIT_SHORT) {
+                match self.wait_for(word, LOCK_WAIT_SHORT) {
                     Ok(_) => {}
                     Err(Error::Stalled { .. }) => return Ok(LockAttempt::Busy(at)),
                     Err(error) => return Err(error),

@@ -12,7 +12,7 @@ use crate::index::bucket::{
 use crate::index::lookup::{CHAIN_MAX, ReadToken, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
-use crate::member::arena::{Arena, finish_word, op, slot, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
@@ -85,6 +85,7 @@ impl Member {
         // Here begins every write. What was read before a fork is still in the child, but the arena
         // is its parent's: a cell that both take from it would have two owners.
         self.check_usable()?;
+        let _operation = self.operation();
         let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
         cell::begin(self.map(), at, head)?;
         crash_point!("fill.header");
@@ -97,6 +98,7 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _operation = self.operation();
         self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
         crash_point!("fill.part");
         Ok(())
@@ -116,6 +118,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
+        let _operation = self.operation();
         cell::seal(self.map(), at, 0, body_crc)?;
         crash_point!("fill.block");
         Ok(())
@@ -156,6 +159,7 @@ impl Member {
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         self.check_usable()?;
+        let _operation = self.operation();
         let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
@@ -174,13 +178,13 @@ impl Member {
                 if arena.get(undo::OP) != op::NONE {
                     finish_word(&arena);
                 }
-                self.release(bucket_at, slot::BUCKET, payload)?;
+                self.release(bucket_at, LockSlot::Bucket, payload)?;
                 self.free_pending()?;
                 return Err(error);
             }
         };
         if changed.decision == WriteDecision::Keep {
-            self.release(bucket_at, slot::BUCKET, payload)?;
+            self.release(bucket_at, LockSlot::Bucket, payload)?;
         } else {
             self.release_bucket(bucket_at, payload)?;
         }
@@ -208,12 +212,12 @@ impl Member {
     fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
         loop {
             let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
-            let payload = self.acquire(at, slot::BUCKET)?;
+            let payload = self.acquire(at, LockSlot::Bucket)?;
             if step(hash, bucket, depth_of(payload)).is_none() {
                 return Ok((at, payload));
             }
             // It was split while we waited.
-            self.release(at, slot::BUCKET, payload)?;
+            self.release(at, LockSlot::Bucket, payload)?;
         }
     }
 
