@@ -73,8 +73,12 @@ impl Database for OwnMaps {
         self.address.clone()
     }
 
+    /// Bytes of the values, if the maps are in this process; those of a run are in its clients.
     fn memory_bytes(&mut self) -> Option<u64> {
-        None
+        let all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let maps = all.get(&self.address)?;
+        let bytes = maps.iter().flat_map(|records| records.iter().map(|value| value.len() as u64));
+        Some(bytes.sum())
     }
 }
 
