@@ -10,22 +10,23 @@ use std::path::Path;
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::{Arena, Bump, note};
 use crate::atomic::Ordering;
-use crate::bucket::{WORDS, at_of, bucket_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
-use crate::cell::{self, Cell, Kind, WORD_NEXT, WORD_RETIRED};
-use crate::index::{hash_of, link_slot, walk_chain};
+use crate::heap::cell::{self, Cell, Kind, WORD_NEXT, WORD_RETIRED};
+use crate::index::bucket::{WORDS, at_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
+use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_RING, CLASS_EXTENT, Damage, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
     SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
 };
-use crate::lock::owner_of;
-use crate::map::Map;
+use crate::member::arena::{Arena, Bump, note};
+use crate::member::lock::owner_of;
 use crate::namespace;
-use crate::region::Region;
+use crate::region::directory::{Table, segment_slot};
+use crate::region::file::Region;
+use crate::region::linear_hash::bucket_of;
+use crate::region::map::Map;
+use crate::region::member_table::{members_high, state};
 use crate::ring;
-use crate::roster::{members_high, state};
-use crate::table::{Table, segment_slot};
 
 /// Faults that a report names; more are only counted.
 const FAULTS_NAMED_MAX: usize = 100;

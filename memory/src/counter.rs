@@ -4,11 +4,11 @@
 use nearstate_model::Result;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cell::{self, Cell, HEADER, Head, Kind};
 use crate::crash::crash_point;
+use crate::heap::cell::{self, Cell, HEADER, Head, Kind};
 use crate::layout::{Damage, LINE};
-use crate::map::Map;
 use crate::member::Member;
+use crate::region::map::Map;
 
 /// Stripes of a counter: members whose indexes are neighbours do not share a line. A read loads
 /// them all, and a counter fills 1,088 bytes.

@@ -13,8 +13,8 @@ use crate::layout::{
 };
 use crate::member::is_dead;
 use crate::namespace::{self, NamespaceEntry};
-use crate::region::Region;
-use crate::roster::{identity_of, members_high, state};
+use crate::region::file::Region;
+use crate::region::member_table::{identity_of, members_high, state};
 
 /// A region at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

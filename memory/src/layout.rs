@@ -159,7 +159,7 @@ pub(crate) const fn pool_at(class: u8) -> u64 {
     POOLS + POOL_BYTES * class as u64
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,6 +1,11 @@
 //! A member: one attached session. It owns a pin, an arena and a note, and is what other processes
 //! see of a thread that uses the region.
 
+pub(crate) mod presence;
+pub(crate) mod arena;
+pub(crate) mod pin;
+pub(crate) mod lock;
+
 use std::cell::Cell as Private;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,19 +14,17 @@ use std::time::{Duration, Instant};
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Holder, Result};
 
-use crate::arena::{Arena, note, slot};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{
     ARENA_BYTES, Damage, MEMBER_ANCHOR, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
     MEMBER_SINCE, MEMBER_STATE, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::life::{is_anchored, now_ms};
-use crate::lock;
-use crate::map::Map;
-use crate::pin;
-use crate::region::{Region, Shared};
-use crate::roster::{identity_of, members_high, state};
+use crate::member::arena::{Arena, note, slot};
+use crate::region::file::{Region, Shared};
+use crate::region::liveness::{is_anchored, now_ms};
+use crate::region::map::Map;
+use crate::region::member_table::{identity_of, members_high, state};
 use crate::system::barrier_everywhere;
 
 /// How long a writer waits for a lock of a living process before it names it in `Stalled`. A lock

@@ -16,13 +16,15 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
-use crate::bucket::{
+use crate::index::bucket::{
     COMMITTED, at_of, begin, control, decide, depth_of, entry, intent, is_intent, is_link,
-    is_unmoved, link, load, publish, stamp_of, status_of, step, tag_in,
+    is_unmoved, link, load, publish, stamp_of, status_of, tag_in,
 };
 use crate::layout::{HEAP, seal};
-use crate::ring_words::{Look, RingWords, call_waiters, enlist};
-use crate::{lock, pin, state};
+use crate::member::{lock, pin};
+use crate::region::linear_hash::step;
+use crate::region::member_state as state;
+use crate::ring::words::{Look, RingWords, call_waiters, enlist};
 
 /// Forced switches in one run: the known errors of such protocols need two.
 const PREEMPTIONS: usize = 3;

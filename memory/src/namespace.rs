@@ -3,18 +3,19 @@
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 use nearstate_model::{Error, Result};
 
-use crate::arena::slot;
 use crate::atomic::{Ordering, fence};
-use crate::bucket::{DEPTH_FIRST, WORDS, control};
 use crate::crash::crash_point;
+use crate::index::bucket::{WORDS, control};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, CATALOG_TRAITS, Damage, LINE, NAMESPACE_LIVE,
     SUPER_NAMESPACES, catalog_at, seal, unseal,
 };
-use crate::map::Map;
 use crate::member::Member;
-use crate::table::{BUCKETS_FIRST, Table, segment_slot};
+use crate::member::arena::slot;
+use crate::region::directory::{BUCKETS_FIRST, Table, segment_slot};
+use crate::region::linear_hash::DEPTH_FIRST;
+use crate::region::map::Map;
 
 /// A namespace as the catalog has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! A ring: two pipes in memory that two processes map, one for each direction (`spec/local-transport.md`).
 
+pub(crate) mod words;
+
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -9,7 +11,7 @@ use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::Damage;
-use crate::pipe_words::{FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_call};
+use crate::pipe::words::{FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_call};
 use crate::system;
 
 /// The format of a ring.
@@ -221,7 +223,7 @@ impl PipeEnd {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

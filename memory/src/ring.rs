@@ -4,23 +4,29 @@
 //!
 //! A ring is never freed once its offset is published, so that readers need no pin.
 
+mod any;
+pub(crate) mod words;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
 use nearstate_model::{Error, Result};
 
-use crate::arena::{note, note_word, op, settle_word, slot};
 use crate::atomic::Ordering;
-use crate::cell::{self, Cell, Head, Kind};
 use crate::crash::crash_point;
+use crate::heap::cell::{self, Cell, Head, Kind};
 use crate::layout::{ARENA_BYTES, CATALOG_RING, Damage, LINE, arena_at, catalog_at};
-use crate::map::Map;
 use crate::member::Member;
-use crate::region::Shared;
-use crate::ring_words::{Look, RingWords, call_waiters, enlist, words_of};
+use crate::member::arena::{note, note_word, op, settle_word, slot};
+use crate::region::directory::Table;
+use crate::region::file::Shared;
+use crate::region::map::Map;
+use crate::ring::words::{Look, RingWords, call_waiters, enlist, words_of};
 use crate::system::{futex_wait, futex_wake};
-use crate::table::Table;
 
 /// The ring's lock word: owner, and a payload of 0.
 const RING_LOCK: u64 = LINE;
@@ -556,8 +562,3 @@ fn whole(shared: &Shared) -> Result<()> {
     }
     Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
 }
-
-mod any;
-
-#[cfg(test)]
-mod tests;

@@ -23,10 +23,10 @@ use nearstate_local_transport::Near;
 use nearstate_model::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::conversation::{ConnectionHandler, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
+use crate::endpoint_context::{READ_BYTES, Reception};
 use crate::executor::{Class, Sleep, become_class, is_due, sleep};
-use crate::near::{NearLine, Parcel};
-use crate::reception::{READ_BYTES, Reception};
+use crate::local_stream::{NearLine, Parcel};
+use crate::protocol::{ConnectionHandler, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
 
 /// How long a connection that we close waits for the client to close its side, so that the last
 /// answer arrives. Bytes that nobody has read would make the kernel cut the connection and drop

@@ -58,9 +58,9 @@
 mod run;
 mod spawn;
 mod timer;
-mod gate;
+mod event;
 mod inbox;
-mod here;
+mod context;
 mod poll_source;
 mod waker;
 mod deadlines;
@@ -72,7 +72,7 @@ mod class;
 use std::time::Duration;
 
 pub use class::Class;
-pub use gate::{Gate, Pass};
+pub use event::{Gate, Pass};
 pub use inbox::{Inbox, Outbox, inbox};
 pub use meter::{LongPoll, Meter, MeterSeen, Pulse};
 pub use poll_source::PollSource;

@@ -9,13 +9,13 @@
 
 mod node;
 mod sampler;
-mod seat;
+mod worker;
 mod listener;
 mod connection;
-mod near;
+mod local_stream;
 mod tls;
-mod reception;
-mod conversation;
+mod endpoint_context;
+mod protocol;
 mod core;
 mod watch_selector;
 mod placement;
@@ -25,15 +25,15 @@ pub mod executor;
 pub mod metric;
 pub mod clock;
 
-pub use conversation::{
-    ConnectionHandler, Consumed, CoreService, Dismissal, ENOUGH, Origin, Peer, Protocol, Reason,
-    Refusal, Then,
-};
 pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
 pub use limits::{Limits, RINGS_MAX};
 pub use listener::Address;
 pub use nearstate_local_transport::Near;
 pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
+pub use protocol::{
+    ConnectionHandler, Consumed, CoreService, Dismissal, ENOUGH, Origin, Peer, Protocol, Reason,
+    Refusal, Then,
+};
 pub use sampler::Stuck;
 pub use tls::Tls;
 pub use watch_selector::WatchSelector;

@@ -17,10 +17,10 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::connection::{serve, serve_near};
-use crate::conversation::{Dismissal, Origin, Peer, Reason, Refusal};
+use crate::endpoint_context::Reception;
 use crate::executor::{Class, Outbox, sleep, spawn, yield_if_due};
-use crate::near::{NearLine, Rings};
-use crate::reception::Reception;
+use crate::local_stream::{NearLine, Rings};
+use crate::protocol::{Dismissal, Origin, Peer, Reason, Refusal};
 use crate::tls::{Shaken, Tls};
 
 /// After an accept that failed because the process has too many files open: closing some takes

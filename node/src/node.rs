@@ -9,15 +9,15 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 
 use crate::clock::Clock;
-use crate::conversation::{Dismissal, Protocol};
 use crate::core::{CoreMetric, CoreSeen};
 use crate::executor::{self, LongPoll, Meter, MeterSeen, Outbox, Spin, inbox};
 use crate::limits::Limits;
 use crate::listener::{Address, Bound, Census, SocketFile, bind_tcp, bind_unix};
 use crate::placement;
+use crate::protocol::{Dismissal, Protocol};
 use crate::sampler::{Sampler, Stuck};
-use crate::seat::{Seat, core_ended};
 use crate::tls::Tls;
+use crate::worker::{Seat, core_ended};
 
 /// Connections on their way from the core that has accepted them. A core that is so far behind is
 /// given no more.

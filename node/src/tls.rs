@@ -23,8 +23,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
+use crate::endpoint_context::Reception;
 use crate::executor::sleep;
-use crate::reception::Reception;
 
 /// How an endpoint proves itself, and what it asks of clients. Cheap to clone; clones are one.
 #[derive(Clone)]

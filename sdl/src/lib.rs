@@ -37,22 +37,22 @@
 
 mod open;
 #[cfg(feature = "redis")]
-pub mod on_redis;
-pub mod on_local;
-pub mod on_region;
+pub mod redis_storage;
+pub mod local_storage;
+pub mod region_storage;
 mod wire;
-mod spelling;
+mod redis_names;
 mod region_url;
 pub mod storage;
-mod admit;
+mod validate;
 pub mod watch_fd;
 pub mod error;
 
 pub use error::{Error, ErrorKind, Result};
-pub use on_local::{LocalStorage, Way};
-#[cfg(feature = "redis")]
-pub use on_redis::RedisStorage;
-pub use on_region::RegionStorage;
+pub use local_storage::{LocalStorage, Way};
 pub use open::open;
+#[cfg(feature = "redis")]
+pub use redis_storage::RedisStorage;
+pub use region_storage::RegionStorage;
 pub use storage::{Keys, Records, SyncStorage};
 pub use watch_fd::WatchFd;

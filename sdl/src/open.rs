@@ -1,10 +1,10 @@
 //! From a URL to the back-end that it names.
 
 use crate::error::{Error, Result};
-use crate::on_local::LocalStorage;
+use crate::local_storage::LocalStorage;
 #[cfg(feature = "redis")]
-use crate::on_redis::RedisStorage;
-use crate::on_region::RegionStorage;
+use crate::redis_storage::RedisStorage;
+use crate::region_storage::RegionStorage;
 use crate::storage::SyncStorage;
 
 /// Opens what keeps the records.

@@ -1,9 +1,9 @@
 //! `nearstate bench`: experiments, and the two roles in which the bench starts this program again.
 
 use clap::Subcommand;
-use nearstate_bench::{access, keeper, micro, node, transactions};
+use nearstate_bench::legacy::{access, micro, node, transactions};
+use nearstate_bench::{client, commands, deliver, keeper, options, peer_commands};
 use nearstate_model::Result;
-use nearstate_workloads::{client, commands, deliver, options, peer_commands};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::PathBuf;

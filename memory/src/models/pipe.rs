@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::{check, read, start, wait_for, write};
 use crate::atomic::{AtomicU64, Ordering};
-use crate::pipe_words::{
+use crate::pipe::words::{
     FOR_BYTES, FOR_ROOM, PipeWords, Reader, Words, Writer, fall_asleep, must_call,
 };
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Error, Result};
 
 use super::{RING_WAITERS, RingWaiter, SLEEP_MAX};
-use crate::ring_words::enlist;
+use crate::ring::words::enlist;
 use crate::system::{FUTEXES_MAX, futex_wait_any};
 
 /// Waits until one of some rings has an entry at or after the position of its reader, for so long
@@ -59,12 +59,12 @@ fn is_any_beyond(waits: &[(RingWaiter, u64)]) -> Result<bool> {
     Ok(false)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::region::Region;
+    use crate::region::file::Region;
     use crate::ring::tests::Place;
     use crate::ring::{Next, RingReader, Start};
 

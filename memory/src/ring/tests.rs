@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 use crate::check::check;
-use crate::region::{CreateOptions, Region};
+use crate::region::file::{CreateOptions, Region};
 
 /// A region's file that goes with the test.
 pub(super) struct Place(PathBuf);

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::time::Sleep;
 
 use crate::executor::class::Class;
-use crate::executor::here::{self, Here};
+use crate::executor::context::{self, Here};
 use crate::executor::meter::{LongPoll, Meter};
 use crate::executor::ready::{self, Current, Task};
 use crate::executor::spawn::{self, Join};
@@ -81,7 +81,7 @@ impl Executor {
         let meter = Arc::new(Meter::new(config.clock.clone()));
         let remote = Arc::new(Remote::new(number));
         let here = Rc::new(Here::new(config.clock.clone(), remote, meter));
-        if !here::install(&here, number) {
+        if !context::install(&here, number) {
             return Err(Error::BadArgument {
                 detail: "this thread has an executor; drop it first, or use another thread"
                     .to_owned(),
@@ -125,7 +125,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        here::uninstall();
+        context::uninstall();
     }
 }
 

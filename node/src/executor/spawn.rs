@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::executor::class::Class;
-use crate::executor::here::{self, Here};
+use crate::executor::context::{self, Here};
 use crate::executor::poll_source::PollSource;
 use crate::executor::ready::{self, TaskId, Waiter};
 
@@ -19,7 +19,7 @@ pub fn spawn<F>(class: Class, name: &'static str, future: F) -> Join<F::Output>
 where
     F: Future + 'static,
 {
-    here::with(|here| spawn_at(here, class, name, future))
+    context::with(|here| spawn_at(here, class, name, future))
 }
 
 pub(crate) fn spawn_at<F>(
@@ -146,7 +146,7 @@ impl Future for YieldNow {
 #[inline]
 pub fn is_due() -> bool {
     let current = ready::current();
-    here::try_with(|here| {
+    context::try_with(|here| {
         let now = here.clock.now();
         let is_awaited = || ready::has_foreground() || here.has_passed_deadline(now);
         now >= current.due && (now >= current.due_alone || is_awaited())
@@ -170,7 +170,7 @@ pub fn become_class(class: Class) {
 #[inline]
 pub fn look_out(what: &Rc<impl PollSource + 'static>, cx: &Context<'_>) {
     if !what.is_listed().replace(true) {
-        here::with(|here| {
+        context::with(|here| {
             let what: Rc<dyn PollSource> = Rc::clone(what) as _;
             here.lookouts.add(what, Waiter::of(cx), here.clock.now());
         });

@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::executor::context;
 use crate::executor::deadlines::Key;
-use crate::executor::here;
 use crate::executor::ready::Waiter;
 
 /// Waits for some time, from now on. A sleeping core wakes within a millisecond of it.
@@ -14,7 +14,7 @@ use crate::executor::ready::Waiter;
 /// Outside of a core.
 #[track_caller]
 pub fn sleep(time: Duration) -> Sleep {
-    here::with(|here| sleep_until(here.clock.now().saturating_add(here.clock.ticks(time))))
+    context::with(|here| sleep_until(here.clock.now().saturating_add(here.clock.ticks(time))))
 }
 
 /// Waits for a reading of the core's [clock](crate::clock::Clock).
@@ -41,7 +41,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        here::with(|here| {
+        context::with(|here| {
             if here.clock.now() >= self.at {
                 return Poll::Ready(());
             }
@@ -59,7 +59,7 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             // With the executor gone there is nothing to cancel.
-            here::try_with(|here| here.wait_no_more(key));
+            context::try_with(|here| here.wait_no_more(key));
         }
     }
 }

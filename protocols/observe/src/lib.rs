@@ -27,12 +27,12 @@
 
 #![forbid(unsafe_code)]
 
-mod face;
-mod conversation;
-mod answer;
+mod protocol;
+mod connection;
+mod response;
 mod request;
 mod source;
 
-pub use face::ObserveProtocol;
+pub use protocol::ObserveProtocol;
 pub use request::{HEAD_BYTES_MAX, HEADERS_MAX};
 pub use source::{Report, Source};

@@ -6,13 +6,13 @@
 
 mod rules;
 mod user;
-mod secret;
+mod password;
 
 pub use rules::RuleError;
 pub use user::User;
 
-use crate::catalogue::Catalogue;
-use secret::Secrets;
+use crate::command::command_table::Catalogue;
+use password::Secrets;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

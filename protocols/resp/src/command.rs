@@ -3,14 +3,16 @@
 //! `R` is what carries it out; the rows are the same for whoever only reads them (users, the
 //! answer to `COMMAND`, the documentation).
 
-mod places;
-mod words;
+pub mod command_table;
+pub mod stats;
+mod key_spec;
+mod flags;
 
-pub use places::{Places, Walk};
-pub use words::{Categories, Flags, Group};
+pub use flags::{Categories, Flags, Group};
+pub use key_spec::{Places, Walk};
 
 use crate::parse::Args;
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 
 /// One command, or one subcommand, of the table.
 #[derive(Clone, Copy, Debug)]

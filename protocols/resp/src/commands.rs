@@ -5,10 +5,10 @@ pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod expiry;
-pub(crate) mod facts;
+pub(crate) mod info;
 pub(crate) mod tags;
 pub(crate) mod hashes;
-pub(crate) mod near;
+pub(crate) mod local;
 pub(crate) mod pubsub;
 pub(crate) mod scripts;
 pub(crate) mod sdl;
@@ -18,17 +18,17 @@ pub(crate) mod sets;
 pub(crate) mod strings;
 pub(crate) mod transactions;
 pub(crate) mod users;
-pub(crate) mod walks;
+pub(crate) mod keyspace;
 pub(crate) mod keys;
-mod path;
-mod elements;
-mod scanning;
-mod chance;
+mod keyspace_walk;
+mod deferred_array;
+mod scan_options;
+mod random;
 
-use crate::client::Client;
+use crate::command_context::Client;
 use crate::parse::Args;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 
 /// An argument that the command's arity promises.
 fn arg(args: Args<'_>, index: usize) -> &[u8] {

@@ -1,5 +1,7 @@
 //! Events of keys under Redis' names: which of them clients are told, and what each is called.
 
+pub mod watches;
+
 use nearstate_model::{Error, Result};
 use nearstate_store::{EventKind, Form};
 

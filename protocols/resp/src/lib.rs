@@ -1,40 +1,34 @@
-//! Floor 4: what Redis' clients and those of O-RAN's SDL say on the wire, and what is answered. No
-//! socket, no thread, no clock: bytes come in, bytes go out.
+//! Layer 4: the Redis protocol (RESP2 and RESP3) and its commands, including those that the clients
+//! of O-RAN's SDL send. The crate has no socket, thread or clock: it turns input bytes into output
+//! bytes.
 //!
-//! A request's way: [`parse`] finds it in the input, [`catalogue`] finds its row in [`table`],
-//! [`acl`] judges whether this user may, the row's function carries it out and writes with
-//! [`reply`]. The table is also what `COMMAND` answers and what `docs/resp.md` is made of.
+//! Path of a request: [`parse`] reads its arguments, [`command`] finds its row in [`table`], [`acl`]
+//! checks the user's permissions, and the function of the row executes it and writes with
+//! [`reply`]. `COMMAND` and `docs/resp.md` are generated from the same table.
 
 #![forbid(unsafe_code)]
 
-mod face;
-mod teller;
-mod conversation;
+mod protocol;
+mod keyspace_notifier;
+mod connection;
 pub mod table;
 mod commands;
-mod on_core;
-mod prefetch;
-pub mod client;
-pub mod link;
-pub mod work;
+mod core_context;
+pub mod command_context;
+pub mod connection_state;
+pub mod sliced_task;
 pub mod records;
 pub mod server;
-pub mod keyspace;
 pub mod keyspace_events;
-pub mod command_count;
-pub mod hub;
-pub mod mailbox;
+pub mod pubsub;
 pub mod acl;
-pub mod catalogue;
 pub mod command;
 pub mod script;
-pub mod long_double;
 pub mod key_name;
-pub mod ends;
+pub mod expiry_options;
 pub mod number;
 pub mod pattern;
-pub mod refusal;
 pub mod reply;
 pub mod parse;
 
-pub use face::RespProtocol;
+pub use protocol::RespProtocol;

@@ -1,6 +1,8 @@
 //! Numbers as clients write them, and as they are written back.
 
-use crate::refusal::Refusal;
+pub mod long_double;
+
+use crate::reply::error_reply::Refusal;
 
 /// A whole number of 64 bits as Redis takes it: no plus, no blanks, no leading zeros.
 pub fn integer(text: &[u8]) -> Option<i64> {

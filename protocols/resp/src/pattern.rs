@@ -1,6 +1,6 @@
 //! The patterns that clients say: globs, with a bound of what a comparison with one costs.
 
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX};
 use nearstate_store::glob;
 

@@ -1,7 +1,7 @@
 //! Keys as clients say them, and the records that they name.
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, prefix_of};
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};

@@ -1,5 +1,7 @@
 //! Answers, written straight into the connection's output, in RESP2 or RESP3.
 
+pub mod error_reply;
+
 use std::fmt::Write as _;
 
 /// Which protocol the client speaks.

@@ -1,11 +1,11 @@
 //! What all clients share, on every core: users, channels, who is connected, settings, counts.
 
 use crate::acl::Users;
-use crate::command_count::{Class, CommandCounts, CommandTally};
-use crate::hub::Hub;
-use crate::keyspace::Keyspace;
+use crate::command::stats::{Class, CommandCounts, CommandTally};
 use crate::keyspace_events::KeyspaceEvents;
-use crate::mailbox::Mailbox;
+use crate::keyspace_events::watches::Keyspace;
+use crate::pubsub::Hub;
+use crate::pubsub::mailbox::Mailbox;
 use nearstate_node::metric::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

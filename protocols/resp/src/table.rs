@@ -11,12 +11,12 @@ mod pubsub;
 mod transactions;
 mod server;
 mod sentinel;
-mod near;
+mod local;
 mod tags;
 
-use crate::catalogue::Catalogue;
-use crate::client::{Command, Run};
+use crate::command::command_table::Catalogue;
 use crate::command::{Categories, Flags, Group, Places, Walk};
+use crate::command_context::{Command, Run};
 use crate::commands;
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ const GROUPS: &[&[Command]] = &[
     transactions::COMMANDS,
     server::COMMANDS,
     sentinel::COMMANDS,
-    near::COMMANDS,
+    local::COMMANDS,
     tags::COMMANDS,
 ];
 

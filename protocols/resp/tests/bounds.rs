@@ -13,7 +13,7 @@ use std::task::Poll;
 use nearstate_node::{Address, Config, Endpoint, Limits, Node, Then};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::mailbox::{Letter, Mailbox, Message};
+use nearstate_resp::pubsub::mailbox::{Letter, Mailbox, Message};
 use nearstate_resp::server::{Server, Settings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};

@@ -6,7 +6,7 @@
     reason = "a promise that is not kept ends its test"
 )]
 
-#[path = "../../../sdl/tests/support/promises.rs"]
+#[path = "../../../sdl/tests/integration/promises.rs"]
 mod promises;
 
 use std::path::PathBuf;

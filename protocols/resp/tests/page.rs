@@ -3,8 +3,8 @@
 
 #![expect(clippy::expect_used, reason = "a file that cannot be written ends its test")]
 
-use nearstate_resp::client::Command;
 use nearstate_resp::command::Group;
+use nearstate_resp::command_context::Command;
 use nearstate_resp::table::TABLE;
 use std::fmt::Write as _;
 use std::fs;

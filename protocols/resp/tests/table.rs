@@ -5,8 +5,8 @@
 
 mod talk;
 
-use nearstate_resp::client::Command;
 use nearstate_resp::command::{Flags, Places, Walk};
+use nearstate_resp::command_context::Command;
 use nearstate_resp::parse::KeptArgs;
 use nearstate_resp::table::TABLE;
 

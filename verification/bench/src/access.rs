@@ -1,159 +1,492 @@
-//! `nearstate bench access`: paper 1's simulation application and orchestrator, run against several
-//! targets one after the other.
+//! What a workload asks of a store, in words that every store can be held to.
+//!
+//! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
+//! procedure changes is a few of them) and tags by which it is found. A target turns these calls
+//! into what its store has, or says in [`crate::targets::Abilities`] how it stands in for it.
 
-pub mod page;
-pub mod output;
-pub mod orchestrate;
-pub mod display;
-pub mod setting;
-pub mod options;
-pub mod preset;
-pub mod thesis;
+use nearstate_model::Result;
 
-use crate::machine::{Machine, bytes_text};
-use crate::targets::{NAMES, Target, target};
-use nearstate_model::{Error, Result};
-use options::Options;
-use orchestrate::Experiment;
-use std::io::Write;
-use std::path::Path;
-use std::process::Command;
+/// Tags of a record at the most: what one call has room for.
+pub const TAGS_MAX: usize = 8;
 
-/// Everything that was measured in one call, and what it was measured on.
-#[derive(Debug)]
-pub struct Findings {
-    /// The command line, as it was given.
-    pub command: String,
-    /// The machine.
-    pub machine: Machine,
-    /// Name and version of each target that was measured.
-    pub versions: Vec<(String, String)>,
-    /// What a reader has to know to judge the figures.
-    pub caveats: Vec<String>,
-    /// The experiments, in order.
-    pub experiments: Vec<Experiment>,
+/// Parts of a record at the most: a set of them fits in [`Parts`].
+pub const PARTS_MAX: usize = 16;
+
+/// A table of a workload, by its place in [`Schema::tables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table(pub usize);
+
+/// What a workload stores.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// Its tables.
+    pub tables: &'static [TableSchema],
 }
 
-/// Runs what the options ask for and writes what they ask for. Progress goes to standard error, the
-/// table or the JSON to `out`.
+/// One kind of record.
+#[derive(Clone, Copy, Debug)]
+pub struct TableSchema {
+    /// Its name, from lower case letters, digits and `-`.
+    pub name: &'static str,
+    /// Names of a record's parts. A table of one part holds plain values.
+    pub parts: &'static [&'static str],
+    /// By what its records are found beside their key.
+    pub tags: &'static [TagRule],
+    /// Whether [`Access::scan`] is asked of it.
+    pub is_scanned: bool,
+}
+
+/// A tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagRule {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether a value belongs to one record at the most.
+    pub is_unique: bool,
+}
+
+/// Some parts of a record, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts(pub u16);
+
+impl Parts {
+    /// Every part there is.
+    pub const ALL: Self = Self(u16::MAX);
+
+    /// Only this part.
+    pub const fn one(part: usize) -> Self {
+        Self(1 << part)
+    }
+
+    /// Whether a part belongs to it.
+    #[inline]
+    pub const fn has(self, part: usize) -> bool {
+        self.0 & (1 << part) != 0
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A part and its bytes.
+pub type Part<'a> = (usize, &'a [u8]);
+
+/// A tag, by its place in [`TableSchema::tags`], and one value.
+pub type Tag<'a> = (usize, &'a [u8]);
+
+/// A whole record.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Every part of it.
+    pub parts: &'a [Part<'a>],
+    /// Its tags.
+    pub tags: &'a [Tag<'a>],
+    /// The tags of the record that it takes the place of, none if there is none: for stores without
+    /// indexes, whose user has to take the old ones away.
+    pub tags_before: &'a [Tag<'a>],
+}
+
+/// A change of some parts, and perhaps of the tags.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// The record's key.
+    pub key: &'a [u8],
+    /// The parts that change.
+    pub parts: &'a [Part<'a>],
+    /// All tags before and after, where they change.
+    pub tags: Option<(&'a [Tag<'a>], &'a [Tag<'a>])>,
+}
+
+/// Hears the parts of a record, one call each.
+pub type Hear<'h> = dyn FnMut(usize, &[u8]) + 'h;
+
+/// What is done with a record between reading and writing it.
+pub trait Work {
+    /// Hears a wanted part.
+    fn hear(&mut self, part: usize, bytes: &[u8]);
+
+    /// All of them were heard, of a record that is there: changes it by one call of `write`, or
+    /// leaves it. Where somebody else has changed the record meanwhile a store may begin anew: then
+    /// the parts are heard once more, and this is called again.
+    ///
+    /// # Errors
+    /// What `write` returned, or what is wrong with what was heard.
+    fn change(&mut self, write: &mut Write<'_>) -> Result<()>;
+}
+
+/// Makes a change of the record that was read.
+pub type Write<'w> = dyn FnMut(&Change<'_>) -> Result<()> + 'w;
+
+/// Single operations, alone or in a transaction.
+pub trait Access {
+    /// Hands the wanted parts of a record to `hear`; false if there is no record. A store that can
+    /// only read whole records may hand over more.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool>;
+
+    /// Puts a whole record, in the place of one that is there.
+    ///
+    /// # Errors
+    /// What the store said; `TagTaken` if another record has a unique tag's value.
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()>;
+
+    /// Changes parts of a record that is there; false if it is not. Whether more than those parts
+    /// travel is the store's affair, and said in its abilities.
+    ///
+    /// # Errors
+    /// What the store said; `TagTaken` if another record has a unique tag's value.
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool>;
+
+    /// Reads wanted parts of a record and changes it by what they are: the work's one change.
+    /// False if there is no record, and then the work is not asked for a change. No
+    /// transaction where the store does not make it one: whoever shares records needs
+    /// [`Connection::transact`].
+    ///
+    /// # Errors
+    /// What the store said, or the work.
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let is_there = self.read(table, key, wanted, &mut |part, bytes| work.hear(part, bytes))?;
+        if !is_there {
+            return Ok(false);
+        }
+        let mut is_still_there = true;
+        work.change(&mut |change| {
+            is_still_there = self.change(table, change)?;
+            Ok(())
+        })?;
+        Ok(is_still_there)
+    }
+
+    /// Deletes a record that has these tags; false if there was none.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool>;
+
+    /// Finds the record with this value of a unique tag: writes its key to `key` and hands its
+    /// wanted parts to `hear`; false if there is none.
+    ///
+    /// # Errors
+    /// What the store said.
+    #[expect(clippy::too_many_arguments, reason = "what to find, and two places for what is found")]
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool>;
+
+    /// Hands over up to `count` records in the order of their keys, from `from` on: key and first
+    /// part. Returns how many there were.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize>;
+}
+
+/// One request of several that travel together.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// [`Access::read`].
+    Read {
+        /// Of which table.
+        table: Table,
+        /// The record's key.
+        key: &'a [u8],
+        /// Which parts.
+        wanted: Parts,
+    },
+    /// [`Access::put`].
+    Put {
+        /// Of which table.
+        table: Table,
+        /// The record.
+        entry: Entry<'a>,
+    },
+    /// [`Access::change`].
+    Change {
+        /// Of which table.
+        table: Table,
+        /// The change.
+        change: Change<'a>,
+    },
+    /// [`Access::delete`].
+    Delete {
+        /// Of which table.
+        table: Table,
+        /// The record's key.
+        key: &'a [u8],
+        /// Its tags.
+        tags: &'a [Tag<'a>],
+    },
+    /// [`Access::find`].
+    Find {
+        /// Of which table.
+        table: Table,
+        /// A value of a unique tag.
+        tag: Tag<'a>,
+        /// Which parts.
+        wanted: Parts,
+    },
+}
+
+impl Request<'_> {
+    /// Of which table.
+    pub const fn table(&self) -> Table {
+        match self {
+            Self::Read { table, .. }
+            | Self::Put { table, .. }
+            | Self::Change { table, .. }
+            | Self::Delete { table, .. }
+            | Self::Find { table, .. } => *table,
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// A part that was asked for. Comes before the request's [`Reply::Done`].
+    Part(usize, &'a [u8]),
+    /// The key of the record that was found. Comes between the parts and [`Reply::Done`].
+    Key(&'a [u8]),
+    /// It is done; whether there was a record.
+    Done(bool),
+}
+
+/// What a transaction is made of. May be run several times; must end the same way for the same
+/// records, and reads nothing that it wrote.
+pub type Body<'b> = dyn FnMut(&mut dyn Access) -> Result<()> + 'b;
+
+/// One client's way to a store.
+pub trait Connection: Access {
+    /// Whether it keeps nothing, on purpose: then answers are not held against a model.
+    fn is_null(&self) -> bool {
+        false
+    }
+
+    /// Whether the way to the store broke: it answers nothing any more, and what was on its way may
+    /// or may not have been done. Not after an answer that is an error, and not after a stall: such
+    /// a run does not count.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Takes `fresh`, a new connection to the same database, for one that was lost: what stands
+    /// between the client and its store stays.
+    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+        fresh
+    }
+
+    /// Runs `body` as one transaction: all of its writes or none, on records that nobody changed
+    /// between its reads and its commit. Runs it again after a conflict. An error that `body`
+    /// returns aborts it and comes back.
+    ///
+    /// # Errors
+    /// What the store said, or what `body` returned.
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()>;
+
+    /// Does several requests on different records, as far as the store lets them travel together:
+    /// `hear` gets the request's number and its reply, in the order of the requests.
+    ///
+    /// # Errors
+    /// What the store said; then it is not known which of the writes were done.
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (number, request) in requests.iter().enumerate() {
+            let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
+            hear(number, Reply::Done(done));
+        }
+        Ok(())
+    }
+
+    /// Whether requests leave with [`Connection::send_ahead`].
+    fn sends_ahead(&self) -> bool {
+        false
+    }
+
+    /// Sends requests whose answers are taken later, by [`Connection::hear_ahead`] with the same
+    /// requests, in the order in which they were sent; so store and client work at the same time.
+    /// All that are on the way are on different records, and nothing else is asked until no answer
+    /// is owed. What cannot be sent without answers waits for its turn, and so does what follows;
+    /// where nothing leaves ahead, all waits.
+    ///
+    /// # Errors
+    /// What the store said.
+    fn send_ahead(&mut self, _: &[Request<'_>]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
+    /// done now, as by [`Connection::pipeline`].
+    ///
+    /// # Errors
+    /// What the store said; then it is not known which of the writes on the way were done.
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        self.pipeline(requests, hear)
+    }
+}
+
+/// Does a request by the single call that it stands for, and returns what is [`Reply::Done`].
 ///
 /// # Errors
-/// The first thing that went wrong, in words that say what would help.
-pub fn run(options: &Options, command: &str, out: &mut impl Write) -> Result<()> {
-    let machine = Machine::look();
-    check_numa(options, &machine)?;
-    let (targets, versions, missing) = choose(options)?;
-    let settings =
-        setting::settings(options, &machine, targets.iter().any(|t| t.name() == "whitedb"))?;
-    let mut caveats = caveats(options, &settings, &machine);
-    caveats.extend(missing);
-    let names: Vec<&str> = targets.iter().map(|t| t.name()).collect();
-    let steps: usize = settings.iter().map(|s| s.steps(&targets, options)).sum();
-    let display = display::Display::new(steps);
-    display.say(&format!("{} on {}", names.join(", "), machine.line()));
-    for line in &caveats {
-        display.say(&format!("note: {line}"));
-    }
-    let mut experiments = Vec::new();
-    for setting in settings {
-        experiments.push(orchestrate::experiment(setting, &targets, options, &display)?);
-    }
-    display.finish();
-    let findings =
-        Findings { command: command.to_owned(), machine, versions, caveats, experiments };
-    deliver(&findings, options, out)
-}
-
-fn check_numa(options: &Options, machine: &Machine) -> Result<()> {
-    let Some(node) = options.numa_node.filter(|_| machine.numa_nodes > 1) else { return Ok(()) };
-    if usize::try_from(node).is_ok_and(|n| n >= machine.numa_nodes) {
-        let last = machine.numa_nodes - 1;
-        return Err(Error::BadArgument {
-            detail: format!("--numa-node {node}: this machine has nodes 0 to {last}"),
-        });
-    }
-    let is_there = Command::new("numactl").arg("--show").output().is_ok();
-    if is_there {
-        return Ok(());
-    }
-    Err(Error::BadArgument {
-        detail: "--numa-node needs numactl to place processes: apt-get install -y numactl".into(),
-    })
-}
-
-fn deliver(findings: &Findings, options: &Options, out: &mut impl Write) -> Result<()> {
-    let wrote = |e: &std::io::Error| crate::keeper::system("writing the results", e);
-    if options.json {
-        writeln!(out, "{:#}", output::json(findings)).map_err(|e| wrote(&e))?;
-    } else {
-        write!(out, "{}", output::text(findings)).map_err(|e| wrote(&e))?;
-    }
-    if let Some(path) = &options.csv {
-        write_file(path, &output::csv(findings))?;
-    }
-    if let Some(path) = &options.report {
-        write_file(path, &page::html(findings))?;
-        if !options.json {
-            writeln!(out, "\nreport: {}", path.display()).map_err(|e| wrote(&e))?;
-        }
-    }
-    Ok(())
-}
-
-fn write_file(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|e| {
-        crate::keeper::system(&format!("writing {}: give another file", path.display()), &e)
-    })
-}
-
-type Chosen = (Vec<Box<dyn Target>>, Vec<(String, String)>, Vec<String>);
-
-/// The targets that were asked for; without a wish, all that are here, and a word on the others.
-fn choose(options: &Options) -> Result<Chosen> {
-    let url = options.url.as_deref();
-    let (mut targets, mut versions, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-    if options.target.is_empty() {
-        for name in NAMES.iter().filter(|n| url.is_none() || **n != "redis-unix") {
-            let target = target(name, url)?;
-            match target.version() {
-                Ok(version) => {
-                    versions.push(((*name).to_owned(), version));
-                    targets.push(target);
-                }
-                Err(e) => missing.push(format!("{name} is left out: {e}")),
+/// What the store said.
+#[inline]
+pub fn one_by_one<C: Access + ?Sized>(
+    access: &mut C,
+    request: &Request<'_>,
+    hear: &mut impl FnMut(Reply<'_>),
+) -> Result<bool> {
+    let mut part = |part, bytes: &[u8]| hear(Reply::Part(part, bytes));
+    match request {
+        Request::Read { table, key, wanted } => access.read(*table, key, *wanted, &mut part),
+        Request::Put { table, entry } => access.put(*table, entry).map(|()| true),
+        Request::Change { table, change } => access.change(*table, change),
+        Request::Delete { table, key, tags } => access.delete(*table, key, tags),
+        Request::Find { table, tag, wanted } => {
+            let mut key = Vec::new();
+            let is_there = access.find(*table, *tag, *wanted, &mut key, &mut part)?;
+            if is_there {
+                hear(Reply::Key(&key));
             }
-        }
-    } else {
-        for name in &options.target {
-            let target = target(name, url)?;
-            versions.push((name.clone(), target.version()?));
-            targets.push(target);
+            Ok(is_there)
         }
     }
-    if targets.is_empty() {
-        return Err(Error::BadArgument { detail: missing.join("; ") });
-    }
-    Ok((targets, versions, missing))
 }
 
-fn caveats(options: &Options, settings: &[setting::Setting], machine: &Machine) -> Vec<String> {
-    let mut out: Vec<String> = settings.iter().filter_map(setting::Setting::scale_note).collect();
-    let nodes = settings.iter().map(|s| s.nodes).max().unwrap_or(1);
-    if nodes > machine.cores as u64 {
-        out.push(format!(
-            "up to {nodes} node processes share {} cores here; the thesis had up to 448",
-            machine.cores
-        ));
+impl<T: Access + ?Sized> Access for Box<T> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        (**self).read(table, key, wanted, hear)
     }
-    if let Some(node) = options.numa_node
-        && machine.numa_nodes == 1
-    {
-        out.push(format!("this machine has one NUMA node: --numa-node {node} changes nothing"));
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        (**self).put(table, entry)
     }
-    let largest = settings.iter().map(|s| s.db_bytes).max().unwrap_or(0);
-    out.push(format!("the largest database takes {} of memory", bytes_text(largest)));
-    if !machine.governor.starts_with("performance") {
-        out.push(format!("frequency governor: {}", machine.governor));
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        (**self).change(table, change)
     }
-    out
+
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        (**self).update(table, key, wanted, work)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        (**self).delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        (**self).find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        (**self).scan(table, from, count, hear)
+    }
+}
+
+impl<T: Connection + ?Sized> Connection for Box<T> {
+    fn is_null(&self) -> bool {
+        (**self).is_null()
+    }
+
+    fn is_lost(&self) -> bool {
+        (**self).is_lost()
+    }
+
+    fn renewed(&mut self, fresh: Box<dyn Connection>) -> Box<dyn Connection> {
+        (**self).renewed(fresh)
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        (**self).transact(body)
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        (**self).pipeline(requests, hear)
+    }
+
+    fn sends_ahead(&self) -> bool {
+        (**self).sends_ahead()
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        (**self).send_ahead(requests)
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        (**self).hear_ahead(requests, hear)
+    }
 }

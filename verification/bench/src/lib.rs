@@ -1,19 +1,41 @@
-//! Floor 5: the experiments of paper 1 against interchangeable targets, and what any benchmark here
-//! is reported with. See ARCHITECTURE.md.
+//! Layer 5: the workloads of the papers against interchangeable stores, and the one program that
+//! runs, saves, compares and shows them. See ARCHITECTURE.md.
 
 #![forbid(unsafe_code)]
 
-pub mod transactions;
-pub mod micro;
-pub mod server;
-pub mod access;
-pub mod node;
-pub mod targets;
-pub mod keeper;
-pub mod protocol;
-pub mod content;
+pub mod peer_commands;
+pub mod conformance;
+pub mod deliver;
+pub mod commands;
+pub mod compare;
 pub mod report;
+pub mod outputs;
+pub mod saved;
+pub mod figures;
+pub mod run;
+pub mod options;
+pub mod herd;
+pub mod client;
+pub mod schedule;
+mod wait;
+pub mod meter;
+pub mod targets;
+pub mod space;
+pub mod peers;
+pub mod processes;
+pub mod workloads;
+pub mod protocol;
+#[cfg(test)]
+mod sample;
+pub mod noise;
+pub mod result;
+pub mod parameters;
+pub mod access;
+pub mod spread;
+pub mod chance;
+pub mod legacy;
+pub mod html;
+pub mod keeper;
 pub mod table;
 pub mod stat;
-pub mod place;
 pub mod machine;

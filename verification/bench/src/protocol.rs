@@ -1,398 +1,167 @@
-//! What the orchestrator and a simulator node say to each other: lines of text over the node's
-//! standard input and output, so that a node can be written in any language.
-//!
-//! ```text
-//! orchestrator                         node
-//! plan target=... kind=... ops=... ->
-//!                                  <-  ready                 attached, warmed up, keys made
-//! go AT_NS                         ->                        all nodes begin at this moment
-//!                                  <-  progress OPS          now and then
-//!                                  <-  sequence LOOP TOTAL_NS
-//!                                  <-  span START_NS END_NS  of all sequences together
-//!                                  <-  histogram NS:COUNT ...
-//!                                  <-  verified VALUES SUM   values that proved to be whole
-//!                                  <-  done                  or, at any time: error TEXT
-//! ```
-//!
-//! Moments are nanoseconds of the machine's monotonic clock, which all processes share.
+//! What the orchestrator and a client process say to each other: one JSON object a line, over the
+//! client's standard input and output. So a client may be a program in another language.
 
+pub use crate::parameters::Fault;
+
+use crate::parameters::{Arrivals, Parameters};
+use crate::result::{Check, ClassResult, Slice, Verdict};
 use nearstate_model::{Error, Result};
-use std::collections::BTreeMap;
-use std::fmt;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Read as _, Write};
 
-/// Whether an experiment reads or writes: the `accessMode` of paper 1, Table 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
-    /// Records that are there are read.
-    Read,
-    /// Records are written to a database that is empty at the start.
-    Write,
+/// The longest line, in bytes: a result has sixteen histograms of some thousand pairs each.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ask {
+    /// First: who it is. It connects and answers [`Said::Ready`].
+    Plan(Plan),
+    /// Load your records; [`Said::Loaded`].
+    Load,
+    /// Do so many operations, so many of them together, that are not measured; [`Said::Ready`].
+    WarmUp(u64, usize),
+    /// Run; [`Said::Ran`].
+    Run(Turn),
+    /// Compare your records with your model; [`Said::Verified`].
+    Verify,
 }
 
-impl Mode {
-    /// The word of the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
-
-/// One way to access a record. Paper 1 measured [`Kind::Step`] and a locked append.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// From a record to the next one in storage order: what the thesis measured with WhiteDB.
-    Step,
-    /// By key, the value looked at where it lies.
-    View,
-    /// By key, the value copied out.
-    Copy,
-    /// Sixteen keys at once.
-    Batch,
-    /// By key, the next key depending on the value read.
-    Chain,
-    /// A write.
-    Put,
-    /// A write while a lock is held over the whole sequence, the wait for it not counted.
-    PutHeld,
-}
-
-/// Keys in one [`Kind::Batch`].
-pub const BATCH_KEYS: usize = 16;
-
-impl Kind {
-    /// Every kind, in the order of a report.
-    pub const ALL: [Self; 7] =
-        [Self::Step, Self::View, Self::Copy, Self::Batch, Self::Chain, Self::Put, Self::PutHeld];
-
-    /// The word of the command line and of the protocol.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Step => "step",
-            Self::View => "view",
-            Self::Copy => "copy",
-            Self::Batch => "batch",
-            Self::Chain => "chain",
-            Self::Put => "put",
-            Self::PutHeld => "put-held",
-        }
-    }
-
-    /// The words of a table.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Step => "step to next",
-            Self::View => "keyed view",
-            Self::Copy => "keyed copy",
-            Self::Batch => "batch of 16",
-            Self::Chain => "chain",
-            Self::Put => "put",
-            Self::PutHeld => "put, sequence lock",
-        }
-    }
-
-    /// The mode that it belongs to.
-    pub fn mode(self) -> Mode {
-        match self {
-            Self::Step | Self::View | Self::Copy | Self::Batch | Self::Chain => Mode::Read,
-            Self::Put | Self::PutHeld => Mode::Write,
-        }
-    }
-
-    /// The kind of this name.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] with the name.
-    pub fn parse(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|k| k.name() == name).ok_or_else(|| Error::BadArgument {
-            detail: format!("no kind of access is called {name:?}"),
-        })
-    }
-}
-
-/// How much of a value a reader looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
-    /// Every byte, summed and compared with the value's own certificate.
-    All,
-    /// The first word and the last byte.
-    Word,
-}
-
-impl Touch {
-    /// The word of the command line and of the protocol.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Word => "word",
-        }
-    }
-}
-
-/// Everything that one node needs to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Who a client is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Name of the target.
+    /// The workload's name.
+    pub workload: String,
+    /// Its parameters.
+    pub parameters: Parameters,
+    /// The target's name.
     pub target: String,
-    /// Where the target is: a path, a URL, a key of a shared memory segment.
+    /// Where it is.
     pub address: String,
-    /// What stands before every key.
-    pub prefix: String,
-    /// What to do.
-    pub kind: Kind,
-    /// How much of a value to look at.
-    pub touch: Touch,
-    /// Which node this is, from 0.
-    pub node: u64,
-    /// The first record of this node.
-    pub first: u64,
-    /// Records of this node.
-    pub count: u64,
-    /// Operations in a sequence.
+    /// This client's number, from 0.
+    pub client: usize,
+    /// How many there are.
+    pub clients: usize,
+    /// The processor to stay on.
+    pub cpu: Option<usize>,
+    /// Times that a lost connection is sought again before the client gives up.
+    pub reconnects: u64,
+    /// A fault that is planted to see whether it is noticed.
+    pub fault: Option<Fault>,
+}
+
+/// One turn of a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Operations.
     pub ops: u64,
-    /// How often the sequence is run.
-    pub loops: u64,
-    /// Pause between two sequences, in microseconds.
-    pub interval_us: u64,
-    /// Size of a value, in bytes.
-    pub record_bytes: u64,
-    /// Where all chance comes from.
+    /// Operations that travel together at the most.
+    pub depth: usize,
+    /// Operations per second that this client offers; `None`: a closed loop.
+    pub rate: Option<f64>,
+    /// How the intended starts of an open loop follow each other.
+    pub arrivals: Arrivals,
+    /// Where their chance comes from, with the client's number and the turn's.
     pub seed: u64,
-    /// Whether a reader runs one sequence unmeasured before it says that it is ready.
-    pub warm_up: bool,
+    /// Which turn of the target this is, from 0: rounds first, then what a ramp tries.
+    pub number: u64,
+    /// Pause between operations of a closed loop, in microseconds.
+    pub think_us: u64,
+    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; 0: at once. In an
+    /// open loop intervals are counted from it, and each client has its own phase.
+    pub at_ns: u64,
 }
 
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "plan target={} address={} prefix={} kind={} touch={} node={} first={} count={} ops={} \
-             loops={} interval_us={} record_bytes={} seed={} warm_up={}",
-            escaped(&self.target),
-            escaped(&self.address),
-            escaped(&self.prefix),
-            self.kind.name(),
-            self.touch.name(),
-            self.node,
-            self.first,
-            self.count,
-            self.ops,
-            self.loops,
-            self.interval_us,
-            self.record_bytes,
-            self.seed,
-            u8::from(self.warm_up),
-        )
-    }
-}
-
-impl Plan {
-    /// Reads the line that [`Plan`]'s `Display` writes.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] with the field that is missing or not what it should be.
-    pub fn parse(line: &str) -> Result<Self> {
-        let line = line.trim_end();
-        let Some(fields) = line.strip_prefix("plan ") else {
-            return Err(bad(format!("expected a plan, got {line:?}")));
-        };
-        let fields: BTreeMap<&str, &str> =
-            fields.split(' ').filter_map(|f| f.split_once('=')).collect();
-        let word = |name: &str| {
-            fields.get(name).copied().ok_or_else(|| bad(format!("the plan lacks {name}=")))
-        };
-        let number = |name: &str| {
-            word(name)?
-                .parse::<u64>()
-                .map_err(|_| bad(format!("{name}= in the plan is not a number")))
-        };
-        let plan = Self {
-            target: unescaped(word("target")?),
-            address: unescaped(word("address")?),
-            prefix: unescaped(word("prefix")?),
-            kind: Kind::parse(word("kind")?)?,
-            touch: if word("touch")? == "word" { Touch::Word } else { Touch::All },
-            node: number("node")?,
-            first: number("first")?,
-            count: number("count")?,
-            ops: number("ops")?,
-            loops: number("loops")?,
-            interval_us: number("interval_us")?,
-            record_bytes: number("record_bytes")?,
-            seed: number("seed")?,
-            warm_up: number("warm_up")? != 0,
-        };
-        if plan.count == 0 || plan.ops == 0 || plan.loops == 0 {
-            return Err(bad("a plan has at least one record, one operation and one loop".into()));
-        }
-        Ok(plan)
-    }
-}
-
-/// What a node says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Said {
-    /// It waits for `go`.
+    /// Before the first [`Said::Ready`], if it is not on the processor that it was given: why.
+    Unbound(String),
+    /// Connected.
     Ready,
-    /// It has done so many operations more.
-    Progress(u64),
-    /// A sequence took this long, in nanoseconds.
-    Sequence(u64, u64),
-    /// All sequences together lay between these moments.
-    Span(u64, u64),
-    /// Latencies of single operations in nanoseconds, and how many there were of each.
-    Histogram(Vec<(u64, u64)>),
-    /// So many values were checked; the second number is what they added up to.
-    Verified(u64, u64),
-    /// It gives up.
-    Error(String),
-    /// It has said everything.
-    Done,
+    /// So much has been done since the last word, with this p99 in nanoseconds.
+    Progress(u64, u64),
+    /// All records are in: how many, and nanoseconds.
+    Loaded(u64, u64),
+    /// The turn is over.
+    Ran(Box<Ran>),
+    /// What the comparison said, and the figures of the generator.
+    Verified(Verdict, Vec<Check>),
+    /// It cannot go on.
+    Failed(String),
 }
 
-impl fmt::Display for Said {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ready => f.write_str("ready"),
-            Self::Progress(ops) => write!(f, "progress {ops}"),
-            Self::Sequence(number, total_ns) => write!(f, "sequence {number} {total_ns}"),
-            Self::Span(start_ns, end_ns) => write!(f, "span {start_ns} {end_ns}"),
-            Self::Histogram(pairs) => {
-                f.write_str("histogram")?;
-                pairs.iter().try_for_each(|(ns, count)| write!(f, " {ns}:{count}"))
-            }
-            Self::Verified(values, sum) => write!(f, "verified {values} {sum}"),
-            Self::Error(text) => write!(f, "error {}", text.replace('\n', " ")),
-            Self::Done => f.write_str("done"),
-        }
-    }
+/// What a client did in its turn.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// Operations.
+    pub ops: u64,
+    /// When the measured ones began, on the monotonic clock.
+    pub began_ns: u64,
+    /// When they ended.
+    pub ended_ns: u64,
+    /// Time of the thread, without its waits for intended starts and its pauses.
+    pub cpu_ns: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Bytes answered.
+    pub bytes_in: u64,
+    /// Operations that did not do what they set out to do.
+    pub unsuccessful: u64,
+    /// Connections lost and found again.
+    pub reconnects: u64,
+    /// Steps that were on the way at once; 1: one after the other. A client in another language may
+    /// not tell.
+    #[serde(default)]
+    pub steps: Option<usize>,
+    /// Latencies of each class.
+    pub classes: Vec<ClassResult>,
+    /// The turn in slices.
+    pub slices: Vec<Slice>,
 }
 
-impl Said {
-    /// Reads one line of a node.
-    ///
-    /// # Errors
-    /// [`Error::Backend`] with the line, if it is none of the protocol.
-    pub fn parse(line: &str) -> Result<Self> {
-        let line = line.trim_end();
-        let strange = || Error::Backend {
-            detail: format!("a simulator node said {line:?}, which is not of the protocol"),
-        };
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let one = || rest.parse::<u64>().map_err(|_| strange());
-        let two = || {
-            let (a, b) = rest.split_once(' ').ok_or_else(strange)?;
-            let number = |t: &str| t.parse::<u64>().map_err(|_| strange());
-            Ok::<_, Error>((number(a)?, number(b)?))
-        };
-        Ok(match word {
-            "ready" => Self::Ready,
-            "done" => Self::Done,
-            "error" => Self::Error(rest.to_owned()),
-            "progress" => Self::Progress(one()?),
-            "sequence" => two().map(|(a, b)| Self::Sequence(a, b))?,
-            "span" => two().map(|(a, b)| Self::Span(a, b))?,
-            "verified" => two().map(|(a, b)| Self::Verified(a, b))?,
-            "histogram" => {
-                let pair = |t: &str| {
-                    let (ns, count) = t.split_once(':')?;
-                    Some((ns.parse().ok()?, count.parse().ok()?))
-                };
-                let pairs: Option<Vec<_>> = rest.split_whitespace().map(pair).collect();
-                Self::Histogram(pairs.ok_or_else(strange)?)
-            }
-            _ => return Err(strange()),
-        })
-    }
+/// Writes one line.
+///
+/// # Errors
+/// `System` if the other side is gone.
+pub fn say(output: &mut impl Write, word: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_string(word).map_err(|e| garbled(&e))?;
+    line.push('\n');
+    output.write_all(line.as_bytes()).and_then(|()| output.flush()).map_err(|e| lost(&e))
 }
 
-/// The moment now on the monotonic clock that all processes share, in nanoseconds.
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+/// Reads one line; `None` if the other side has ended.
+///
+/// # Errors
+/// `System` if it cannot be read, `Backend` if it is not what was expected.
+pub fn hear<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
+    let mut line = Vec::new();
+    input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(|e| lost(&e))?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&line).map(Some).map_err(|e| garbled(&e))
 }
 
-fn bad(detail: String) -> Error {
-    Error::BadArgument { detail }
+/// An error for whoever reads a run. That a target is a back-end of the bench is told by where it
+/// stands, once and not at each process that it passed.
+pub fn in_words(e: &Error) -> String {
+    if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
 }
 
-/// Fields are parted by spaces, so a space in one is written otherwise.
-fn escaped(text: &str) -> String {
-    text.replace('%', "%25").replace(' ', "%20")
+/// The error of a run that somebody stopped.
+pub const STOPPED: &str = "stopped before its end";
+
+fn garbled(e: &serde_json::Error) -> Error {
+    Error::Backend { detail: format!("a benchmark's process said something unexpected: {e}") }
 }
 
-fn unescaped(text: &str) -> String {
-    text.replace("%20", " ").replace("%25", "%")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan() -> Plan {
-        Plan {
-            target: "redis-unix".to_owned(),
-            address: "unix:///dev/shm/a b%20/redis.sock".to_owned(),
-            prefix: String::new(),
-            kind: Kind::Chain,
-            touch: Touch::Word,
-            node: 3,
-            first: 30_000,
-            count: 10_000,
-            ops: 10_000,
-            loops: 2,
-            interval_us: 5,
-            record_bytes: 1024,
-            seed: 42,
-            warm_up: true,
-        }
-    }
-
-    #[test]
-    fn a_plan_comes_back_as_it_was_sent() {
-        let sent = plan();
-        assert_eq!(Plan::parse(&format!("{sent}\n")).unwrap(), sent);
-    }
-
-    #[test]
-    fn a_plan_without_a_field_says_which() {
-        let line = plan().to_string().replace("loops=2 ", "");
-        assert!(Plan::parse(&line).unwrap_err().to_string().contains("loops="));
-        let zero = plan().to_string().replace("loops=2 ", "loops=0 ");
-        assert!(Plan::parse(&zero).is_err());
-        assert!(Plan::parse("go 5").is_err());
-    }
-
-    #[test]
-    fn every_line_of_a_node_comes_back_as_it_was_said() {
-        for said in [
-            Said::Ready,
-            Said::Progress(512),
-            Said::Sequence(1, 94_680_000),
-            Said::Span(1, 2),
-            Said::Histogram(vec![(18, 3), (1_000_000, 1)]),
-            Said::Histogram(vec![]),
-            Said::Verified(10_000, u64::MAX),
-            Said::Error("redis: connection refused".to_owned()),
-            Said::Done,
-        ] {
-            assert_eq!(Said::parse(&format!("{said}\n")).unwrap(), said);
-        }
-    }
-
-    #[test]
-    fn a_line_that_is_not_of_the_protocol_is_shown() {
-        for line in ["", "redy", "progress x", "sequence 1", "histogram 5", "span 1 b"] {
-            assert!(Said::parse(line).unwrap_err().to_string().contains(line), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_kind_is_known_by_its_name() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::parse(kind.name()).unwrap(), kind);
-        }
+fn lost(e: &std::io::Error) -> Error {
+    Error::System {
+        detail: "talking with a process of the benchmark".to_owned(),
+        errno: e.raw_os_error().unwrap_or(0),
     }
 }

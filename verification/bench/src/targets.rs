@@ -1,35 +1,85 @@
-//! The stores that are measured, behind two small traits: what the orchestrator asks of a target,
-//! and what a simulator node asks of its connection to it.
+//! The stores that a workload runs against, behind two small traits: what the orchestrator asks of
+//! a target, and ([`crate::access`]) what a client asks of its connection.
 
-pub mod region;
+pub mod fault;
+pub mod null;
+pub mod sdl;
+pub mod ring;
 pub mod redis;
-pub mod whitedb;
+pub mod region;
+pub mod lmdb;
+pub mod memcached;
+pub mod geode;
+mod resp;
+mod joined;
+mod started;
+mod wire;
 
-use crate::keeper::own_program;
-use crate::protocol::{Kind, Mode};
+use crate::access::{Connection, Schema};
 use nearstate_model::{Error, Result};
 use std::fmt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
-/// Names of all targets, the one that ratios are relative to first.
-pub const NAMES: [&str; 4] = ["region", "redis", "redis-unix", "whitedb"];
-
-/// What a database must hold when an experiment begins, and where it is to lie.
+/// What a database has to hold, and where it is to lie.
 #[derive(Clone, Debug)]
 pub struct Need {
-    /// Records that are loaded before the experiment: 0 for writes.
+    /// The workload's tables.
+    pub schema: Schema,
+    /// Records that will be in it at the most, over all tables.
     pub records: u64,
-    /// Size of each value, in bytes.
-    pub record_bytes: usize,
-    /// Room of the database, in bytes, where a target has a fixed one (paper 1's `dbSize`).
-    pub db_bytes: u64,
-    /// Where the content's chance comes from.
-    pub seed: u64,
-    /// The NUMA node whose memory is used, if one was asked for and the machine has several.
-    pub numa_node: Option<u32>,
-    /// Folder in memory for files and sockets.
+    /// Bytes of the largest of them.
+    pub record_bytes: u64,
+    /// Connections at the most.
+    pub clients: usize,
+    /// A folder in memory for files and sockets: below it a target makes its own.
     pub folder: PathBuf,
+    /// The processors on which servers may run; all if empty.
+    pub server_cpus: Vec<usize>,
+    /// Layout, where a target has several (`partitioned`, `replicated`, `zones`).
+    pub layout: Option<String>,
+    /// Set when somebody asks for the end: a server that is not there yet is waited for no more.
+    pub stop: Option<&'static AtomicBool>,
+}
+
+impl Need {
+    /// So much for each record in a hundredth of its bytes, and beside them so many bytes for each
+    /// and for each of its tags.
+    pub(crate) fn all_bytes(&self, percent: u64, beside: u64) -> u64 {
+        let tables = self.schema.tables;
+        let tags: usize = tables.iter().map(|table| table.tags.len()).sum();
+        let tags = tags.div_ceil(tables.len().max(1)) as u64;
+        let bytes = self.record_bytes.saturating_mul(percent) / 100;
+        self.records.saturating_mul(bytes.saturating_add(beside.saturating_mul(1 + tags)))
+    }
+}
+
+/// How a target does what not every store has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The store itself does it.
+    Native,
+    /// In this way, which the report repeats.
+    Emulated(&'static str),
+    /// Not at all: workloads that need it are declined. Why.
+    Declined(&'static str),
+}
+
+/// What a target does with the wishes that stores differ in.
+#[derive(Clone, Debug)]
+pub struct Abilities {
+    /// A change sends only the parts that change.
+    pub delta: Way,
+    /// A unique tag.
+    pub unique_tag: Way,
+    /// Several records at one instant.
+    pub transaction: Way,
+    /// Records in the order of their keys.
+    pub scan: Way,
+    /// Several requests in one message.
+    pub pipeline: Way,
+    /// Readers of other processes see a change as soon as it is acknowledged.
+    pub shared: Way,
 }
 
 /// A store that can be measured.
@@ -43,103 +93,220 @@ pub trait Target: fmt::Debug {
     /// Why it cannot be measured here, and what would help.
     fn version(&self) -> Result<String>;
 
-    /// The kinds of access that it has.
-    fn kinds(&self, mode: Mode) -> &'static [Kind];
+    /// What it does natively, and what it stands in for.
+    fn abilities(&self) -> Abilities;
 
-    /// Makes a fresh database and loads it; `loaded` hears how many records were added.
+    /// The same for one of its layouts.
+    fn abilities_in(&self, _layout: Option<&str>) -> Abilities {
+        self.abilities()
+    }
+
+    /// Whether it can be laid out like this.
     ///
     /// # Errors
-    /// Why it could not be made; nothing of it is left.
-    fn open(&self, need: &Need, loaded: &mut dyn FnMut(u64)) -> Result<Box<dyn Database>>;
+    /// `BadArgument`: it has layouts, but not this one.
+    fn has_layout(&self, _layout: &str) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Bytes that its files take in [`Need::folder`] with all records in, by experience and rather
+    /// too many; nothing where records are in a server's own memory.
+    fn folder_bytes(&self, _need: &Need) -> u64 {
+        0
+    }
+
+    /// What a reader of its figures has to know where its servers share so many processors, and
+    /// each client has one.
+    fn when_bound(&self, _server_cpus: usize) -> Option<String> {
+        None
+    }
+
+    /// Whether it keeps what is written, so that it can be verified.
+    fn keeps(&self) -> bool {
+        true
+    }
+
+    /// Whether its server, killed and started again, comes back with its records
+    /// ([`Database::crash`]).
+    fn comes_back(&self) -> bool {
+        false
+    }
+
+    /// Starts an empty database. Whatever was started is stopped when the answer is dropped.
+    ///
+    /// # Errors
+    /// Why it could not be started; nothing of it is left.
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>>;
+
+    /// Connects to the database at an address that [`Database::address`] gave; used in client
+    /// processes.
+    ///
+    /// # Errors
+    /// Why not.
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>>;
 }
 
-/// A database that vanishes when it is dropped.
+/// A running database that vanishes when it is dropped.
 pub trait Database: fmt::Debug {
-    /// Where nodes find it.
+    /// Where clients find it.
     fn address(&self) -> String;
 
-    /// What stands before every key.
-    fn prefix(&self) -> String {
-        String::new()
+    /// The processes that do its work, beside the clients: their time is counted.
+    fn processes(&self) -> Vec<u32> {
+        Vec::new()
     }
 
-    /// The program of a simulator node.
+    /// Does what its makers advise after a bulk load, before anything is measured; what that was,
+    /// for the report, if anything.
     ///
     /// # Errors
-    /// If the program cannot be found.
-    fn node_program(&self) -> Result<Command> {
-        let mut command = Command::new(own_program()?);
-        command.args(["bench", "access-node"]);
-        Ok(command)
-    }
-}
-
-/// A node's connection to a target. Closures get the value where it lies.
-pub trait Connection {
-    /// Whether an operation is so slow that telling about progress now and then does not disturb.
-    const IS_SLOW: bool;
-
-    /// Writes one record.
-    ///
-    /// # Errors
-    /// What the store said.
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
-
-    /// Copies a value into `out` (cleared first); `false` if the key is absent.
-    ///
-    /// # Errors
-    /// What the store said.
-    fn copy(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
-
-    /// Looks at a value in place; `None` if the key is absent.
-    ///
-    /// # Errors
-    /// What the store said.
-    fn view<T>(&mut self, _key: &[u8], _f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        Err(not_here(Kind::View))
+    /// Why it could not be done.
+    fn settle(&mut self) -> Result<Option<String>> {
+        Ok(None)
     }
 
-    /// Reads several keys at once; `f` sees each value that is there. Returns how many were.
-    ///
-    /// # Errors
-    /// What the store said.
-    fn batch(&mut self, keys: &[&[u8]], f: impl FnMut(&[u8])) -> Result<usize>;
+    /// Memory that it takes now, in bytes, as far as it can be told.
+    fn memory_bytes(&mut self) -> Option<u64>;
 
-    /// Walks over all records in storage order, once, or until `f` says `false`.
+    /// Kills the server (SIGKILL) and starts it again on what it left, at the same address.
     ///
     /// # Errors
-    /// What the store said.
-    fn walk(&mut self, _f: impl FnMut(&[u8]) -> bool) -> Result<()> {
-        Err(not_here(Kind::Step))
+    /// `BadArgument` if its target does not come back ([`Target::comes_back`]); why it does not
+    /// start.
+    fn crash(&mut self) -> Result<()> {
+        Err(Error::BadArgument { detail: "no server that comes back with its records".to_owned() })
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// What became of it.
+    fn alive(&mut self) -> Result<()> {
+        Ok(())
     }
 }
 
-/// The target of this name. `url` is a running Redis to use instead of one of our own.
+/// What is to be known of a server that uses more processors than it was given.
+fn many_threads(server_cpus: usize) -> String {
+    let processors = match server_cpus {
+        1 => "one processor".to_owned(),
+        more => format!("{more} processors"),
+    };
+    format!(
+        "its servers have as many threads as they like, all on {processors}; Redis, memcached and \
+         a node need one: --server-cpus gives servers more"
+    )
+}
+
+/// Every target, in the order of a report: ours first.
+pub fn all() -> Vec<Box<dyn Target>> {
+    let mut all: Vec<Box<dyn Target>> =
+        vec![Box::new(region::RegionTarget), Box::new(sdl::SdlTarget), Box::new(ring::RingTarget)];
+    all.extend(redis::ALL.map(|target| Box::new(target) as Box<dyn Target>));
+    all.push(Box::new(memcached::MemcachedTarget));
+    all.push(Box::new(lmdb::LmdbTarget));
+    all.push(Box::new(geode::GeodeTarget));
+    all.push(Box::new(null::NullTarget));
+    all
+}
+
+/// The target of this name.
 ///
 /// # Errors
-/// [`Error::BadArgument`] with the names that exist.
-pub fn target(name: &str, url: Option<&str>) -> Result<Box<dyn Target>> {
-    match name {
-        "region" => Ok(Box::new(region::RegionTarget)),
-        "redis" => Ok(Box::new(redis::Redis::tcp(url))),
-        "redis-unix" => Ok(Box::new(redis::Redis::unix())),
-        "whitedb" => Ok(Box::new(whitedb::WhiteDb)),
-        _ => Err(Error::BadArgument {
-            detail: format!("no target is called {name:?}: give some of {}", NAMES.join(",")),
-        }),
-    }
+/// `BadArgument` with the names that there are.
+pub fn named(name: &str) -> Result<Box<dyn Target>> {
+    let all = all();
+    let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
+    all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
+        detail: format!("no target is called {name:?}: give one of {names}"),
+    })
 }
 
-/// A program that takes its memory from the NUMA node that was asked for.
-pub(crate) fn placed(program: &str, numa_node: Option<u32>) -> (String, Vec<String>) {
-    match numa_node {
-        None => (program.to_owned(), Vec::new()),
-        Some(node) => {
-            ("numactl".to_owned(), vec![format!("--membind={node}"), "--".into(), program.into()])
+/// Whether a layout can be had of these targets; those without may stand beside one that has it.
+///
+/// # Errors
+/// `BadArgument`: none of them has layouts, or the one that has them does not know this one.
+pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
+    let Some(layout) = layout else { return Ok(()) };
+    let mut is_known = false;
+    for name in names {
+        is_known |= named(name)?.has_layout(layout)?;
+    }
+    if is_known {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "--layout {layout}: none of the targets {} has layouts: leave it out, or give geode",
+            names.join(", ")
+        ),
+    })
+}
+
+/// Whether this target can be killed in a run.
+///
+/// # Errors
+/// `BadArgument` with those that can, if it would not come back with its records.
+pub fn can_be_killed(target: &dyn Target) -> Result<()> {
+    if target.comes_back() {
+        return Ok(());
+    }
+    let all = all();
+    let able = all.iter().filter(|target| target.comes_back()).map(|target| target.name());
+    Err(Error::BadArgument {
+        detail: format!(
+            "--kill {}: it has no server that comes back with its records, so all of them would be \
+             lost: give one of {}",
+            target.name(),
+            able.collect::<Vec<_>>().join(", ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::TableSchema;
+
+    #[test]
+    fn a_layout_is_for_targets_that_know_it() {
+        let said = |layout, names: &[&str]| {
+            can_be_laid_out(layout, names).err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        assert_eq!(said(None, &["region"]), "");
+        assert_eq!(said(Some("zones:3"), &["region", "geode"]), "");
+        assert!(said(Some("foo"), &["region", "geode"]).contains("no layout of geode"));
+        assert!(said(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
+    }
+
+    /// Bytes that were measured after 100,000 operations, for each of 100,000 UEs, sessions and
+    /// records: it must not be less, or a run would die where it was let in, nor much more.
+    #[test]
+    fn files_are_thought_to_be_somewhat_larger_than_they_become() {
+        const ONE: TableSchema =
+            TableSchema { name: "t", parts: &["a"], tags: &[], is_scanned: false };
+        static TABLES: [TableSchema; 1] = [ONE];
+        let measured = [(1024, "region", 737), (1000, "region", 1251), (150, "region", 283)];
+        let more = [(1024, "lmdb", 826), (1000, "lmdb", 2641), (150, "lmdb", 180)];
+        let bytes = |name, record_bytes| {
+            let need = Need {
+                schema: Schema { tables: &TABLES },
+                records: 100_000,
+                record_bytes,
+                clients: 1,
+                folder: PathBuf::new(),
+                server_cpus: Vec::new(),
+                layout: None,
+                stop: None,
+            };
+            named(name).unwrap().folder_bytes(&need)
+        };
+        for (record_bytes, name, found) in measured.into_iter().chain(more) {
+            let thought = bytes(name, record_bytes) / 100_000;
+            assert!((found..found * 7 / 2).contains(&thought), "{name}: {thought}, {found}");
+        }
+        for name in ["redis", "memcached", "geode", "null"] {
+            assert_eq!(bytes(name, 1000), 0, "{name}");
         }
     }
-}
-
-fn not_here(kind: Kind) -> Error {
-    Error::BadArgument { detail: format!("this target has no access of kind {:?}", kind.name()) }
 }

@@ -1,4 +1,4 @@
-//! Who in the house may ask for what: `xtask/dependencies.toml`, and the three lines of each.
+//! Which crate may depend on which package: `xtask/dependencies.toml`, and the reasons for each.
 
 use super::read_table;
 use crate::finding::{Finding, line_where};
@@ -41,7 +41,7 @@ fn complaints(
     let mut found = Vec::new();
     if !listed(list, &member.name, kind).any(|other| other == name) {
         let advice = format!(
-            "do without it, or add it to `{kind}` of [{}] in {LIST}, and its three lines to \
+            "remove it, or add it to `{kind}` of [{}] in {LIST}, and its three lines to \
              {REASONS}",
             member.name
         );
@@ -49,14 +49,14 @@ fn complaints(
     }
     if !headings.iter().any(|heading| has_word(heading, name)) {
         let advice = format!(
-            "add a heading with its name to {REASONS}: what for, what it drags in, why not \
-             ourselves"
+            "add a heading with its name to {REASONS}: its purpose, what it brings in, why not \
+             our own code"
         );
-        found.push((format!("nobody said why `{name}` is here"), advice));
+        found.push((format!("`{name}` has no entry with its reasons"), advice));
     }
     if dependency.versions == "*" {
-        let advice = "name the smallest version that will do".to_owned();
-        found.push((format!("`{name}` is asked for in any version"), advice));
+        let advice = "name the smallest version that works".to_owned();
+        found.push((format!("`{name}` has no version bound"), advice));
     }
     found
 }
@@ -120,7 +120,7 @@ mod tests {
                              edition = \"2024\"\n\n[dev-dependencies]\nloom = \"0.7\"\n";
 
     fn found(manifest: &str, list: &str, reasons: &str) -> Vec<String> {
-        let planted = Planted::house(&[("memory", &[])]);
+        let planted = Planted::workspace(&[("memory", &[])]);
         planted.file("memory/Cargo.toml", manifest);
         planted.file(LIST, list);
         planted.file(REASONS, reasons);
@@ -145,7 +145,7 @@ mod tests {
     fn a_dependency_without_reasons_is_found() {
         let found =
             found(WITH_LOOM, "[memory]\ndev = [\"loom\"]\n", "## bloom, loom-extra\nloom\n");
-        assert_eq!(found, ["memory/Cargo.toml:7: nobody said why `loom` is here"]);
+        assert_eq!(found, ["memory/Cargo.toml:7: `loom` has no entry with its reasons"]);
     }
 
     #[test]
@@ -164,6 +164,6 @@ mod tests {
     fn any_version_is_found() {
         let any = WITH_LOOM.replace("0.7", "*");
         let found = found(&any, "[memory]\ndev = [\"loom\"]\n", "# loom\n");
-        assert_eq!(found, ["memory/Cargo.toml:7: `loom` is asked for in any version"]);
+        assert_eq!(found, ["memory/Cargo.toml:7: `loom` has no version bound"]);
     }
 }

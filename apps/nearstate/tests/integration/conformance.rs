@@ -2,11 +2,11 @@
 //! on. One that is not installed is named and passed over: what has to be there is what
 //! `cargo xtask` installs.
 
+use nearstate_bench::access::{Connection, Entry, Parts, Schema, Table, TableSchema};
+use nearstate_bench::conformance::{Outcome, check};
 use nearstate_bench::keeper::play_roles_with;
+use nearstate_bench::targets::{self, Need, Target as _, redis};
 use nearstate_model::Error;
-use nearstate_workloads::access::{Connection, Entry, Parts, Schema, Table, TableSchema};
-use nearstate_workloads::conformance::{Outcome, check};
-use nearstate_workloads::targets::{self, Need, Target as _, redis};
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
@@ -113,15 +113,12 @@ fn need(folder: &Path) -> Need {
     }
 }
 
-fn put(access: &mut (impl nearstate_workloads::access::Access + ?Sized), key: &[u8], value: u8) {
+fn put(access: &mut (impl nearstate_bench::access::Access + ?Sized), key: &[u8], value: u8) {
     let entry = Entry { key, parts: &[(0, &[value])], tags: &[], tags_before: &[] };
     access.put(Table(0), &entry).unwrap();
 }
 
-fn value(
-    access: &mut (impl nearstate_workloads::access::Access + ?Sized),
-    key: &[u8],
-) -> Option<u8> {
+fn value(access: &mut (impl nearstate_bench::access::Access + ?Sized), key: &[u8]) -> Option<u8> {
     let mut value = None;
     access.read(Table(0), key, Parts::ALL, &mut |_, bytes| value = bytes.first().copied()).unwrap();
     value

@@ -1,8 +1,8 @@
 //! The lines of the configuration that declare users.
 
-use super::secret;
+use super::password;
 use super::user::{Channels, Namespaces, User};
-use crate::catalogue::Catalogue;
+use crate::command::command_table::Catalogue;
 use crate::command::{Categories, Command};
 use crate::key_name::{PLAIN_NAMESPACE, is_nameable};
 use std::collections::BTreeSet;
@@ -98,10 +98,10 @@ fn marked<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<()
         Some('>') if rest.as_str().is_empty() => {
             return Err("write the password right behind `>`".to_owned());
         }
-        Some('>') => password(user, secret::hash(rest.as_str().as_bytes())),
+        Some('>') => password(user, password::hash(rest.as_str().as_bytes())),
         Some('#') => {
             let what = "write `#` and the SHA-256 of a password in 64 hexadecimal digits";
-            password(user, secret::of_digits(rest.as_str()).ok_or(what)?);
+            password(user, password::of_digits(rest.as_str()).ok_or(what)?);
         }
         Some('~') => namespace(user, rest.as_str())?,
         Some('&') => channel(user, rest.as_str())?,

@@ -1,12 +1,12 @@
 //! One user: what he may do, judged for each request.
 
 use super::DEFAULT_USER;
-use super::secret::Secrets;
-use crate::catalogue::Catalogue;
+use super::password::Secrets;
+use crate::command::command_table::Catalogue;
 use crate::command::{Command, Flags, Walk};
 use crate::key_name::{KeyName, pattern_namespace};
 use crate::parse::Args;
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 

@@ -3,11 +3,11 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::client::Client;
+use crate::command_context::Client;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Card;
 use nearstate_store::now_ms_coarse;
 use std::collections::BTreeSet;

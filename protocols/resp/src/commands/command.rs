@@ -2,13 +2,13 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
-use crate::catalogue::Catalogue;
-use crate::client::{Client, Command, Run};
+use crate::command::command_table::Catalogue;
 use crate::command::{Categories, Flags};
+use crate::command_context::{Client, Command, Run};
 use crate::parse::Args;
 use crate::pattern;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_store::glob;
 use std::fmt::Write as _;
 

@@ -3,14 +3,14 @@
 
 use super::server::{NOTIFY, settings};
 use super::transactions::refuse_inside;
-use crate::client::Client;
+use crate::command_context::Client;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::parse::Args;
 use crate::records::Records;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
-use crate::work::{Progress, Work};
+use crate::sliced_task::{Progress, Work};
 use nearstate_model::Error;
 use nearstate_store::Namespace;
 

@@ -1,13 +1,13 @@
 //! When keys end: `EXPIRE`, `TTL` and what belongs to them.
 
 use super::arg;
-use crate::client::Client;
-use crate::ends::Unit;
+use crate::command_context::Client;
+use crate::expiry_options::Unit;
 use crate::number::integer_or_refuse;
 use crate::parse::Args;
 use crate::records::Kept;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_store::now_ms_coarse;
 
 type Answer = Result<(), Refusal>;

@@ -1,14 +1,14 @@
 //! Hashes: records of named blocks; a field is a block.
 
 use super::arg;
-use super::chance::{Wanted, below, bounded};
-use super::scanning::{self, Options};
-use crate::client::{Change, Client};
-use crate::long_double::LongDouble;
+use super::random::{Wanted, below, bounded};
+use super::scan_options::{self, Options};
+use crate::command_context::{Change, Client};
+use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Spot};
-use crate::refusal::Refusal;
+use crate::reply::error_reply::Refusal;
 use crate::reply::{Reply, RespVersion};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 use nearstate_store::BlockChange;
@@ -311,14 +311,14 @@ pub(crate) fn hincrbyfloat(
 
 /// `HSCAN key cursor [MATCH pattern] [COUNT count]`
 pub(crate) fn hscan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    scanning::read_cursor(arg(args, 2))?;
+    scan_options::read_cursor(arg(args, 2))?;
     let Some(found) = client.read(arg(args, 1))? else {
-        scanning::whole(reply, |_| 0);
+        scan_options::whole(reply, |_| 0);
         return Ok(());
     };
     let there = found.fields()?;
     let options = Options::read(args.from(3), false)?;
-    scanning::whole(reply, |reply| {
+    scan_options::whole(reply, |reply| {
         let mut elements = 0;
         for (name, value) in there.iter().filter(|(name, _)| options.takes(name.as_bytes())) {
             reply.bulk(name.as_bytes());

@@ -1,12 +1,12 @@
 //! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
 
 use super::arg;
-use crate::client::{Change, Client, PATIENCE};
+use crate::command_context::{Change, Client, PATIENCE};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Kept, Spot, put_set, put_string};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_model::Error;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{BlockChange, Form, Kind, Txn};

@@ -3,20 +3,20 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use super::elements::Elements;
+use super::deferred_array::Elements;
 use super::transactions::refuse_inside;
-use crate::client::{Client, Command};
 use crate::command::Flags;
-use crate::hub::{self, Crowded, Hub};
-use crate::link::{Link, Names};
-use crate::mailbox::Letter;
+use crate::command_context::{Client, Command};
+use crate::connection_state::{Link, Names};
 use crate::parse::Args;
 use crate::pattern;
+use crate::pubsub::mailbox::Letter;
+use crate::pubsub::{self, Crowded, Hub};
 use crate::records::Records;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
-use crate::work::{Progress, Work};
+use crate::sliced_task::{Progress, Work};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 
@@ -184,7 +184,7 @@ fn hear_matching(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
             "ERR the clients of this node hear {heard} different patterns of at most {}, and \
                  the more they are, the fewer each may have: {share} now, and you would hear {}. \
                  Unsubscribe from some, subscribe to channels, or to patterns that others hear",
-            hub::PATTERNS_MAX,
+            pubsub::PATTERNS_MAX,
             held + fresh.len()
         ))
     })

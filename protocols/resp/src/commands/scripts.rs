@@ -3,13 +3,13 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::client::{Change, Client};
-use crate::ends::Unit;
+use crate::command_context::{Change, Client};
+use crate::expiry_options::Unit;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Kept};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::script::Script;
 use nearstate_store::now_ms_coarse;
 

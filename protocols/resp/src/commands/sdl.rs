@@ -7,13 +7,13 @@ pub(crate) use pattern::{ndel_atomic, nget_atomic, nget_noatomic};
 
 use super::arg;
 use super::strings::{SetOptions, put_all, set_in};
-use crate::client::{Change, Client};
-use crate::link::Weight;
+use crate::command_context::{Change, Client};
+use crate::connection_state::Weight;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::records::{Fault, Kept, put_string};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_store::since_boot;
 
 type Answer = Result<(), Refusal>;

@@ -3,13 +3,13 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::client::Client;
+use crate::command_context::Client;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
 use crate::records::Found;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::SlowRequest;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Form, glob, now_ms_coarse};

@@ -1,14 +1,14 @@
 //! Sets: records of members.
 
 use super::arg;
-use super::chance::{Wanted, below, bounded, some_of};
-use super::scanning::{self, Options};
-use crate::client::{Change, Client};
+use super::random::{Wanted, below, bounded, some_of};
+use super::scan_options::{self, Options};
+use crate::command_context::{Change, Client};
 use crate::number::integer;
 use crate::parse::{ARGS_MAX, Args};
 use crate::records::{Fault, Found, Kept, Spot, put_set};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_model::limits::MEMBERS_OF_SET_MAX;
 use nearstate_store::{Kind, Members};
 use std::collections::BTreeSet;
@@ -362,14 +362,14 @@ pub(crate) fn sintercard(client: &mut Client<'_>, args: Args<'_>, reply: &mut Re
 
 /// `SSCAN key cursor [MATCH pattern] [COUNT count]`
 pub(crate) fn sscan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    scanning::read_cursor(arg(args, 2))?;
+    scan_options::read_cursor(arg(args, 2))?;
     let Some(found) = client.read(arg(args, 1))? else {
-        scanning::whole(reply, |_| 0);
+        scan_options::whole(reply, |_| 0);
         return Ok(());
     };
     let there = found.members()?;
     let options = Options::read(args.from(3), false)?;
-    scanning::whole(reply, |reply| {
+    scan_options::whole(reply, |reply| {
         let chosen = there.filter(|member| options.takes(member));
         chosen.map(|member| reply.bulk(member)).count()
     });

@@ -1,14 +1,14 @@
 //! Strings.
 
 use super::arg;
-use crate::client::{Change, Client};
-use crate::ends::Unit;
-use crate::long_double::LongDouble;
+use crate::command_context::{Change, Client};
+use crate::expiry_options::Unit;
+use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::records::{Fault, Found, Kept, Spot, judge, put_string};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Condition, Outcome, now_ms_coarse};
 

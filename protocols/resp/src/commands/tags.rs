@@ -7,16 +7,16 @@
 use super::arg;
 use super::hashes::{fields, pairs, set_fields, spot_of};
 use super::transactions::{judge_watched, refuse_inside};
-use crate::client::{Change, Client};
+use crate::command_context::{Change, Client};
+use crate::connection_state::WatchedTag;
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace};
-use crate::link::WatchedTag;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::records::{Fault, Found, Records, Spot};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
-use crate::work::{Progress, Work};
+use crate::sliced_task::{Progress, Work};
 use nearstate_model::Error;
 use nearstate_model::limits::{
     NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,

@@ -8,14 +8,14 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::client::{Client, Command, Lent, Timed};
 use crate::command::Flags;
-use crate::link::{Link, Outbox, Queue, WatchedTag, Watching};
+use crate::command_context::{Client, Command, Lent, Timed};
+use crate::connection_state::{Link, Outbox, Queue, WatchedTag, Watching};
 use crate::parse::Args;
 use crate::records::{Records, Spot, judge as judge_record};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::work::Progress;
+use crate::reply::error_reply::Refusal;
+use crate::sliced_task::Progress;
 use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
 use nearstate_model::{Error, Result as Stored};
 use nearstate_store::{RetryPolicy, Txn, since_boot};

@@ -1,8 +1,8 @@
 //! Hashes: a record of form *named blocks*; a field is a block.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::client::Command;
 use crate::command::{Group, Places};
+use crate::command_context::Command;
 use crate::commands::hashes;
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Hashes, ..super::ROW };

@@ -1,9 +1,9 @@
 //! Keys, whatever their records are.
 
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
-use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places, Walk};
-use crate::commands::{expiry, keys, walks};
+use crate::command_context::Command;
+use crate::commands::{expiry, keys, keyspace};
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Keys, ..super::ROW };
 
@@ -176,7 +176,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N keys of the namespace, or of all",
         differs: "A pattern that begins with a literal `{ns},` walks that namespace only. Keys \
                   that come or go meanwhile may be answered or not.",
-        run: walks::keys,
+        run: keyspace::keys,
         ..ROW
     },
     Command {
@@ -189,7 +189,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(1) a call, O(N) for all N keys",
         differs: "A MATCH that begins with a literal `{ns},` walks that namespace only. Between \
                   MULTI and EXEC the walk is whole in one call.",
-        run: walks::scan,
+        run: keyspace::scan,
         ..ROW
     },
     Command {
@@ -198,7 +198,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         keys: Places::No,
         walk: Walk::All,
         summary: "A key by chance.",
-        run: walks::randomkey,
+        run: keyspace::randomkey,
         ..ROW
     },
     Command {
@@ -209,7 +209,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "How many keys there are.",
         complexity: "O(N), N keys",
         differs: "Keys that come or go meanwhile may be counted or not.",
-        run: walks::dbsize,
+        run: keyspace::dbsize,
         ..ROW
     },
     Command {
@@ -222,7 +222,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
         differs: "The same as FLUSHALL: there is one database.",
-        run: walks::flush,
+        run: keyspace::flush,
         ..ROW
     },
     Command {
@@ -236,7 +236,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         complexity: "O(N), N keys",
         differs: "Deletes in parts, whether ASYNC or SYNC: keys that come meanwhile may stay. \
                   Between MULTI and EXEC at most 1000 keys, at one instant.",
-        run: walks::flush,
+        run: keyspace::flush,
         ..ROW
     },
     Command {

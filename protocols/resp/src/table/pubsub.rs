@@ -1,8 +1,8 @@
 //! Publish and subscribe.
 
 use super::{ANY_TIME, TALK};
-use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::command_context::Command;
 use crate::commands::pubsub;
 
 const ROW: Command = Command { group: Group::Pubsub, ..super::ROW };

@@ -1,7 +1,7 @@
 //! Scripts: those five that the clients send, by their SHA-1.
 
-use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::command_context::Command;
 use crate::commands::scripts;
 
 const ROW: Command = Command { group: Group::Scripts, ..super::ROW };

@@ -1,8 +1,8 @@
 //! The commands of the SDL back-end's module (o-ran-sc/ric-plt-dbaas), all twenty.
 
 use super::{GROW, READ, WRITE};
-use crate::client::Command;
 use crate::command::{Flags, Group, Places, Walk};
+use crate::command_context::Command;
 use crate::commands::sdl;
 
 const ROW: Command = Command { group: Group::Sdl, ..super::ROW };

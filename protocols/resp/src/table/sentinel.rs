@@ -1,8 +1,8 @@
 //! Sentinel, on the same port: it always names this server.
 
 use super::ANY_TIME;
-use crate::client::Command;
 use crate::command::{Flags, Group};
+use crate::command_context::Command;
 use crate::commands::sentinel;
 
 const ROW: Command = Command { group: Group::Sentinel, ..super::ROW };

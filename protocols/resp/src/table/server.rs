@@ -1,9 +1,9 @@
 //! The connection and the server.
 
 use super::{ANY_TIME, OPERATOR, READ, TALK};
-use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places};
-use crate::commands::{clients, command, config, connection, facts, server, users};
+use crate::command_context::Command;
+use crate::commands::{clients, command, config, connection, info, server, users};
 
 const ROW: Command = Command { group: Group::Server, ..super::ROW };
 
@@ -287,7 +287,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         differs: "No latencystats and no errorstats. `used_memory` is what the region has ever \
                   taken, `maxmemory` its size; `redis_version` is the release whose answers \
                   these are.",
-        run: facts::info,
+        run: info::info,
         ..ROW
     },
     Command {

@@ -1,8 +1,8 @@
 //! Sets: a record of form *set*.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::command_context::Command;
 use crate::commands::sets;
 
 const ROW: Command = Command { keys: Places::ONE, group: Group::Sets, ..super::ROW };

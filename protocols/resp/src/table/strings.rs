@@ -1,8 +1,8 @@
 //! Strings: a record of form *value*, or of a namespace of values.
 
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::client::Command;
 use crate::command::{Group, Places};
+use crate::command_context::Command;
 use crate::commands::strings as run;
 
 /// What the region can keep.

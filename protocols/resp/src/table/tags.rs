@@ -1,8 +1,8 @@
 //! Records with tags: ours, `docs/decisions/011-tags-over-resp.md`.
 
 use super::{GROW, READ, READ_FAST};
-use crate::client::Command;
 use crate::command::{Categories, Flags, Group, Places, Walk};
+use crate::command_context::Command;
 use crate::commands::tags;
 
 const ROW: Command = Command { group: Group::Tags, differs: "Is not there.", ..super::ROW };

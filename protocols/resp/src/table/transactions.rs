@@ -1,8 +1,8 @@
 //! Several commands as one transaction of the store.
 
 use super::TALK;
-use crate::client::Command;
 use crate::command::{Flags, Group, Places};
+use crate::command_context::Command;
 use crate::commands::transactions;
 
 const ROW: Command = Command { group: Group::Transactions, ..super::ROW };

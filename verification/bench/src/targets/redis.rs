@@ -1,264 +1,356 @@
-//! Redis, over TCP and over a Unix socket: a server of our own on a free port of the loopback
-//! interface, without persistence, or a running one that was given with `--url`.
+//! Redis, Valkey and our node, each over TCP and over a Unix socket: a server of our own on a free
+//! port of the loopback interface, in memory alone, with one thread for requests.
 
-use super::{Connection, Database, Need, Target, placed};
-use crate::content::{KEY_BYTES, Source, key};
-use crate::keeper::{Keeper, system};
-use crate::protocol::{BATCH_KEYS, Kind, Mode};
+use super::region::{collapsed, file_bytes};
+use super::resp::{Dialect, Resp};
+use super::started::{Started, first_line, free_port};
+use super::wire::Socket;
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{Connection, Schema};
+use crate::keeper::own_program;
+use crate::peers::installed;
+use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use std::ffi::OsString;
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
-/// What our records in a server that is not ours are called.
-const FOREIGN_PREFIX: &str = "nearstate-bench:";
+/// What a record takes in a node's region beside its bytes at the most, and so does each of its
+/// tags, which are records too. Regions are made twice as large as that, for what is replaced.
+const RECORD_ROOM: u64 = 512;
 
-/// Records in one message while loading.
-const LOAD_RECORDS: usize = 128;
+/// Ports that are tried: another program may take one between our look and the server's start.
+const PORT_TRIES: usize = 3;
 
-/// Redis as a target.
-#[derive(Clone, Debug)]
-pub struct Redis {
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Redis.
+    Redis,
+    /// Valkey, the same code with another name.
+    Valkey,
+    /// This program, as `nearstate serve`.
+    Node,
+}
+
+impl Program {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis-server",
+            Self::Valkey => "valkey-server",
+            Self::Node => "nearstate serve",
+        }
+    }
+
+    fn file(self) -> Result<PathBuf> {
+        match self {
+            Self::Redis => installed("redis-server", "redis"),
+            Self::Valkey => installed("valkey-server", "valkey"),
+            Self::Node => own_program(),
+        }
+    }
+
+    /// Whether it finds its records again after it was killed: the others have them in their own
+    /// memory, and are started without persistence.
+    pub(crate) const fn comes_back(self) -> bool {
+        matches!(self, Self::Node)
+    }
+
+    /// What it has beside what all have.
+    pub(crate) const fn dialect(self) -> Dialect {
+        match self {
+            Self::Redis | Self::Valkey => Dialect::Lua,
+            Self::Node => Dialect::Tags,
+        }
+    }
+}
+
+/// A server that speaks RESP, as a target.
+#[derive(Clone, Copy, Debug)]
+pub struct RespTarget {
+    name: &'static str,
+    program: Program,
     is_unix: bool,
-    url: Option<String>,
 }
 
-impl Redis {
-    /// Over TCP: our own server, or the one at `url`.
-    pub fn tcp(url: Option<&str>) -> Self {
-        Self { is_unix: false, url: url.map(str::to_owned) }
+/// All of them.
+pub const ALL: [RespTarget; 6] = [
+    RespTarget { name: "node", program: Program::Node, is_unix: false },
+    RespTarget { name: "node-unix", program: Program::Node, is_unix: true },
+    RespTarget { name: "redis", program: Program::Redis, is_unix: false },
+    RespTarget { name: "redis-unix", program: Program::Redis, is_unix: true },
+    RespTarget { name: "valkey", program: Program::Valkey, is_unix: false },
+    RespTarget { name: "valkey-unix", program: Program::Valkey, is_unix: true },
+];
+
+impl RespTarget {
+    /// Starts an empty database on this port.
+    ///
+    /// # Errors
+    /// It could not be started, because somebody else has the port for example.
+    pub fn start_at(&self, need: &Need, port: u16) -> Result<Box<dyn Database>> {
+        Ok(self.running(Server::start_at(self.program, need, port)?))
     }
 
-    /// Our own server over its Unix socket.
-    pub fn unix() -> Self {
-        Self { is_unix: true, url: None }
+    fn running(&self, server: Server) -> Box<dyn Database> {
+        let address = if self.is_unix { server.unix() } else { server.tcp() };
+        Box::new(Running { server, address })
     }
 }
 
-impl Target for Redis {
+impl Target for RespTarget {
     fn name(&self) -> &'static str {
-        if self.is_unix { "redis-unix" } else { "redis" }
+        self.name
     }
 
     fn version(&self) -> Result<String> {
-        if let Some(url) = &self.url {
-            let info: String =
-                redis::cmd("INFO").arg("server").query(&mut connect(url)?).map_err(said)?;
-            let version = info.lines().find_map(|l| l.strip_prefix("redis_version:"));
-            return Ok(format!("redis-server {} at {url}", version.unwrap_or("?").trim()));
-        }
-        let output = Command::new("redis-server").arg("--version").output().map_err(|_| {
-            Error::BadArgument {
-                detail: "redis-server is not installed: apt-get install -y redis-server, or give \
-                         a running one with --url redis://HOST:PORT"
-                    .to_owned(),
-            }
-        })?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.split_whitespace().find_map(|w| w.strip_prefix("v="));
-        Ok(format!("redis-server {}", version.unwrap_or("?")))
+        version(self.program)
     }
 
-    fn kinds(&self, mode: Mode) -> &'static [Kind] {
-        match mode {
-            Mode::Read => &[Kind::Copy, Kind::Batch, Kind::Chain],
-            Mode::Write => &[Kind::Put],
-        }
+    fn abilities(&self) -> Abilities {
+        abilities(self.program)
     }
 
-    fn open(&self, need: &Need, loaded: &mut dyn FnMut(u64)) -> Result<Box<dyn Database>> {
-        let database = match &self.url {
-            Some(url) => Server { keeper: None, url: url.clone(), records: need.records },
-            None => start(need, self.is_unix)?,
-        };
-        load(&database, need, loaded)?;
-        Ok(Box::new(database))
+    fn comes_back(&self) -> bool {
+        self.program.comes_back()
+    }
+
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        folder_bytes(self.program, need)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        Ok(self.running(Server::start(self.program, need)?))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let socket = Socket::at(address)?;
+        Ok(Box::new(Resp::new(socket, schema, self.program.dialect())?))
     }
 }
 
-/// A Redis that nodes can connect to.
+/// Name and version of a server's program.
+pub(crate) fn version(program: Program) -> Result<String> {
+    if program == Program::Node {
+        return Ok(format!("nearstate {}, a node of one core", env!("CARGO_PKG_VERSION")));
+    }
+    let line = first_line(&program.file()?, "--version")?;
+    let version = line.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    Ok(format!("{} {}", program.name(), version.unwrap_or("?")))
+}
+
+/// What a server's files take in its folder.
+pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
+    match program {
+        Program::Redis | Program::Valkey => 0,
+        Program::Node => file_bytes(need),
+    }
+}
+
+/// What RESP offers for what a workload asks.
+pub(crate) const fn abilities(program: Program) -> Abilities {
+    let is_node = matches!(program, Program::Node);
+    Abilities {
+        delta: Way::Native,
+        unique_tag: if is_node {
+            Way::Native
+        } else {
+            Way::Emulated("a key for each tag, written and found with its record by a Lua script")
+        },
+        transaction: Way::Emulated(
+            "WATCH what is read, buffer writes, MULTI and EXEC, again if something has changed",
+        ),
+        scan: if is_node {
+            Way::Declined("the node's RESP has no sorted sets")
+        } else {
+            Way::Emulated("ZRANGEBYLEX of a sorted set of keys, then the records in one message")
+        },
+        pipeline: Way::Native,
+        shared: Way::Native,
+    }
+}
+
+/// A server that runs.
 #[derive(Debug)]
-struct Server {
-    keeper: Option<Keeper>,
-    url: String,
-    records: u64,
+pub(crate) struct Server {
+    program: Program,
+    started: Started,
+    port: u16,
+    need: Need,
+    /// The first one's keeper, which owns the folder, after the server was killed.
+    before: Option<Started>,
 }
 
-impl Database for Server {
-    fn address(&self) -> String {
-        self.url.clone()
+impl Server {
+    /// Starts one on a free port.
+    pub(crate) fn start(program: Program, need: &Need) -> Result<Self> {
+        let mut last = Err(Error::Backend { detail: "no port was tried".to_owned() });
+        for _ in 0..PORT_TRIES {
+            last = Self::start_at(program, need, free_port()?);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
     }
 
-    fn prefix(&self) -> String {
-        if self.keeper.is_some() { String::new() } else { FOREIGN_PREFIX.to_owned() }
+    /// Starts one on this port.
+    ///
+    /// Its own Unix socket is asked first: at a port that is taken, somebody else would answer.
+    fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
+        let file = program.file()?;
+        socket_fits(need)?;
+        let started = Started::new(program.name(), need, &file, |folder| match program {
+            Program::Redis | Program::Valkey => redis_words(folder, port),
+            Program::Node => node_words(folder, port, need),
+        })?;
+        let mut server = Self { program, started, port, need: need.clone(), before: None };
+        let addresses = [server.unix(), server.tcp()];
+        server
+            .started
+            .wait(|| addresses.iter().all(|address| answers(address).is_ok()))
+            .map_err(|e| Error::Backend { detail: format!("{e} (port {port})") })?;
+        Ok(server)
+    }
+
+    /// The address of its Unix socket.
+    pub(crate) fn unix(&self) -> String {
+        format!("unix:{}", self.folder().join("socket").display())
+    }
+
+    /// Where its socket and its region are.
+    fn folder(&self) -> &Path {
+        self.before.as_ref().unwrap_or(&self.started).folder()
+    }
+
+    /// Kills the node and starts another on its region, at the same addresses.
+    fn crash(&mut self) -> Result<()> {
+        self.started.kill()?;
+        let (folder, file) = (self.folder().to_owned(), self.program.file()?);
+        let again = Started::new(self.program.name(), &self.need, &file, |_| {
+            node_words(&folder, self.port, &self.need)
+        })?;
+        let killed = std::mem::replace(&mut self.started, again);
+        // The one that owns the folder stays; of later ones nothing is needed.
+        self.before.get_or_insert(killed);
+        let addresses = [self.unix(), self.tcp()];
+        self.started.wait(|| addresses.iter().all(|address| answers(address).is_ok()))
+    }
+
+    fn tcp(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 }
 
-impl Drop for Server {
-    /// A server that is not ours keeps running, so only what we put into it is taken out.
-    fn drop(&mut self) {
-        if self.keeper.is_none()
-            && let Ok(mut connection) = connect(&self.url)
-        {
-            let _ = remove_ours(&mut connection);
-        }
-    }
-}
+/// The longest path of a Unix socket, in bytes (`sockaddr_un` with its last zero), and what stands
+/// behind `--dir` in ours at the most.
+const SOCKET_BYTES_MAX: usize = 107;
+const SOCKET_NAME_BYTES: usize = "/nearstate-bench-4194304-9999/socket".len();
 
-fn remove_ours(connection: &mut redis::Connection) -> redis::RedisResult<()> {
-    let mut cursor = 0_u64;
-    loop {
-        let (next, keys): (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")
-            .arg(cursor)
-            .arg("MATCH")
-            .arg(format!("{FOREIGN_PREFIX}*"))
-            .arg("COUNT")
-            .arg(1000)
-            .query(connection)?;
-        if !keys.is_empty() {
-            redis::cmd("UNLINK").arg(keys).query::<()>(connection)?;
-        }
-        cursor = next;
-        if cursor == 0 {
-            return Ok(());
-        }
+fn socket_fits(need: &Need) -> Result<()> {
+    let dir = need.folder.as_os_str().len();
+    if dir + SOCKET_NAME_BYTES <= SOCKET_BYTES_MAX {
+        return Ok(());
     }
-}
-
-fn start(need: &Need, is_unix: bool) -> Result<Server> {
-    let port = free_port()?;
-    let (program, before) = placed("redis-server", need.numa_node);
-    let mut keeper = Keeper::start(&need.folder, Some(&program), |folder| {
-        before.into_iter().map(OsString::from).chain(options(folder, port)).collect()
-    })?;
-    let url = if is_unix {
-        format!("unix://{}", keeper.folder().join("redis.sock").display())
-    } else {
-        format!("redis://127.0.0.1:{port}/")
-    };
-    for _ in 0..500 {
-        if let Ok(mut connection) = connect(&url)
-            && redis::cmd("PING").query::<String>(&mut connection).is_ok()
-        {
-            return Ok(Server { keeper: Some(keeper), url, records: need.records });
-        }
-        if keeper.has_ended() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(Error::Backend {
+    Err(Error::BadArgument {
         detail: format!(
-            "the redis-server that was started on port {port} does not answer: run \
-             `redis-server --port {port}` by hand to see why"
+            "--dir {}: a Unix socket below it would have too long a path: give a folder of {} \
+             bytes at the most",
+            need.folder.display(),
+            SOCKET_BYTES_MAX - SOCKET_NAME_BYTES
         ),
     })
 }
 
-fn options(folder: &Path, port: u16) -> Vec<OsString> {
-    let mut options: Vec<OsString> = [
-        "--bind",
-        "127.0.0.1",
-        "--port",
-        &port.to_string(),
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--daemonize",
-        "no",
-        "--loglevel",
-        "warning",
-        "--unixsocket",
-    ]
-    .into_iter()
-    .map(OsString::from)
-    .collect();
-    options.push(folder.join("redis.sock").into());
-    options.push("--dir".into());
-    options.push(folder.into());
-    options
+fn answers(address: &str) -> Result<()> {
+    let schema = Schema { tables: &[] };
+    Resp::new(Socket::at(address)?, &schema, Dialect::Tags).map(drop)
 }
 
-fn free_port() -> Result<u16> {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .map(|a| a.port())
-        .map_err(|e| system("finding a free port on the loopback interface", &e))
+/// A server, and the address by which it is reached.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) server: Server,
+    pub(crate) address: String,
 }
 
-fn connect(url: &str) -> Result<redis::Connection> {
-    redis::Client::open(url).and_then(|c| c.get_connection()).map_err(said)
-}
+impl Database for Running {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
-fn said(e: redis::RedisError) -> Error {
-    Error::Backend { detail: format!("redis: {e}") }
-}
+    fn processes(&self) -> Vec<u32> {
+        self.server.started.processes()
+    }
 
-fn load(database: &Server, need: &Need, loaded: &mut dyn FnMut(u64)) -> Result<()> {
-    let mut connection = connect(&database.url)?;
-    let mut source = Source::new(need.seed, 0, need.record_bytes);
-    let prefix = database.prefix();
-    let mut name = [0; KEY_BYTES];
-    let records: Vec<u64> = (0..database.records).collect();
-    for some in records.chunks(LOAD_RECORDS) {
-        let mut pipe = redis::pipe();
-        for record in some {
-            key(*record, &mut name);
-            let key = [prefix.as_bytes(), &name].concat();
-            pipe.cmd("SET").arg(key).arg(source.value(*record)).ignore();
+    fn settle(&mut self) -> Result<Option<String>> {
+        if self.server.program != Program::Node {
+            return Ok(None);
         }
-        pipe.query::<()>(&mut connection).map_err(said)?;
-        loaded(some.len() as u64);
-    }
-    Ok(())
-}
-
-/// A node's connection.
-pub struct RedisConnection(redis::Connection);
-
-impl std::fmt::Debug for RedisConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RedisConnection")
-    }
-}
-
-impl RedisConnection {
-    /// Connects to the server at this URL.
-    ///
-    /// # Errors
-    /// [`Error::Backend`] with what the client library said.
-    pub fn open(url: &str) -> Result<Self> {
-        connect(url).map(Self)
-    }
-}
-
-impl Connection for RedisConnection {
-    const IS_SLOW: bool = true;
-
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        redis::cmd("SET").arg(key).arg(value).query(&mut self.0).map_err(said)
+        collapsed(&self.server.folder().join("region"))
     }
 
-    fn copy(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let value: Option<Vec<u8>> = redis::cmd("GET").arg(key).query(&mut self.0).map_err(said)?;
-        let is_there = value.is_some();
-        *out = value.unwrap_or_default();
-        Ok(is_there)
-    }
-
-    fn batch(&mut self, keys: &[&[u8]], mut f: impl FnMut(&[u8])) -> Result<usize> {
-        debug_assert!(keys.len() <= BATCH_KEYS, "a batch has at most {BATCH_KEYS} keys");
-        let values: Vec<Option<Vec<u8>>> =
-            redis::cmd("MGET").arg(keys).query(&mut self.0).map_err(said)?;
-        let mut there = 0;
-        for value in values.iter().flatten() {
-            f(value);
-            there += 1;
+    /// For a node: what it takes itself, and its region.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        if self.server.program != Program::Node {
+            return Some(self.server.started.memory_bytes());
         }
-        Ok(there)
+        let region = std::fs::metadata(self.server.folder().join("region")).ok()?;
+        Some(self.server.started.own_memory_bytes() + region.blocks() * 512)
+    }
+
+    fn crash(&mut self) -> Result<()> {
+        if self.server.program.comes_back() {
+            return self.server.crash();
+        }
+        let name = self.server.program.name();
+        let detail = format!("{name} keeps its records in its own memory: they would be lost");
+        Err(Error::BadArgument { detail })
+    }
+
+    fn alive(&mut self) -> Result<()> {
+        self.server.started.alive()
+    }
+}
+
+fn node_words(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
+    let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+    let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
+    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+    let bytes = bytes.saturating_mul(2).max(REGION_BYTES_MIN);
+    let mut words: Vec<OsString> = vec!["serve".into(), "--region".into()];
+    words.push(folder.join("region").into());
+    words.extend(["--max".to_owned(), bytes.to_string()].map(OsString::from));
+    words.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")].map(OsString::from));
+    words.push("--unix".into());
+    words.push(folder.join("socket").into());
+    words.extend(["--cores", "1", "--log-level", "error"].map(OsString::from));
+    words
+}
+
+fn redis_words(folder: &Path, port: u16) -> Vec<OsString> {
+    let port = port.to_string();
+    let words = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"];
+    let more = ["--daemonize", "no", "--loglevel", "warning", "--unixsocket"];
+    let mut words: Vec<OsString> = words.into_iter().chain(more).map(OsString::from).collect();
+    words.push(folder.join("socket").into());
+    words.push("--dir".into());
+    words.push(folder.into());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_native_is_said() {
+        for target in ALL {
+            let abilities = target.abilities();
+            let emulates = matches!(abilities.unique_tag, Way::Emulated(_));
+            assert_eq!(emulates, target.program != Program::Node, "{target:?}");
+            let declines = matches!(abilities.scan, Way::Declined(_));
+            assert_eq!(declines, target.program == Program::Node);
+        }
     }
 }

@@ -1,15 +1,33 @@
-//! Our own region: a file in memory that every node attaches.
+//! Our own region, in the client's process: a file in memory that every client attaches.
 
-use super::{Connection, Database, Need, Target};
-use crate::content::{KEY_BYTES, Source, key};
+use super::{Abilities, Database, Need, Target, Way};
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Reply, Request, Schema,
+    TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
+};
 use crate::keeper::Keeper;
-use crate::protocol::{Kind, Mode};
-use nearstate_model::Result;
-use nearstate_store::{CreateOptions, Namespace, NumaPolicy, Region, Schema, Session};
+use nearstate_model::limits::REGION_BYTES_MIN;
+use nearstate_model::{Error, Result};
+use nearstate_store::{
+    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome, Record,
+    RecordForUpdate, Region, Session, TagSchema, Txn, Values, View,
+};
+use std::ops::Bound;
 use std::path::Path;
 
-/// The namespace of the simulated records.
-const NAMESPACE: &str = "ue-context";
+/// What a record takes beside its bytes at the most: key, head, index, and a share of what is not
+/// in use yet. Regions are made twice as large as that, for what is replaced.
+const RECORD_ROOM: u64 = 512;
+
+/// What a region's file was seen to take: for each record these hundredths of its bytes, as cells
+/// have sizes of their own and some are free, and so much beside it and for each of its tags; and
+/// its tables, in pages of 2 MiB.
+const FILE_PERCENT: u64 = 125;
+const FILE_BESIDE: u64 = 96;
+const FILE_BYTES_MIN: u64 = 2 << 20;
+
+/// The tag by which a table that is scanned keeps its keys in order.
+const ORDER: &str = "key";
 
 /// The region as a target.
 #[derive(Clone, Copy, Debug)]
@@ -21,43 +39,65 @@ impl Target for RegionTarget {
     }
 
     fn version(&self) -> Result<String> {
-        Ok(format!("nearstate {}", env!("CARGO_PKG_VERSION")))
+        Ok(format!("nearstate {}, in the client's process", env!("CARGO_PKG_VERSION")))
     }
 
-    fn kinds(&self, mode: Mode) -> &'static [Kind] {
-        match mode {
-            Mode::Read => &[Kind::Step, Kind::View, Kind::Copy, Kind::Batch, Kind::Chain],
-            Mode::Write => &[Kind::Put],
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Native,
+            unique_tag: Way::Native,
+            transaction: Way::Native,
+            scan: Way::Emulated("an ordered tag holds the key of each record"),
+            pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
+            shared: Way::Native,
         }
     }
 
-    fn open(&self, need: &Need, loaded: &mut dyn FnMut(u64)) -> Result<Box<dyn Database>> {
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        file_bytes(need)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let keeper = Keeper::start(&need.folder, None, |_| Vec::new())?;
+        let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
         let options = CreateOptions {
-            bytes_max: need.db_bytes.max(nearstate_model::limits::REGION_BYTES_MIN),
-            populate: true,
-            numa: need.numa_node.map_or(NumaPolicy::Default, |n| NumaPolicy::Bind(vec![n])),
+            bytes_max: room.saturating_mul(2).max(REGION_BYTES_MIN),
             ..CreateOptions::default()
         };
         let region = Region::create(&keeper.folder().join("region"), &options)?;
-        load(&region, need, loaded)?;
+        let session = region.session()?;
+        for table in need.schema.tables {
+            session.namespace(table.name, &schema_of(table))?;
+        }
+        drop(session);
         Ok(Box::new(Kept { keeper }))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        Ok(Box::new(RegionConnection::open(address, schema)?))
     }
 }
 
-fn load(region: &Region, need: &Need, loaded: &mut dyn FnMut(u64)) -> Result<()> {
-    let session = region.session()?;
-    let namespace = session.namespace(NAMESPACE, &Schema::default())?;
-    let mut source = Source::new(need.seed, 0, need.record_bytes);
-    let mut name = [0; KEY_BYTES];
-    for record in 0..need.records {
-        key(record, &mut name);
-        session.put(namespace, &name, source.value(record))?;
-        if record % 1024 == 1023 {
-            loaded(1024);
-        }
+/// What a region's file takes on the whole, as far as it is touched: much less than it may become.
+pub(super) fn file_bytes(need: &Need) -> u64 {
+    need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
+}
+
+fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
+    let mut tags: Vec<TagSchema> = table
+        .tags
+        .iter()
+        .map(|tag| TagSchema {
+            name: tag.name.to_owned(),
+            is_unique: tag.is_unique,
+            ..TagSchema::default()
+        })
+        .collect();
+    if table.is_scanned {
+        tags.push(TagSchema { name: ORDER.to_owned(), is_ordered: true, ..TagSchema::default() });
     }
-    Ok(())
+    let kind = if table.parts.len() == 1 { Kind::Value } else { Kind::Blocks };
+    nearstate_store::Schema { kind, tags }
 }
 
 #[derive(Debug)]
@@ -69,13 +109,46 @@ impl Database for Kept {
     fn address(&self) -> String {
         self.keeper.folder().join("region").display().to_string()
     }
+
+    fn settle(&mut self) -> Result<Option<String>> {
+        collapsed(&self.keeper.folder().join("region"))
+    }
+
+    /// What its file takes in memory.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        use std::os::unix::fs::MetadataExt as _;
+        let seen = std::fs::metadata(self.keeper.folder().join("region")).ok()?;
+        Some(seen.blocks() * 512)
+    }
 }
 
-/// A node's attachment.
+/// Large pages for what was loaded into a region: a record is found with fewer walks through page
+/// tables.
+pub(super) fn collapsed(path: &Path) -> Result<Option<String>> {
+    let has_large = Region::attach(path)?.collapse()? > 0;
+    let pages = if has_large { "2 MiB pages" } else { "4 KiB pages: the kernel gave no larger" };
+    Ok(Some(format!("{pages} after collapse()")))
+}
+
+/// A client's attachment.
 #[derive(Debug)]
 pub struct RegionConnection {
     session: Session,
-    namespace: Namespace,
+    tables: Tables,
+    /// The parts of each table.
+    names: Vec<BlockLayout>,
+}
+
+#[derive(Debug)]
+struct Tables(Vec<(Namespace, &'static TableSchema)>);
+
+impl Tables {
+    #[inline]
+    fn at(&self, table: Table) -> Result<(Namespace, &'static TableSchema)> {
+        self.0.get(table.0).copied().ok_or_else(|| Error::BadArgument {
+            detail: format!("the workload's schema has no table {}", table.0),
+        })
+    }
 }
 
 impl RegionConnection {
@@ -83,52 +156,446 @@ impl RegionConnection {
     ///
     /// # Errors
     /// What the region said.
-    pub fn open(path: &str) -> Result<Self> {
+    pub fn open(path: &str, schema: &Schema) -> Result<Self> {
         let region = Region::attach(Path::new(path))?;
         region.populate()?;
         let session = region.session()?;
-        let namespace = session.namespace(NAMESPACE, &Schema::default())?;
-        Ok(Self { session, namespace })
+        let namespaces = schema.tables.iter();
+        let tables = namespaces
+            .map(|table| Ok((session.namespace(table.name, &schema_of(table))?, table)))
+            .collect::<Result<_>>()?;
+        let names = schema.tables.iter().map(|table| BlockLayout::new(table.parts));
+        Ok(Self { session, tables: Tables(tables), names: names.collect::<Result<_>>()? })
+    }
+}
+
+impl RegionConnection {
+    /// Hands the parts of a record over that is to be changed.
+    #[inline]
+    fn hand_parts(
+        &self,
+        table: Table,
+        record: &RecordForUpdate<'_>,
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) {
+        match self.names.get(table.0) {
+            Some(names) if names.len() > 1 => {
+                record.blocks_of(
+                    names,
+                    |part| wanted.has(part),
+                    |part, bytes| work.hear(part, bytes),
+                );
+            }
+            _ => work.hear(0, record.view().bytes()),
+        }
+    }
+
+    /// Writes what changes of a record that was read; false if somebody else has changed it
+    /// meanwhile.
+    #[inline]
+    fn write(
+        &self,
+        table: Table,
+        record: &RecordForUpdate<'_>,
+        change: &Change<'_>,
+    ) -> Result<bool> {
+        let (_, schema) = self.tables.at(table)?;
+        if needs_transaction(schema, change) {
+            return self.change_in_transaction(table, change);
+        }
+        let outcome = match self.names.get(table.0) {
+            Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
+            _ => record.put(first(change.parts))?,
+        };
+        Ok(matches!(outcome, Outcome::Done { .. }))
+    }
+
+    #[cold]
+    fn change_in_transaction(&self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let Self { session, tables, .. } = self;
+        session.transact(|txn| InTransaction { txn, tables }.change(table, change))
+    }
+}
+
+/// Tags in the words of the store, with room for the one that keeps the order.
+struct Tagged<'a> {
+    tags: [(&'a str, &'a [u8]); TAGS_MAX + 1],
+    count: usize,
+}
+
+impl<'a> Tagged<'a> {
+    #[inline]
+    fn of(schema: &TableSchema, tags: &[Tag<'a>], key: &'a [u8]) -> Self {
+        let mut tagged = Self { tags: [("", &[]); TAGS_MAX + 1], count: 0 };
+        for (tag, value) in tags.iter().take(TAGS_MAX) {
+            if let Some(rule) = schema.tags.get(*tag) {
+                tagged.add(rule.name, value);
+            }
+        }
+        if schema.is_scanned {
+            tagged.add(ORDER, key);
+        }
+        tagged
+    }
+
+    #[inline]
+    fn add(&mut self, name: &'static str, value: &'a [u8]) {
+        if let Some(place) = self.tags.get_mut(self.count) {
+            *place = (name, value);
+            self.count += 1;
+        }
+    }
+
+    #[inline]
+    fn labels(&self) -> Metadata<'_> {
+        let tags = self.tags.get(..self.count).unwrap_or_default();
+        Metadata { tags, ..Metadata::default() }
+    }
+}
+
+/// Room for parts in the words of the store.
+const NO_BLOCKS: [BlockChange<'_>; PARTS_MAX] = [BlockChange { name: "", bytes: None }; PARTS_MAX];
+
+/// Parts in the words of the store.
+#[inline]
+fn blocks_of<'a, 'b>(
+    schema: &'static TableSchema,
+    parts: &[(usize, &'a [u8])],
+    blocks: &'b mut [BlockChange<'a>; PARTS_MAX],
+) -> &'b [BlockChange<'a>] {
+    let mut count = 0;
+    for ((part, bytes), place) in parts.iter().zip(blocks.iter_mut()) {
+        let name = schema.parts.get(*part).copied().unwrap_or_default();
+        *place = BlockChange { name, bytes: Some(bytes) };
+        count += 1;
+    }
+    blocks.get(..count).unwrap_or_default()
+}
+
+#[inline]
+fn first<'a>(parts: &[(usize, &'a [u8])]) -> &'a [u8] {
+    parts.first().map(|(_, bytes)| *bytes).unwrap_or_default()
+}
+
+/// Whether a change has to do with tags: it changes them, or is a put, which takes away those that
+/// it does not name.
+#[inline]
+const fn needs_transaction(schema: &TableSchema, change: &Change<'_>) -> bool {
+    let has_tags = !schema.tags.is_empty() || schema.is_scanned;
+    change.tags.is_some() || (schema.parts.len() == 1 && has_tags)
+}
+
+#[inline]
+fn hand_view(schema: &TableSchema, view: &View<'_>, wanted: Parts, hear: &mut Hear<'_>) {
+    if schema.parts.len() == 1 {
+        hear(0, view.bytes());
+    } else {
+        view.blocks_among(schema.parts, |part, bytes| {
+            if wanted.has(part) {
+                hear(part, bytes);
+            }
+        });
+    }
+}
+
+#[inline]
+fn hand_record(schema: &TableSchema, record: &Record<'_>, wanted: Parts, hear: &mut Hear<'_>) {
+    if schema.parts.len() == 1 {
+        hear(0, record.bytes());
+    } else {
+        for (name, bytes) in record.blocks() {
+            let part = schema.parts.iter().position(|part| *part == name);
+            if let Some(part) = part.filter(|part| wanted.has(*part)) {
+                hear(part, bytes);
+            }
+        }
+    }
+}
+
+impl Access for RegionConnection {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
+        hand_view(schema, &view, wanted, hear);
+        Ok(true)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let (namespace, schema) = self.tables.at(table)?;
+        if !schema.tags.is_empty() || schema.is_scanned {
+            let Self { session, tables, .. } = self;
+            return session.transact(|txn| InTransaction { txn, tables }.put(table, entry));
+        }
+        if schema.parts.len() == 1 {
+            return self.session.put(namespace, entry.key, first(entry.parts)).map(drop);
+        }
+        let mut blocks = NO_BLOCKS;
+        let blocks = blocks_of(schema, entry.parts, &mut blocks);
+        self.session.patch(namespace, entry.key, blocks, Condition::Always).map(drop)
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        if needs_transaction(schema, change) {
+            return self.change_in_transaction(table, change);
+        }
+        if schema.parts.len() == 1 {
+            let bytes = first(change.parts);
+            let outcome = self.session.put_if(namespace, change.key, bytes, Condition::Present)?;
+            return Ok(matches!(outcome, Outcome::Done { .. }));
+        }
+        loop {
+            let Some(record) = self.session.get_for_update(namespace, change.key)? else {
+                return Ok(false);
+            };
+            if self.write(table, &record, change)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let (namespace, _) = self.tables.at(table)?;
+        loop {
+            let Some(record) = self.session.get_for_update(namespace, key)? else {
+                return Ok(false);
+            };
+            let mut is_done = true;
+            self.hand_parts(table, &record, wanted, work);
+            work.change(&mut |change| {
+                is_done = self.write(table, &record, change)?;
+                Ok(())
+            })?;
+            if is_done {
+                return Ok(true);
+            }
+        }
+    }
+
+    #[inline]
+    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+        let (namespace, _) = self.tables.at(table)?;
+        self.session.delete(namespace, key)
+    }
+
+    #[inline]
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
+        let Some(view) = self.session.find(namespace, name, tag.1)? else { return Ok(false) };
+        key.clear();
+        key.extend_from_slice(view.key());
+        hand_view(schema, &view, wanted, hear);
+        Ok(true)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let (namespace, schema) = self.tables.at(table)?;
+        if !schema.is_scanned || count == 0 {
+            return Ok(0);
+        }
+        let mut met = 0;
+        let range = Values::Range(Bound::Included(from), Bound::Unbounded);
+        self.session.find_all(namespace, ORDER, range, |view| {
+            hand_view(schema, view, Parts::one(0), &mut |_, bytes| hear(view.key(), bytes));
+            met += 1;
+            met < count
+        })?;
+        Ok(met)
     }
 }
 
 impl Connection for RegionConnection {
-    const IS_SLOW: bool = false;
-
     #[inline]
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.session.put(self.namespace, key, value).map(|_version| ())
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        let Self { session, tables, .. } = self;
+        session.transact(|txn| body(&mut InTransaction { txn, tables }))
     }
 
-    #[inline]
-    fn copy(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.session.get_copy(self.namespace, key, out).map(|v| v.is_some())
-    }
-
-    #[inline]
-    fn view<T>(&mut self, key: &[u8], f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        Ok(self.session.get(self.namespace, key)?.map(|v| f(v.bytes())))
-    }
-
-    #[inline]
-    fn batch(&mut self, keys: &[&[u8]], mut f: impl FnMut(&[u8])) -> Result<usize> {
-        let mut there = 0;
-        self.session.get_batch(self.namespace, keys, |_, view| {
-            if let Some(view) = view {
-                f(view.bytes());
-                there += 1;
+    /// Reads and writes as they come, the cache misses of the records brought forward.
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        for (round, some) in requests.chunks(AHEAD).enumerate() {
+            let mut keys = [(self.tables.at(Table(0))?.0, &[][..]); AHEAD];
+            let mut known = 0;
+            for (place, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
+                *place = (self.tables.at(table)?.0, key);
+                known += 1;
             }
-        })?;
-        Ok(there)
-    }
-
-    fn walk(&mut self, mut f: impl FnMut(&[u8]) -> bool) -> Result<()> {
-        let mut scan = self.session.scan(self.namespace)?;
-        while let Some(view) = scan.next()? {
-            if !f(view.bytes()) {
-                return Ok(());
+            self.session.prefetch(keys.get(..known).unwrap_or_default());
+            for (at, request) in some.iter().enumerate() {
+                let number = round * AHEAD + at;
+                let done = one_by_one(self, request, &mut |reply| hear(number, reply))?;
+                hear(number, Reply::Done(done));
             }
         }
         Ok(())
+    }
+}
+
+/// Records whose cache lines are asked for before the first of them is needed: what
+/// `Session::prefetch` looks at.
+const AHEAD: usize = 16;
+
+/// `None`: whoever finds a record does not know its key.
+fn where_of<'a>(request: &Request<'a>) -> Option<(Table, &'a [u8])> {
+    match request {
+        Request::Read { table, key, .. } | Request::Delete { table, key, .. } => {
+            Some((*table, key))
+        }
+        Request::Put { table, entry } => Some((*table, entry.key)),
+        Request::Change { table, change } => Some((*table, change.key)),
+        Request::Find { .. } => None,
+    }
+}
+
+/// The same within a transaction.
+struct InTransaction<'t, 's> {
+    txn: &'t Txn<'s>,
+    tables: &'t Tables,
+}
+
+impl Access for InTransaction<'_, '_> {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
+        hand_record(schema, &record, wanted, hear);
+        Ok(true)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let tagged = Tagged::of(schema, entry.tags, entry.key);
+        if schema.parts.len() == 1 {
+            let value = first(entry.parts);
+            return self.txn.put_with_metadata(namespace, entry.key, value, tagged.labels());
+        }
+        let mut blocks = NO_BLOCKS;
+        let blocks = blocks_of(schema, entry.parts, &mut blocks);
+        self.txn.patch(namespace, entry.key, blocks)?;
+        if tagged.count > 0 {
+            self.txn.label(namespace, entry.key, tagged.labels())?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let Some(record) = self.txn.get(namespace, change.key)? else { return Ok(false) };
+        if schema.parts.len() == 1 {
+            let value = first(change.parts);
+            let Some((_, after)) = change.tags else {
+                let kept: Vec<_> = record.tags().collect();
+                let labels = Metadata { tags: &kept, expires_ms: record.expires_ms() };
+                self.txn.put_with_metadata(namespace, change.key, value, labels)?;
+                return Ok(true);
+            };
+            drop(record);
+            let tagged = Tagged::of(schema, after, change.key);
+            self.txn.put_with_metadata(namespace, change.key, value, tagged.labels())?;
+            return Ok(true);
+        }
+        drop(record);
+        let mut blocks = NO_BLOCKS;
+        let blocks = blocks_of(schema, change.parts, &mut blocks);
+        self.txn.patch(namespace, change.key, blocks)?;
+        if let Some((_, after)) = change.tags {
+            let tagged = Tagged::of(schema, after, change.key);
+            self.txn.label(namespace, change.key, tagged.labels())?;
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn delete(&mut self, table: Table, key: &[u8], _: &[Tag<'_>]) -> Result<bool> {
+        let (namespace, _) = self.tables.at(table)?;
+        self.txn.delete(namespace, key)
+    }
+
+    #[inline]
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
+        let Some((found, record)) = self.txn.find(namespace, name, tag.1)? else {
+            return Ok(false);
+        };
+        key.clear();
+        key.extend_from_slice(&found);
+        hand_record(schema, &record, wanted, hear);
+        Ok(true)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let (namespace, schema) = self.tables.at(table)?;
+        if !schema.is_scanned || count == 0 {
+            return Ok(0);
+        }
+        let mut keys = Vec::new();
+        let range = Values::Range(Bound::Included(from), Bound::Unbounded);
+        self.txn.find_all(namespace, ORDER, range, |key| {
+            keys.push(key.to_vec());
+            keys.len() < count
+        })?;
+        for key in &keys {
+            if let Some(record) = self.txn.get(namespace, key)? {
+                hand_record(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
+            }
+        }
+        Ok(keys.len())
     }
 }

@@ -4,17 +4,17 @@
 //! instant is then done by one transaction, at once.
 
 use super::Answer;
-use crate::client::{Client, PATIENCE};
+use crate::command_context::{Client, PATIENCE};
 use crate::commands::arg;
-use crate::commands::path::{Path, areas};
+use crate::commands::keyspace_walk::{Path, areas};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::pattern;
 use crate::records::{Records, Spot};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
 use crate::server::Server;
-use crate::work::{Progress, SLICE_BUCKETS, Work};
+use crate::sliced_task::{Progress, SLICE_BUCKETS, Work};
 use nearstate_model::Result as Stored;
 use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{Form, Kind, Txn};

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::acl::Users;
-use crate::catalogue::Catalogue;
-use crate::client::Run;
-use crate::command_count::CommandCounts;
+use crate::command::command_table::Catalogue;
+use crate::command::stats::CommandCounts;
+use crate::command_context::Run;
 use crate::commands::strings;
-use crate::on_core::OnCore;
+use crate::core_context::OnCore;
 use crate::parse::KeptArgs;
 use crate::reply::RespVersion;
 use crate::server::{Server, Settings};

@@ -1,0 +1,11 @@
+//! Integration tests of the node: real sockets, with a protocol of lines.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and clients are threads"
+)]
+
+mod fixture;
+mod sockets;

@@ -1,0 +1,263 @@
+//! `INFO`: facts about the server, in sections, under the names that Redis' tools read. What is not
+//! known here is left out, and such tools take it for 0.
+
+use crate::command_context::Client;
+use crate::parse::Args;
+use crate::records::Records;
+use crate::reply::Reply;
+use crate::reply::error_reply::Refusal;
+use crate::server::{REDIS_VERSION, Server};
+use crate::sliced_task::{Progress, Work};
+use nearstate_node::process;
+use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+type Answer = Result<(), Refusal>;
+
+/// All sections in the order in which they are told, and whether `INFO` alone and `INFO all` tell
+/// them.
+const SECTIONS: [(&str, bool, bool); 10] = [
+    ("server", true, true),
+    ("clients", true, true),
+    ("memory", true, true),
+    ("persistence", true, true),
+    ("stats", true, true),
+    ("replication", true, true),
+    ("cpu", true, true),
+    ("modules", true, false),
+    ("commandstats", false, true),
+    ("cluster", true, true),
+];
+
+/// The buckets that a slice of the count of keys looks at: they alone are touched, not the records.
+const COUNTED_BUCKETS: u64 = 512;
+
+/// `INFO [section ..]`
+pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+    let asked: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let is_asked = |name: &str| asked.iter().any(|one| one == name.as_bytes());
+    let (usual, all) = (asked.is_empty() || is_asked("default"), is_asked("all"));
+    let everything = is_asked("everything");
+    let seen = client.session().region().inspect()?;
+    let mut text = String::new();
+    for (name, is_usual, is_of_all) in SECTIONS {
+        if usual && is_usual || all && is_of_all || everything || is_asked(name) {
+            begin(&mut text, name);
+            section(client, &seen, name, &mut text);
+        }
+    }
+    if !(usual || all || everything || is_asked("keyspace")) {
+        reply.verbatim(&text);
+        return Ok(());
+    }
+    // The keys are counted, a slice at a time.
+    let mut namespaces = client.records.namespaces()?;
+    namespaces.retain(|(_, namespace)| namespace.kind() != Kind::Counters);
+    let namespaces = namespaces.into_iter().map(|(_, namespace)| namespace).collect();
+    client.link.work =
+        Some(Box::new(Keyspace { text, namespaces, from: 0, counted: Counted::default() }));
+    Ok(())
+}
+
+/// Writes a section's first line.
+fn begin(text: &mut String, name: &str) {
+    if !text.is_empty() {
+        text.push_str("\r\n");
+    }
+    let mut letters = name.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    text.push_str("# ");
+    text.extend(first);
+    text.push_str(letters.as_str());
+    if name == "cpu" {
+        text.truncate(text.len() - "Cpu".len());
+        text.push_str("CPU");
+    }
+    text.push_str("\r\n");
+}
+
+fn section(client: &Client<'_>, seen: &Inspection, name: &str, text: &mut String) {
+    let mut facts = Facts(text);
+    match name {
+        "server" => server(client.server, seen, &mut facts),
+        "clients" => {
+            facts.say("connected_clients", client.server.client_count());
+            facts.say("blocked_clients", 0);
+        }
+        "memory" => memory(seen, &mut facts),
+        "persistence" => facts.say("loading", 0),
+        "stats" => stats(client.server, &mut facts),
+        "replication" => {
+            facts.say("role", "master");
+            facts.say("connected_slaves", 0);
+            facts.say("master_repl_offset", 0);
+        }
+        "cpu" => {
+            if let Some(used) = process::used() {
+                facts.say("used_cpu_sys", format_args!("{:.6}", used.system_seconds));
+                facts.say("used_cpu_user", format_args!("{:.6}", used.user_seconds));
+            }
+        }
+        "commandstats" => commands(client.server, &mut facts),
+        "cluster" => facts.say("cluster_enabled", 0),
+        _ => {}
+    }
+}
+
+/// Lines of a name and a value.
+struct Facts<'t>(&'t mut String);
+
+impl Facts<'_> {
+    fn say(&mut self, name: &str, value: impl std::fmt::Display) {
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+
+    /// A size, also as people read it.
+    fn say_bytes(&mut self, name: &str, bytes: u64) {
+        self.say(name, bytes);
+        self.say(&format!("{name}_human"), human(bytes));
+    }
+}
+
+/// As Redis shows sizes to people: `1.50M`.
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+fn human(bytes: u64) -> String {
+    let (mut size, mut unit) = (bytes as f64, "B");
+    for larger in ["K", "M", "G", "T"] {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes}B") } else { format!("{size:.2}{unit}") }
+}
+
+fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
+    let settings = &server.settings;
+    let now = now_ms_coarse();
+    let up = now.saturating_sub(settings.started_ms) / 1000;
+    let [one, two] = seen.id;
+    facts.say("redis_version", REDIS_VERSION);
+    facts.say("nearstate_version", env!("CARGO_PKG_VERSION"));
+    facts.say("redis_mode", "standalone");
+    facts.say("os", std::env::consts::OS);
+    facts.say("arch_bits", usize::BITS);
+    facts.say("process_id", settings.pid);
+    facts.say("run_id", format_args!("{one:016x}{two:016x}{:08x}", settings.pid));
+    facts.say("tcp_port", settings.port);
+    facts.say("server_time_usec", now * 1000);
+    facts.say("uptime_in_seconds", up);
+    facts.say("uptime_in_days", up / (24 * 60 * 60));
+    facts.say("region", seen.path.display());
+    facts.say("region_format", seen.format);
+    facts.say("region_epoch", seen.epoch);
+    facts.say("region_namespaces", seen.namespaces.len());
+    let living = seen.members.iter().filter(|member| member.is_alive);
+    facts.say("region_sessions", living.clone().count());
+    let pinned = living.filter_map(|member| member.pinned_epoch).min();
+    facts.say("region_oldest_pin", pinned.unwrap_or(seen.epoch));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+fn memory(seen: &Inspection, facts: &mut Facts<'_>) {
+    let resident = process::used().map(|used| used.resident_bytes);
+    facts.say_bytes("used_memory", seen.bytes_taken);
+    if let Some(resident) = resident {
+        facts.say_bytes("used_memory_rss", resident);
+    }
+    // What was taken once is not given back: the present is the peak.
+    facts.say_bytes("used_memory_peak", seen.bytes_taken);
+    facts.say("used_memory_peak_perc", "100.00%");
+    facts.say_bytes("maxmemory", seen.bytes_max);
+    facts.say("maxmemory_policy", "noeviction");
+    facts.say("region_bytes_on_disk", seen.bytes_on_disk);
+    if let Some(resident) = resident {
+        let ratio = resident as f64 / seen.bytes_taken.max(1) as f64;
+        facts.say("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
+        let bytes = i128::from(resident) - i128::from(seen.bytes_taken);
+        facts.say("mem_fragmentation_bytes", bytes);
+    }
+}
+
+fn stats(server: &Server, facts: &mut Facts<'_>) {
+    let tallies = &server.tallies;
+    let (requests, errors) = tallies.requests();
+    facts.say("total_connections_received", tallies.connections.load(Ordering::Relaxed));
+    facts.say("total_commands_processed", requests);
+    facts.say("total_error_replies", errors);
+    let [hits, misses] = tallies.found();
+    facts.say("keyspace_hits", hits);
+    facts.say("keyspace_misses", misses);
+    facts.say("messages_published", tallies.published.load(Ordering::Relaxed));
+    facts.say("pubsub_channels", server.hub.channel_count());
+    facts.say("pubsub_patterns", server.hub.patterns());
+    let keyspace = &server.keyspace.counts;
+    facts.say("keyspace_namespaces_watched", keyspace.watched.load(Ordering::Relaxed));
+    facts.say("keyspace_events_seen", keyspace.seen.load(Ordering::Relaxed));
+    facts.say("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
+    facts.say("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
+    facts.say("slowlog_entries", server.slow_count());
+    // There is nobody to be in sync with, and nothing is thrown away.
+    for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {
+        facts.say(name, 0);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+fn commands(server: &Server, facts: &mut Facts<'_>) {
+    for (name, tally) in server.tallies.commands() {
+        let each = tally.micros as f64 / tally.calls.max(1) as f64;
+        facts.say(
+            &format!("cmdstat_{name}"),
+            format_args!(
+                "calls={},usec={},usec_per_call={each:.2},failed_calls={}",
+                tally.calls, tally.micros, tally.failed
+            ),
+        );
+    }
+}
+
+/// The last section, which counts.
+#[derive(Debug)]
+struct Keyspace {
+    text: String,
+    /// Namespaces that are still to be counted, the present one last.
+    namespaces: Vec<Namespace>,
+    from: u64,
+    counted: Counted,
+}
+
+impl Work for Keyspace {
+    fn step(
+        &mut self,
+        records: &Records,
+        _: &Server,
+        reply: &mut Reply<'_>,
+    ) -> Result<Progress, Refusal> {
+        if let Some(namespace) = self.namespaces.last() {
+            let (more, next) =
+                records.session().count_part(*namespace, self.from, COUNTED_BUCKETS)?;
+            self.counted.records += more.records;
+            self.counted.ending += more.ending;
+            self.from = next.unwrap_or_default();
+            if next.is_none() {
+                self.namespaces.pop();
+            }
+            return Ok(Progress::More);
+        }
+        begin(&mut self.text, "keyspace");
+        let Counted { records: keys, ending } = self.counted;
+        if keys > 0 {
+            let line = format_args!("keys={keys},expires={ending},avg_ttl=0");
+            Facts(&mut self.text).say("db0", line);
+        }
+        reply.verbatim(&self.text);
+        Ok(Progress::Done)
+    }
+
+    fn kept(&self) -> usize {
+        self.text.capacity() + self.namespaces.capacity() * size_of::<Namespace>()
+    }
+}

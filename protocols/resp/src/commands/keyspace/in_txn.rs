@@ -1,0 +1,124 @@
+//! Walks between `MULTI` and `EXEC`: over what is in the region, and what the transaction has
+//! written over it.
+
+use crate::command_context::Client;
+use crate::commands::keys::{form_of, word};
+use crate::commands::keyspace_walk::Area;
+use crate::commands::random;
+use crate::reply::error_reply::Refusal;
+use crate::sliced_task::SLICE_BUCKETS;
+use nearstate_store::Namespace;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// The most keys that `FLUSHALL` deletes in a transaction: all of them or none is a promise that
+/// needs memory and locks for each.
+const DELETED_MAX: usize = 1000;
+
+/// Keys between two looks at the time.
+const KEYS_PER_LOOK: usize = 64;
+
+/// A record of an area, as a transaction has it.
+pub(super) struct Place<'k> {
+    pub(super) namespace: Namespace,
+    pub(super) key: &'k [u8],
+}
+
+/// Calls `each` with every key, as clients say it and as it stands in its namespace, until it
+/// answers that this is enough, or the time is over.
+pub(super) fn each_key(
+    client: &Client<'_>,
+    areas: &[Area],
+    mut each: impl FnMut(&[u8], Place<'_>) -> ControlFlow<()>,
+) -> Result<(), Refusal> {
+    let session = client.session();
+    let mut said = Vec::new();
+    client.change(|change| {
+        for area in areas {
+            let namespace = area.namespace;
+            let own: BTreeMap<Vec<u8>, bool> = change.txn.written(namespace).into_iter().collect();
+            let is_enough = Cell::new(false);
+            let mut tell = |key: &[u8]| {
+                if !is_enough.get() && area.say(key, &mut said) {
+                    is_enough.set(each(&said, Place { namespace, key }).is_break());
+                }
+            };
+            let mut buckets = session.buckets(namespace)?;
+            let mut has_more = true;
+            while has_more && !is_enough.get() {
+                client.judge_time()?;
+                has_more =
+                    session.walk_buckets(namespace, &mut buckets, SLICE_BUCKETS, |view| {
+                        if !own.contains_key(view.key()) {
+                            tell(view.key());
+                        }
+                        Ok(())
+                    })?;
+            }
+            own.iter().filter(|(_, is_there)| **is_there).for_each(|(key, _)| tell(key));
+            if is_enough.get() {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Those keys whose records have a type.
+pub(super) fn of_form(
+    client: &Client<'_>,
+    keys: Vec<Vec<u8>>,
+    form: &[u8],
+) -> Result<Vec<Vec<u8>>, Refusal> {
+    let mut kept = Vec::new();
+    for (number, key) in keys.into_iter().enumerate() {
+        if number.is_multiple_of(KEYS_PER_LOOK) {
+            client.judge_time()?;
+        }
+        let found = form_of(client, &key)?;
+        if found.is_some_and(|found| word(found).as_bytes().eq_ignore_ascii_case(form)) {
+            kept.push(key);
+        }
+    }
+    Ok(kept)
+}
+
+/// One of the keys, each as likely as any other.
+pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<u8>>, Refusal> {
+    let mut picked = None;
+    let mut count = 0;
+    each_key(client, areas, |said, _| {
+        count += 1;
+        if random::below(count) == 0 {
+            picked = Some(said.to_vec());
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(picked)
+}
+
+/// Deletes every key, or refuses before any is deleted.
+pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refusal> {
+    let mut keys = Vec::new();
+    let mut count = 0;
+    each_key(client, areas, |_, Place { namespace, key }| {
+        count += 1;
+        if count <= DELETED_MAX {
+            keys.push((namespace, key.to_vec()));
+        }
+        ControlFlow::Continue(())
+    })?;
+    if count > DELETED_MAX {
+        return Err(Refusal::new(format!(
+            "ERR {count} keys: between MULTI and EXEC at most {DELETED_MAX} are deleted together; \
+             send FLUSHALL alone"
+        )));
+    }
+    client.change(|change| {
+        for (namespace, key) in &keys {
+            change.txn.delete(*namespace, key)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,133 @@
+//! Chance, where a command asks for some of many.
+
+use crate::number::integer_or_refuse;
+use crate::reply::error_reply::Refusal;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The most elements that are picked with repetition, and the most bytes of such an answer: nothing
+/// but the request bounds it.
+pub(super) const PICKS_MAX: u64 = 1 << 16;
+pub(super) const PICKED_BYTES_MAX: usize = 64 << 20;
+
+/// One for all cores: the commands that ask for chance are few.
+static STATE: AtomicU64 = AtomicU64::new(0);
+
+/// A number below `bound`, or 0. Good enough to spread load and to pick samples; not for secrets.
+pub(super) fn below(bound: usize) -> usize {
+    let bound = bound as u64;
+    usize::try_from(next().checked_rem(bound).unwrap_or_default()).unwrap_or_default()
+}
+
+/// 64 bits: a counter, mixed (`SplitMix64`).
+pub(super) fn next() -> u64 {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut state = STATE.fetch_add(STEP, Ordering::Relaxed);
+    if state == 0 {
+        // The first call: not the same sequence in each life of the process.
+        let seed = nearstate_store::now_ms_coarse() ^ u64::from(std::process::id()) << 42;
+        STATE.fetch_add(seed, Ordering::Relaxed);
+        state = seed;
+    }
+    let mut mixed = state.wrapping_add(STEP);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// So many different places below `all`, in no order; all of them if there are not so many.
+pub(super) fn some_of(all: usize, count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..all).collect();
+    let count = count.min(all);
+    if count < all {
+        for at in 0..count {
+            places.swap(at, at + below(all - at));
+        }
+        places.truncate(count);
+    }
+    places
+}
+
+/// How many elements a command asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Different ones, at most so many.
+    Different(usize),
+    /// So many, the same one perhaps several times.
+    Any(usize),
+}
+
+impl Wanted {
+    /// Reads the count of `HRANDFIELD` and `SRANDMEMBER`: below zero it allows repetition.
+    pub(super) fn read(count: &[u8]) -> Result<Self, Refusal> {
+        let count = integer_or_refuse(count)?;
+        if count == i64::MIN {
+            let least = -i64::MAX;
+            let text =
+                format!("ERR value is out of range, value must between {least} and {}", i64::MAX);
+            return Err(Refusal::new(text));
+        }
+        let size = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+        Ok(if count < 0 { Self::Any(size) } else { Self::Different(size) })
+    }
+
+    /// The places of that many among `all`.
+    pub(super) fn places(self, all: usize) -> Result<Vec<usize>, Refusal> {
+        match self {
+            Self::Different(count) => Ok(some_of(all, count)),
+            Self::Any(_) if all == 0 => Ok(Vec::new()),
+            Self::Any(count) if count as u64 > PICKS_MAX => Err(too_many()),
+            Self::Any(count) => Ok((0..count).map(|_| below(all)).collect()),
+        }
+    }
+
+    /// Whether the answer may be longer than what is stored.
+    pub(super) const fn may_repeat(self) -> bool {
+        matches!(self, Self::Any(_))
+    }
+}
+
+/// What is asked for more often than is answered.
+fn too_many() -> Refusal {
+    Refusal::new(format!(
+        "ERR value is out of range: at most {PICKS_MAX} elements and {PICKED_BYTES_MAX} bytes are \
+         answered with repetition"
+    ))
+}
+
+/// Refuses an answer with repetition that grows too long.
+pub(super) fn bounded(bytes: usize) -> Result<(), Refusal> {
+    if bytes > PICKED_BYTES_MAX { Err(too_many()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_are_different_ones_and_every_one_comes_at_some_time() {
+        let mut seen = [0; 10];
+        for _ in 0..1000 {
+            let mut some = some_of(10, 3);
+            for place in &some {
+                seen[*place] += 1;
+            }
+            some.sort_unstable();
+            some.dedup();
+            assert_eq!(some.len(), 3);
+        }
+        assert!(seen.iter().all(|times| (100..600).contains(times)), "{seen:?}");
+        assert_eq!(some_of(3, 9), [0, 1, 2]);
+        assert_eq!(some_of(0, 9), []);
+        assert_eq!(below(0), 0);
+    }
+
+    #[test]
+    fn repetition_has_a_bound() {
+        assert_eq!(Wanted::read(b"-3").unwrap().places(1).unwrap(), [0, 0, 0]);
+        assert_eq!(Wanted::read(b"-3").unwrap().places(0).unwrap(), []);
+        assert_eq!(Wanted::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);
+        assert!(Wanted::read(b"-9223372036854775807").unwrap().places(2).is_err());
+        assert!(Wanted::read(b"-9223372036854775808").is_err());
+        assert!(bounded(PICKED_BYTES_MAX).is_ok() && bounded(PICKED_BYTES_MAX + 1).is_err());
+    }
+}

@@ -1,0 +1,48 @@
+//! When a record ends: the options `EX`, `PX`, `EXAT`, `PXAT`.
+
+use crate::number::integer;
+use crate::reply::error_reply::Refusal;
+
+/// How a time is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// True if the number counts seconds, else milliseconds.
+    pub is_seconds: bool,
+    /// True if it counts from 1970, else from now.
+    pub is_absolute: bool,
+}
+
+impl Unit {
+    /// The unit of an option, in any case.
+    pub fn of(option: &[u8]) -> Option<Self> {
+        let unit = |is_seconds, is_absolute| Some(Self { is_seconds, is_absolute });
+        match option.to_ascii_uppercase().as_slice() {
+            b"EX" => unit(true, false),
+            b"PX" => unit(false, false),
+            b"EXAT" => unit(true, true),
+            b"PXAT" => unit(false, true),
+            _ => None,
+        }
+    }
+
+    /// The end in milliseconds since 1970, of a number that must be above zero.
+    ///
+    /// # Errors
+    /// `ERR value is not an integer ..`, or `ERR invalid expire time in '{name}' command`.
+    pub fn end(self, number: &[u8], name: &str) -> Result<u64, Refusal> {
+        let number = integer(number).ok_or(Refusal::NOT_INTEGER)?;
+        if number <= 0 {
+            return Err(Refusal::expire_time(name));
+        }
+        self.end_of(number).and_then(|ms| u64::try_from(ms).ok()).ok_or(Refusal::expire_time(name))
+    }
+
+    /// The end in milliseconds since 1970, which may have passed; `None` beyond 64 bits.
+    pub fn end_of(self, number: i64) -> Option<i64> {
+        let ms = if self.is_seconds { number.checked_mul(1000)? } else { number };
+        if self.is_absolute {
+            return Some(ms);
+        }
+        ms.checked_add(i64::try_from(nearstate_store::now_ms_coarse()).ok()?)
+    }
+}

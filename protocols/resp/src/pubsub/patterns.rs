@@ -1,0 +1,182 @@
+//! The patterns that somebody hears, in the order of what they begin with: a message is compared
+//! only with those that begin as its channel does.
+
+use crate::pubsub::mailbox::Mailbox;
+use nearstate_store::glob;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a pattern's begin by which it is found: enough to tell namespaces and the first parts
+/// of keys from each other. What follows is judged by the comparison.
+const BEGIN_BYTES_MAX: usize = 64;
+
+/// From so many on patterns are merged into those that are there: sixteen thousand of them are
+/// looked through in the time in which some tens are put in, each in its place.
+const MERGED_MIN: usize = 32;
+
+/// Those that hear something, by the ids of their connections.
+pub(super) type Hearers = BTreeMap<u64, Arc<Mailbox>>;
+
+/// A pattern that somebody hears.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) pattern: Arc<[u8]>,
+    /// What every channel that matches begins with: all of it, or as much as is kept.
+    begin: Box<[u8]>,
+    hearers: Mutex<Hearers>,
+}
+
+impl Heard {
+    pub(super) fn new(pattern: &[u8]) -> Self {
+        let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX).into_boxed_slice();
+        Self { pattern: Arc::from(pattern), begin, hearers: Mutex::default() }
+    }
+
+    /// Who hears it: nobody any more, if it was taken out since it was found.
+    pub(super) fn hearers(&self) -> MutexGuard<'_, Hearers> {
+        self.hearers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> (&[u8], &[u8]) {
+        (&self.begin, &self.pattern)
+    }
+}
+
+/// All of them. A copy is a pointer for each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patterns {
+    /// Ascending by what they begin with, then by all of it.
+    sorted: Vec<Arc<Heard>>,
+}
+
+impl Patterns {
+    pub(super) const fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    fn place_of(&self, pattern: &[u8]) -> Option<usize> {
+        let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX);
+        let wanted = (begin.as_slice(), pattern);
+        self.sorted.binary_search_by(|heard| heard.place().cmp(&wanted)).ok()
+    }
+
+    pub(super) fn get(&self, pattern: &[u8]) -> Option<&Arc<Heard>> {
+        self.place_of(pattern).and_then(|at| self.sorted.get(at))
+    }
+
+    /// Adds some that are not there yet.
+    pub(super) fn add(&mut self, fresh: Vec<Arc<Heard>>) {
+        if fresh.len() < MERGED_MIN {
+            for heard in fresh {
+                let at = self.sorted.partition_point(|there| there.place() < heard.place());
+                self.sorted.insert(at, heard);
+            }
+            return;
+        }
+        self.sorted.extend(fresh);
+        // Two runs that are sorted: a merge.
+        self.sorted.sort_by(|one, other| one.place().cmp(&other.place()));
+    }
+
+    pub(super) fn remove(&mut self, pattern: &[u8]) {
+        if let Some(at) = self.place_of(pattern) {
+            self.sorted.remove(at);
+        }
+    }
+
+    /// Those that a channel matches.
+    pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<Heard>> {
+        let mut found = Vec::new();
+        self.each_alike(channel, |heard| {
+            if glob::matches(&heard.pattern, channel) {
+                found.push(Arc::clone(heard));
+            }
+        });
+        found
+    }
+
+    /// Calls `each` with those that begin as a channel does.
+    fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<Heard>)) {
+        // Those whose begins have the channel's first `depth` bytes, and maybe more.
+        let mut alike = self.sorted.as_slice();
+        for depth in 0..=BEGIN_BYTES_MAX {
+            let ended = alike.partition_point(|heard| heard.begin.len() == depth);
+            alike.iter().take(ended).for_each(&mut each);
+            let (longer, byte) = (alike.get(ended..).unwrap_or_default(), channel.get(depth));
+            if longer.is_empty() || byte.is_none() {
+                return;
+            }
+            let from = longer.partition_point(|heard| heard.begin.get(depth) < byte);
+            let until = longer.partition_point(|heard| heard.begin.get(depth) <= byte);
+            alike = longer.get(from..until).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn heard(pattern: &[u8]) -> Arc<Heard> {
+        Arc::new(Heard::new(pattern))
+    }
+
+    fn alike(patterns: &Patterns, channel: &[u8]) -> usize {
+        let mut count = 0;
+        patterns.each_alike(channel, |_| count += 1);
+        count
+    }
+
+    #[test]
+    fn a_channel_is_compared_with_what_begins_as_it_does_and_not_with_the_others() {
+        let mut patterns = Patterns::default();
+        let named = (0..10_000).map(|number| heard(format!("{{ns{number}}},*").as_bytes()));
+        patterns.add(named.collect());
+        assert_eq!(alike(&patterns, b"{ns77},k"), 1);
+        assert_eq!(alike(&patterns, b"{ns},k"), 0);
+        let all = ["*", "?ns77*", "{ns77},k*", "{ns77},k", "\\{ns77},[k]"];
+        patterns.add(all.map(|pattern| heard(pattern.as_bytes())).to_vec());
+        assert_eq!(alike(&patterns, b"{ns77},k"), 6);
+        assert_eq!(patterns.matching(b"{ns77},k").len(), 6);
+        assert_eq!((alike(&patterns, b""), patterns.matching(b"").len()), (2, 1));
+        // What begins alike for longer than is kept is told apart by the comparison.
+        let long = |last: &str| format!("{}{last}*", "x".repeat(BEGIN_BYTES_MAX));
+        patterns.add(["a", "b"].map(|last| heard(long(last).as_bytes())).to_vec());
+        let channel = long("a").into_bytes();
+        assert_eq!((alike(&patterns, &channel), patterns.matching(&channel).len()), (4, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn those_are_found_that_match(
+            names in prop::collection::btree_set("[ab*?\\[\\]\\\\]{0,6}", 0..40),
+            channels in prop::collection::vec("[ab*\\\\\\[]{0,6}", 1..10),
+            gone in 0_usize..40,
+        ) {
+            let mut patterns = Patterns::default();
+            for name in &names {
+                patterns.add(vec![heard(name.as_bytes())]);
+            }
+            let left: Vec<&String> =
+                names.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, n)| n).collect();
+            if let Some(name) = names.iter().nth(gone) {
+                patterns.remove(name.as_bytes());
+                prop_assert!(patterns.get(name.as_bytes()).is_none());
+            }
+            prop_assert_eq!(patterns.len(), left.len());
+            for channel in &channels {
+                let mut found: Vec<_> = patterns.matching(channel.as_bytes()).iter()
+                    .map(|heard| heard.pattern.to_vec()).collect();
+                found.sort();
+                let wanted: Vec<_> = left.iter().map(|name| name.as_bytes().to_vec())
+                    .filter(|name| glob::matches(name, channel.as_bytes())).collect();
+                prop_assert_eq!(found, wanted);
+            }
+        }
+    }
+}

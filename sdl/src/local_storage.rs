@@ -1,0 +1,552 @@
+//! The operations near a node of this host: on its region, if the node gives it, else through a
+//! ring in shared memory (`spec/local-transport.md`). Records are the same either way.
+//!
+//! A region needs no node once it is mapped. But the connection by which it came is kept: when it
+//! ends, the next node is asked for its region, and if that is another one, it is used from then
+//! on. Who did not ask would go on with a file that nobody else has.
+
+mod mapped;
+
+use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nearstate_local_transport::{Answer, LocalRing, ask_region, ask_ring, connect};
+use nearstate_store::since_boot;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
+use crate::region_storage::RegionStorage;
+use crate::storage::{Keys, SyncStorage};
+use crate::validate;
+use crate::wire::{Reply, Wire};
+use mapped::{FileId, Look, Mapped};
+
+/// Between two attempts of a wait for the node.
+const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
+
+/// How long the next node may take to give its region: meanwhile the one that is mapped waits.
+const RENEWED_WITHIN: Duration = Duration::from_millis(200);
+
+/// How records are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The region is mapped: no node is in the way, and none is needed any more.
+    Region,
+    /// Requests go to the node through shared memory.
+    Ring,
+}
+
+/// What is said before anything is asked.
+struct User {
+    name: String,
+    password: String,
+}
+
+/// A node of this host.
+pub struct LocalStorage {
+    path: PathBuf,
+    timeout: Duration,
+    user: Option<User>,
+    /// What the URL wants; `None`: the region, and if that is refused a ring.
+    wanted: Option<Way>,
+    open: Open,
+}
+
+enum Open {
+    /// Not yet, or no longer.
+    Away,
+    Region(Box<Mapped>),
+    Ring(Box<Wire<LocalRing>>),
+}
+
+/// What a node gives.
+enum Given {
+    /// The file that is mapped already.
+    Same(UnixStream),
+    Other(Open),
+}
+
+impl fmt::Debug for LocalStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the user: the password.
+        f.debug_struct("LocalStorage")
+            .field("path", &self.path)
+            .field("timeout", &self.timeout)
+            .field("way", &self.way())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LocalStorage {
+    /// Opens `/path?option=value&..`; see [`crate::open()`]. Connects at once if the node is there,
+    /// else with the first operation.
+    ///
+    /// # Errors
+    /// `RejectedBySdl` for what is no such place, `RejectedByBackend` if the node refuses.
+    pub fn open(place: &str) -> Result<Self> {
+        let mut storage = Self::read(place)?;
+        match storage.connected() {
+            Err(error) if !is_away(error.kind) => Err(error),
+            _ => Ok(storage),
+        }
+    }
+
+    fn read(place: &str) -> Result<Self> {
+        let (path, options) = place.split_once('?').unwrap_or((place, ""));
+        if path.is_empty() {
+            return Err(Error::refused("no path: give near:/path of a node's Unix socket"));
+        }
+        let (mut timeout, mut wanted) = (TIMEOUT, None);
+        let (mut name, mut password) = (None, None);
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            match option.split_once('=').unwrap_or((option, "")) {
+                ("timeout", value) => timeout = duration(value)?,
+                ("user", value) => name = Some(value.to_owned()),
+                ("password", value) => password = Some(value.to_owned()),
+                ("way", "region") => wanted = Some(Way::Region),
+                ("way", "ring") => wanted = Some(Way::Ring),
+                ("way", value) => {
+                    return Err(Error::refused(format!("way={value}: give region or ring")));
+                }
+                (name, _) => {
+                    return Err(Error::refused(format!(
+                        "`{name}` is no option of near: there are timeout, user, password, way"
+                    )));
+                }
+            }
+        }
+        let user = match (name, password) {
+            (None, None) => None,
+            (name, Some(password)) => {
+                Some(User { name: name.unwrap_or_else(|| "default".to_owned()), password })
+            }
+            (Some(_), None) => return Err(Error::refused("a user without a password: add it")),
+        };
+        Ok(Self { path: PathBuf::from(path), timeout, user, wanted, open: Open::Away })
+    }
+
+    /// How records are reached; `None` before the first connection, and while there is none.
+    pub fn way(&self) -> Option<Way> {
+        match &self.open {
+            Open::Away => None,
+            Open::Region(_) => Some(Way::Region),
+            Open::Ring(_) => Some(Way::Ring),
+        }
+    }
+
+    fn connected(&mut self) -> Result<&mut Open> {
+        if matches!(self.open, Open::Away)
+            && let Given::Other(open) = self.connect(self.timeout, None)?
+        {
+            self.open = open;
+        }
+        Ok(&mut self.open)
+    }
+
+    /// Asks for the region anew if the node that has given it has ended. While there is no node
+    /// the region stays, unless its file was removed.
+    fn renew(&mut self) -> Result<()> {
+        let Open::Region(mapped) = &mut self.open else { return Ok(()) };
+        let (look, file) = (mapped.look(), mapped.file);
+        if look == Look::Fine {
+            return Ok(());
+        }
+        let begun = since_boot();
+        let next = self.connect(self.timeout.min(RENEWED_WITHIN), Some(file));
+        let Open::Region(mapped) = &mut self.open else { return Ok(()) };
+        match next {
+            Ok(Given::Same(node)) => mapped.met(node),
+            Ok(Given::Other(open)) => self.open = open,
+            Err(error) if !is_away(error.kind) => {
+                self.open = Open::Away;
+                return Err(error);
+            }
+            Err(error) if look == Look::Removed || mapped.is_removed() => {
+                self.open = Open::Away;
+                let detail = format!(
+                    "{}: the region that the node gave was removed, and no node gives another \
+                     ({error}); start one",
+                    self.path.display()
+                );
+                return Err(Error::backend(ErrorKind::NotConnected, detail));
+            }
+            Err(_) => mapped.missed(begun),
+        }
+        Ok(())
+    }
+
+    /// Asks for a region or a ring; `known` is the file that is mapped already, which is not
+    /// attached once more.
+    fn connect(&self, timeout: Duration, known: Option<FileId>) -> Result<Given> {
+        let away = |error: io::Error| self.lost(ErrorKind::NotConnected, &error);
+        let socket = self.greet(connect(&self.path, timeout).map_err(away)?)?;
+        let mut told = String::new();
+        if self.wanted != Some(Way::Ring) {
+            match ask_region(&socket).map_err(away)? {
+                Answer::Refused(text) => told = text,
+                Answer::Given(files) => {
+                    if known.is_some() && FileId::of(&files).ok() == known {
+                        return Ok(Given::Same(socket));
+                    }
+                    let name = PathBuf::from(format!("local:{}", self.path.display()));
+                    let kept = socket.try_clone().map_err(away)?;
+                    match Mapped::new(files, &name, kept) {
+                        Ok(mapped) => return Ok(Given::Other(Open::Region(Box::new(mapped)))),
+                        // It may be that only this process cannot map it.
+                        Err(error) => told = error.to_string(),
+                    }
+                    // What was said of the clone holds for the socket.
+                    socket.set_nonblocking(false).map_err(away)?;
+                }
+            }
+        }
+        if self.wanted == Some(Way::Region) {
+            return Err(self.refused(&told));
+        }
+        match ask_ring(&socket).map_err(away)? {
+            Answer::Refused(text) => Err(self.refused(&text)),
+            Answer::Given(memory) => {
+                let ring = LocalRing::new(memory, socket, self.timeout)?;
+                Ok(Given::Other(Open::Ring(Box::new(Wire::new(ring)))))
+            }
+        }
+    }
+
+    /// Says who we are.
+    fn greet(&self, socket: UnixStream) -> Result<UnixStream> {
+        let Some(user) = &self.user else { return Ok(socket) };
+        let mut wire = Wire::new(socket);
+        let auth: [&[u8]; 3] = [b"AUTH", user.name.as_bytes(), user.password.as_bytes()];
+        let answer = wire.ask(&auth).map_err(|e| self.lost(ErrorKind::NotConnected, &e))?;
+        match (answer, wire.into_stream()) {
+            (Reply::Simple(_), Some(socket)) => Ok(socket),
+            (Reply::Error(text), _) => Err(self.refused(&text)),
+            _ => Err(self.refused("it did not answer AUTH as a node does")),
+        }
+    }
+
+    fn refused(&self, text: &str) -> Error {
+        let detail = format!("{}: {text}", self.path.display());
+        Error::backend(ErrorKind::RejectedByBackend, detail)
+    }
+
+    fn lost(&self, kind: ErrorKind, error: &io::Error) -> Error {
+        Error::backend(kind, format!("{}: {error}", self.path.display()))
+    }
+
+    /// Asks the node through the ring. A ring whose answers may be out of step is not used again.
+    fn ask(&mut self, args: &[&[u8]]) -> Result<Reply> {
+        let Open::Ring(wire) = self.connected()? else {
+            return Err(Error::refused("no ring: this is a mistake of the library"));
+        };
+        match wire.ask(args) {
+            Ok(Reply::Error(text)) => Err(judge(&text)),
+            Ok(reply) => Ok(reply),
+            Err(error) => {
+                self.open = Open::Away;
+                Err(self.lost(ErrorKind::OperationInterrupted, &error))
+            }
+        }
+    }
+
+    /// As `ask`, for a request that alters nothing: once more over a new ring if the old one had
+    /// ended, as it does when the node is restarted.
+    fn ask_again(&mut self, args: &[&[u8]]) -> Result<Reply> {
+        let was_open = matches!(self.open, Open::Ring(_));
+        let begun = Instant::now();
+        match self.ask(args) {
+            Err(error)
+                if was_open
+                    && error.kind == ErrorKind::OperationInterrupted
+                    && begun.elapsed() < self.timeout =>
+            {
+                // It may be given the region now, and then the caller asks that.
+                if matches!(self.connected()?, Open::Ring(_)) { self.ask(args) } else { Err(error) }
+            }
+            answer => answer,
+        }
+    }
+
+    /// The region, if that is the way.
+    fn region(&mut self) -> Result<Option<&mut RegionStorage>> {
+        self.renew()?;
+        match self.connected()? {
+            Open::Region(mapped) => Ok(Some(&mut mapped.storage)),
+            Open::Away | Open::Ring(_) => Ok(None),
+        }
+    }
+
+    /// The keys of a namespace that match a glob, each without the namespace's part.
+    fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+        validate::namespace(namespace)?;
+        let prefix = redis_key(namespace, b"");
+        let mut whole = escaped(&prefix);
+        whole.extend_from_slice(pattern);
+        let count = WALK.to_string();
+        let mut keys = Keys::new();
+        let mut cursor = b"0".to_vec();
+        loop {
+            let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
+            let Reply::Array(step) = self.ask_again(&scan)? else { return Err(strange("SCAN")) };
+            let [Reply::Bulk(next), Reply::Array(found)] = step.as_slice() else {
+                return Err(strange("SCAN"));
+            };
+            for key in found {
+                let Reply::Bulk(key) = key else { return Err(strange("SCAN")) };
+                keys.extend(key.strip_prefix(&*prefix).map(<[u8]>::to_vec));
+            }
+            if next == b"0" {
+                return Ok(keys);
+            }
+            cursor.clone_from(next);
+        }
+    }
+}
+
+/// An answer that the node does not give.
+fn strange(command: &str) -> Error {
+    let detail = format!("the node did not answer {command} as this release does");
+    Error::backend(ErrorKind::BackendFailure, detail)
+}
+
+/// Which of the five kinds a failed request is.
+fn judge(text: &str) -> Error {
+    let code = text.split(' ').next().unwrap_or_default();
+    let kind = match code {
+        "LOADING" | "BUSY" => ErrorKind::NotConnected,
+        "NOAUTH" | "NOPERM" | "WRONGPASS" | "OOM" => ErrorKind::RejectedByBackend,
+        _ => ErrorKind::BackendFailure,
+    };
+    Error::backend(kind, text.to_owned())
+}
+
+/// Is waiting worth it?
+const fn is_away(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)
+}
+
+/// A command and the keys of its records.
+fn with_keys<'a>(command: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
+    std::iter::once(command).chain(keys.iter().map(Vec::as_slice)).collect()
+}
+
+impl SyncStorage for LocalStorage {
+    fn is_ready(&mut self, namespace: &str) -> Result<bool> {
+        validate::namespace(namespace)?;
+        let ready = match self.region() {
+            Ok(Some(region)) => region.is_ready(namespace),
+            Ok(None) => self.ask_again(&[b"PING"]).map(|_| true),
+            Err(error) => Err(error),
+        };
+        match ready {
+            Err(error) if is_away(error.kind) => Ok(false),
+            ready => ready,
+        }
+    }
+
+    fn wait_ready(&mut self, namespace: &str, timeout: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while !self.is_ready(namespace)? {
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(Error::refused(format!(
+                    "{} was not ready within {timeout:?}: is the node running?",
+                    self.path.display()
+                )));
+            }
+            thread::sleep(left.min(ATTEMPT_EVERY));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        validate::namespace(namespace)?;
+        validate::count(pairs.len())?;
+        let mut keys = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            validate::record(key, value)?;
+            keys.push(redis_key(namespace, key));
+        }
+        if let Some(region) = self.region()? {
+            return region.set(namespace, pairs);
+        }
+        let mut args: Vec<&[u8]> = vec![b"MSET"];
+        for (key, (_, value)) in keys.iter().zip(pairs) {
+            args.extend([key.as_slice(), value]);
+        }
+        if pairs.is_empty() { Ok(()) } else { self.ask(&args).map(drop) }
+    }
+
+    fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
+        validate::namespace(namespace)?;
+        validate::record(key, new)?;
+        if let Some(region) = self.region()? {
+            return region.set_if(namespace, key, old, new);
+        }
+        let reply = self.ask(&[b"SETIE", &redis_key(namespace, key), new, old])?;
+        if reply != Reply::Nil && !matches!(reply, Reply::Simple(_)) {
+            return Err(strange("SETIE"));
+        }
+        Ok(reply != Reply::Nil)
+    }
+
+    fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        validate::namespace(namespace)?;
+        validate::record(key, value)?;
+        if let Some(region) = self.region()? {
+            return region.set_if_not_exists(namespace, key, value);
+        }
+        let reply = self.ask(&[b"SETNX", &redis_key(namespace, key), value])?;
+        let Reply::Int(count) = reply else { return Err(strange("SETNX")) };
+        Ok(count == 1)
+    }
+
+    fn visit(
+        &mut self,
+        namespace: &str,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
+        if let Some(region) = self.region()? {
+            return region.visit(namespace, keys, each);
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
+        let Reply::Array(values) = self.ask_again(&with_keys(b"MGET", &named))? else {
+            return Err(strange("MGET"));
+        };
+        for (key, value) in keys.iter().zip(values) {
+            if let Reply::Bulk(value) = value {
+                each(key, &value);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
+        if let Some(region) = self.region()? {
+            return region.remove(namespace, keys);
+        }
+        let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
+        if keys.is_empty() { Ok(()) } else { self.ask(&with_keys(b"DEL", &named)).map(drop) }
+    }
+
+    fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        validate::namespace(namespace)?;
+        if let Some(region) = self.region()? {
+            return region.remove_if(namespace, key, value);
+        }
+        let reply = self.ask(&[b"DELIE", &redis_key(namespace, key), value])?;
+        let Reply::Int(count) = reply else { return Err(strange("DELIE")) };
+        Ok(count == 1)
+    }
+
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+        validate::namespace(namespace)?;
+        match self.region()? {
+            Some(region) => region.list_keys(namespace, pattern),
+            None => self.matching(namespace, pattern),
+        }
+    }
+
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
+        validate::namespace(namespace)?;
+        if let Some(region) = self.region()? {
+            return region.find_keys(namespace, prefix);
+        }
+        let mut pattern = escaped(prefix);
+        pattern.push(b'*');
+        self.matching(namespace, &pattern)
+    }
+
+    fn remove_all(&mut self, namespace: &str) -> Result<()> {
+        validate::namespace(namespace)?;
+        if let Some(region) = self.region()? {
+            return region.remove_all(namespace);
+        }
+        let keys: Vec<Vec<u8>> = self.matching(namespace, b"*")?.into_iter().collect();
+        for (round, keys) in keys.chunks(WALK).enumerate() {
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            self.remove(namespace, &keys)
+                .map_err(|error| if round == 0 { error } else { error.half_way() })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearstate_local_transport::{Near, answer, send};
+    use nearstate_store::{CreateOptions, Region};
+    use std::io::Read as _;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_place_is_read_and_its_password_is_not_shown() {
+        let place = "/run/near.sock?timeout=250ms&user=xapp&password=hidden-word&way=ring";
+        let near = LocalStorage::read(place).unwrap();
+        assert_eq!(near.path, PathBuf::from("/run/near.sock"));
+        assert_eq!((near.timeout.as_millis(), near.wanted), (250, Some(Way::Ring)));
+        assert!(!format!("{near:?}").contains("hidden-word"));
+        for wrong in ["", "?way=ring", "/s?way=tcp", "/s?timeout=0s", "/s?user=a", "/s?x=1"] {
+            assert_eq!(LocalStorage::read(wrong).unwrap_err().kind, ErrorKind::RejectedBySdl);
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_waited_for() {
+        let mut near = LocalStorage::open("/no/such/folder/near.sock").unwrap();
+        assert_eq!(near.way(), None);
+        assert!(!near.is_ready("ns").unwrap());
+        let error = near.set("ns", &[(b"k", b"v")]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
+        let error = near.wait_ready("ns", Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
+    }
+
+    /// A node that gives a region, and goes; and then the same file again, in a way in which it
+    /// cannot be attached: both descriptors are one open file.
+    #[test]
+    fn a_region_that_is_mapped_is_not_attached_once_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let path = folder.path().join("near.sock");
+        let node = UnixListener::bind(&path).unwrap();
+        let serve = |is_whole: bool| {
+            let (socket, _) = node.accept().unwrap();
+            let request = b"*2\r\n$4\r\nNEAR\r\n$6\r\nREGION\r\n";
+            (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
+            let files = region.files().unwrap();
+            let anchor = if is_whole { files.anchor.as_fd() } else { files.file.as_fd() };
+            send(&socket, &answer(Near::Region), &[files.file.as_fd(), anchor]).unwrap();
+            socket
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(|| serve(true));
+            let place = format!("{}?way=region", path.display());
+            let mut near = LocalStorage::open(&place).unwrap();
+            drop(first.join().unwrap());
+            assert_eq!(near.way(), Some(Way::Region));
+            near.set("ns", &[(b"k", b"v")]).unwrap();
+            let second = scope.spawn(|| serve(false));
+            while !second.is_finished() {
+                near.get("ns", &[b"k"]).unwrap();
+            }
+            assert_eq!(near.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"v");
+            assert_eq!(near.way(), Some(Way::Region));
+            drop(second.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,331 @@
+//! The operations on a Redis, with the keys that O-RAN's SDL clients use: `{namespace},key`.
+//! Records written here are read by them, and theirs here.
+//!
+//! A stock Redis has no compare-and-set, so the conditional operations are scripts, which the
+//! server runs alone. (The reference back-end of O-RAN loads a module for them, which compares up
+//! to the first NUL only; scripts compare all bytes.) Keys are found with `SCAN`, which, other than
+//! the clients' `KEYS`, does not stop the server.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, RedisError};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
+use crate::storage::{Keys, SyncStorage};
+use crate::validate;
+
+/// Between two attempts of a wait for the server.
+const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
+
+/// As `SETIE` of O-RAN's module: an expiry that the key may have had ends.
+const SET_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+                      redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
+const REMOVE_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+                         redis.call('DEL', KEYS[1]) return 1 end return 0";
+
+/// A Redis, connected to when it is needed.
+pub struct RedisStorage {
+    client: Client,
+    timeout: Duration,
+    connection: Option<Connection>,
+}
+
+impl fmt::Debug for RedisStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the client: its URL may hold a password.
+        f.debug_struct("RedisStorage")
+            .field("address", &self.client.get_connection_info().addr().to_string())
+            .field("timeout", &self.timeout)
+            .field("is_connected", &self.connection.is_some())
+            .finish()
+    }
+}
+
+impl RedisStorage {
+    /// Opens a URL; see [`crate::open()`]. Connects with the first operation.
+    ///
+    /// # Errors
+    /// `RejectedBySdl` for a URL that is none.
+    pub fn open(url: &str) -> Result<Self> {
+        let (url, timeout) = take_timeout(url)?;
+        let client = Client::open(url).map_err(|error| {
+            Error::refused(format!(
+                "{error}: give redis://host:port or redis+unix:///path of a socket"
+            ))
+        })?;
+        Ok(Self { client, timeout, connection: None })
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection> {
+        let open = match self.connection.take() {
+            Some(open) => open,
+            None => connect(&self.client, self.timeout)?,
+        };
+        Ok(self.connection.insert(open))
+    }
+
+    /// Sends a command and reads its answer.
+    fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
+        let answer = command.query(self.connection()?);
+        answer.map_err(|error| self.failed(&error))
+    }
+
+    /// As `ask`, for a command that alters nothing: once more over a new connection if the old one
+    /// had ended, as it does when a server is restarted.
+    fn ask_again<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
+        let was_connected = self.connection.is_some();
+        match command.query(self.connection()?) {
+            Err(error) if was_connected && error.is_connection_dropped() && !error.is_timeout() => {
+                self.connection = None;
+                self.ask(command)
+            }
+            answer => answer.map_err(|error| self.failed(&error)),
+        }
+    }
+
+    /// Judges a failure. A connection whose answers may be out of step is not used again.
+    fn failed(&mut self, error: &RedisError) -> Error {
+        if !matches!(error.kind(), RedisKind::Server(_) | RedisKind::Extension) {
+            self.connection = None;
+        }
+        judge(error)
+    }
+
+    /// The keys of a namespace that match a glob, each without the namespace's part.
+    fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+        validate::namespace(namespace)?;
+        let prefix = redis_key(namespace, b"");
+        let mut whole = escaped(&prefix);
+        whole.extend_from_slice(pattern);
+        let mut keys = Keys::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&whole).arg("COUNT").arg(WALK);
+            let (next, found): (u64, Vec<Vec<u8>>) = self.ask_again(&scan)?;
+            keys.extend(
+                found.iter().filter_map(|key| key.strip_prefix(&*prefix).map(<[u8]>::to_vec)),
+            );
+            if next == 0 {
+                return Ok(keys);
+            }
+            cursor = next;
+        }
+    }
+}
+
+fn connect(client: &Client, timeout: Duration) -> Result<Connection> {
+    let open = || -> redis::RedisResult<Connection> {
+        let connection = client.get_connection_with_timeout(timeout)?;
+        connection.set_read_timeout(Some(timeout))?;
+        connection.set_write_timeout(Some(timeout))?;
+        Ok(connection)
+    };
+    open().map_err(|error| {
+        let address = client.get_connection_info().addr().to_string();
+        let is_refused = error.kind() == RedisKind::AuthenticationFailed;
+        let kind = if is_refused { ErrorKind::RejectedByBackend } else { ErrorKind::NotConnected };
+        Error::backend(kind, format!("{address}: {error}"))
+    })
+}
+
+/// Which of the five kinds a failed command is; the C++ SDL client's table.
+fn judge(error: &RedisError) -> Error {
+    let is_protocol = || error.detail().is_some_and(|told| told.starts_with("Protocol error"));
+    let kind = match error.code() {
+        _ if matches!(error.kind(), RedisKind::Io | RedisKind::Parse) => {
+            ErrorKind::OperationInterrupted
+        }
+        Some("LOADING" | "CLUSTERDOWN") => ErrorKind::NotConnected,
+        Some("NOAUTH" | "NOPERM" | "WRONGPASS") => ErrorKind::RejectedByBackend,
+        Some("ERR") if is_protocol() => ErrorKind::RejectedByBackend,
+        _ => ErrorKind::BackendFailure,
+    };
+    Error::backend(kind, error.to_string())
+}
+
+/// Is waiting worth it?
+const fn is_away(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)
+}
+
+/// Takes our own option out of a URL; the client library reads the others.
+fn take_timeout(url: &str) -> Result<(String, Duration)> {
+    let Some((place, options)) = url.split_once('?') else {
+        return Ok((url.to_owned(), TIMEOUT));
+    };
+    let mut timeout = TIMEOUT;
+    let mut others = Vec::new();
+    for option in options.split('&') {
+        match option.strip_prefix("timeout=") {
+            Some(value) => timeout = duration(value)?,
+            None => others.push(option),
+        }
+    }
+    let mark = if others.is_empty() { "" } else { "?" };
+    Ok((format!("{place}{mark}{}", others.join("&")), timeout))
+}
+
+impl SyncStorage for RedisStorage {
+    fn is_ready(&mut self, namespace: &str) -> Result<bool> {
+        validate::namespace(namespace)?;
+        match self.ask_again::<()>(&redis::cmd("PING")) {
+            Ok(()) => Ok(true),
+            Err(error) if is_away(error.kind) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn wait_ready(&mut self, namespace: &str, timeout: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while !self.is_ready(namespace)? {
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                let address = self.client.get_connection_info().addr().to_string();
+                return Err(Error::refused(format!(
+                    "{address} was not ready within {timeout:?}: is it running?"
+                )));
+            }
+            thread::sleep(left.min(ATTEMPT_EVERY));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        validate::namespace(namespace)?;
+        validate::count(pairs.len())?;
+        let mut command = redis::cmd("MSET");
+        for (key, value) in pairs {
+            validate::record(key, value)?;
+            command.arg(redis_key(namespace, key)).arg(*value);
+        }
+        if pairs.is_empty() { Ok(()) } else { self.ask(&command) }
+    }
+
+    fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
+        validate::namespace(namespace)?;
+        validate::record(key, new)?;
+        let mut command = redis::cmd("EVAL");
+        command.arg(SET_IF).arg(1).arg(redis_key(namespace, key)).arg(old).arg(new);
+        self.ask(&command)
+    }
+
+    fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        validate::namespace(namespace)?;
+        validate::record(key, value)?;
+        self.ask(redis::cmd("SETNX").arg(redis_key(namespace, key)).arg(value))
+    }
+
+    fn visit(
+        &mut self,
+        namespace: &str,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut command = redis::cmd("MGET");
+        for key in keys {
+            command.arg(redis_key(namespace, key));
+        }
+        let values: Vec<Option<Vec<u8>>> = self.ask_again(&command)?;
+        for (key, value) in keys.iter().zip(values) {
+            if let Some(value) = value {
+                each(key, &value);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
+        validate::namespace(namespace)?;
+        validate::count(keys.len())?;
+        let mut command = redis::cmd("DEL");
+        for key in keys {
+            command.arg(redis_key(namespace, key));
+        }
+        if keys.is_empty() { Ok(()) } else { self.ask(&command) }
+    }
+
+    fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        validate::namespace(namespace)?;
+        let mut command = redis::cmd("EVAL");
+        command.arg(REMOVE_IF).arg(1).arg(redis_key(namespace, key)).arg(value);
+        self.ask(&command)
+    }
+
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+        self.matching(namespace, pattern)
+    }
+
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
+        let mut pattern = escaped(prefix);
+        pattern.push(b'*');
+        self.matching(namespace, &pattern)
+    }
+
+    fn remove_all(&mut self, namespace: &str) -> Result<()> {
+        let keys: Vec<Vec<u8>> = self.matching(namespace, b"*")?.into_iter().collect();
+        for (round, keys) in keys.chunks(WALK).enumerate() {
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            self.remove(namespace, &keys)
+                .map_err(|error| if round == 0 { error } else { error.half_way() })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_what_the_sdl_clients_make_of_it() {
+        assert_eq!(redis_key("go-ns", b"a"), b"{go-ns},a");
+        assert_eq!(redis_key("ns", b"a,b\0"), b"{ns},a,b\0");
+    }
+
+    #[test]
+    fn the_time_out_is_ours_and_the_rest_is_the_librarys() {
+        let told = |url| take_timeout(url).unwrap();
+        assert_eq!(told("redis://h"), ("redis://h".to_owned(), TIMEOUT));
+        assert_eq!(told("redis://h?timeout=3s"), ("redis://h".to_owned(), Duration::from_secs(3)));
+        let (url, timeout) = told("redis+unix:///s?db=1&timeout=250ms&pass=x");
+        assert_eq!((url.as_str(), timeout.as_millis()), ("redis+unix:///s?db=1&pass=x", 250));
+        for wrong in ["", "3", "0s", "-1s", "1h", "ms", "s"] {
+            assert!(take_timeout(&format!("redis://h?timeout={wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let storage = RedisStorage::open("redis://me:hidden-word@127.0.0.1:1/0").unwrap();
+        assert!(!format!("{storage:?}").contains("hidden-word"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_url_is_a_back_end_or_a_refusal(rest in ".{0,40}") {
+            let _ = RedisStorage::open(&format!("redis:{rest}"));
+            let _ = RedisStorage::open(&format!("redis+unix:{rest}"));
+        }
+
+        #[test]
+        fn escaped_bytes_match_themselves_and_nothing_else(
+            bytes in prop::collection::vec(any::<u8>(), 0..20),
+            other in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let glob = escaped(&bytes);
+            prop_assert!(nearstate_store::glob::matches(&glob, &bytes));
+            prop_assert_eq!(nearstate_store::glob::matches(&glob, &other), bytes == other);
+        }
+    }
+}

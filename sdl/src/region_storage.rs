@@ -1,0 +1,175 @@
+//! The operations on a region of shared memory: no server, no system call to read.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use nearstate_store::{
+    Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
+};
+
+use crate::error::Result;
+use crate::region_url;
+use crate::storage::{Keys, SyncStorage};
+use crate::validate;
+
+/// An attached region. Namespaces are made on demand, mixed; what is not a value in them (a hash or
+/// a set that somebody made through a node) is not there for `get`, as it is with Redis' MGET.
+pub struct RegionStorage {
+    session: Session,
+    namespaces: BTreeMap<String, Namespace>,
+    region: Region,
+}
+
+impl fmt::Debug for RegionStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegionStorage").field("region", &self.region).finish_non_exhaustive()
+    }
+}
+
+impl RegionStorage {
+    /// Opens `/path?option=value&..`; see [`crate::open()`].
+    ///
+    /// # Errors
+    /// As [`crate::open()`].
+    pub fn open(place: &str) -> Result<Self> {
+        let place = region_url::read(place)?;
+        Self::on(match &place.create {
+            Some(options) => Region::attach_or_create(&place.path, options)?,
+            None => Region::attach(&place.path)?,
+        })
+    }
+
+    /// Uses a region that is attached already.
+    ///
+    /// # Errors
+    /// `RejectedByBackend` above the most sessions of a region, `NotConnected` after a fork.
+    pub fn on(region: Region) -> Result<Self> {
+        Ok(Self { session: region.session()?, namespaces: BTreeMap::new(), region })
+    }
+
+    /// The region.
+    pub const fn region(&self) -> &Region {
+        &self.region
+    }
+
+    fn namespace(&mut self, name: &str) -> Result<Namespace> {
+        if let Some(namespace) = self.namespaces.get(name) {
+            return Ok(*namespace);
+        }
+        validate::namespace(name)?;
+        let namespace = if let Some(known) = self.session.known_namespace(name)? {
+            known
+        } else {
+            // Mixed, so that a node may serve it to clients that keep hashes and sets as well.
+            let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+            self.session.namespace(name, &schema)?
+        };
+        self.namespaces.insert(name.to_owned(), namespace);
+        Ok(namespace)
+    }
+
+    fn keys(&mut self, namespace: &str, pattern: Pattern<'_>) -> Result<Keys> {
+        let namespace = self.namespace(namespace)?;
+        let mut keys = Keys::new();
+        self.session.list(namespace, pattern, |key| {
+            keys.insert(key.to_vec());
+        })?;
+        Ok(keys)
+    }
+}
+
+impl SyncStorage for RegionStorage {
+    fn is_ready(&mut self, namespace: &str) -> Result<bool> {
+        self.namespace(namespace).map(|_| true)
+    }
+
+    fn wait_ready(&mut self, namespace: &str, _timeout: Duration) -> Result<()> {
+        self.namespace(namespace).map(|_| ())
+    }
+
+    fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        let namespace = self.namespace(namespace)?;
+        validate::count(pairs.len())?;
+        // All of them first, so that a refusal finds nothing written.
+        for (key, value) in pairs {
+            validate::record(key, value)?;
+        }
+        for (done, (key, value)) in pairs.iter().enumerate() {
+            self.session.put(namespace, key, value).map_err(|cause| after(done, cause))?;
+        }
+        Ok(())
+    }
+
+    fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
+        let namespace = self.namespace(namespace)?;
+        validate::record(key, new)?;
+        let outcome = self.session.put_if(namespace, key, new, Condition::Value(old))?;
+        Ok(is_done(outcome))
+    }
+
+    fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        let namespace = self.namespace(namespace)?;
+        validate::record(key, value)?;
+        Ok(is_done(self.session.put_if(namespace, key, value, Condition::Absent)?))
+    }
+
+    fn visit(
+        &mut self,
+        namespace: &str,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let namespace = self.namespace(namespace)?;
+        validate::count(keys.len())?;
+        self.session.get_batch(namespace, keys, |_, view| {
+            if let Some(view) = view.filter(|view| view.form() == Form::Value) {
+                each(view.key(), view.bytes());
+            }
+        })?;
+        Ok(())
+    }
+
+    fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
+        let namespace = self.namespace(namespace)?;
+        validate::count(keys.len())?;
+        for (done, key) in keys.iter().enumerate() {
+            self.session.delete(namespace, key).map_err(|cause| after(done, cause))?;
+        }
+        Ok(())
+    }
+
+    fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        let namespace = self.namespace(namespace)?;
+        Ok(is_done(self.session.delete_if(namespace, key, Condition::Value(value))?))
+    }
+
+    fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<Keys> {
+        self.keys(namespace, Pattern::Glob(pattern))
+    }
+
+    fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<Keys> {
+        self.keys(namespace, Pattern::Prefix(prefix))
+    }
+
+    fn remove_all(&mut self, namespace: &str) -> Result<()> {
+        let namespace = self.namespace(namespace)?;
+        let mut scan = self.session.scan(namespace)?;
+        let mut done = 0;
+        while let Some(view) = scan.next()? {
+            self.session.delete(namespace, view.key()).map_err(|cause| after(done, cause))?;
+            done += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A failure after so many records were changed.
+fn after(done: usize, cause: nearstate_model::Error) -> crate::Error {
+    let error = crate::Error::from(cause);
+    if done == 0 { error } else { error.half_way() }
+}
+
+const fn is_done(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Done { .. })
+}

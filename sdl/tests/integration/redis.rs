@@ -1,0 +1,125 @@
+//! What only a Redis can show: that O-RAN's SDL clients see the same records, and what is said when
+//! the server refuses, dies or is slow.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use nearstate_sdl::{ErrorKind, RedisStorage, SyncStorage as _, open};
+
+use crate::fixture::{Server, folder};
+
+fn raw(server: &Server) -> redis::Connection {
+    redis::Client::open(server.tcp()).unwrap().get_connection().unwrap()
+}
+
+#[test]
+fn records_are_where_the_sdl_clients_look_for_them() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let mut sdl = open(&server.tcp()).unwrap();
+    let mut client = raw(&server);
+    sdl.set("ns", &[(b"a\0,b", b"v\0w")]).unwrap();
+    let value: Vec<u8> = redis::cmd("GET").arg(&b"{ns},a\0,b"[..]).query(&mut client).unwrap();
+    assert_eq!(value, b"v\0w");
+
+    // As the clients write: MSET, and the empty key, which they allow.
+    let mut set = redis::cmd("MSET");
+    set.arg("{ns},theirs").arg("1").arg("{ns},").arg("2").arg("ns,other").arg("3");
+    set.exec(&mut client).unwrap();
+    assert_eq!(sdl.get("ns", &[b"theirs", b""]).unwrap().len(), 2);
+    let keys: Vec<Vec<u8>> = sdl.list_keys("ns", b"*").unwrap().into_iter().collect();
+    assert_eq!(keys, [&b""[..], b"a\0,b", b"theirs"]);
+
+    sdl.remove_all("ns").unwrap();
+    let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut client).unwrap();
+    assert_eq!(left, ["ns,other"]);
+}
+
+#[test]
+fn several_pairs_are_one_command() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let mut sdl = open(&server.unix()).unwrap();
+    sdl.set("ns", &[(b"a", b"1"), (b"b", b"2")]).unwrap();
+    sdl.get("ns", &[b"a", b"b"]).unwrap();
+    sdl.remove("ns", &[b"a", b"b"]).unwrap();
+    let told: String = redis::cmd("INFO").arg("commandstats").query(&mut raw(&server)).unwrap();
+    for command in ["mset", "mget", "del"] {
+        assert!(told.contains(&format!("cmdstat_{command}:calls=1,")), "{command}: {told}");
+    }
+    assert!(!told.contains("cmdstat_set:"), "{told}");
+}
+
+#[test]
+fn a_set_of_another_type_is_a_failure_of_the_back_end() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let mut sdl = open(&server.tcp()).unwrap();
+    // A group of the SDL clients is a set, in the same space of keys.
+    redis::cmd("SADD").arg("{ns},group").arg("m").exec(&mut raw(&server)).unwrap();
+    let error = sdl.set_if("ns", b"group", b"old", b"new").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::BackendFailure, "{error}");
+    assert!(sdl.get("ns", &[b"group"]).unwrap().is_empty());
+    assert!(sdl.is_ready("ns").unwrap(), "a refused command does not end the connection");
+}
+
+#[test]
+fn a_server_that_goes_away_and_comes_back_is_used_again() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let port = server.port;
+    let mut sdl = open(&server.tcp()).unwrap();
+    sdl.set("ns", &[(b"k", b"v")]).unwrap();
+    drop(server);
+    let error = sdl.set("ns", &[(b"k", b"w")]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::OperationInterrupted, "sent into the void: {error}");
+    let error = sdl.set("ns", &[(b"k", b"w")]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotConnected, "and now it is known: {error}");
+    assert!(!sdl.is_ready("ns").unwrap());
+    let error = sdl.wait_ready("ns", Duration::from_millis(50)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
+
+    let Some(_server) = Server::start_at(port, folder.path(), &[]) else {
+        panic!("port {port} was taken by somebody else meanwhile: run the test again");
+    };
+    sdl.wait_ready("ns", Duration::from_secs(30)).unwrap();
+    assert!(sdl.get("ns", &[b"k"]).unwrap().is_empty(), "this server keeps nothing on disk");
+}
+
+#[test]
+fn a_read_is_asked_again_when_the_connection_had_ended() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &[]);
+    let mut sdl = open(&server.tcp()).unwrap();
+    sdl.set("ns", &[(b"k", b"v")]).unwrap();
+    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut raw(&server)).unwrap();
+    assert_eq!(sdl.get("ns", &[b"k"]).unwrap().len(), 1);
+}
+
+#[test]
+fn a_wrong_password_is_a_refusal_and_not_waited_for() {
+    let folder = folder();
+    let server = Server::start(folder.path(), &["--requirepass", "right"]);
+    let error = open(&server.tcp()).unwrap().set("ns", &[(b"k", b"v")]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+    let wrong = format!("redis://:wrong@127.0.0.1:{}", server.port);
+    let mut sdl = open(&wrong).unwrap();
+    let error = sdl.wait_ready("ns", Duration::from_secs(30)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+    let right = format!("redis://:right@127.0.0.1:{}", server.port);
+    open(&right).unwrap().set("ns", &[(b"k", b"v")]).unwrap();
+}
+
+#[test]
+fn a_server_that_never_answers_costs_no_more_than_the_time_out() {
+    // Accepts (the kernel does) and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut sdl = RedisStorage::open(&format!("redis://127.0.0.1:{port}?timeout=100ms")).unwrap();
+    let error = sdl.set("ns", &[(b"k", b"v")]).unwrap_err();
+    assert!(
+        matches!(error.kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted),
+        "{error}"
+    );
+    assert!(!sdl.is_ready("ns").unwrap());
+}

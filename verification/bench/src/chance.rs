@@ -1,0 +1,562 @@
+//! Where all chance of a workload comes from: everything follows from a seed, so that two runs, two
+//! clients of one target and two targets meet the same draws.
+//!
+//! A draw of Zipf's law takes a power, which costs as much as a cheap operation of the region. So
+//! [`Ring`] draws a million records beforehand and hands them out. On each pass the records that
+//! are seldom asked for are shifted, so that all of them are met in a long run, while those that
+//! make up the head of the law stay: which are asked for most does not depend on the pass.
+//!
+//! No library is used: the draws are part of what a saved run means, and generators of libraries
+//! change between releases; YCSB's form of Zipf's law is in none.
+
+use crate::legacy::content::mix;
+use nearstate_model::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How often each record is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// All equally.
+    Uniform,
+    /// Zipf's law with YCSB's exponent of 0.99, ranks scattered over the keys.
+    Zipfian,
+}
+
+/// A number that was computed, cut to a whole one; what is negative becomes 0.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` keeps a float within the bounds of the integer"
+)]
+pub const fn whole(ns: f64) -> u64 {
+    ns as u64
+}
+
+/// 2^64 divided by the golden ratio: the step of splitmix64.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Odd, and unlike [`GOLDEN`].
+const OTHER: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// One number that depends on all bits of three: what a record's contents are drawn from.
+#[inline]
+pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
+    mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
+}
+
+/// The seed of a client's draws in one turn: no two pairs of client and turn share it, nor has
+/// anything else that is drawn from the same seed. A sum of the three would not do: the second
+/// client's first turn would be the first one's second.
+pub fn seed_of(seed: u64, client: u64, turn: u64) -> u64 {
+    draw(mix(seed ^ OTHER), client, turn)
+}
+
+/// A fast generator that depends on nothing but its seed: splitmix64.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Throws that follow from this seed.
+    #[inline]
+    pub fn new(seed: u64) -> Self {
+        Self(mix(seed))
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// 0 to `sides` - 1, each with the same chance (but for `sides` / 2^64); 0 if there are none.
+    #[inline]
+    pub fn below(&mut self, sides: u64) -> u64 {
+        u64::try_from((u128::from(self.word()) * u128::from(sides)) >> 64).unwrap_or(0)
+    }
+
+    /// From 0 on, below 1.
+    #[inline]
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are what a double holds")]
+    pub fn unit(&mut self) -> f64 {
+        const STEPS: f64 = (1_u64 << 53) as f64;
+        (self.word() >> 11) as f64 / STEPS
+    }
+
+    /// True in this share of all throws.
+    #[inline]
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+
+    /// Above 0, up to 1: what a logarithm can be taken of.
+    #[inline]
+    fn above_zero(&mut self) -> f64 {
+        1.0 - self.unit()
+    }
+
+    /// Exponential: the time until the next of events that come independently, with this mean.
+    #[inline]
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.above_zero().ln()
+    }
+
+    /// Standard normal, by Box and Muller.
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.above_zero().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
+    /// Lognormal: half of all draws are below `median`, and `sigma` is the deviation of their
+    /// logarithm.
+    pub fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
+        median * (sigma * self.normal()).exp()
+    }
+
+    /// Pareto: none is below `least`; the smaller `shape`, the heavier the tail (no mean up to 1,
+    /// no variance up to 2).
+    pub fn pareto(&mut self, least: f64, shape: f64) -> f64 {
+        least * self.above_zero().powf(-1.0 / shape)
+    }
+
+    /// Poisson: how many events of this mean come. Takes time in proportion to the mean.
+    pub fn poisson(&mut self, mean: f64) -> u64 {
+        /// Above it, the product below would come close to the smallest double.
+        const MEAN_AT_ONCE: f64 = 500.0;
+        let mut rest = mean;
+        let mut events = 0;
+        while rest > 0.0 {
+            let least = (-rest.min(MEAN_AT_ONCE)).exp();
+            let mut product = self.above_zero();
+            while product > least {
+                events += 1;
+                product *= self.above_zero();
+            }
+            rest -= MEAN_AT_ONCE;
+        }
+        events
+    }
+}
+
+/// Zipf's law by the algorithm of Gray and others, "Quickly generating billion-record synthetic
+/// databases" (1994), as YCSB has it.
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    items: f64,
+    zeta: f64,
+    alpha: f64,
+    eta: f64,
+}
+
+/// YCSB's exponent.
+const THETA: f64 = 0.99;
+
+/// Items over which YCSB draws before it scatters the ranks, whatever the number of records.
+const SCATTERED_ITEMS: u64 = 10_000_000_000;
+
+/// Terms of a sum that are added one by one; the rest is integrated, to twelve digits.
+const TERMS: u64 = 1 << 16;
+
+#[expect(clippy::cast_precision_loss, reason = "ranks and counts of records are below 2^53")]
+const fn real(n: u64) -> f64 {
+    n as f64
+}
+
+/// The sum of 1 / i^0.99 for i from 1 to `items`.
+fn zeta(items: u64) -> f64 {
+    let first: f64 = (1..=items.min(TERMS)).rev().map(|i| real(i).powf(-THETA)).sum();
+    if items <= TERMS {
+        return first;
+    }
+    // Euler and Maclaurin: the integral and half of what its ends differ.
+    let (low, high) = (real(TERMS), real(items));
+    let whole = (high.powf(1.0 - THETA) - low.powf(1.0 - THETA)) / (1.0 - THETA);
+    first + whole + f64::midpoint(high.powf(-THETA), -low.powf(-THETA))
+}
+
+impl Zipf {
+    /// The law over so many items, at least one.
+    pub fn new(items: u64) -> Self {
+        let items = items.max(1);
+        let zeta = zeta(items);
+        let two = self::zeta(2);
+        let eta = (1.0 - (2.0 / real(items)).powf(1.0 - THETA)) / (1.0 - two / zeta);
+        Self { items: real(items), zeta, alpha: 1.0 / (1.0 - THETA), eta }
+    }
+
+    /// A rank: 0 comes most often.
+    #[inline]
+    pub fn rank(&self, dice: &mut Dice) -> u64 {
+        let unit = dice.unit();
+        let scaled = unit * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < 1.0 + 0.5_f64.powf(THETA) {
+            return u64::from(self.items > 1.0);
+        }
+        let rank = self.items * (self.eta * unit - self.eta + 1.0).powf(self.alpha);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "not negative, and below the number of items"
+        )]
+        let rank = rank.min(self.items - 1.0) as u64;
+        rank
+    }
+
+    /// The share of all draws that rank 0 has.
+    pub fn top_share(&self) -> f64 {
+        1.0 / self.zeta
+    }
+}
+
+/// YCSB's hash of a rank (FNV-1 over its eight bytes, the sign taken off): where it lies among the
+/// records.
+#[inline]
+pub fn scatter(rank: u64) -> u64 {
+    let hash = rank.to_le_bytes().iter().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(1_099_511_628_211)
+    });
+    hash.cast_signed().unsigned_abs()
+}
+
+/// The share of all draws that the record asked for most has, by [`Spread::Zipfian`].
+pub fn top_share() -> f64 {
+    Zipf::new(SCATTERED_ITEMS).top_share()
+}
+
+/// Records that are drawn beforehand: a power of two, so that going round is a mask. 4 MiB, read
+/// from front to back: what a processor fetches ahead by itself.
+const DRAWN: usize = 1 << 20;
+
+/// Records of a ring at the most: a draw is a word of 32 bits, one of which says whether it stays.
+pub const RECORDS_MAX: u64 = (1 << 31) - 1;
+
+/// Marks a draw that is not shifted.
+const STAYS: u32 = 1 << 31;
+
+/// Ranks that are the head of Zipf's law: they stay where they are on every pass. A thousand ranks
+/// have 29 % of all draws over 10^10 items; any one beyond has less than 0.004 %.
+const HEAD: u64 = 1024;
+
+/// An endless sequence of records, drawn beforehand.
+#[derive(Clone)]
+pub struct Ring {
+    drawn: Vec<u32>,
+    at: usize,
+    shift: u32,
+    records: u32,
+    dice: Dice,
+    top: u64,
+    displaced: u64,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring")
+            .field("records", &self.records)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// Draws from so many records.
+    ///
+    /// # Errors
+    /// `BadArgument`: no records, or more than [`RECORDS_MAX`].
+    pub fn new(spread: Spread, records: u64, seed: u64) -> Result<Self> {
+        match spread {
+            Spread::Uniform => Self::of(records, seed, |dice| (dice.below(records), false)),
+            Spread::Zipfian => {
+                let zipf = Zipf::new(SCATTERED_ITEMS);
+                Self::of(records, seed, |dice| {
+                    let rank = zipf.rank(dice);
+                    (scatter(rank) % records, rank < HEAD)
+                })
+            }
+        }
+    }
+
+    /// Draws ages by Zipf's law, 0 most often and never shifted: for YCSB's `latest`, where the
+    /// newest record is asked for most.
+    ///
+    /// # Errors
+    /// `BadArgument`: no records, or more than [`RECORDS_MAX`].
+    pub fn of_ages(records: u64, seed: u64) -> Result<Self> {
+        let zipf = Zipf::new(records);
+        Self::of(records, seed, |dice| (zipf.rank(dice), true))
+    }
+
+    fn of(records: u64, seed: u64, mut one: impl FnMut(&mut Dice) -> (u64, bool)) -> Result<Self> {
+        let count = u32::try_from(records).ok().filter(|_| (1..=RECORDS_MAX).contains(&records));
+        let records = count.ok_or_else(|| Error::BadArgument {
+            detail: format!("{records} records for one client: give 1 to {RECORDS_MAX}"),
+        })?;
+        let mut dice = Dice::new(seed);
+        let drawn = std::iter::repeat_with(|| {
+            let (record, stays) = one(&mut dice);
+            u32::try_from(record).unwrap_or(0) | if stays { STAYS } else { 0 }
+        });
+        let drawn = drawn.take(DRAWN).collect();
+        let top = scatter(0) % u64::from(records);
+        Ok(Self { drawn, at: 0, shift: 0, records, dice, top, displaced: 0 })
+    }
+
+    /// The next record: below the number of records.
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "it never ends, so there is no option")]
+    pub fn next(&mut self) -> u64 {
+        let drawn = self.drawn.get(self.at).copied().unwrap_or(0);
+        self.at = (self.at + 1) & (DRAWN - 1);
+        if self.at == 0 {
+            self.pass();
+        }
+        if drawn & STAYS != 0 {
+            return u64::from(drawn & !STAYS);
+        }
+        let shifted = drawn + self.shift;
+        u64::from(if shifted >= self.records { shifted - self.records } else { shifted })
+    }
+
+    /// Replaces `picked` by `count` different records, or by all if there are fewer.
+    pub fn pick(&mut self, count: usize, picked: &mut Vec<u64>) {
+        self.pick_beside(count, &[], picked);
+    }
+
+    /// The same, but none of those that are taken, which are different ones.
+    pub fn pick_beside(&mut self, count: usize, taken: &[u64], picked: &mut Vec<u64>) {
+        let records = usize::try_from(self.records).unwrap_or(usize::MAX);
+        picked.clear();
+        for _ in 0..count.min(records.saturating_sub(taken.len())) {
+            let mut record = self.next();
+            // The neighbour instead of another draw: ends even where nearly all are picked.
+            while picked.contains(&record) || taken.contains(&record) {
+                self.displaced += u64::from(record == self.top);
+                record = (record + 1) % u64::from(self.records);
+            }
+            picked.push(record);
+        }
+    }
+
+    /// The record that is asked for most, by [`Spread::Zipfian`].
+    pub const fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// How often it was drawn by [`Ring::pick`] once more, and another took its place.
+    pub const fn displaced(&self) -> u64 {
+        self.displaced
+    }
+
+    #[cold]
+    fn pass(&mut self) {
+        let shift = self.dice.below(u64::from(self.records));
+        self.shift = u32::try_from(shift).unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mean and deviation of many draws.
+    fn moments(count: u64, mut one: impl FnMut() -> f64) -> (f64, f64) {
+        let draws: Vec<f64> = (0..count).map(|_| one()).collect();
+        let mean = draws.iter().sum::<f64>() / real(count);
+        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / real(count);
+        (mean, variance.sqrt())
+    }
+
+    fn within(found: f64, expected: f64, part: f64) {
+        assert!((found - expected).abs() <= part * expected.abs(), "{found}, expected {expected}");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_throws_and_another_one_others() {
+        let of = |seed| std::iter::repeat_n((), 100).scan(Dice::new(seed), |d, ()| Some(d.word()));
+        assert_eq!(of(7).collect::<Vec<_>>(), of(7).collect::<Vec<_>>());
+        assert!(of(7).zip(of(8)).all(|(a, b)| a != b));
+    }
+
+    #[test]
+    fn every_side_of_the_dice_comes_as_often() {
+        let mut dice = Dice::new(1);
+        let mut seen = [0_u32; 7];
+        for _ in 0..700_000 {
+            seen[usize::try_from(dice.below(7)).unwrap()] += 1;
+        }
+        assert!(seen.iter().all(|n| n.abs_diff(100_000) < 1500), "{seen:?}");
+        assert_eq!(Dice::new(1).below(0), 0);
+        let hits = (0..100_000).filter(|_| dice.chance(0.313)).count();
+        assert!(hits.abs_diff(31_300) < 750, "{hits}");
+    }
+
+    #[test]
+    fn distributions_have_the_moments_of_their_formulas() {
+        const MANY: u64 = 400_000;
+        let mut dice = Dice::new(2);
+        let (mean, deviation) = moments(MANY, || dice.unit());
+        within(mean, 0.5, 0.005);
+        within(deviation, (1.0_f64 / 12.0).sqrt(), 0.005);
+        let (mean, deviation) = moments(MANY, || dice.normal());
+        assert!(mean.abs() < 0.01, "{mean}");
+        within(deviation, 1.0, 0.01);
+        let (mean, deviation) = moments(MANY, || dice.exponential(3.0));
+        within(mean, 3.0, 0.01);
+        within(deviation, 3.0, 0.02);
+        let (mean, _) = moments(MANY, || dice.lognormal(10.0, 0.8));
+        within(mean, 10.0 * (0.8_f64 * 0.8 / 2.0).exp(), 0.01);
+        let (mean, _) = moments(MANY, || dice.pareto(2.0, 3.5));
+        within(mean, 2.0 * 3.5 / 2.5, 0.01);
+        for expected in [0.3_f64, 4.0, 700.0] {
+            #[expect(clippy::cast_precision_loss, reason = "small counts")]
+            let (mean, deviation) = moments(20_000, || dice.poisson(expected) as f64);
+            within(mean, expected, 0.03);
+            within(deviation, expected.sqrt(), 0.03);
+        }
+    }
+
+    #[test]
+    fn half_of_the_lognormal_draws_are_below_their_median_and_no_pareto_draw_below_its_least() {
+        let mut dice = Dice::new(3);
+        let below = (0..100_000).filter(|_| dice.lognormal(10.0, 1.3) < 10.0).count();
+        assert!(below.abs_diff(50_000) < 800, "{below}");
+        assert!((0..100_000).all(|_| dice.pareto(2.0, 1.1) >= 2.0));
+        // The tail: a share of (least / x)^shape lies above x.
+        let above = (0..100_000).filter(|_| dice.pareto(1.0, 2.0) > 10.0).count();
+        assert!(above.abs_diff(1000) < 160, "{above}");
+    }
+
+    #[test]
+    fn the_sum_over_ten_thousand_million_items_is_the_one_that_ycsb_has_written_down() {
+        assert!((zeta(SCATTERED_ITEMS) - 26.469_028_201_783_02).abs() < 1e-6);
+        // And where terms are added one by one and where they are integrated, it is the same law.
+        let added: f64 = (1..=TERMS * 2).map(|i| real(i).powf(-THETA)).sum();
+        assert!((zeta(TERMS * 2) - added).abs() < 1e-9);
+    }
+
+    #[test]
+    fn ranks_have_the_shares_of_the_law() {
+        const MANY: u64 = 1_000_000;
+        let (zipf, mut dice) = (Zipf::new(1000), Dice::new(4));
+        let mut seen = [0_u64; 1000];
+        for _ in 0..MANY {
+            seen[usize::try_from(zipf.rank(&mut dice)).unwrap()] += 1;
+        }
+        let all = zeta(1000);
+        for rank in [0, 1] {
+            let expected = real(MANY) * real(rank as u64 + 1).powf(-THETA) / all;
+            within(real(seen[rank]), expected, 0.02);
+        }
+        // The algorithm of the rest is an approximation: within a tenth from the fourth rank on.
+        for (from, to) in [(4, 10), (10, 100), (100, 1000)] {
+            let expected: f64 = (from..to).map(|r| real(r as u64 + 1).powf(-THETA)).sum();
+            within(real(seen[from..to].iter().sum()), expected * real(MANY) / all, 0.1);
+        }
+    }
+
+    #[test]
+    fn a_rank_is_scattered_as_by_ycsb() {
+        // Its hash of zero is eight multiplications of the offset; the sign is taken off.
+        let mut hash = 0xCBF2_9CE4_8422_2325_u64;
+        for _ in 0..8 {
+            hash = hash.wrapping_mul(1_099_511_628_211);
+        }
+        assert_eq!(scatter(0), hash.cast_signed().unsigned_abs());
+        assert!((0..100_000).all(|rank| scatter(rank) <= 1 << 63));
+        let top = top_share();
+        assert!((top - 0.037_78).abs() < 0.000_01, "{top}");
+    }
+
+    #[test]
+    fn a_ring_keeps_its_law_over_several_passes() {
+        const RECORDS: u64 = 5000;
+        let mut ring = Ring::new(Spread::Zipfian, RECORDS, 5).unwrap();
+        let mut seen = vec![0_u64; 5000];
+        for _ in 0..3 * DRAWN {
+            seen[usize::try_from(ring.next()).unwrap()] += 1;
+        }
+        let top = usize::try_from(scatter(0) % RECORDS).unwrap();
+        assert_eq!(seen.iter().max(), Some(&seen[top]), "the most frequent one stays so");
+        within(real(seen[top]) / real(3 * DRAWN as u64), top_share(), 0.02);
+        assert!(seen.iter().all(|n| *n > 0), "every record is met");
+    }
+
+    #[test]
+    fn a_uniform_ring_meets_more_records_than_it_has_places() {
+        const RECORDS: u64 = 4 * DRAWN as u64;
+        let mut ring = Ring::new(Spread::Uniform, RECORDS, 6).unwrap();
+        let mut seen = vec![false; 4 * DRAWN];
+        for _ in 0..8 * DRAWN {
+            seen[usize::try_from(ring.next()).unwrap()] = true;
+        }
+        // 1 - e^-2 of them, were every draw a new one: one ring alone would give 22 %.
+        let met = seen.iter().filter(|s| **s).count();
+        assert!(met > 3 * DRAWN, "{met}");
+        assert!(Ring::new(Spread::Uniform, 0, 1).is_err());
+        assert!(Ring::new(Spread::Uniform, RECORDS_MAX + 1, 1).is_err());
+    }
+
+    #[test]
+    fn ages_are_small_most_often_and_below_the_number_of_records() {
+        let mut ring = Ring::of_ages(1000, 7).unwrap();
+        let ages: Vec<u64> = (0..DRAWN * 2).map(|_| ring.next()).collect();
+        assert!(ages.iter().all(|age| *age < 1000));
+        let newest = ages.iter().filter(|age| **age == 0).count();
+        within(real(newest as u64) / real(ages.len() as u64), 1.0 / zeta(1000), 0.02);
+    }
+
+    #[test]
+    fn picked_records_are_different_even_if_all_are_picked() {
+        let mut ring = Ring::new(Spread::Zipfian, 20, 8).unwrap();
+        let mut picked = Vec::new();
+        for count in [1, 16, 20, 50] {
+            ring.pick(count, &mut picked);
+            let different: std::collections::BTreeSet<u64> = picked.iter().copied().collect();
+            assert_eq!((picked.len(), different.len()), (count.min(20), count.min(20)));
+            assert!(picked.iter().all(|record| *record < 20));
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_not_picked() {
+        let mut ring = Ring::new(Spread::Zipfian, 20, 8).unwrap();
+        let (mut taken, mut picked) = (Vec::new(), Vec::new());
+        for count in [5, 5, 9, 9] {
+            ring.pick_beside(count, &taken, &mut picked);
+            assert_eq!(picked.len(), count.min(20 - taken.len()));
+            taken.extend(&picked);
+        }
+        let different: std::collections::BTreeSet<u64> = taken.iter().copied().collect();
+        assert_eq!((taken.len(), different.len()), (20, 20));
+    }
+
+    #[test]
+    fn no_two_clients_and_turns_share_a_stream_of_draws() {
+        const CLIENTS: u64 = 512;
+        const TURNS: u64 = 40;
+        let mut seen = std::collections::BTreeSet::new();
+        // Seeds that follow each other, as those of repeated runs do.
+        for seed in [1, 2] {
+            for (client, turn) in (0..CLIENTS).flat_map(|c| (0..TURNS).map(move |t| (c, t))) {
+                let mut dice = Dice::new(seed_of(seed, client, turn));
+                // One word in common would be enough: the rest follows from it.
+                for _ in 0..8 {
+                    assert!(seen.insert(dice.word()), "{seed}, {client}, {turn}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn contents_are_drawn_from_all_three_numbers() {
+        let base = draw(1, 2, 3);
+        assert_eq!(base, draw(1, 2, 3));
+        assert!(
+            [draw(2, 2, 3), draw(1, 3, 3), draw(1, 2, 4), draw(1, 3, 2)].iter().all(|d| *d != base)
+        );
+    }
+}

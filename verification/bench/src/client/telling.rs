@@ -1,0 +1,252 @@
+//! Word of progress, however long the target takes: while records are loaded or verified, and
+//! within a step that takes long.
+//!
+//! Workloads count what they have done in batches, and a slow target may need minutes for one: a
+//! store that searches a whole table for each tag, say. Whoever waits for this client must not take
+//! that for a target that is stuck. So each answer of the store is an occasion to tell.
+//!
+//! That reads the clock for each answer, which is much of what an operation of a region takes. So
+//! while operations are measured it is done only where it is small beside them: after a step that
+//! took [`SLOW_STEP_NS`], and until one has told how long they take.
+
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
+};
+use crate::legacy::protocol::monotonic_ns;
+use crate::protocol::{Said, say};
+use nearstate_model::Result;
+use std::cell::RefCell;
+use std::io::Write;
+
+/// Steps that last so long are told of at each answer. The next one would have to last six thousand
+/// times as long to be silent for the minute that ends a target's part; and what a telling costs is
+/// less than a thousandth of it, with as many answers as a step of 256 operations has.
+pub(super) const SLOW_STEP_NS: u64 = 10_000_000;
+
+/// Whether the next step is told of at each answer.
+pub(super) struct Pace {
+    slow_ns: u64,
+    is_slow: bool,
+}
+
+impl Pace {
+    /// Nothing is known yet: as if it were slow.
+    pub(super) const fn new(slow_ns: u64) -> Self {
+        Self { slow_ns, is_slow: true }
+    }
+
+    /// A step took so long.
+    #[inline]
+    pub(super) const fn took(&mut self, ns: u64) {
+        self.is_slow = ns >= self.slow_ns;
+    }
+
+    #[inline]
+    pub(super) const fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+}
+
+/// Tells of progress now and then.
+pub(super) struct Teller {
+    every_ns: u64,
+    next_ns: u64,
+    more: u64,
+}
+
+impl Teller {
+    /// Tells no more often than this.
+    pub(super) fn new(every_ns: u64) -> Self {
+        Self { every_ns, next_ns: monotonic_ns() + every_ns, more: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn add(&mut self, more: u64) {
+        self.more += more;
+    }
+
+    #[inline]
+    pub(super) const fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_ns
+    }
+
+    pub(super) fn tell(
+        &mut self,
+        output: &mut impl Write,
+        p99_ns: impl FnOnce() -> u64,
+    ) -> Result<()> {
+        let now_ns = monotonic_ns();
+        if self.is_due(now_ns) {
+            say(output, &Said::Progress(std::mem::take(&mut self.more), p99_ns()))?;
+            self.next_ns = now_ns + self.every_ns;
+        }
+        Ok(())
+    }
+}
+
+/// A teller that several hold: the workload counts records, the connection answers.
+pub(super) struct Told<'o>(RefCell<Telling<'o>>);
+
+struct Telling<'o> {
+    teller: Teller,
+    output: &'o mut dyn Write,
+    outcome: Result<()>,
+}
+
+impl<'o> Told<'o> {
+    pub(super) fn new(teller: Teller, output: &'o mut dyn Write) -> Self {
+        Self(RefCell::new(Telling { teller, output, outcome: Ok(()) }))
+    }
+
+    /// So many more records are done: none, if it is only known that the target still answers.
+    pub(super) fn more(&self, more: u64) {
+        // Nothing that is called below comes back to here.
+        let Telling { teller, output, outcome } = &mut *self.0.borrow_mut();
+        teller.add(more);
+        if outcome.is_ok() {
+            *outcome = teller.tell(output, || 0);
+        }
+    }
+
+    /// Whether all of it could be told.
+    pub(super) fn end(self) -> Result<()> {
+        self.0.into_inner().outcome
+    }
+}
+
+/// A store each answer of which is an occasion to tell.
+pub(super) struct Answering<'t, 'o, A: ?Sized> {
+    inner: &'t mut A,
+    told: &'t Told<'o>,
+}
+
+impl<'t, 'o, A: ?Sized> Answering<'t, 'o, A> {
+    pub(super) const fn new(inner: &'t mut A, told: &'t Told<'o>) -> Self {
+        Self { inner, told }
+    }
+
+    fn answered<T>(&self, answer: T) -> T {
+        self.told.more(0);
+        answer
+    }
+}
+
+impl<A: Access + ?Sized> Access for Answering<'_, '_, A> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let answer = self.inner.read(table, key, wanted, hear);
+        self.answered(answer)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let answer = self.inner.put(table, entry);
+        self.answered(answer)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let answer = self.inner.change(table, change);
+        self.answered(answer)
+    }
+
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let answer = self.inner.update(table, key, wanted, work);
+        self.answered(answer)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        let answer = self.inner.delete(table, key, tags);
+        self.answered(answer)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        let answer = self.inner.find(table, tag, wanted, key, hear);
+        self.answered(answer)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let told = self.told;
+        let answer = self.inner.scan(table, from, count, &mut |key, bytes| {
+            told.more(0);
+            hear(key, bytes);
+        });
+        self.answered(answer)
+    }
+}
+
+impl Connection for Answering<'_, '_, dyn Connection + '_> {
+    fn is_null(&self) -> bool {
+        self.inner.is_null()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        let told = self.told;
+        let answer = self.inner.transact(&mut |access| body(&mut Answering::new(access, told)));
+        self.answered(answer)
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let told = self.told;
+        let answer = self.inner.pipeline(requests, &mut |number, reply| {
+            if matches!(reply, Reply::Done(_)) {
+                told.more(0);
+            }
+            hear(number, reply);
+        });
+        self.answered(answer)
+    }
+
+    fn sends_ahead(&self) -> bool {
+        self.inner.sends_ahead()
+    }
+
+    fn send_ahead(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        self.inner.send_ahead(requests)
+    }
+
+    fn hear_ahead(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let told = self.told;
+        let answer = self.inner.hear_ahead(requests, &mut |number, reply| {
+            if matches!(reply, Reply::Done(_)) {
+                told.more(0);
+            }
+            hear(number, reply);
+        });
+        self.answered(answer)
+    }
+}

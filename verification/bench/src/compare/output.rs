@@ -1,0 +1,292 @@
+//! A comparison as a table for a terminal and as a page.
+
+use super::{CLOSE, Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
+use crate::html::chart::colour;
+use crate::html::{Bar, BarGroup, Block, Page};
+use crate::spread::Spread;
+use crate::table::{Align, Table, latency_text, printable, rate_text, ratio_text, wrapped};
+use std::fmt::Write as _;
+
+const OBSTACLE: &str = "NOT COMPARABLE: the runs differ in what figures depend on";
+
+const SPREAD: &str = "least .. most";
+
+/// For a terminal.
+pub fn text(comparison: &Comparison<'_>) -> String {
+    let mut out = format!("\n{}\n", title(comparison));
+    if !comparison.obstacles.is_empty() {
+        let _ = writeln!(out, "\n!!! {OBSTACLE}");
+        for obstacle in &comparison.obstacles {
+            out.push_str(&wrapped(obstacle, "!!! ", "!!!   "));
+        }
+    }
+    // The page has room for the least and the most of each.
+    let figures = table(comparison, |_| true).without(&[SPREAD]);
+    let _ = write!(out, "\n{}", figures.text());
+    let _ = write!(out, "\n{}", wrapped(&counted(comparison), "", ""));
+    let _ = write!(out, "\n{}", wrapped(&how(), "", ""));
+    for note in &comparison.notes {
+        out.push_str(&wrapped(note, "note: ", "  "));
+    }
+    for (place, run) in [("first", comparison.a), ("second", comparison.b)] {
+        let _ = writeln!(out, "{place}: {}", run.command);
+    }
+    printable(&out)
+}
+
+/// As a page.
+pub fn page(comparison: &Comparison<'_>) -> Page {
+    let mut blocks = Vec::new();
+    if !comparison.obstacles.is_empty() {
+        blocks.push(Block::Alarm(OBSTACLE.to_owned(), comparison.obstacles.clone()));
+    }
+    blocks.extend([
+        Block::Heading("At a glance".to_owned()),
+        Block::Text(counted(comparison)),
+        Block::BarsApart(glance(comparison)),
+        Block::Heading("All classes together".to_owned()),
+        Block::Text(how()),
+        Block::Table(table(comparison, |row| row.class == "all")),
+    ]);
+    let classes = table(comparison, |row| row.class != "all");
+    if !classes.rows.is_empty() {
+        blocks.push(Block::Heading("By class of operations".to_owned()));
+        blocks.push(Block::Table(classes));
+    }
+    if !comparison.notes.is_empty() {
+        blocks.push(Block::Heading("Keep in mind".to_owned()));
+        blocks.push(Block::List(comparison.notes.clone()));
+    }
+    blocks.push(Block::Heading("The runs".to_owned()));
+    blocks.push(Block::Code(format!("{}\n{}", comparison.a.command, comparison.b.command)));
+    blocks.push(Block::Facts(comparison.a.machine.clone()));
+    Page {
+        title: title(comparison),
+        lead: "The second run beside the first: what got faster, what got slower, and how sure \
+               that is."
+            .to_owned(),
+        blocks,
+    }
+}
+
+fn title(comparison: &Comparison<'_>) -> String {
+    let (a, b) = (&comparison.a.workload.name, &comparison.b.workload.name);
+    if a == b { format!("{a}: two runs") } else { format!("{a} and {b}: two runs") }
+}
+
+fn how() -> String {
+    format!(
+        "Medians of the rounds; the ratio is the second's to the first's. With four rounds and \
+         more of each run, Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; \
+         with two or three, the 95 % confidence intervals of the means (Student's t) must not \
+         overlap; one round decides nothing. Below {:.0} % a difference is called none. The same \
+         is what has no round further than {:.0} % from any other; what was not told apart may \
+         differ as far as its rounds do.",
+        100.0 * (RATIO_MIN - 1.0),
+        100.0 * (CLOSE - 1.0)
+    )
+}
+
+fn counted(comparison: &Comparison<'_>) -> String {
+    let count =
+        |is: fn(&Verdict) -> bool| comparison.rows.iter().filter(|row| is(&row.verdict)).count();
+    format!(
+        "{} faster, {} slower, {} the same, {} not told apart, {} undecided, {} not comparable, \
+         of {} figures.",
+        count(|v| matches!(v, Verdict::Faster(_))),
+        count(|v| matches!(v, Verdict::Slower(_))),
+        count(|v| matches!(v, Verdict::Same(_))),
+        count(|v| matches!(v, Verdict::NotToldApart(_))),
+        count(|v| matches!(v, Verdict::Undecided)),
+        count(|v| matches!(v, Verdict::NotComparable(_))),
+        comparison.rows.len()
+    )
+}
+
+fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("class", Align::Left),
+        ("figure", Align::Left),
+        ("first", Align::Right),
+        (SPREAD, Align::Right),
+        ("second", Align::Right),
+        (SPREAD, Align::Right),
+        ("ratio", Align::Right),
+        ("verdict", Align::Left),
+    ]);
+    let (mut target, mut class) = ("", "");
+    for row in comparison.rows.iter().filter(|row| wanted(row)) {
+        let is_new_target = row.target != target;
+        if is_new_target {
+            table.rule();
+        }
+        let is_new_class = is_new_target || row.class != class;
+        (target, class) = (&row.target, &row.class);
+        table.row(vec![
+            if is_new_target { target.to_owned() } else { String::new() },
+            if is_new_class { class.to_owned() } else { String::new() },
+            name(row.figure).to_owned(),
+            figure_text(row.figure, &row.a, Spread::median),
+            spread_text(row.figure, &row.a),
+            figure_text(row.figure, &row.b, Spread::median),
+            spread_text(row.figure, &row.b),
+            ratio(row),
+            verdict_text(&row.verdict),
+        ]);
+    }
+    table
+}
+
+/// Of the second to the first, where there are both.
+fn ratio(row: &Row) -> String {
+    let is_there = row.a.count() > 0 && row.b.count() > 0;
+    if is_there { ratio_text(row.b.median() / row.a.median()) } else { "-".to_owned() }
+}
+
+const fn name(figure: Figure) -> &'static str {
+    match figure {
+        Figure::Rate => "op/s",
+        Figure::P50 => "p50",
+        Figure::P99 => "p99",
+    }
+}
+
+fn figure_text(figure: Figure, spread: &Spread, of: fn(&Spread) -> f64) -> String {
+    match (spread.count(), figure) {
+        (0, _) => "-".to_owned(),
+        (_, Figure::Rate) => rate_text(of(spread)),
+        (_, Figure::P50 | Figure::P99) => latency_text(of(spread)),
+    }
+}
+
+fn spread_text(figure: Figure, spread: &Spread) -> String {
+    if spread.count() < 2 {
+        return "-".to_owned();
+    }
+    let of = |of| figure_text(figure, spread, of);
+    format!("{} .. {}", of(Spread::least), of(Spread::most))
+}
+
+fn verdict_text(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Same(ground) => format!("same ({})", ground_text(*ground)),
+        Verdict::NotToldApart(Ground::Ranks(chance)) => format!("not told apart (p = {chance:.3})"),
+        Verdict::NotToldApart(_) => "not told apart".to_owned(),
+        Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
+        Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
+        Verdict::Undecided => "undecided: one round".to_owned(),
+        // Why stands among the obstacles and the notes.
+        Verdict::NotComparable(_) => "not comparable".to_owned(),
+    }
+}
+
+fn ground_text(ground: Ground) -> String {
+    match ground {
+        Ground::Ranks(chance) => format!("U test, p = {chance:.3}"),
+        Ground::Intervals => "95 % intervals".to_owned(),
+        Ground::Close => format!("within {:.0} %", 100.0 * (CLOSE - 1.0)),
+        Ground::TooSmall => "too small".to_owned(),
+    }
+}
+
+/// Rate and p99 of each target, the two runs below each other.
+fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
+    let rows = comparison.rows.iter().filter(|row| row.class == "all" && row.a.count() > 0);
+    let rows = rows.filter(|row| row.figure != Figure::P50 && row.b.count() > 0);
+    let group = |row: &Row| {
+        let bar = |label: &str, spread: &Spread, is_foreign| Bar {
+            label: label.to_owned(),
+            amount: spread.median(),
+            text: figure_text(row.figure, spread, Spread::median),
+            colour: colour(&row.target),
+            is_foreign,
+        };
+        let word = match row.verdict {
+            Verdict::Same(_) => "the same",
+            Verdict::NotToldApart(_) => "not told apart",
+            Verdict::Faster(_) => "faster",
+            Verdict::Slower(_) => "slower",
+            Verdict::Undecided => "undecided",
+            Verdict::NotComparable(_) => "not comparable",
+        };
+        BarGroup {
+            title: format!("{}, {}: {word}", row.target, name(row.figure)),
+            bars: vec![bar("first", &row.a, true), bar("second", &row.b, false)],
+        }
+    };
+    rows.map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare;
+    use super::*;
+    use crate::sample::run;
+    use crate::table::WIDTH;
+
+    #[test]
+    fn figures_and_verdicts_appear_with_their_ground() {
+        let (a, mut b) = (run(), run());
+        for round in &mut b.targets[1].rounds {
+            round.wall_ns *= 2;
+        }
+        let text = text(&compare(&a, &b));
+        let redis = text.lines().find(|line| line.starts_with("redis")).unwrap();
+        for cell in ["16.3 k", "8.17 k", "0.50 x", "SLOWER (U test, p = 0.008)"] {
+            assert!(redis.contains(cell), "{cell} is not in {redis}");
+        }
+        assert!(text.contains("same (within 5 %)"));
+        assert!(text.contains("not comparable") && text.contains("is invalid in the first run"));
+        let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
+        assert_eq!(text.lines().find(is_wide), None, "{text}");
+        assert!(page(&compare(&a, &b)).html().contains(SPREAD));
+        assert!(text.contains("Mann and Whitney's U test"));
+    }
+
+    #[test]
+    fn what_is_missing_has_no_ratio_and_what_is_not_told_apart_says_so() {
+        let (mut a, mut b) = (run(), run());
+        b.targets[0].rounds.clear();
+        for (at, round) in a.targets[1].rounds.iter_mut().enumerate() {
+            round.wall_ns = round.wall_ns * (90 + 10 * at as u64) / 100;
+        }
+        let text = text(&compare(&a, &b));
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line("region").contains("│      - │ not comparable"), "{}", line("region"));
+        assert!(line("redis").contains("not told apart (p = 0."), "{}", line("redis"));
+        let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
+        assert_eq!(text.lines().find(is_wide), None, "{text}");
+        assert!(!text.contains(" 0 not told apart, "), "{text}");
+    }
+
+    #[test]
+    fn an_obstacle_is_shouted() {
+        let (a, mut b) = (run(), run());
+        b.machine[0].1 = "Other 1".to_owned();
+        let comparison = compare(&a, &b);
+        let text = text(&comparison);
+        assert!(text.contains("!!! NOT COMPARABLE") && text.contains("Other 1 in the second"));
+        assert!(!text.contains("SLOWER") && !text.contains("FASTER") && !text.contains("same ("));
+        let html = page(&comparison).html();
+        assert!(html.contains("class=\"alarm\"") && html.contains("Other 1"));
+    }
+
+    #[test]
+    fn the_page_has_bars_tables_and_nothing_from_outside() {
+        let run = run();
+        let html = page(&compare(&run, &run)).html();
+        assert!(html.contains("region, op/s: the same") && html.contains("By class of operations"));
+        for outside in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
+            assert!(!html.contains(outside), "the page contains {outside}");
+        }
+    }
+
+    #[test]
+    fn runs_without_targets_are_no_panic() {
+        let (mut a, b) = (run(), run());
+        a.targets.clear();
+        let text = text(&compare(&a, &b));
+        assert!(text.contains("of 0 figures") && text.contains("redis is not in the first run"));
+    }
+}

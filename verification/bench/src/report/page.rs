@@ -1,0 +1,512 @@
+//! The whole run as one page that opens without a network.
+
+use super::{tables, words};
+use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
+use crate::html::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
+use crate::html::chart::{self, Colour, colour, ecdf, histogram};
+use crate::html::{Bar, BarGroup, Block, Chart, Page};
+use crate::result::Run;
+use crate::table::{latency_text, rate_text};
+
+/// Points of a distribution that is drawn.
+const QUANTILES: u32 = 400;
+
+/// Samples of a histogram: some hundred for each of its columns.
+const HISTOGRAM_SAMPLES: u32 = 2000;
+
+/// Those of them that are shown: on a plain axis, a long tail would squeeze all others into one
+/// column; the other charts have it.
+const HISTOGRAM_SHOWN: usize = 1900;
+
+/// The page of a run.
+pub fn page(run: &Run) -> Page {
+    let all = figures::of(run);
+    let mut blocks = alarm(run, &all);
+    blocks.extend(glance(run, &all));
+    if drawn(&all).next().is_some() {
+        blocks.extend(latency(&all));
+        blocks.extend(over_time(&all));
+        blocks.extend(ramp(&all));
+        blocks.extend(costs(&all));
+    }
+    blocks.extend(trust(&all));
+    blocks.extend(foreign(run));
+    blocks.extend(circumstances(run, &all));
+    Page { title: words::heading(run), lead: format!("{}.", words::drive(run)), blocks }
+}
+
+fn alarm(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
+    let mut out = Vec::new();
+    let alarms = words::alarms(run, all);
+    if !alarms.is_empty() {
+        out.push(Block::Alarm(words::INVALID.to_owned(), alarms));
+    }
+    if run.is_partial {
+        out.push(Block::Alarm("Stopped early".to_owned(), vec![words::PARTIAL.to_owned()]));
+    }
+    out
+}
+
+/// Targets with figures, each with its colour and marker, the same in all charts.
+fn drawn<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = (usize, &'f Figures<'r>)> {
+    all.iter().filter(|figures| figures.ops > 0).enumerate()
+}
+
+fn legend(all: &[Figures<'_>]) -> Vec<(String, Colour)> {
+    let entry = |(place, figures): (usize, &Figures<'_>)| {
+        let marker = marker_text(place);
+        (format!("{marker} {}", tables::name(figures)), colour(&figures.target.name))
+    };
+    drawn(all).map(entry).collect()
+}
+
+fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
+    let bars = |title: &str, figure: &dyn Fn(&Figures<'_>) -> Option<(f64, String)>| {
+        let bar = |figures: &Figures<'_>| {
+            let (amount, text) = figure(figures).filter(|(amount, _)| *amount > 0.0)?;
+            Some(Bar {
+                label: tables::name(figures),
+                amount,
+                text,
+                colour: colour(&figures.target.name),
+                is_foreign: !figures.counts(),
+            })
+        };
+        // The null target would stretch every scale and is no store.
+        let stores = drawn(all).filter(|(_, figures)| figures.target.name != NULL);
+        let bars = stores.filter_map(|(_, figures)| bar(figures)).collect();
+        BarGroup { title: title.to_owned(), bars }
+    };
+    let rate = |f: &Figures<'_>| Some((f.rates.median(), rate_text(f.rates.median())));
+    let percentile = |percent: f64| {
+        move |f: &Figures<'_>| {
+            let ns = as_f64(f.latencies.percentile(percent));
+            Some((ns, latency_text(ns)))
+        }
+    };
+    let cpu = |f: &Figures<'_>| {
+        let ns = f.cost.map(|cost| cost.client_ns + cost.server_ns)?;
+        Some((ns, latency_text(ns)))
+    };
+    let memory = |f: &Figures<'_>| {
+        let bytes = f.memory_per_record()?;
+        Some((bytes, format!("{bytes:.0} B")))
+    };
+    let bytes = |f: &Figures<'_>| {
+        let bytes = f.cost.map(|cost| cost.bytes_out + cost.bytes_in)?;
+        Some((bytes, format!("{bytes:.0} B")))
+    };
+    let sustained = |f: &Figures<'_>| {
+        let rate = figures::sustained(f.target)?;
+        Some((rate, rate_text(rate)))
+    };
+    let groups = [
+        bars("Operations per second (long is good)", &rate),
+        bars("Highest rate that kept the bound of the ramp (long is good)", &sustained),
+        bars("Median latency (short is good)", &percentile(50.0)),
+        bars("99th percentile of latency (short is good)", &percentile(99.0)),
+        bars("Processor time of an operation, both sides (short is good)", &cpu),
+        bars("Memory of a record (short is good)", &memory),
+        bars("Bytes moved by an operation, both ways (short is good)", &bytes),
+    ];
+    let groups: Vec<_> = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
+    let mut out = vec![Block::Heading("At a glance".to_owned())];
+    if !groups.is_empty() {
+        out.extend([Block::Text(bars_note(all)), Block::BarsApart(groups)]);
+    }
+    out.push(Block::Text(format!("Operations per second: {}.", tables::rates_note(all))));
+    out.push(Block::Table(tables::rates(run, all)));
+    out
+}
+
+fn bars_note(all: &[Figures<'_>]) -> String {
+    let mut out = String::from("Bars begin at nothing, but where a title says that they do not.");
+    if drawn(all).any(|(_, figures)| !figures.counts()) {
+        out.push_str(" Pale ones are of targets whose figures do not count.");
+    }
+    if drawn(all).any(|(_, figures)| figures.target.name == NULL) {
+        out.push_str(" The null target has none: it is no store.");
+    }
+    out
+}
+
+fn latency(all: &[Figures<'_>]) -> Vec<Block> {
+    let samples = |figures: &Figures<'_>, count| {
+        let name = figures.target.name.clone();
+        let colour = colour(&name);
+        (name, colour, quantiles(&figures.latencies, count))
+    };
+    let series: Vec<chart::Series> = drawn(all).map(|(_, f)| samples(f, QUANTILES)).collect();
+    let tails = drawn(all).map(|(place, figures)| Line {
+        colour: colour(&figures.target.name),
+        stroke: Stroke::Plain,
+        marker: Some(place),
+        points: tail(&figures.latencies),
+    });
+    let tails = Lines {
+        x: axis("percentile", Unit::OneIn, true),
+        y: axis("latency", Unit::Nanoseconds, true),
+        lines: tails.collect(),
+        rules: Vec::new(),
+        y_range: None,
+    };
+    let histograms = drawn(all).map(|(_, figures)| {
+        let (name, colour, mut fast) = samples(figures, HISTOGRAM_SAMPLES);
+        fast.truncate(HISTOGRAM_SHOWN);
+        Chart {
+            caption: format!("{}: the fastest 95 of 100", tables::name(figures)),
+            svg: histogram(&(name, colour, fast)),
+            legend: Vec::new(),
+        }
+    });
+    let classes = drawn(all).map(|(_, figures)| {
+        let table = Block::Table(tables::classes_of(figures));
+        Block::Details(format!("{} by class of operations", tables::name(figures)), vec![table])
+    });
+    let mut out = vec![
+        Block::Heading("Latency".to_owned()),
+        Block::Table(tables::latencies(all)),
+        Block::Charts(vec![
+            Chart {
+                caption: "Share of operations that took at most so long (ECDF)".to_owned(),
+                svg: ecdf("latency of one operation, at most", &series),
+                legend: legend(all),
+            },
+            Chart {
+                caption: "The same by percentile, each step ten times rarer: the tail".to_owned(),
+                svg: lines(&tails),
+                legend: legend(all),
+            },
+        ]),
+        Block::Charts(histograms.collect()),
+    ];
+    out.extend(classes);
+    out
+}
+
+fn axis(title: &str, unit: Unit, is_log: bool) -> Axis {
+    Axis { title: title.to_owned(), unit, is_log }
+}
+
+fn over_time(all: &[Figures<'_>]) -> Vec<Block> {
+    let timed = || drawn(all).filter(|(_, f)| f.target.rounds.iter().any(|r| !r.slices.is_empty()));
+    if timed().next().is_none() {
+        return Vec::new();
+    }
+    let seconds = || axis("measured time", Unit::Nanoseconds, false);
+    let rate = timed().map(|(place, figures)| Line {
+        colour: colour(&figures.target.name),
+        stroke: Stroke::Plain,
+        marker: Some(place),
+        points: timeline(figures.target).0.iter().map(|m| (m.at_ns, m.rate)).collect(),
+    });
+    let rates: Vec<Line> = rate.collect();
+    let apart = timed().zip(&rates).flat_map(|((_, figures), line)| {
+        let name = tables::name(figures);
+        let plain = Line { marker: None, ..line.clone() };
+        let (moments, rules) = timeline(figures.target);
+        let chart = |y: Axis, lines: Vec<Line>| Lines {
+            x: seconds(),
+            y,
+            lines,
+            rules: rules.clone(),
+            y_range: None,
+        };
+        let of = |stroke, of: fn(&figures::Moment) -> f64, shade: Colour| Line {
+            colour: shade,
+            stroke,
+            marker: None,
+            points: moments.iter().map(|m| (m.at_ns, of(m))).collect(),
+        };
+        let base = colour(&figures.target.name);
+        let latency = vec![
+            of(Stroke::Fine, |m| m.max_ns, GREY),
+            of(Stroke::Dashed, |m| m.p99_ns, base),
+            of(Stroke::Plain, |m| m.p50_ns, base),
+        ];
+        [
+            Chart {
+                caption: format!("{name}: latency"),
+                svg: lines(&chart(axis("latency", Unit::Nanoseconds, true), latency)),
+                legend: vec![
+                    ("━ median".to_owned(), base),
+                    ("┅ 99th percentile".to_owned(), base),
+                    ("─ longest".to_owned(), GREY),
+                ],
+            },
+            Chart {
+                caption: format!("{name}: operations per second"),
+                svg: lines(&chart(axis("op/s", Unit::Number, false), vec![plain])),
+                legend: vec![("━ operations per second".to_owned(), base)],
+            },
+        ]
+    });
+    vec![
+        Block::Heading("Over time".to_owned()),
+        Block::Text(
+            "All rounds of a target put one behind the other, upright lines between them; the \
+             other targets' turns and the warm-ups lie in between and are left out. A stall or a \
+             killed server shows as a peak of the longest latency and as a gap in the rate. Where \
+             neighbouring slices had to be drawn as one, the highest of their 99th percentiles \
+             stands."
+                .to_owned(),
+        ),
+        Block::Charts(apart.collect()),
+    ]
+}
+
+/// Of what is nobody's colour.
+const GREY: Colour = Colour { 0: 0x8A, 1: 0x93, 2: 0x9C };
+
+fn ramp(all: &[Figures<'_>]) -> Vec<Block> {
+    let climbed = || drawn(all).filter(|(_, figures)| !figures.target.ramp.is_empty());
+    if climbed().next().is_none() {
+        return Vec::new();
+    }
+    let line = |(place, figures): (usize, &Figures<'_>), is_p99: bool| Line {
+        colour: colour(&figures.target.name),
+        stroke: if is_p99 { Stroke::Plain } else { Stroke::Dashed },
+        marker: Some(place),
+        points: figures
+            .target
+            .ramp
+            .iter()
+            .map(|point| (point.done, as_f64(if is_p99 { point.p99_ns } else { point.p50_ns })))
+            .collect(),
+    };
+    let chart = |is_p99: bool| Lines {
+        x: axis("operations per second done", Unit::Number, true),
+        y: axis("latency", Unit::Nanoseconds, true),
+        lines: climbed().map(|one| line(one, is_p99)).collect(),
+        rules: Vec::new(),
+        y_range: None,
+    };
+    let picture = |what: &str, is_p99| Chart {
+        caption: format!("{what} against the rate that was done"),
+        svg: lines(&chart(is_p99)),
+        legend: legend(all),
+    };
+    vec![
+        Block::Heading("Throughput against latency".to_owned()),
+        Block::Text(
+            "Operations were offered at a fixed rate, and their latency counts from the intended \
+             start: what waits for a store that cannot follow counts as waiting. Where a curve \
+             turns upwards, the target is at its limit."
+                .to_owned(),
+        ),
+        Block::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
+        Block::Details("All points".to_owned(), vec![Block::Table(tables::ramp(all))]),
+    ]
+}
+
+fn costs(all: &[Figures<'_>]) -> Vec<Block> {
+    vec![
+        Block::Heading("What it costs".to_owned()),
+        Block::Text(
+            "Processor time is that of the clients' threads and of the target's own processes, \
+             divided by operations; a target inside the client has no processes of its own. Bytes \
+             are those of keys and parts, without a protocol's own. Memory is what the target \
+             says of itself, or what its processes hold."
+                .to_owned(),
+        ),
+        Block::Table(tables::costs(all)),
+    ]
+}
+
+/// Whose records were compared.
+fn verified(all: &[Figures<'_>]) -> String {
+    const MODEL: &str = "compared with the model of what it must hold";
+    let keeps = |figures: &&Figures<'_>| figures.target.name != NULL;
+    let (compared, not): (Vec<_>, Vec<_>) = drawn(all)
+        .map(|(_, figures)| figures)
+        .filter(keeps)
+        .partition(|figures| figures.target.verdict.is_some());
+    let names = |some: &[&Figures<'_>]| {
+        some.iter().map(|figures| figures.target.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match (compared.is_empty(), not.is_empty()) {
+        (true, _) => format!("No record was {MODEL}."),
+        (false, true) => {
+            format!("After the last round every record of every target was {MODEL}.")
+        }
+        (false, false) => format!(
+            "After the last round every record of {} was {MODEL}; those of {} were not.",
+            names(&compared),
+            names(&not)
+        ),
+    }
+}
+
+fn trust(all: &[Figures<'_>]) -> Vec<Block> {
+    let mut out = vec![
+        Block::Heading("Whether it counts".to_owned()),
+        Block::Text(verified(all)),
+        Block::Table(tables::trust(all)),
+    ];
+    let examples: Vec<String> = all
+        .iter()
+        .filter_map(|figures| Some((&figures.target.name, figures.target.verdict.as_ref()?)))
+        .flat_map(|(name, verdict)| verdict.examples.iter().map(move |e| format!("{name}: {e}")))
+        .collect();
+    if !examples.is_empty() {
+        out.extend([Block::Subheading("Wrong records".to_owned()), Block::List(examples)]);
+    }
+    let declined = tables::declined(all);
+    if !declined.is_empty() {
+        let title = Block::Subheading("What did not take part".to_owned());
+        out.extend([title, Block::List(declined)]);
+    }
+    let ways = tables::ways(all);
+    if !ways.rows.is_empty() {
+        out.push(Block::Subheading("How each target does it".to_owned()));
+        out.push(Block::Table(ways));
+    }
+    let checks = tables::checks(all);
+    if !checks.rows.is_empty() {
+        out.push(Block::Subheading(tables::CHECKS_TITLE.to_owned()));
+        out.push(Block::Table(checks));
+    }
+    out
+}
+
+fn foreign(run: &Run) -> Vec<Block> {
+    if run.workload.foreign.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        Block::Heading("The papers' own figures".to_owned()),
+        Block::Text(format!(
+            "{}. They stand here for orientation: other hardware, other software, another time.",
+            tables::FOREIGN_TITLE
+        )),
+        Block::Table(tables::foreign(run)),
+    ]
+}
+
+fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<Block> {
+    let mut machine = run.machine.clone();
+    machine.push(("noise before the run".to_owned(), words::noise(&run.noise)));
+    machine.push(("began".to_owned(), words::began(run.began_s)));
+    let versions = all.iter().map(|f| (f.target.name.clone(), words::about(f.target)));
+    vec![
+        Block::Heading("How it was measured".to_owned()),
+        Block::Code(run.command.clone()),
+        Block::Text(format!("The workload is defined in {}.", run.workload.source)),
+        Block::Subheading("Machine".to_owned()),
+        Block::Facts(machine),
+        Block::Subheading("Targets".to_owned()),
+        Block::Facts(versions.collect()),
+        Block::Heading("Keep in mind".to_owned()),
+        Block::List(words::caveats(run, all)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Slice;
+    use crate::sample::run;
+
+    #[test]
+    fn a_page_needs_nothing_from_outside() {
+        let html = page(&run()).html();
+        for outside in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
+            assert!(!html.contains(outside), "the page contains {outside}");
+        }
+    }
+
+    #[test]
+    fn every_section_is_there_with_its_charts() {
+        let html = page(&run()).html();
+        for heading in [
+            "At a glance",
+            "Latency",
+            "Over time",
+            "Throughput against latency",
+            "What it costs",
+            "Whether it counts",
+            "The papers&#39; own figures",
+            "How it was measured",
+            "Keep in mind",
+        ] {
+            let heading = heading.replace("&#39;", "'");
+            assert!(html.contains(&format!(">{heading}</h2>")), "{heading} is missing");
+        }
+        // Two distributions; a histogram and two courses for each of four targets; two curves.
+        assert_eq!(html.matches("<svg").count(), 2 + 4 * 3 + 2);
+        assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
+        assert!(html.contains("region 1.2; after loading: 2 MiB pages after collapse()"));
+        assert!(html.contains("◆</b>null") && html.contains("▲</b>geode (INVALID)"));
+    }
+
+    #[test]
+    fn what_there_is_nothing_of_has_no_table_and_no_sentence() {
+        let mut run = run();
+        assert!(page(&run).html().contains("How each target does it"));
+        assert!(page(&run).html().contains("The null target has none"));
+        run.targets.iter_mut().for_each(|target| target.ways.clear());
+        run.targets.retain(|target| target.name != NULL);
+        let html = page(&run).html();
+        assert!(!html.contains("How each target does it") && !html.contains("The null target"));
+    }
+
+    #[test]
+    fn whose_records_were_compared_is_said_as_it_was() {
+        let mut run = run();
+        let all = "every record of every target was compared";
+        assert!(page(&run).html().contains(all));
+        run.targets[1].verdict = None;
+        let html = page(&run).html();
+        assert!(!html.contains(all) && html.contains("those of redis were not"));
+    }
+
+    #[test]
+    fn an_invalid_run_is_shouted_at_the_top() {
+        let html = page(&run()).html();
+        let alarm = html.find("class=\"alarm\"").unwrap();
+        assert!(alarm < html.find("At a glance</h2>").unwrap());
+        assert!(html.contains("geode: its process ended in round 3"));
+        let mut fine = run();
+        fine.targets.retain(|target| target.name != "geode");
+        fine.invalid.clear();
+        assert!(!page(&fine).html().contains("class=\"alarm\""));
+    }
+
+    #[test]
+    fn a_run_without_curve_time_papers_or_targets_has_a_page() {
+        let mut run = run();
+        run.workload.foreign.clear();
+        for target in &mut run.targets {
+            target.ramp.clear();
+            target.rounds.iter_mut().for_each(|round| round.slices.clear());
+        }
+        let html = page(&run).html();
+        assert!(!html.contains("Over time</h2>") && !html.contains("against latency</h2>"));
+        run.targets.clear();
+        let html = page(&run).html();
+        assert!(html.contains("No record was compared") && !html.contains("<svg"));
+        assert!(!html.contains("Bars begin") && html.contains("no round was measured"));
+    }
+
+    #[test]
+    fn hostile_figures_and_names_are_no_panic_and_no_markup() {
+        let mut run = run();
+        let target = &mut run.targets[0];
+        target.name = "<script>".to_owned();
+        for point in &mut target.ramp {
+            (point.done, point.offered, point.p99_ns) = (f64::NAN, f64::INFINITY, u64::MAX);
+        }
+        target.checks[0].found = f64::NEG_INFINITY;
+        target.memory_bytes = Some(1 << 50);
+        let round = &mut target.rounds[0];
+        (round.wall_ns, round.client_cpu_ns) = (0, 1 << 50);
+        let far = 1 << 50;
+        let slice = Slice { at_ms: far, ms: far, ops: far, p50_ns: far, p99_ns: far, max_ns: far };
+        round.slices = vec![slice; 3];
+        let html = page(&run).html();
+        assert!(html.contains("&lt;script&gt;") && !html.contains("<script>"));
+        run.targets[1].name = "\u{1b}[2Jredis".to_owned();
+        let text = super::super::text(&run);
+        assert!(text.contains("OFF") && !text.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,401 @@
+//! The tables, for a terminal and for the page.
+
+use crate::figures::{self, Class, Cost, Figures, NULL, PERCENTILES, as_f64, reference};
+use crate::machine::bytes_text;
+use crate::result::{CUT, Check, Run, TargetResult, Verdict};
+use crate::spread::Spread;
+use crate::stat::Latencies;
+use crate::table::{Align, Table, count_text, latency_text, rate_text, ratio_text};
+
+/// Where there is no figure.
+pub(super) const NONE: &str = "-";
+
+/// What stands above figures of others.
+pub(super) const FOREIGN_TITLE: &str =
+    "The papers' own figures: from their machines, not measured here";
+
+/// A target's name, with a word where its figures do not count.
+pub(super) fn name(figures: &Figures<'_>) -> String {
+    let name = &figures.target.name;
+    if figures.counts() { name.clone() } else { format!("{name} (INVALID)") }
+}
+
+/// Those that took part: of the others there is nothing but why.
+fn measured<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = &'f Figures<'r>> {
+    all.iter().filter(|figures| figures.target.declined.is_none())
+}
+
+/// What the columns of [`rates`] are.
+pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
+    match all.iter().map(|figures| figures.rates.count()).max().unwrap_or(0) {
+        0 => "no round was measured".to_owned(),
+        1 => "one round, so nothing is known about the spread".to_owned(),
+        rounds => format!(
+            "median, least and most of {rounds} rounds, and the interval in which their mean is \
+             with 95 % confidence (Student's t)"
+        ),
+    }
+}
+
+/// Rate of every target, its spread, and its ratio to the first; where a rate was offered, its
+/// share of that, as two that did what was offered say nothing of each other.
+pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
+    let first = reference(all);
+    let versus = match (run.drive.rate, first) {
+        (Some(_), _) => "of the offered".to_owned(),
+        (None, Some(first)) => format!("vs {}", first.target.name),
+        (None, None) => "ratio".to_owned(),
+    };
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("op/s", Align::Right),
+        ("least", Align::Right),
+        ("most", Align::Right),
+        ("interval of the mean", Align::Right),
+        ("rounds", Align::Right),
+        (&versus, Align::Right),
+    ]);
+    for figures in measured(all) {
+        let rates = &figures.rates;
+        let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
+        let ratio = match run.drive.rate {
+            Some(offered) => Some(format!("{:.1} %", 100.0 * rates.median() / offered)),
+            None => first.map(|first| share_text(rates.median() / first.rates.median())),
+        };
+        table.row(vec![
+            name(figures),
+            some(rate_text(rates.median())),
+            some(rate_text(rates.least())),
+            some(rate_text(rates.most())),
+            interval_text(rates),
+            rates.count().to_string(),
+            some(ratio.unwrap_or_else(|| NONE.to_owned())),
+        ]);
+    }
+    table
+}
+
+/// A ratio; a small one as a fraction, which is easier to read than zeros.
+pub(crate) fn share_text(ratio: f64) -> String {
+    if ratio > 0.0 && ratio < 0.095 {
+        format!("1/{}", ratio_text(1.0 / ratio))
+    } else {
+        ratio_text(ratio)
+    }
+}
+
+fn interval_text(rates: &Spread) -> String {
+    rates.interval_95().map_or_else(
+        || NONE.to_owned(),
+        |(low, high)| format!("{} .. {}", rate_text(low.max(0.0)), rate_text(high)),
+    )
+}
+
+fn percentile_table(first: &[(&'static str, Align)]) -> Table {
+    let mut columns = first.to_vec();
+    columns.extend(PERCENTILES.iter().map(|(name, _)| (*name, Align::Right)));
+    columns.push(("max", Align::Right));
+    Table::new(&columns)
+}
+
+fn percentile_cells(latencies: &Latencies) -> Vec<String> {
+    if latencies.count() == 0 {
+        return vec![NONE.to_owned(); PERCENTILES.len() + 1];
+    }
+    let cell = |ns: u64| latency_text(as_f64(ns));
+    let mut cells: Vec<String> =
+        PERCENTILES.iter().map(|(_, percent)| cell(latencies.percentile(*percent))).collect();
+    cells.push(cell(latencies.max()));
+    cells
+}
+
+/// Percentiles of every target.
+pub(super) fn latencies(all: &[Figures<'_>]) -> Table {
+    let mut table = percentile_table(&[("target", Align::Left), ("operations", Align::Right)]);
+    for figures in measured(all) {
+        let mut cells = vec![name(figures), count_text(figures.latencies.count())];
+        cells.extend(percentile_cells(&figures.latencies));
+        table.row(cells);
+    }
+    table
+}
+
+/// Percentiles of every class of one target.
+pub(super) fn classes_of(figures: &Figures<'_>) -> Table {
+    let mut table = percentile_table(&[
+        ("class", Align::Left),
+        ("operations", Align::Right),
+        ("share", Align::Right),
+        ("op/s", Align::Right),
+    ]);
+    let all = figures.latencies.count().max(1);
+    let mut row = |class: &Class| {
+        let count = class.latencies.count();
+        let share = 100.0 * as_f64(count) / as_f64(all);
+        let mut cells = vec![class.name.clone(), count_text(count), format!("{share:.2} %")];
+        // What a reconnect cut has no pace of its own.
+        let is_cut = class.name == CUT;
+        cells.push(if is_cut { NONE.to_owned() } else { rate_text(class.rates.median()) });
+        cells.extend(percentile_cells(&class.latencies));
+        table.row(cells);
+    };
+    figures.classes.iter().for_each(&mut row);
+    row(&figures.all_classes());
+    table
+}
+
+/// What stands above [`costs`].
+pub(super) const COSTS_TITLE: &str = "What it costs: processor time, and bytes of keys and parts, \
+                                      of each operation; memory, in all and of a record; records \
+                                      loaded";
+
+/// Processor time, bytes and memory of every target.
+pub(super) fn costs(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("client CPU", Align::Right),
+        ("server CPU", Align::Right),
+        ("sent", Align::Right),
+        ("received", Align::Right),
+        ("memory", Align::Right),
+        ("a record", Align::Right),
+        ("loading", Align::Right),
+    ]);
+    let none = || NONE.to_owned();
+    for figures in measured(all) {
+        let cost = |text: &dyn Fn(Cost) -> String| figures.cost.map_or_else(none, text);
+        table.row(vec![
+            name(figures),
+            cost(&|cost| latency_text(cost.client_ns)),
+            // A target without processes of its own has its work done by the clients.
+            cost(&|c| if c.server_ns > 0.0 { latency_text(c.server_ns) } else { none() }),
+            cost(&|cost| format!("{:.0} B", cost.bytes_out)),
+            cost(&|cost| format!("{:.0} B", cost.bytes_in)),
+            figures.target.memory_bytes.map_or_else(none, bytes_text),
+            figures.memory_per_record().map_or_else(none, |bytes| format!("{bytes:.0} B")),
+            loading_text(figures.target),
+        ]);
+    }
+    table
+}
+
+fn loading_text(target: &TargetResult) -> String {
+    match target.loaded {
+        (0, _) | (_, 0) => NONE.to_owned(),
+        (records, ns) => format!("{}/s", rate_text(as_f64(records) * 1e9 / as_f64(ns))),
+    }
+}
+
+/// What was verified of every target, and what came of it. Columns of what did not happen to any of
+/// them are left out.
+pub(super) fn trust(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("records verified", Align::Right),
+        ("wrong", Align::Right),
+        (NO_EFFECT, Align::Right),
+        (RECONNECTS, Align::Right),
+        (CUT_BY_THEM, Align::Right),
+        ("outcome", Align::Left),
+    ]);
+    for figures in all {
+        let target = figures.target;
+        let (records, wrong) = target.verdict.as_ref().map_or_else(
+            || (NONE.to_owned(), NONE.to_owned()),
+            |verdict| (verified_text(verdict), count_text(verdict.wrong)),
+        );
+        table.row(vec![
+            target.name.clone(),
+            records,
+            wrong,
+            unsuccessful_text(figures),
+            count_text(target.reconnects),
+            count_text(figures.cut),
+            outcome(figures).to_owned(),
+        ]);
+    }
+    let is_any = |of: fn(&Figures<'_>) -> u64| all.iter().any(|figures| of(figures) > 0);
+    let columns = [
+        (NO_EFFECT, is_any(|figures| figures.unsuccessful)),
+        (RECONNECTS, is_any(|figures| figures.target.reconnects)),
+        (CUT_BY_THEM, is_any(|figures| figures.cut)),
+    ];
+    let empty = columns.into_iter().filter(|(_, is_any)| !is_any).map(|(name, _)| name);
+    table.without(&empty.collect::<Vec<_>>())
+}
+
+const NO_EFFECT: &str = "without effect";
+const RECONNECTS: &str = "reconnects";
+const CUT_BY_THEM: &str = "cut by them";
+
+/// Records that are there, and those that must not be and are not.
+fn verified_text(verdict: &Verdict) -> String {
+    let there = count_text(verdict.records.saturating_sub(verdict.absent));
+    match verdict.absent {
+        0 => there,
+        absent => format!("{there} + {} absent", count_text(absent)),
+    }
+}
+
+fn unsuccessful_text(figures: &Figures<'_>) -> String {
+    match (figures.unsuccessful, figures.ops) {
+        (_, 0) => NONE.to_owned(),
+        (0, _) => "0".to_owned(),
+        (some, ops) => {
+            format!("{} ({:.1} %)", count_text(some), 100.0 * as_f64(some) / as_f64(ops))
+        }
+    }
+}
+
+fn outcome(figures: &Figures<'_>) -> &'static str {
+    let target = figures.target;
+    if target.declined.is_some() {
+        return "declined";
+    }
+    match target.verdict {
+        _ if !figures.counts() => "INVALID",
+        _ if figures.ops == 0 => "not measured",
+        None if target.name == NULL => "keeps nothing",
+        None => "not verified",
+        Some(_) => "valid",
+    }
+}
+
+/// Why targets did not take part.
+pub(super) fn declined(all: &[Figures<'_>]) -> Vec<String> {
+    let each = all.iter().filter_map(|figures| {
+        let why = figures.target.declined.as_ref()?;
+        Some(format!("{} declined: {why}", figures.target.name))
+    });
+    each.collect()
+}
+
+/// What stands above [`checks`].
+pub(super) const CHECKS_TITLE: &str = "What the generator drew, beside what its source says";
+
+/// The generator's figures: all of the first target, and of the others what is off. They draw the
+/// same, so that more would be repetition.
+pub(super) fn checks(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("figure", Align::Left),
+        ("expected", Align::Right),
+        ("found", Align::Right),
+        ("may be off", Align::Right),
+        ("draws", Align::Right),
+        ("ok", Align::Left),
+    ]);
+    let with_checks = all.iter().map(|f| f.target).filter(|target| !target.checks.is_empty());
+    for (place, target) in with_checks.enumerate() {
+        let mut name = target.name.as_str();
+        for check in target.checks.iter().filter(|check| place == 0 || !check.holds()) {
+            table.row(check_cells(std::mem::take(&mut name), check));
+        }
+        if !name.is_empty() {
+            let figure = match target.checks.len() {
+                1 => "like this one".to_owned(),
+                checks => format!("all {checks} like these"),
+            };
+            let mut cells = vec![name.to_owned(), figure];
+            cells.extend([const { String::new() }; 4]);
+            cells.push("ok".to_owned());
+            table.row(cells);
+        }
+    }
+    table
+}
+
+/// A figure that may be off by more than this share of what is expected proves nothing if it holds:
+/// none at all might hold.
+const LOOSE: f64 = 0.5;
+
+fn check_cells(target: &str, check: &Check) -> Vec<String> {
+    let is_loose = check.tolerance > LOOSE * check.expected.abs();
+    let verdict = match (check.holds(), check.weight > 0.0) {
+        (true, true) if is_loose => "few draws",
+        (true, true) => "ok",
+        (true, false) => "not drawn",
+        (false, _) => "OFF",
+    };
+    vec![
+        target.to_owned(),
+        check.name.clone(),
+        number_text(check.expected),
+        number_text(check.found),
+        number_text(check.tolerance),
+        count_text(crate::chance::whole(check.weight)),
+        verdict.to_owned(),
+    ]
+}
+
+fn number_text(number: f64) -> String {
+    match number.abs() {
+        size if size < 10.0 => format!("{number:.4}"),
+        size if size < 1e6 => format!("{number:.2}"),
+        _ => format!("{number:.3e}"),
+    }
+}
+
+/// The curve of every target.
+pub(super) fn ramp(all: &[Figures<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("target", Align::Left),
+        ("offered op/s", Align::Right),
+        ("done op/s", Align::Right),
+        ("p50", Align::Right),
+        ("p99", Align::Right),
+        ("p99.9", Align::Right),
+        ("sustained", Align::Left),
+    ]);
+    for figures in all.iter().filter(|figures| !figures.target.ramp.is_empty()) {
+        table.rule();
+        let mut label = name(figures);
+        let best = figures::sustained(figures.target);
+        for point in &figures.target.ramp {
+            let is_best = best.is_some_and(|best| point.done >= best);
+            let sustained = match (point.is_sustained, is_best) {
+                (true, true) => "yes, the highest",
+                (true, false) => "yes",
+                (false, _) => "no",
+            };
+            table.row(vec![
+                std::mem::take(&mut label),
+                rate_text(point.offered),
+                rate_text(point.done),
+                latency_text(as_f64(point.p50_ns)),
+                latency_text(as_f64(point.p99_ns)),
+                latency_text(as_f64(point.p999_ns)),
+                sustained.to_owned(),
+            ]);
+        }
+    }
+    table
+}
+
+/// What papers measured.
+pub(super) fn foreign(run: &Run) -> Table {
+    let mut table =
+        Table::new(&[("source", Align::Left), ("what", Align::Left), ("figure", Align::Left)]);
+    let mut before = "";
+    for figure in &run.workload.foreign {
+        let is_new = figure.source != before;
+        before = &figure.source;
+        let source = if is_new { figure.source.clone() } else { String::new() };
+        table.row(vec![source, figure.what.clone(), figure.figure.clone()]);
+    }
+    table
+}
+
+/// How every target provides what stores differ in.
+pub(super) fn ways(all: &[Figures<'_>]) -> Table {
+    let mut table =
+        Table::new(&[("target", Align::Left), ("ability", Align::Left), ("how", Align::Left)]);
+    for target in all.iter().map(|figures| figures.target) {
+        let mut name = target.name.as_str();
+        for (ability, way) in &target.ways {
+            let name = std::mem::take(&mut name).to_owned();
+            table.row(vec![name, ability.clone(), way.clone()]);
+        }
+    }
+    table
+}

@@ -1,0 +1,372 @@
+//! The whole run for a terminal.
+
+use super::{tables, words};
+use crate::figures::{self, Figures};
+use crate::result::Run;
+use crate::table::{Table, printable, wrapped};
+use std::fmt::Write as _;
+
+/// The whole run for a terminal.
+pub fn text(run: &Run) -> String {
+    let all = figures::of(run);
+    let mut out = String::from("\n");
+    out.push_str(&wrapped(&words::heading(run), "", "  "));
+    out.push_str(&wrapped(&words::drive(run), "", "  "));
+    out.push_str(&alarm(run, &all));
+    let rates_title =
+        format!("Operations per second, all clients together: {}", tables::rates_note(&all));
+    for (title, table) in [
+        (rates_title.as_str(), tables::rates(run, &all)),
+        ("Latency of one operation, all rounds", tables::latencies(&all)),
+        (tables::COSTS_TITLE, tables::costs(&all)),
+        ("Whether the figures count", tables::trust(&all)),
+        (tables::CHECKS_TITLE, tables::checks(&all)),
+        ("Rate against latency (open loop, from the intended start)", tables::ramp(&all)),
+    ] {
+        section(&mut out, title, &table);
+    }
+    out.push_str(&foreign(run));
+    out.push_str(&notes(run, &all));
+    // Who only sees the end must see it as well.
+    out.push_str(&alarm(run, &all));
+    printable(&out)
+}
+
+/// The latencies of each class of operations, for a terminal; the page has more columns.
+pub fn classes(run: &Run) -> String {
+    let mut out = String::new();
+    for figures in figures::of(run).iter().filter(|figures| figures.ops > 0) {
+        let title = format!("{} by class of operations", figures.target.name);
+        let table = tables::classes_of(figures).without(&["op/s", "p99.99"]);
+        section(&mut out, &title, &table);
+    }
+    printable(&out)
+}
+
+fn section(out: &mut String, title: &str, table: &Table) {
+    if !table.rows.is_empty() {
+        let title = wrapped(title, "", "  ");
+        // Writing to a string cannot fail.
+        let _ = write!(out, "\n{title}{}", table.text());
+    }
+}
+
+fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
+    let mut out = String::new();
+    let alarms = words::alarms(run, all);
+    if !alarms.is_empty() {
+        let invalid = words::INVALID;
+        let bar = "!".repeat(invalid.len() + 8);
+        let _ = write!(out, "\n{bar}\n!!! {invalid} !!!\n{bar}\n");
+        for line in alarms {
+            out.push_str(&wrapped(&line, "!!! ", "!!!   "));
+        }
+    }
+    if run.is_partial {
+        let _ = writeln!(out, "\n*** {}", words::PARTIAL);
+    }
+    out
+}
+
+/// What papers measured, by their sources: their words are too long for a table.
+fn foreign(run: &Run) -> String {
+    let mut out = String::new();
+    let mut before = "";
+    for figure in &run.workload.foreign {
+        if out.is_empty() {
+            let _ = writeln!(out, "\n{}", tables::FOREIGN_TITLE);
+        }
+        if figure.source != before {
+            out.push_str(&wrapped(&figure.source, "  ", "    "));
+        }
+        before = &figure.source;
+        let line = format!("{}: {}", figure.what, figure.figure);
+        out.push_str(&wrapped(&line, "    ", "      "));
+    }
+    out
+}
+
+fn notes(run: &Run, all: &[Figures<'_>]) -> String {
+    let versions = all.iter().map(|f| format!("{}: {}", f.target.name, words::about(f.target)));
+    let mut out = String::new();
+    for (title, lines) in [
+        ("What did not take part", tables::declined(all)),
+        ("What stands in for what a target lacks", words::emulations(all)),
+        ("Targets", versions.collect()),
+        ("Machine", machine(run)),
+        ("Keep in mind", words::caveats(run, all)),
+        ("Source of the workload", vec![run.workload.source.clone()]),
+    ] {
+        if !lines.is_empty() {
+            let _ = writeln!(out, "\n{title}");
+            for line in lines {
+                out.push_str(&wrapped(&line, "  ", "    "));
+            }
+        }
+    }
+    // In one piece, for whoever copies it.
+    let _ = writeln!(out, "\nCommand\n  {}", run.command);
+    out
+}
+
+fn machine(run: &Run) -> Vec<String> {
+    let known = run.machine.iter().map(|(name, value)| format!("{name}: {value}"));
+    let noise = format!("noise before the run: {}", words::noise(&run.noise));
+    known.chain([noise, format!("began: {}", words::began(run.began_s))]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words::{INVALID, PARTIAL};
+    use super::*;
+    use crate::result::{CUT, Check, ClassResult};
+    use crate::sample::run;
+    use crate::table::WIDTH;
+    use crate::workloads;
+
+    fn row<'t>(text: &'t str, title: &str, target: &str) -> &'t str {
+        let section = text.split_once(title).expect(title).1;
+        let is_it = |line: &&str| line.starts_with(target);
+        section.lines().find(is_it).expect("the target stands below the title")
+    }
+
+    /// Without the breaks of lines.
+    fn flat(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whatever workload, with the longest names of targets that did not count.
+    #[test]
+    fn nothing_but_the_command_is_wider_than_a_terminal() {
+        for blueprint in workloads::all() {
+            let mut run = run();
+            (run.workload.name, run.workload.title) =
+                (blueprint.name().to_owned(), blueprint.title().to_owned());
+            run.workload.source = blueprint.source().to_owned();
+            run.workload.foreign = blueprint.foreign();
+            run.caveats = blueprint.caveats(&run.workload.parameters);
+            let name = blueprint.classes(&run.workload.parameters).iter().max_by_key(|c| c.len());
+            for (target, name_of) in run.targets.iter_mut().zip(["valkey-unix", "redis-unix"]) {
+                name_of.clone_into(&mut target.name);
+                target.settled = Some("2 MiB pages after collapse()".to_owned());
+                target.invalid = vec!["a reason with so many words ".repeat(20)];
+                (target.reconnects, target.memory_bytes) = (12_345, Some(1000 << 20));
+                for round in &mut target.rounds {
+                    (*name.unwrap()).clone_into(&mut round.classes[0].name);
+                    round.unsuccessful = round.ops / 3;
+                    let latencies = vec![(2_000_000_000, 3)];
+                    round.classes.push(ClassResult { name: CUT.to_owned(), latencies });
+                }
+            }
+            let all = text(&run) + &classes(&run);
+            let wide = all.lines().find(|line| line.chars().count() > WIDTH);
+            assert_eq!(wide, None, "{}: {all}", blueprint.name());
+        }
+    }
+
+    #[test]
+    fn columns_of_what_did_not_happen_are_left_out() {
+        let mut run = run();
+        let trust = |run: &Run| row(&text(run), "Whether the figures", "target").to_owned();
+        assert!(trust(&run).contains("reconnects") && !trust(&run).contains("without effect"));
+        run.targets[1].reconnects = 0;
+        run.targets[0].rounds[0].unsuccessful = 7;
+        assert!(!trust(&run).contains("reconnects") && trust(&run).contains("without effect"));
+        assert!(flat(&text(&run)).contains("operations without effect are no errors"));
+    }
+
+    #[test]
+    fn every_target_has_its_rate_spread_interval_and_ratio() {
+        let text = text(&run());
+        // 20,000 operations in 10.0, 10.1, .. 10.4 ms.
+        let region = row(&text, "Operations per second", "region");
+        for cell in ["1.96 M", "1.92 M", "2.00 M", "1.92 M .. 2.00 M", "1.00 x"] {
+            assert!(region.contains(cell), "{cell} is not in {region}");
+        }
+        let redis = row(&text, "Operations per second", "redis");
+        assert!(redis.contains("16.3 k") && redis.contains("1/120 x"), "{redis}");
+    }
+
+    #[test]
+    fn latencies_and_costs_are_told_with_their_units() {
+        let text = text(&run());
+        let region = row(&text, "Latency of one", "region");
+        assert!(region.contains("100,000") && region.contains("us"), "{region}");
+        for name in ["p50", "p90", "p99", "p99.9", "p99.99", "max"] {
+            assert!(row(&text, "Latency of one", "target").contains(name));
+        }
+        let redis = row(&text, "What it costs", "redis");
+        for cell in ["480 ns", "200 B", "900 B", "9.8 MiB", "1024 B"] {
+            assert!(redis.contains(cell), "{cell} is not in {redis}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_run_is_shouted_first_and_last() {
+        let text = text(&run());
+        assert_eq!(text.matches(INVALID).count(), 2);
+        assert_eq!(text.matches("!!! geode: its process ended in round 3").count(), 2);
+        assert!(text.contains("geode (INVALID)"));
+        assert!(text.trim_end().ends_with("!!! geode: its process ended in round 3"));
+        let mut fine = run();
+        fine.targets.retain(|target| target.name != "geode");
+        fine.invalid.clear();
+        let text = super::text(&fine);
+        assert!(!text.contains("INVALID") && !text.contains("!!!"));
+    }
+
+    #[test]
+    fn wrong_records_are_shouted_even_if_the_run_says_nothing() {
+        let mut run = run();
+        run.invalid.clear();
+        run.targets[2].invalid.clear();
+        let text = text(&run);
+        assert!(
+            text.contains("!!! geode: 3 of 10,000 records are not what they must be"),
+            "{text}"
+        );
+        assert!(text.contains("geode (INVALID)"));
+    }
+
+    #[test]
+    fn who_declined_says_why_and_has_no_figures() {
+        let text = text(&run());
+        assert!(row(&text, "Whether the figures", "memcached").contains("declined"));
+        assert!(text.contains("\n  memcached declined: it has no unique tag\n"), "{text}");
+        assert!(
+            text.contains("as redis has it") && !text.contains("as memcached has it"),
+            "{text}"
+        );
+        let figures = text.split_once("Whether the figures").unwrap().0;
+        assert!(!figures.contains("memcached"), "{figures}");
+    }
+
+    #[test]
+    fn a_generator_that_is_off_is_told() {
+        let mut run = run();
+        let off = Check {
+            name: "share of attaches".to_owned(),
+            expected: 0.1,
+            found: 0.3,
+            tolerance: 0.01,
+            weight: 1e5,
+        };
+        run.targets[1].checks.push(off);
+        let text = text(&run);
+        let redis = row(&text, "What the generator drew", "redis");
+        assert!(redis.contains("share of attaches") && redis.contains("OFF"), "{redis}");
+        assert!(row(&text, "What the generator drew", "null").contains("like this one"));
+        assert!(text.contains("redis (INVALID)"));
+        assert!(text.contains("!!! redis: the generator was off: share of attaches"));
+    }
+
+    #[test]
+    fn the_ramp_names_the_highest_rate_that_held() {
+        let text = text(&run());
+        let ramp = text.split_once("Rate against latency").unwrap().1;
+        // 0.2 + 3 x 0.2 of two million.
+        let best = ramp.lines().find(|line| line.contains("the highest")).unwrap();
+        assert!(best.contains("1.60 M"), "{best}");
+    }
+
+    #[test]
+    fn papers_emulations_machine_noise_and_caveats_are_there() {
+        let text = flat(&text(&run()));
+        for line in [
+            "The papers' own figures: from their machines, not measured here",
+            "1.4 ms",
+            "redis, unique tag: emulated: as redis has it",
+            "processor: Example 3000",
+            "fixed work, done 25,000 times, took 18.0 us (median), 19.5 us (p99), 210 us (longest)",
+            "clients and servers share two processors",
+            "take 10.0 % of the time of an operation on the fastest target (region)",
+            "p99.99 rests on 4 of 40,000 operations",
+            "noise before the run: fixed work",
+            "began: 2023-11-14 22:13 UTC",
+            "nearstate bench run ue-signalling --targets",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn how_a_run_was_driven_is_said_in_its_second_line() {
+        let mut run = run();
+        run.drive.layout = Some("zones".to_owned());
+        run.drive.kill = Some("node".to_owned());
+        run.drive.round_time_s = Some(2.5);
+        let text = text(&run);
+        let line = flat(text.split("\n\n").next().unwrap());
+        for words in [
+            "; rounds of 2.5 s at the most",
+            "; then a ramp at equal distances, for a p99 below 1.00 ms",
+            "; layout zones",
+            "; node killed in the middle round",
+        ] {
+            assert!(line.contains(words), "{words:?} is not in {line}");
+        }
+    }
+
+    #[test]
+    fn what_was_done_after_loading_is_told_beside_the_version_and_to_be_kept_in_mind() {
+        let mut run = run();
+        let (targets, settled) = (&mut run.targets, Some("2 MiB pages after collapse()"));
+        targets[1].settled = settled.map(str::to_owned);
+        let told = flat(&text(&run));
+        assert!(told.contains("region: region 1.2; after loading: 2 MiB pages"), "{told}");
+        let mind = told.split_once("Keep in mind").unwrap().1;
+        assert!(mind.contains("done after loading to region, redis, as makers advise: 2 MiB"));
+        run.drive.is_unsettled = true;
+        run.targets.iter_mut().for_each(|target| target.settled = None);
+        let told = flat(&text(&run));
+        assert!(!told.contains("after loading: ") && told.contains("; targets left as they were"));
+        let mind = told.split_once("Keep in mind").unwrap().1;
+        assert!(mind.contains("targets were left as they were loaded (--no-settle)"), "{mind}");
+    }
+
+    #[test]
+    fn what_a_reconnect_cut_is_said() {
+        let mut run = run();
+        let latencies = vec![(2_000_000_000, 3)];
+        run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
+        let line =
+            "redis: what was on its way when a connection was lost, 3 operations in all, is a";
+        let told = text(&run);
+        let words = flat(&told);
+        assert!(words.contains(line) && words.contains("nothing of it is in a rate"), "{told}");
+        let trust = row(&told, "Whether the figures", "redis");
+        assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
+        assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
+    }
+
+    /// Who did less than was offered has latencies of a queue, and who did all is no faster for it.
+    #[test]
+    fn a_target_behind_its_offered_rate_is_told() {
+        let mut run = run();
+        run.drive.rate = Some(1.9e6);
+        let told = text(&run);
+        let redis = row(&told, "Operations per second", "redis");
+        assert!(redis.contains("0.9 %") && !redis.contains(" x "), "{redis}");
+        let mind = flat(&told);
+        assert!(mind.contains("redis: it did 1 % of the offered rate"), "{told}");
+        assert!(!mind.contains("region: it did"), "{told}");
+        run.drive.rate = None;
+        assert!(!text(&run).contains("of the offered"));
+    }
+
+    #[test]
+    fn classes_are_shown_on_demand_with_their_shares() {
+        let run = run();
+        let classes = classes(&run);
+        assert!(row(&classes, "region by class", "attach").contains("10.00 %"));
+        assert!(!text(&run).contains("by class of operations"));
+    }
+
+    #[test]
+    fn a_run_without_targets_and_a_partial_one_are_no_panic() {
+        let mut run = run();
+        run.targets.clear();
+        run.is_partial = true;
+        assert!(text(&run).contains(PARTIAL));
+    }
+}

@@ -1,0 +1,343 @@
+//! What has to be said of a run in sentences: what it was, what speaks against it, what to keep in
+//! mind.
+
+use super::tables::NONE;
+use crate::chance::Spread;
+use crate::figures::{Figures, as_f64, generator_share};
+use crate::noise;
+use crate::parameters::Arrivals;
+use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
+use crate::table::{count_text, counted, latency_text, rate_text};
+use std::fmt::Write as _;
+
+/// What the end of the run was, if it was not the planned one.
+pub(super) const PARTIAL: &str =
+    "This run was stopped before its end: the turns that were over until then are shown.";
+
+/// What stands above the alarms.
+pub(super) const INVALID: &str = "INVALID: figures of this run do not count";
+
+/// Operations below which the 99.99th percentile rests on fewer than ten of them.
+const OPS_FOR_P9999: u64 = 100_000;
+
+/// What runs, in a line.
+pub(super) fn heading(run: &Run) -> String {
+    let About { name, title, parameters, .. } = &run.workload;
+    let name = match parameters.variant.as_str() {
+        "" => name.clone(),
+        variant => format!("{name}, variant {variant}"),
+    };
+    let spread = match parameters.spread {
+        Spread::Uniform => "uniform",
+        Spread::Zipfian => "zipfian",
+    };
+    let records = counted(parameters.records, "record");
+    format!("{title} ({name}); {records}, {spread}, seed {}", parameters.seed)
+}
+
+/// How it was driven, in a line.
+pub(super) fn drive(run: &Run) -> String {
+    let drive = &run.drive;
+    let count = |count: usize| count_text(count as u64);
+    let together = match drive.depth {
+        0 | 1 => "one operation at a time".to_owned(),
+        depth => format!("{} operations travelling together", count(depth)),
+    };
+    let mut out = format!(
+        "{} client process{}, {together}; {} of {} for each client, after {} to warm up",
+        count(drive.clients),
+        if drive.clients == 1 { "" } else { "es" },
+        counted(drive.rounds as u64, "round"),
+        counted(drive.ops, "operation"),
+        count_text(drive.warm_up)
+    );
+    // Writing to a string cannot fail.
+    let _ = match (drive.rate, drive.think_us) {
+        (Some(rate), _) => {
+            let rate = rate_text(rate);
+            let arrivals = arrivals(drive.arrivals);
+            write!(out, "; open loop at {rate} op/s {arrivals}, latency from the intended start")
+        }
+        (None, 0) => write!(out, "; closed loop"),
+        (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
+    };
+    for more in steps(run).into_iter().chain(further(drive)) {
+        let _ = write!(out, "; {more}");
+    }
+    let _ = match &drive.pinning {
+        Some((clients, servers)) => {
+            write!(out, "; clients on {}, servers on {}", processors(clients), processors(servers))
+        }
+        None => write!(out, "; no process is bound to a processor"),
+    };
+    out
+}
+
+/// How many steps of each client were on the way at once, with the targets of which that is true.
+fn steps(run: &Run) -> Option<String> {
+    if run.drive.depth < 2 {
+        return None;
+    }
+    let mut groups: Vec<(Option<usize>, Vec<&str>)> = Vec::new();
+    for target in run.targets.iter().filter(|target| !target.rounds.is_empty()) {
+        let steps = run.steps_of(target);
+        match groups.iter_mut().find(|(other, _)| *other == steps) {
+            Some((_, names)) => names.push(&target.name),
+            None => groups.push((steps, vec![&target.name])),
+        }
+    }
+    let each = groups.iter().map(|(steps, names)| {
+        let how = match steps {
+            None => "not told".to_owned(),
+            Some(1) => "one after the other".to_owned(),
+            Some(steps) => format!("{steps} at once, overlapping"),
+        };
+        format!("{how} ({})", names.join(", "))
+    });
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("steps of a client: {}", each.join("; ")))
+}
+
+fn processors(all: &[usize]) -> String {
+    let numbers: Vec<String> = all.iter().map(ToString::to_string).collect();
+    format!("processor{} {}", if all.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+/// When it began, on the calendar (H. Hinnant's `civil_from_days`).
+pub(super) fn began(began_s: u64) -> String {
+    // Days from the first of March of the year 0, which makes the leap day the last of its year.
+    let days = began_s / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (year, minutes) = (era * 400 + year + next, began_s % 86_400 / 60);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
+const fn arrivals(arrivals: Arrivals) -> &'static str {
+    match arrivals {
+        Arrivals::Constant => "at equal distances",
+        Arrivals::Poisson => "at random (Poisson)",
+        Arrivals::Bursts => "in bursts",
+    }
+}
+
+/// What most runs have not.
+fn further(drive: &Drive) -> Vec<String> {
+    let ramp = drive.ramp_p99_ns.map(|bound_ns| {
+        let bound = latency_text(as_f64(bound_ns));
+        format!("then a ramp {}, for a p99 below {bound}", arrivals(drive.arrivals))
+    });
+    let round = drive.round_time_s.map(|seconds| format!("rounds of {seconds} s at the most"));
+    let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
+    let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
+    let fault = drive.fault.map(|fault| format!("fault planted: {fault}"));
+    let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
+    [round, ramp, layout, kill, fault, unsettled].into_iter().flatten().collect()
+}
+
+/// What speaks against the whole run.
+pub(super) fn alarms(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    let mut out = run.invalid.clone();
+    for figures in all {
+        let name = &figures.target.name;
+        for trouble in figures.troubles() {
+            // The run repeats what its targets say.
+            if !out.iter().any(|line| line.contains(name) && line.contains(&trouble)) {
+                out.push(format!("{name}: {trouble}"));
+            }
+        }
+    }
+    out
+}
+
+/// The machine's unsteadiness in a sentence.
+pub(super) fn noise(noise: &Noise) -> String {
+    if noise.loops == 0 {
+        return "not measured".to_owned();
+    }
+    let load = if noise.load.is_finite() { format!("{:.2}", noise.load) } else { NONE.to_owned() };
+    format!(
+        "fixed work, done {} times, took {} (median), {} (p99), {} (longest); load average {load}",
+        count_text(noise.loops),
+        latency_text(as_f64(noise.p50_ns)),
+        latency_text(as_f64(noise.p99_ns)),
+        latency_text(as_f64(noise.max_ns)),
+    )
+}
+
+/// What has to be kept in mind: what the run says, and what follows from its figures.
+pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    let mut out = run.caveats.clone();
+    let known = run.machine.iter().find(|(name, _)| name == "cores online");
+    let processors = known.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
+    out.extend(noise::warning(&run.noise, processors));
+    if let Some((target, share)) = generator_share(run, all) {
+        out.push(format!(
+            "generator and driver alone, measured with a target that keeps nothing, take {:.1} % \
+             of the time of an operation on the fastest target ({target})",
+            100.0 * share
+        ));
+    }
+    out.extend(settled(run, all));
+    out.extend(all.iter().filter_map(|figures| behind(run, figures)));
+    out.extend(all.iter().filter_map(cut));
+    if run.drive.depth > 1 && run.drive.rate.is_none() {
+        out.push(
+            "operations that travel together are counted with the time of all of them: from the \
+             begin of their step to its end"
+                .to_owned(),
+        );
+    }
+    if all.iter().any(|figures| figures.unsuccessful > 0) {
+        out.push(
+            "operations without effect are no errors: they found nothing to do, as the workload \
+             allows"
+                .to_owned(),
+        );
+    }
+    let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
+    if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
+        out.push(format!(
+            "p99.99 rests on {:.0} of {} where there are fewest: read it as an example",
+            (as_f64(few) / 1e4).max(1.0),
+            counted(few, "operation")
+        ));
+    }
+    out
+}
+
+/// What a target is, and what was done to it after it was loaded.
+pub(super) fn about(target: &TargetResult) -> String {
+    match &target.settled {
+        Some(settled) => format!("{}; after loading: {settled}", target.version),
+        None => target.version.clone(),
+    }
+}
+
+/// What was done to targets after loading: the same words once for all targets that they are for.
+fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
+    if run.drive.is_unsettled {
+        let all = "targets were left as they were loaded (--no-settle), also where their makers \
+                   advise something after a bulk load";
+        return vec![all.to_owned()];
+    }
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for target in all.iter().map(|figures| figures.target) {
+        let Some(settled) = target.settled.as_deref() else { continue };
+        match groups.iter_mut().find(|(words, _)| *words == settled) {
+            Some((_, names)) => names.push(&target.name),
+            None => groups.push((settled, vec![&target.name])),
+        }
+    }
+    let line = |(settled, names): (&str, Vec<&str>)| {
+        format!(
+            "done after loading to {}, as makers advise: {settled}; not done to others \
+             (--no-settle: to nobody)",
+            names.join(", ")
+        )
+    };
+    groups.into_iter().map(line).collect()
+}
+
+/// Of an offered rate, what a target does at the least if it keeps up with it. A round's last
+/// operations end behind it, and starts by chance come to some per cent more or fewer.
+const KEPT_UP: f64 = 0.9;
+
+/// A target that was offered more than it does: its latencies are those of a queue.
+fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
+    let share = figures.rates.median() / run.drive.rate.filter(|_| figures.ops > 0)?;
+    (share < KEPT_UP).then(|| {
+        format!(
+            "{}: it did {:.0} % of the offered rate; the others waited, and ever longer, so its \
+             latencies say how long a round was, and not how fast it is: offer less (--ramp \
+             finds how much)",
+            figures.target.name,
+            100.0 * share
+        )
+    })
+}
+
+/// What a lost connection did to the latencies.
+fn cut(figures: &Figures<'_>) -> Option<String> {
+    let class = figures.classes.iter().find(|class| class.name == CUT)?;
+    Some(format!(
+        "{}: what was on its way when a connection was lost, {} in all, is a class of its own \
+         ({CUT}), whatever it was, and took until the connection was back and known what had been \
+         done, {} at the most; nothing of it is in a rate or a cost, whether it was done or given \
+         up",
+        figures.target.name,
+        counted(class.latencies.count(), "operation"),
+        latency_text(as_f64(class.latencies.max()))
+    ))
+}
+
+/// What is not native, of those that took part.
+pub(super) fn emulations(all: &[Figures<'_>]) -> Vec<String> {
+    let took_part = all.iter().filter(|figures| figures.target.declined.is_none());
+    let each = took_part.flat_map(|figures| {
+        let target = figures.target;
+        let ways = target.ways.iter().filter(|(_, way)| way != "native");
+        ways.map(|(ability, way)| format!("{}, {ability}: {way}", target.name))
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures;
+    use crate::result::ClassResult;
+
+    /// What somebody sees who runs with as little as there can be.
+    #[test]
+    fn one_operation_is_not_several() {
+        let mut run = crate::sample::run();
+        (run.drive.ops, run.drive.rounds, run.workload.parameters.records) = (1, 1, 1);
+        run.targets.truncate(1);
+        let target = &mut run.targets[0];
+        target.rounds.truncate(1);
+        let class = |name: &str| ClassResult { name: name.to_owned(), latencies: vec![(900, 1)] };
+        target.rounds[0].classes = vec![class(CUT)];
+        let all = figures::of(&run);
+        let text = [heading(&run), drive(&run)].into_iter().chain(cut(&all[0])).collect::<Vec<_>>();
+        let text = text.join("\n");
+        for words in ["; 1 record, ", "1 round of 1 operation for", "lost, 1 operation in all, is"]
+        {
+            assert!(text.contains(words), "{words:?} is not in {text}");
+        }
+        run.targets[0].rounds[0].classes = vec![class("attach")];
+        let all = figures::of(&run);
+        let text = caveats(&run, &all).join("\n");
+        assert!(text.contains("rests on 1 of 1 operation where"), "{text}");
+    }
+
+    #[test]
+    fn how_steps_travelled_is_told_where_operations_travel_together() {
+        let mut run = crate::sample::run();
+        assert!(!drive(&run).contains("steps of a client"), "one operation at a time");
+        run.drive.depth = 16;
+        for round in &mut run.targets[1].rounds {
+            round.steps = Some(4);
+        }
+        for round in &mut run.targets[2].rounds {
+            round.steps = None;
+        }
+        let words = "steps of a client: one after the other (region, null); 4 at once, overlapping \
+                     (redis); not told (geode)";
+        assert!(drive(&run).contains(words), "{}", drive(&run));
+    }
+
+    #[test]
+    fn seconds_become_the_calendar_s_day_and_no_number_is_a_panic() {
+        assert_eq!(began(0), "1970-01-01 00:00 UTC");
+        assert_eq!(began(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(began(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(began(1_700_000_000), "2023-11-14 22:13 UTC");
+        assert_eq!(began(1_735_689_599), "2024-12-31 23:59 UTC");
+        assert!(began(u64::MAX).ends_with("UTC"));
+    }
+}

@@ -1,0 +1,369 @@
+//! What a run found out, as it is saved, compared and shown. The fields are the file's format:
+//! [`FORMAT`] changes with their meaning.
+
+use crate::parameters::{Arrivals, Fault, Parameters};
+use crate::stat::Latencies;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The form of a saved run. A file of another form is refused.
+pub const FORMAT: u32 = 1;
+
+/// Operations travelling together below which no program that left [`Round::steps`] out of its
+/// files let steps overlap. Above it, those of before they did so at all and the first that did
+/// cannot be told from each other.
+const TOOK_TURNS_BELOW: usize = 4;
+
+/// The variant whose UEs were found by a message each in older files, whatever travelled together.
+const FOUND_APART: &str = "tagged";
+
+/// The class of operations that were on their way when a connection was lost and found again. They
+/// are none of the workload's: which of them were done is known, but their time is the reconnect's.
+pub const CUT: &str = "cut by a reconnect";
+
+/// A whole run: one workload on several targets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The command that made it.
+    pub command: String,
+    /// Seconds since 1970 when it began.
+    pub began_s: u64,
+    /// Name and value of what is known of the machine.
+    pub machine: Vec<(String, String)>,
+    /// How steady the machine was before the run.
+    pub noise: Noise,
+    /// The workload.
+    pub workload: About,
+    /// How it was driven.
+    pub drive: Drive,
+    /// What each target did, in the order in which they were given.
+    pub targets: Vec<TargetResult>,
+    /// What is to be kept in mind.
+    pub caveats: Vec<String>,
+    /// Why the run does not count; empty if it does. Each also stands with its target.
+    pub invalid: Vec<String>,
+    /// Whether somebody stopped it before its end.
+    pub is_partial: bool,
+}
+
+/// A workload and its parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub title: String,
+    /// Where it is defined.
+    pub source: String,
+    /// Its parameters.
+    pub parameters: Parameters,
+    /// What papers measured, on their machines.
+    pub foreign: Vec<Foreign>,
+}
+
+/// How operations were brought to the targets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drive {
+    /// Client processes.
+    pub clients: usize,
+    /// Operations that travel together.
+    pub depth: usize,
+    /// Operations of each client and round.
+    pub ops: u64,
+    /// Operations before them that are not measured.
+    pub warm_up: u64,
+    /// Rounds; in each one every target has its turn.
+    pub rounds: usize,
+    /// Operations per second of all clients together that were offered; `None`: each client begins
+    /// an operation when the last one has ended.
+    pub rate: Option<f64>,
+    /// How intended starts of an open loop follow each other.
+    pub arrivals: Arrivals,
+    /// Microseconds between two operations of a client, in a closed loop.
+    pub think_us: u64,
+    /// Processors of the clients and of the servers, where they were kept apart.
+    pub pinning: Option<(Vec<usize>, Vec<usize>)>,
+    /// How targets that have several layouts keep their records; `None`: as each does by itself.
+    /// This and what follows is missing in older files, which knew nothing of it.
+    #[serde(default)]
+    pub layout: Option<String>,
+    /// The target whose server was killed in the middle round.
+    #[serde(default)]
+    pub kill: Option<String>,
+    /// What was planted between clients and targets.
+    #[serde(default)]
+    pub fault: Option<Fault>,
+    /// Seconds that a round was to last at the most, with fewer operations for slow targets.
+    #[serde(default)]
+    pub round_time_s: Option<f64>,
+    /// The bound of the ramp's p99, in nanoseconds.
+    #[serde(default)]
+    pub ramp_p99_ns: Option<u64>,
+    /// Whether targets were left as they were loaded, also where their makers advise otherwise.
+    #[serde(default)]
+    pub is_unsettled: bool,
+}
+
+/// The machine's own unsteadiness: a loop of fixed work, done many times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Noise {
+    /// Times that the loop was done.
+    pub loops: u64,
+    /// Median time of the loop, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Processes that wanted to run in the last minute (`/proc/loadavg`).
+    #[serde(deserialize_with = "number")]
+    pub load: f64,
+}
+
+/// One target's part of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetResult {
+    /// Its name.
+    pub name: String,
+    /// What it is and in which version.
+    pub version: String,
+    /// What was done to it between loading and the first turn, if anything. Missing in older
+    /// files, whose version ends with it.
+    #[serde(default)]
+    pub settled: Option<String>,
+    /// Ability and how it is provided, for those that the workload needs.
+    pub ways: Vec<(String, String)>,
+    /// Why it does not take part.
+    pub declined: Option<String>,
+    /// Records loaded, and how long that took in nanoseconds.
+    pub loaded: (u64, u64),
+    /// Its turns.
+    pub rounds: Vec<Round>,
+    /// Rate against latency, if a ramp was asked for, in ascending order of the offered rate.
+    pub ramp: Vec<RampPoint>,
+    /// Memory after the run, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// What the comparison with the model said.
+    pub verdict: Option<Verdict>,
+    /// Figures of the generator beside what they must be.
+    pub checks: Vec<Check>,
+    /// Times that a client lost its connection and got it back.
+    pub reconnects: u64,
+    /// Why its results do not count.
+    pub invalid: Vec<String>,
+}
+
+/// One turn.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Round {
+    /// Operations of all clients, those among them that a reconnect cut.
+    pub ops: u64,
+    /// From the first client's begin to the last one's end, in nanoseconds.
+    pub wall_ns: u64,
+    /// Time of the clients' threads, without waits for intended starts and pauses, in nanoseconds.
+    pub client_cpu_ns: u64,
+    /// Time of the target's own processes, in nanoseconds.
+    pub server_cpu_ns: u64,
+    /// Bytes of keys and parts that clients sent.
+    pub bytes_out: u64,
+    /// Bytes of keys and parts that they were answered with.
+    pub bytes_in: u64,
+    /// Operations that did not do what they set out to do, as the workload allows.
+    pub unsuccessful: u64,
+    /// Steps that each client had on the way at once; 1: one after the other. Missing in older
+    /// files, see [`Run::steps_of`].
+    #[serde(default)]
+    pub steps: Option<usize>,
+    /// Latencies of each class.
+    pub classes: Vec<ClassResult>,
+    /// The turn in slices of time.
+    pub slices: Vec<Slice>,
+}
+
+/// Latencies of one class of operations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassResult {
+    /// Its name.
+    pub name: String,
+    /// Latency in nanoseconds and how often it was met, ascending.
+    pub latencies: Vec<(u64, u64)>,
+}
+
+/// A short time within a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slice {
+    /// Where it begins, in milliseconds from the begin of the turn.
+    pub at_ms: u64,
+    /// Its length, in milliseconds.
+    pub ms: u64,
+    /// Operations that ended in it.
+    pub ops: u64,
+    /// Median latency, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// A point of the curve of rate against latency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RampPoint {
+    /// Operations per second that were offered.
+    #[serde(deserialize_with = "number")]
+    pub offered: f64,
+    /// Operations per second that were done.
+    #[serde(deserialize_with = "number")]
+    pub done: f64,
+    /// Median latency from the intended start, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Whether the p99 stayed below what was asked, and the rate was reached.
+    pub is_sustained: bool,
+}
+
+/// JSON has no word for what is no number: it is written as `null`, and must come back as what it
+/// was, or a run whose generator divided by nothing could not be looked at.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::NAN))
+}
+
+/// What the comparison of every record with the model said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Records compared.
+    pub records: u64,
+    /// Records that are not what they must be.
+    pub wrong: u64,
+    /// Those among the others that must not be there, and are not: room for records to come, or
+    /// what was deleted. Missing in older files.
+    #[serde(default)]
+    pub absent: u64,
+    /// Some of them, in words.
+    pub examples: Vec<String>,
+}
+
+/// Wrong records that are told in words at the most.
+const EXAMPLES_MAX: usize = 8;
+
+impl Verdict {
+    /// Counts one more that is as it must be.
+    #[inline]
+    pub const fn right(&mut self) {
+        self.records += 1;
+    }
+
+    /// Counts one more that is as it must be: there, or not.
+    #[inline]
+    pub fn right_as(&mut self, is_there: bool) {
+        self.records += 1;
+        self.absent += u64::from(!is_there);
+    }
+
+    /// Counts one more that is not.
+    pub fn wrong(&mut self, example: impl FnOnce() -> String) {
+        self.records += 1;
+        self.wrong += 1;
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(example());
+        }
+    }
+
+    /// Adds another client's.
+    pub fn add(&mut self, other: Self) {
+        self.records += other.records;
+        self.wrong += other.wrong;
+        self.absent += other.absent;
+        let room = EXAMPLES_MAX.saturating_sub(self.examples.len());
+        self.examples.extend(other.examples.into_iter().take(room));
+    }
+}
+
+/// A figure of the generator that must come out as its source says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What it is.
+    pub name: String,
+    /// What the source says.
+    #[serde(deserialize_with = "number")]
+    pub expected: f64,
+    /// What came out.
+    #[serde(deserialize_with = "number")]
+    pub found: f64,
+    /// How far it may be off.
+    #[serde(deserialize_with = "number")]
+    pub tolerance: f64,
+    /// Of how many draws it was found: figures of clients are averaged with this as weight.
+    #[serde(deserialize_with = "number")]
+    pub weight: f64,
+}
+
+impl Check {
+    /// Whether it came out.
+    pub fn holds(&self) -> bool {
+        self.weight == 0.0 || (self.found - self.expected).abs() <= self.tolerance
+    }
+}
+
+/// A figure of a paper.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// Paper and place in it.
+    pub source: String,
+    /// What was measured, on which machine.
+    pub what: String,
+    /// The figure, with its unit.
+    pub figure: String,
+}
+
+impl Run {
+    /// Steps that each client of a target had on the way at once, as far as it is known: 1 where
+    /// one followed the other. A step is what travels together; in an older file that can only be
+    /// told where no version has ever let steps overlap, nor asked for UEs one by one within a
+    /// step.
+    pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
+        let Drive { depth, rate, think_us, .. } = self.drive;
+        let found_apart = depth > 1 && self.workload.parameters.variant == FOUND_APART;
+        let took_turns = depth < TOOK_TURNS_BELOW || rate.is_some() || think_us > 0;
+        let took_turns = took_turns && !found_apart;
+        let first = target.rounds.first()?.steps;
+        let are_alike = target.rounds.iter().all(|round| round.steps == first);
+        first.filter(|_| are_alike).or((took_turns && first.is_none()).then_some(1))
+    }
+}
+
+impl Round {
+    /// Operations that a lost connection cut ([`CUT`]). Some of them were done and some were not,
+    /// and none was done at the target's pace.
+    pub fn cut(&self) -> u64 {
+        let cut = self.classes.iter().filter(|class| class.name == CUT);
+        cut.flat_map(|class| &class.latencies).fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Operations that no lost connection cut.
+    pub fn done(&self) -> u64 {
+        self.ops.saturating_sub(self.cut())
+    }
+
+    /// Operations per second, without those that were cut.
+    pub fn rate(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
+        let (ops, ns) = (self.done() as f64, self.wall_ns.max(1) as f64);
+        ops * 1e9 / ns
+    }
+
+    /// Latencies of all classes together.
+    pub fn latencies(&self) -> Latencies {
+        let mut all = Latencies::new();
+        for class in &self.classes {
+            for (ns, count) in &class.latencies {
+                all.record(*ns, *count);
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,466 @@
+//! The orchestrator: starts targets and clients, lets each target have its turn in every round, has
+//! everything verified, and gathers what was measured.
+
+mod stand;
+mod ramp;
+
+use crate::legacy::access::display::Display;
+use crate::legacy::place::Places;
+use crate::legacy::protocol::monotonic_ns;
+use crate::machine::Machine;
+use crate::noise;
+use crate::options::Options;
+use crate::processes;
+use crate::result::{About, Drive, FORMAT, Run, TargetResult};
+use crate::space;
+use crate::table::counted;
+use crate::targets::{self, Abilities, Need, Target, Way};
+use crate::workloads::{self, Blueprint, Parameters, Wishes};
+use nearstate_model::{Error, Result};
+use stand::Stand;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Targets unless told otherwise, as far as they are installed.
+const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
+
+/// Runs what the options ask for. Whatever goes wrong with one target marks that target's results,
+/// and the run, as invalid; the others go on. `stop` ends the run early: what was measured until
+/// then comes back, marked as partial.
+///
+/// # Errors
+/// `BadArgument`: options that do not fit together, no such workload or target. `System`: this
+/// machine lacks what every target needs.
+pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
+    let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
+    let parameters = parameters(options, blueprint.as_ref())?;
+    offers_enough(options)?;
+    let (chosen, missing) = choose(options)?;
+    if let Some(name) = &options.kill {
+        let victim = chosen.iter().find(|one| one.target.name() == name);
+        let victim = victim.ok_or_else(|| Error::BadArgument {
+            detail: format!("--kill {name}: it is not among the targets of this run"),
+        })?;
+        targets::can_be_killed(victim.target.as_ref())?;
+    }
+    let dir = space::folder(&options.dir)?;
+    let machine = Machine::look();
+    let pinning = pinning(options)?;
+    let drive = drive(options, pinning.clone());
+    let display = Display::new(chosen.len() * (drive.rounds + 2));
+    let desk =
+        Desk { options, blueprint: blueprint.as_ref(), parameters, dir, pinning, display, stop };
+    desk.fits(&chosen)?;
+    desk.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
+    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut run = Run {
+        format: FORMAT,
+        command: command.to_owned(),
+        began_s,
+        machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        noise: noise::measure(monotonic_ns),
+        workload: About {
+            name: blueprint.name().to_owned(),
+            title: blueprint.title().to_owned(),
+            source: blueprint.source().to_owned(),
+            parameters: desk.parameters.clone(),
+            foreign: blueprint.foreign(),
+        },
+        drive,
+        targets: Vec::new(),
+        caveats: blueprint.caveats(&desk.parameters),
+        invalid: Vec::new(),
+        is_partial: false,
+    };
+    let (targets, unbound) = desk.measure(&chosen, &run.drive);
+    for (target, unshown) in targets {
+        run.targets.push(target);
+        run.caveats.extend(unshown);
+    }
+    run.caveats.extend(missing);
+    note_unbound(&mut run, unbound);
+    note_bound(&mut run);
+    run.is_partial = stop.load(Ordering::Relaxed);
+    run.caveats.extend(desk.caveats(&machine));
+    for target in &run.targets {
+        let faults = target.invalid.iter().map(|why| format!("{}: {why}", target.name));
+        run.invalid.extend(faults);
+    }
+    desk.display.finish();
+    Ok(run)
+}
+
+/// What a run needs at every step.
+struct Desk<'a> {
+    options: &'a Options,
+    blueprint: &'a dyn Blueprint,
+    parameters: Parameters,
+    /// The folder of targets' files, by its full name.
+    dir: PathBuf,
+    /// Processors of clients, and of servers.
+    pinning: Option<(Vec<usize>, Vec<usize>)>,
+    display: Display,
+    stop: &'static AtomicBool,
+}
+
+impl Desk<'_> {
+    /// Whether there is room for the files of all targets: they are loaded before the first round.
+    fn fits(&self, chosen: &[Chosen]) -> Result<()> {
+        let need = self.need();
+        let layout = self.options.layout.as_deref();
+        let takes_part =
+            chosen.iter().filter(|one| self.declined(&one.target.abilities_in(layout)).is_none());
+        let sizes: Vec<(&str, u64)> =
+            takes_part.map(|one| (one.target.name(), one.target.folder_bytes(&need))).collect();
+        space::fits(&self.dir, &sizes, need.records, space::free_bytes(&self.dir)?)
+    }
+
+    /// What each target did and what of it is not shown, and which clients ran elsewhere than they
+    /// were to.
+    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<Told>, Vec<String>) {
+        let mut stands: Vec<Stand<'_>> = chosen.iter().map(|one| self.set_up(one)).collect();
+        for stand in &mut stands {
+            stand.load();
+        }
+        for round in 0..drive.rounds {
+            for stand in &mut stands {
+                stand.take_turn(round, drive);
+            }
+        }
+        if let Some(bound_ns) = self.options.ramp {
+            for stand in &mut stands {
+                stand.climb(drive, bound_ns);
+            }
+        }
+        for stand in &mut stands {
+            stand.verify();
+        }
+        let unbound = stands.iter_mut().flat_map(|stand| stand.unbound.drain(..)).collect();
+        (stands.into_iter().map(Stand::close).collect(), unbound)
+    }
+
+    fn set_up<'s>(&'s self, chosen: &'s Chosen) -> Stand<'s> {
+        let mut stand = Stand::new(self, &chosen.target, &chosen.version);
+        if let Some(why) =
+            self.declined(&chosen.target.abilities_in(self.options.layout.as_deref()))
+        {
+            stand.result.declined = Some(why);
+        } else if !self.stop.load(Ordering::Relaxed) {
+            stand.start(&self.need());
+        }
+        stand
+    }
+
+    fn need(&self) -> Need {
+        let (records, record_bytes) = self.blueprint.size(&self.parameters);
+        let server_cpus = self.pinning.as_ref().map(|(_, servers)| servers.clone());
+        Need {
+            schema: self.blueprint.schema(&self.parameters),
+            records,
+            record_bytes,
+            clients: usize::try_from(self.options.clients).unwrap_or(usize::MAX),
+            folder: self.dir.clone(),
+            server_cpus: server_cpus.unwrap_or_default(),
+            layout: self.options.layout.clone(),
+            stop: Some(self.stop),
+        }
+    }
+
+    /// Why a target of these abilities cannot take part.
+    fn declined(&self, abilities: &Abilities) -> Option<String> {
+        let wishes = self.blueprint.wishes(&self.parameters);
+        for (name, way) in wished(wishes, abilities) {
+            if let Way::Declined(why) = way {
+                return Some(format!("{name}: {why}"));
+            }
+        }
+        None
+    }
+
+    fn caveats(&self, machine: &Machine) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.pinning.is_none() && !self.options.unpinned {
+            let why = if Places::look().is_some() {
+                "one processor: clients and servers share it"
+            } else {
+                "the kernel does not say which processors may be used: no process is bound to one"
+            };
+            out.push(why.to_owned());
+        }
+        let clients = self.options.clients;
+        if clients > machine.cores as u64 {
+            let cores = counted(machine.cores as u64, "processor");
+            out.push(format!("{clients} clients share {cores}"));
+        }
+        if !machine.governor.starts_with("performance") {
+            out.push(format!(
+                "processors may change their clock meanwhile (frequency governor: {})",
+                machine.governor
+            ));
+        }
+        if let Some(name) = &self.options.kill {
+            out.push(format!(
+                "the server of {name} was killed (SIGKILL) half way through the middle round, and \
+                 started again"
+            ));
+        }
+        if let Some(fault) = self.options.fault {
+            out.push(format!("a fault was planted on purpose: {fault}"));
+        }
+        out
+    }
+}
+
+/// A run of which one client was not bound is none whose clients and servers were kept apart.
+fn note_unbound(run: &mut Run, unbound: Vec<String>) {
+    if !unbound.is_empty() {
+        run.drive.pinning = None;
+        run.caveats.extend(unbound);
+    }
+}
+
+/// What being bound to processors does to those that took part.
+fn note_bound(run: &mut Run) {
+    let Some((_, servers)) = &run.drive.pinning else { return };
+    for result in run.targets.iter().filter(|result| result.declined.is_none()) {
+        let target = targets::named(&result.name).ok();
+        let why = target.and_then(|target| target.when_bound(servers.len()));
+        run.caveats.extend(why.map(|why| format!("{}: {why}", result.name)));
+    }
+}
+
+/// What a workload wishes for, and how a target has it.
+fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
+    [
+        (wishes.delta, "changes of parts", &abilities.delta),
+        (wishes.unique_tag, "unique tags", &abilities.unique_tag),
+        (wishes.transaction, "transactions", &abilities.transaction),
+        (wishes.scan, "scans", &abilities.scan),
+    ]
+    .into_iter()
+    .filter(|(is_wished, ..)| *is_wished)
+    .map(|(_, name, way)| (name, way.clone()))
+    .collect()
+}
+
+/// What a target did, and which turn of it is not shown.
+type Told = (TargetResult, Option<String>);
+
+struct Chosen {
+    target: Box<dyn Target>,
+    version: String,
+}
+
+/// The targets that were asked for; without a wish those of the default list that are here, and
+/// why others are not.
+fn choose(options: &Options) -> Result<(Vec<Chosen>, Vec<String>)> {
+    let names: Vec<&str> = options.targets.iter().map(String::as_str).collect();
+    let or_default = if names.is_empty() { &DEFAULT_TARGETS[..] } else { &names };
+    targets::can_be_laid_out(options.layout.as_deref(), or_default)?;
+    if let Some(twice) = (1..names.len()).find_map(|at| {
+        let (before, name) = (names.get(..at)?, names.get(at)?);
+        before.contains(name).then_some(name)
+    }) {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "--targets: {twice} is named twice, and tables and `bench compare` go by names: \
+                 give each target once, and compare two runs to see how far one differs from itself"
+            ),
+        });
+    }
+    let (mut chosen, mut missing) = (Vec::new(), Vec::new());
+    if options.targets.is_empty() {
+        for name in DEFAULT_TARGETS {
+            let target = targets::named(name)?;
+            match target.version() {
+                Ok(version) => chosen.push(Chosen { target, version }),
+                Err(e) => missing.push(format!("{name} was not measured: {e}")),
+            }
+        }
+    }
+    for name in &options.targets {
+        let target = targets::named(name)?;
+        let version = target.version()?;
+        chosen.push(Chosen { target, version });
+    }
+    Ok((chosen, missing))
+}
+
+fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters> {
+    let variants = blueprint.variants();
+    let variant = match (&options.variant, variants.first()) {
+        (Some(wanted), _) => {
+            if !variants.iter().any(|(name, _)| name == wanted) {
+                let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
+                return Err(Error::BadArgument {
+                    detail: format!(
+                        "{} has no variant {wanted:?}: give one of {}",
+                        blueprint.name(),
+                        names.join(", ")
+                    ),
+                });
+            }
+            wanted.clone()
+        }
+        (None, Some((name, _))) => (*name).to_owned(),
+        (None, None) => String::new(),
+    };
+    if options.depth > 1 && !blueprint.travels_together() {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "the transactions of {} go one after the other: --depth {} would count each with \
+                 the time of all of them; leave it out",
+                blueprint.name(),
+                options.depth
+            ),
+        });
+    }
+    let records = options.records.unwrap_or_else(|| blueprint.records());
+    if records < options.clients * options.depth {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "{} with {} on the way for each need that many records of their own: give more \
+                 --records than {records}",
+                counted(options.clients, "client"),
+                counted(options.depth, "operation")
+            ),
+        });
+    }
+    Ok(Parameters { records, variant, spread: options.spread, seed: options.seed })
+}
+
+/// Whether each client is offered enough: one that waits for long is taken for one whose target is
+/// stuck.
+fn offers_enough(options: &Options) -> Result<()> {
+    let clients = options.clients;
+    if options.rate.is_none_or(|rate| rate >= stand::to_f64(clients)) {
+        return Ok(());
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "--rate: {clients} clients share it, and one that waits long for its next operation \
+             measures nothing: give at least one operation a second for each"
+        ),
+    })
+}
+
+fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive {
+    Drive {
+        clients: usize::try_from(options.clients).unwrap_or(1),
+        depth: usize::try_from(options.depth).unwrap_or(1),
+        ops: options.ops,
+        warm_up: options.warm_up.unwrap_or(options.ops / 10),
+        rounds: usize::try_from(options.rounds).unwrap_or(1),
+        rate: options.rate,
+        arrivals: options.arrivals,
+        think_us: options.think_us,
+        pinning,
+        layout: options.layout.clone(),
+        kill: options.kill.clone(),
+        fault: options.fault,
+        round_time_s: options.round_time,
+        ramp_p99_ns: options.ramp,
+        is_unsettled: options.no_settle,
+    }
+}
+
+/// Processors of clients, and of servers; `None` if there is but one.
+fn pinning(options: &Options) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+    let places = Places::look().filter(|_| !options.unpinned);
+    let Some(places) = places else { return Ok(None) };
+    shared_out(&places.all(), usize::try_from(options.server_cpus).unwrap_or(usize::MAX))
+}
+
+/// The first ones for servers, the others for clients.
+fn shared_out(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+    if servers < cpus.len()
+        && let Some((first, others)) = cpus.split_at_checked(servers)
+    {
+        return Ok(Some((others.to_vec(), first.to_vec())));
+    }
+    if servers == 1 {
+        return Ok(None);
+    }
+    Err(Error::BadArgument {
+        detail: format!(
+            "--server-cpus {servers}: there are {} processors, and clients need one: give fewer",
+            cpus.len()
+        ),
+    })
+}
+
+/// Memory that a target takes: what it says itself, else that of its processes.
+fn memory_bytes(database: &mut dyn targets::Database) -> Option<u64> {
+    database.memory_bytes().or_else(|| {
+        let own = database.processes();
+        (!own.is_empty()).then(|| processes::memory_bytes(&own))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Given {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_depth_that_nothing_travels_at_is_refused() {
+        for (workload, is_refused) in [("micro-tx", true), ("tatp", false)] {
+            let given = Given::try_parse_from(["run", workload, "--depth", "16"]).unwrap();
+            let blueprint = workloads::named(workload).unwrap();
+            let found = parameters(&given.options, blueprint.as_ref());
+            assert_eq!(found.is_err(), is_refused, "{workload}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn servers_get_as_many_processors_as_leave_one_for_clients() {
+        let out = |servers| shared_out(&[2, 3, 5, 7], servers);
+        assert_eq!(out(1), Ok(Some((vec![3, 5, 7], vec![2]))));
+        assert_eq!(out(3), Ok(Some((vec![7], vec![2, 3, 5]))));
+        assert!(out(4).unwrap_err().to_string().contains("give fewer"));
+        assert_eq!(shared_out(&[0], 1), Ok(None));
+    }
+
+    #[test]
+    fn what_being_bound_does_to_a_target_is_said_of_those_that_took_part() {
+        let mut run = crate::sample::run();
+        run.targets[1].name = "node-ring".to_owned();
+        let before = run.caveats.len();
+        note_bound(&mut run);
+        let more = run.caveats.split_off(before);
+        assert!(more.iter().any(|why| why.starts_with("geode: ") && why.contains("one processor")));
+        assert!(
+            more.iter().any(|why| why.starts_with("node-ring: ") && why.contains("--unpinned"))
+        );
+        run.drive.pinning = Some((vec![2, 3], vec![0, 1]));
+        run.targets[1].declined = Some("no".to_owned());
+        note_bound(&mut run);
+        let more = run.caveats.split_off(before);
+        assert_eq!(more.len(), 1, "{more:?}");
+        assert!(more[0].starts_with("geode: ") && more[0].contains("2 processors"), "{more:?}");
+        run.drive.pinning = None;
+        note_bound(&mut run);
+        assert_eq!(run.caveats.len(), before);
+    }
+
+    #[test]
+    fn a_client_that_was_not_bound_is_told_and_the_run_is_no_bound_one() {
+        let bound = crate::sample::run();
+        let mut run = bound.clone();
+        note_unbound(&mut run, Vec::new());
+        assert!(run.drive.pinning.is_some());
+        note_unbound(&mut run, vec!["redis: client 1: not bound to processor 7".to_owned()]);
+        let text = crate::report::text(&run);
+        let caveats = text.split_once("Keep in mind").expect("there are caveats").1;
+        assert!(caveats.contains("redis: client 1: not bound to processor 7"), "{text}");
+        let obstacles = crate::compare::compare(&bound, &run).obstacles;
+        assert!(obstacles.iter().any(|why| why.starts_with("bound to processors")));
+    }
+}

@@ -1,0 +1,466 @@
+//! A run as a file: written whole or not at all, and read as what a stranger may have made.
+
+use crate::keeper::system;
+use crate::result::{ClassResult, FORMAT, Round, Run};
+use crate::workloads::CLASSES_MAX;
+use nearstate_model::{Error, Result};
+use serde::Deserialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+/// The longest file that is read or written. Ten rounds of eight targets with sixteen full
+/// histograms each take some 60 MB; numbers need up to three times their text in memory.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Targets of a run at the most: more than there are stores to compare.
+const TARGETS_MAX: usize = 64;
+
+/// Rounds of a target, points of its ramp, checks: beyond, a table would not be read by anybody.
+const ROWS_MAX: usize = 10_000;
+
+/// Slices of a turn: the driver keeps some hundred.
+const SLICES_MAX: usize = 100_000;
+
+/// Operations and nanoseconds of one round at the most, and memory in bytes: sums of as many rounds
+/// as there may be still fit into 64 bits, and a floating-point number tells each of them apart.
+const AMOUNT_MAX: u64 = 1 << 50;
+
+/// Operations of a target over all rounds and classes: a histogram of all of them adds its counts
+/// up in 64 bits.
+const OPS_MAX: u64 = 1 << 62;
+
+/// Saves a run at `path`. What was there before stays until all of the new one is on the disk.
+///
+/// # Errors
+/// `Full` if there is no room, `System` for other refusals of the operating system, `BadArgument`
+/// if the run is larger than what can be loaded again; then nothing is left of the new file.
+pub fn save(run: &Run, path: &Path) -> Result<()> {
+    check(run).map_err(|detail| Error::BadArgument {
+        detail: format!("this run could not be loaded again, so it is not saved: {detail}"),
+    })?;
+    let json = serde_json::to_vec(run).map_err(|e| Error::BadArgument {
+        detail: format!("this run cannot be written as JSON: {e}"),
+    })?;
+    if json.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::BadArgument {
+            detail: format!(
+                "this run takes {} MiB, more than the {} MiB that are read again: give fewer \
+                 rounds or targets",
+                json.len() >> 20,
+                FILE_BYTES_MAX >> 20
+            ),
+        });
+    }
+    write_file(path, &json)
+}
+
+/// Writes a file whole or not at all. What is no ordinary file (a pipe, a terminal) is written to
+/// as it is.
+///
+/// # Errors
+/// `Full` if there is no room, `System` for other refusals; then what was there before is still
+/// there, and nothing else.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, |file| {
+        let mut out = BufWriter::new(file);
+        out.write_all(bytes).and_then(|()| out.flush())
+    })
+}
+
+fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Result<()> {
+    let failed = |e: &io::Error| refusal(path, e);
+    let place = place(path);
+    if is_device(&place) {
+        let file = OpenOptions::new().write(true).open(&place).map_err(|e| failed(&e))?;
+        return write(&file).map_err(|e| failed(&e));
+    }
+    let beside = beside(path, &place)?;
+    let outcome = (|| {
+        let file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
+        write(&file)?;
+        file.sync_all()?;
+        fs::rename(&beside, &place)
+    })();
+    if let Err(e) = outcome {
+        // If even this fails, there is nothing more that could be done about it.
+        let _ = fs::remove_file(&beside);
+        return Err(failed(&e));
+    }
+    // The name is as lasting as its folder. Not all file systems let a folder be synchronised, and
+    // the file itself is whole already.
+    let _ = File::open(folder(&place)).and_then(|folder| folder.sync_all());
+    Ok(())
+}
+
+/// Whether [`write_file`] could write here now: a file beside it is made and removed. What is no
+/// ordinary file is not tried: a pipe would wait for its reader.
+///
+/// # Errors
+/// `BadArgument`, `Full` or `System`, as [`write_file`] would say it.
+pub fn can_write(path: &Path) -> Result<()> {
+    let place = place(path);
+    if is_device(&place) {
+        return Ok(());
+    }
+    let beside = beside(path, &place)?;
+    // One that a killed process of this number has left, of another container perhaps.
+    let _ = fs::remove_file(&beside);
+    let tried = OpenOptions::new().write(true).create_new(true).open(&beside);
+    let _ = fs::remove_file(&beside);
+    tried.map(drop).map_err(|e| refusal(path, &e))
+}
+
+/// Which file a path means, if two may mean the same. A link stays one: what it leads to is
+/// replaced.
+pub fn place(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| {
+        match (fs::canonicalize(folder(path)), path.file_name()) {
+            (Ok(folder), Some(name)) => folder.join(name),
+            (Err(_), _) | (_, None) => path.to_owned(),
+        }
+    })
+}
+
+fn is_device(place: &Path) -> bool {
+    fs::metadata(place).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+fn folder(place: &Path) -> &Path {
+    place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A name in the same folder, and so on the same file system, that nobody else writes to.
+fn beside(path: &Path, place: &Path) -> Result<PathBuf> {
+    if place.is_dir() {
+        return Err(Error::BadArgument {
+            detail: format!("{} is a folder: give the name of a file in it", path.display()),
+        });
+    }
+    let name = place.file_name().ok_or_else(|| Error::BadArgument {
+        detail: format!("{} names no file: give one", path.display()),
+    })?;
+    let name = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
+    Ok(folder(place).join(name))
+}
+
+fn refusal(path: &Path, e: &io::Error) -> Error {
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    if full.contains(&e.kind()) {
+        return Error::Full {
+            detail: format!(
+                "no room on the disk for {}; nothing of it was kept: make room, or give a file on \
+                 another disk",
+                path.display()
+            ),
+        };
+    }
+    system(
+        &format!("writing {}: give a file in a folder that can be written to", path.display()),
+        e,
+    )
+}
+
+/// The first thing that is looked for in a file: other forms may differ in all the rest.
+#[derive(Deserialize)]
+struct Form {
+    format: u32,
+}
+
+/// Loads a run that [`save`] wrote.
+///
+/// # Errors
+/// `System` if it cannot be read, `BadArgument` if it is no run, one of another form, or one that
+/// contradicts itself.
+pub fn load(path: &Path) -> Result<Run> {
+    let unreadable = |e: &io::Error| system(&format!("reading {}", path.display()), e);
+    let file = File::open(path).map_err(|e| unreadable(&e))?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(&e))?;
+    parse(&bytes)
+        .map_err(|detail| Error::BadArgument { detail: format!("{}: {detail}", path.display()) })
+}
+
+/// What to give instead.
+const GIVE: &str = "give a file that `nearstate bench run --save FILE` wrote";
+
+fn parse(bytes: &[u8]) -> Result<Run, String> {
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("larger than any run ({} MiB): {GIVE}", FILE_BYTES_MAX >> 20));
+    }
+    let no_run = |e: &serde_json::Error| {
+        let cause = if e.is_eof() { "it ends in the middle" } else { "it is no saved run" };
+        format!("{cause} ({e}): {GIVE}")
+    };
+    let form: Form = serde_json::from_slice(bytes).map_err(|e| no_run(&e))?;
+    if form.format != FORMAT {
+        return Err(format!(
+            "a run of form {}; this program knows form {FORMAT}: render it with the version that \
+             saved it, or run it again",
+            form.format
+        ));
+    }
+    let run: Run = serde_json::from_slice(bytes).map_err(|e| no_run(&e))?;
+    check(&run).map_err(|what| format!("it is damaged, {what}: {GIVE}"))?;
+    Ok(run)
+}
+
+/// What everything that is made of a run relies on. Says what is wrong.
+fn check(run: &Run) -> Result<(), String> {
+    at_most("targets", run.targets.len(), TARGETS_MAX)?;
+    for target in &run.targets {
+        let of = |what: &str| format!("{what} of {:?}", target.name);
+        at_most(&of("rounds"), target.rounds.len(), ROWS_MAX)?;
+        at_most(&of("points of the ramp"), target.ramp.len(), ROWS_MAX)?;
+        at_most(&of("checks"), target.checks.len(), ROWS_MAX)?;
+        for amount in [target.loaded.0, target.loaded.1, target.memory_bytes.unwrap_or(0)] {
+            amount_fits(&of("records, memory"), amount)?;
+        }
+        if let Some(verdict) = &target.verdict {
+            amount_fits(&of("records"), verdict.records)?;
+            if verdict.wrong.saturating_add(verdict.absent) > verdict.records {
+                return Err(format!("more wrong or absent records than {}", of("records")));
+            }
+        }
+        let mut counted = 0_u64;
+        for round in &target.rounds {
+            counted = counted.saturating_add(check_round(round).map_err(|what| of(&what))?);
+        }
+        if counted > OPS_MAX {
+            return Err(format!("{counted} as {}", of("operations")));
+        }
+    }
+    Ok(())
+}
+
+/// Returns how many operations its classes have.
+fn check_round(round: &Round) -> Result<u64, String> {
+    at_most("classes of a round", round.classes.len(), CLASSES_MAX)?;
+    at_most("slices of a round", round.slices.len(), SLICES_MAX)?;
+    let Round { ops, wall_ns, client_cpu_ns, server_cpu_ns, bytes_out, bytes_in, .. } = *round;
+    for amount in [ops, wall_ns, client_cpu_ns, server_cpu_ns, bytes_out, bytes_in] {
+        amount_fits("a sum in a round", amount)?;
+    }
+    amount_fits("a sum in a round", round.unsuccessful)?;
+    let mut counted = 0;
+    for class in &round.classes {
+        counted += check_class(class)?;
+    }
+    for slice in &round.slices {
+        amount_fits("a time of a slice", slice.at_ms)?;
+        amount_fits("a time of a slice", slice.ms)?;
+        amount_fits("a count of a slice", slice.ops)?;
+    }
+    let rising = |pair: &[crate::result::Slice]| match pair {
+        [a, b] => a.at_ms <= b.at_ms,
+        _ => true,
+    };
+    if !round.slices.windows(2).all(rising) {
+        return Err("slices in no order of time".to_owned());
+    }
+    Ok(counted)
+}
+
+fn check_class(class: &ClassResult) -> Result<u64, String> {
+    let rising = |pair: &[(u64, u64)]| match pair {
+        [a, b] => a.0 < b.0,
+        _ => true,
+    };
+    if !class.latencies.windows(2).all(rising) {
+        return Err(format!("latencies of class {:?} in no order", class.name));
+    }
+    let counted = class.latencies.iter().fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
+    amount_fits(&format!("operations of class {:?}", class.name), counted)?;
+    Ok(counted)
+}
+
+fn at_most(what: &str, count: usize, most: usize) -> Result<(), String> {
+    if count <= most { Ok(()) } else { Err(format!("{count} {what} where {most} are the most")) }
+}
+
+fn amount_fits(what: &str, amount: u64) -> Result<(), String> {
+    if amount <= AMOUNT_MAX { Ok(()) } else { Err(format!("{amount} as {what}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::run;
+    use std::os::unix::fs::FileTypeExt as _;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// A run as JSON with one thing changed.
+    fn changed(from: &str, to: &str) -> String {
+        let json = serde_json::to_string(&run()).unwrap();
+        assert!(json.contains(from), "{from} is not in {json}");
+        parse(json.replacen(from, to, 1).as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn a_run_comes_back_as_it_was_saved() {
+        let folder = folder();
+        let path = folder.path().join("run.json");
+        fs::write(&path, "an older one").unwrap();
+        let mut run = run();
+        // What is no number stays none.
+        run.targets[0].checks[0].found = f64::NAN;
+        save(&run, &path).unwrap();
+        let back = load(&path).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&run).unwrap());
+        assert!(back.targets[0].checks[0].found.is_nan() && !back.targets[0].checks[0].holds());
+        assert_eq!(names(folder.path()), ["run.json"]);
+    }
+
+    /// What was saved before a run knew its layout, what was killed, what was planted, what was
+    /// done after loading, and how steps travelled.
+    #[test]
+    fn an_older_run_is_loaded_and_shown() {
+        let mut value = serde_json::to_value(run()).unwrap();
+        let drive = value["drive"].as_object_mut().unwrap();
+        for field in ["layout", "kill", "fault", "round_time_s", "ramp_p99_ns", "is_unsettled"] {
+            assert!(drive.remove(field).is_some(), "{field}");
+        }
+        for target in value["targets"].as_array_mut().unwrap() {
+            assert!(target.as_object_mut().unwrap().remove("settled").is_some());
+            for round in target["rounds"].as_array_mut().unwrap() {
+                assert!(round.as_object_mut().unwrap().remove("steps").is_some());
+            }
+        }
+        let old = parse(value.to_string().as_bytes()).unwrap();
+        assert!(crate::report::text(&old).contains("Operations per second"));
+        assert!(crate::report::page(&old).html().contains("</html>"));
+        let new = run();
+        let comparison = crate::compare::compare(&old, &new);
+        assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
+        // One operation at a time: no version has ever let those overlap.
+        assert!(!comparison.notes.iter().any(|note| note.contains("steps")));
+        assert!(crate::compare::text(&comparison).contains("27 the same"));
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file_and_nothing_half_written() {
+        let folder = folder();
+        let path = folder.path().join("run.json");
+        fs::write(&path, "the old one").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let outcome = write_with(&path, |mut file| {
+            file.write_all(b"{\"format\":1,")?;
+            (&full).write_all(b"the rest")
+        });
+        let Err(e) = outcome else { panic!("it was written to a full disk") };
+        assert!(matches!(&e, Error::Full { .. }) && e.to_string().contains("run.json"), "{e}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the old one");
+        assert_eq!(names(folder.path()), ["run.json"]);
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        let e = save(&run(), Path::new("/dev/full")).unwrap_err();
+        assert!(matches!(e, Error::Full { .. }), "{e}");
+        save(&run(), Path::new("/dev/null")).unwrap();
+        for device in ["/dev/full", "/dev/null"] {
+            assert!(fs::metadata(device).unwrap().file_type().is_char_device(), "{device}");
+        }
+    }
+
+    #[test]
+    fn a_link_leads_to_the_new_file() {
+        let folder = folder();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        save(&run(), &link).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(load(&real).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let folder = folder();
+        let e = save(&run(), &folder.path().join("nowhere/run.json")).unwrap_err().to_string();
+        assert!(e.contains("nowhere/run.json") && e.contains("give a file"), "{e}");
+        let e = save(&run(), folder.path()).unwrap_err().to_string();
+        assert!(e.contains("is a folder"), "{e}");
+        let e = load(&folder.path().join("none")).unwrap_err().to_string();
+        assert!(e.contains("none"), "{e}");
+    }
+
+    #[test]
+    fn every_cut_of_a_file_is_refused() {
+        let json = serde_json::to_vec(&run()).unwrap();
+        for end in (0..json.len()).step_by(97) {
+            let e = parse(&json[..end]).unwrap_err();
+            // Within a number, the parser minds the number first.
+            let is_told = e.contains("ends in the middle") || e.contains("invalid number");
+            assert!(is_told && e.contains(GIVE), "{end}: {e}");
+        }
+        let e = parse(&json[..json.len() - 1]).unwrap_err();
+        assert!(e.contains("ends in the middle"), "{e}");
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused_in_words() {
+        let deep = "[".repeat(100_000);
+        let deep_field = format!("{{\"format\":1,\"x\":{}", "[".repeat(100_000));
+        let hostile =
+            ["hello", "{}", "[]", "null", "{\"format\":\"one\"}", "\0\0", "{\"format\":-1}"];
+        for text in hostile.into_iter().chain([deep.as_str(), deep_field.as_str()]) {
+            let e = parse(text.as_bytes()).unwrap_err();
+            assert!(e.contains(GIVE), "{e}");
+        }
+        assert!(parse(b"{\"format\":1}").unwrap_err().contains("missing field"));
+    }
+
+    #[test]
+    fn another_form_is_told_whatever_else_is_in_the_file() {
+        let e = parse(b"{\"format\":7,\"wholly\":\"different\"}").unwrap_err();
+        assert!(e.contains("form 7") && e.contains("form 1"), "{e}");
+    }
+
+    #[test]
+    fn figures_that_cannot_be_are_refused() {
+        let wall = format!("\"wall_ns\":{}", run().targets[0].rounds[0].wall_ns);
+        let e = changed(&wall, "\"wall_ns\":18446744073709551615");
+        assert!(e.contains("18446744073709551615"), "{e}");
+        let latencies = "\"latencies\":[[";
+        let e = changed(latencies, "\"latencies\":[[9,1],[8,1],[");
+        assert!(e.contains("in no order"), "{e}");
+        let e = changed(latencies, "\"latencies\":[[0,18446744073709551615],[");
+        assert!(e.contains("operations of class"), "{e}");
+        let e = changed("\"wrong\":0", "\"wrong\":18446744073709551615");
+        assert!(e.contains("wrong"), "{e}");
+        let slices = ",{\"at_ms\":1,\"ms\":1,\"ops\":1,\"p50_ns\":1,\"p99_ns\":1,\"max_ns\":1}";
+        let slices = format!("\"slices\":[{}", slices.repeat(SLICES_MAX + 1).replacen(',', "", 1));
+        let e = changed("\"slices\":[", &format!("{slices},"));
+        assert!(e.contains("slices of a round"), "{e}");
+    }
+
+    #[test]
+    fn operations_that_no_histogram_can_add_up_are_refused() {
+        let mut run = run();
+        let target = &mut run.targets[0];
+        let mut round = target.rounds[0].clone();
+        for class in &mut round.classes {
+            class.latencies = vec![(1, AMOUNT_MAX)];
+        }
+        target.rounds = vec![round; 5000];
+        let e = check(&run).unwrap_err();
+        assert!(e.contains("operations of \"region\""), "{e}");
+        run.targets[0].rounds.truncate(2000);
+        assert_eq!(check(&run), Ok(()));
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_its_end() {
+        let e = load(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(e.contains("larger than any run"), "{e}");
+    }
+}

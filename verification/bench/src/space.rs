@@ -1,0 +1,87 @@
+//! Room in the folder in memory where targets keep their files. A file that is mapped and has no
+//! room for its next page is not answered with an error: whoever touches the page dies (SIGBUS). So
+//! the room is looked at before anything is started.
+
+use crate::keeper::system;
+use crate::table::count_text;
+use nearstate_model::{Error, Result};
+use rustix::fs::statvfs;
+use std::path::{Path, PathBuf};
+
+/// The folder of `--dir` by its full name: servers and clients may work in other folders than we
+/// do.
+///
+/// # Errors
+/// `System`, `BadArgument`: there is no such folder.
+pub fn folder(dir: &Path) -> Result<PathBuf> {
+    let whole = dir.canonicalize().map_err(|e| {
+        system(&format!("--dir {}: give a folder that is there", dir.display()), &e)
+    })?;
+    if whole.is_dir() {
+        return Ok(whole);
+    }
+    let detail = format!("--dir {}: it is no folder: give one in memory", dir.display());
+    Err(Error::BadArgument { detail })
+}
+
+/// What may still be written in a folder; `None` where the file system has no bound of its own.
+///
+/// # Errors
+/// `System`: the kernel does not say.
+pub fn free_bytes(dir: &Path) -> Result<Option<u64>> {
+    let seen = statvfs(dir).map_err(|e| {
+        let e = std::io::Error::from_raw_os_error(e.raw_os_error());
+        system(&format!("looking at the room in --dir {}", dir.display()), &e)
+    })?;
+    Ok((seen.f_blocks > 0).then(|| seen.f_bavail.saturating_mul(seen.f_frsize)))
+}
+
+/// Whether the files of these targets, each with the bytes that it will take, fit into what is
+/// free.
+///
+/// # Errors
+/// `Full`: they do not, and what would help.
+pub fn fits(dir: &Path, targets: &[(&str, u64)], records: u64, free: Option<u64>) -> Result<()> {
+    let needed = targets.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let Some(free) = free.filter(|free| *free < needed) else { return Ok(()) };
+    let names: Vec<&str> =
+        targets.iter().filter(|(_, bytes)| *bytes > 0).map(|(name, _)| *name).collect();
+    Err(Error::Full {
+        detail: format!(
+            "--dir {} has room for {} KiB, and {} may need {} KiB for {} records: give fewer \
+             --records or --targets, or a --dir with more room (a container's /dev/shm has 64 MiB \
+             unless it was started with --shm-size)",
+            dir.display(),
+            count_text(free >> 10),
+            names.join(", "),
+            count_text(needed.div_ceil(1024)),
+            count_text(records)
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would_help() {
+        let fits = |free| fits(Path::new("/f"), &[("region", 700), ("null", 0)], 9, free);
+        assert!(fits(None).is_ok() && fits(Some(700)).is_ok());
+        let refused = fits(Some(699)).unwrap_err().to_string();
+        for word in ["--dir /f", "region may need 1 KiB", "9 records", "--shm-size"] {
+            assert!(refused.contains(word), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_folder_has_its_full_name_and_some_room() {
+        let here = folder(Path::new(".")).unwrap();
+        assert!(here.is_absolute());
+        assert!(free_bytes(&here).is_ok());
+        let none = folder(Path::new("nowhere/at/all")).unwrap_err().to_string();
+        assert!(none.contains("--dir nowhere/at/all"), "{none}");
+        let file = folder(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(file.contains("no folder"), "{file}");
+    }
+}

@@ -1,0 +1,593 @@
+//! LMDB with its fastest settings, on a folder in memory: no flush to disk, a writable map. It
+//! lives in its clients, as our region does.
+//!
+//! Each table is a database of records; a record of several parts is one value with their lengths
+//! before them. Each unique tag is a database from values to keys, any other tag one with several
+//! keys to a value. There is one writer at a time, and a write transaction is visible to everybody
+//! when it is committed.
+
+mod reading;
+
+use self::reading::Reading;
+use super::joined::{hand_over, joined};
+use super::{Abilities, Database as Running, Need, Target, Way};
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Schema, Table,
+    TableSchema, Tag, Work, one_by_one,
+};
+use crate::keeper::Keeper;
+use lmdb::{
+    Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
+    RoTransaction, RwTransaction, Transaction, WriteFlags,
+};
+use nearstate_model::{Error, Result};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Databases of a file: each table has one, and one for each tag.
+const DATABASES_MAX: u32 = 128;
+
+/// Readers that are registered beside the clients: those of a run that was killed keep their place.
+const READERS_MORE: usize = 126;
+
+/// What a record takes beside its bytes at the most, and so does each of its tags.
+const RECORD_ROOM: u64 = 256;
+
+/// What its file was seen to take: pages are half full and written anew elsewhere, so for each
+/// record these hundredths of its bytes, and so much beside it and for each of its tags.
+const FILE_PERCENT: u64 = 275;
+const FILE_BESIDE: u64 = 32;
+const FILE_BYTES_MIN: u64 = 256 << 10;
+
+/// LMDB as a target.
+#[derive(Clone, Copy, Debug)]
+pub struct LmdbTarget;
+
+impl Target for LmdbTarget {
+    fn name(&self) -> &'static str {
+        "lmdb"
+    }
+
+    fn version(&self) -> Result<String> {
+        Ok("LMDB 0.9 of crate lmdb-rkv 0.14, MDB_NOSYNC in memory, in the client's process".into())
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            delta: Way::Emulated("the whole record is read and written in a write transaction"),
+            unique_tag: Way::Emulated("a second database, written in the same transaction"),
+            transaction: Way::Native,
+            scan: Way::Native,
+            pipeline: Way::Emulated("one transaction for all of them"),
+            shared: Way::Native,
+        }
+    }
+
+    fn folder_bytes(&self, need: &Need) -> u64 {
+        need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
+    }
+
+    fn start(&self, need: &Need) -> Result<Box<dyn Running>> {
+        let keeper = Keeper::start(&need.folder, None, |_| Vec::new())?;
+        let path = keeper.folder().join("lmdb");
+        let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+        let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
+        let records = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+        // Pages that a reader holds back are written elsewhere.
+        let room = records.saturating_mul(4).saturating_add(1 << 30);
+        let environment = open(&path, room, need.clients)?;
+        Tables::open(&environment, &need.schema)?;
+        Ok(Box::new(Kept { keeper }))
+    }
+
+    fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let environment = attached(Path::new(address))?;
+        let tables = Tables::open(environment, schema)?;
+        let idle = environment.begin_ro_txn().map_err(said)?.reset();
+        let (idle, scratch, before) = (Some(idle), Vec::new(), Vec::new());
+        let is_writer = false;
+        Ok(Box::new(LmdbConnection { environment, tables, idle, scratch, before, is_writer }))
+    }
+}
+
+fn said(e: lmdb::Error) -> Error {
+    Error::Backend { detail: format!("lmdb: {e}") }
+}
+
+fn open(path: &Path, map_bytes: u64, clients: usize) -> Result<Environment> {
+    let flags = EnvironmentFlags::NO_SYNC
+        | EnvironmentFlags::WRITE_MAP
+        | EnvironmentFlags::NO_META_SYNC
+        | EnvironmentFlags::NO_TLS
+        | EnvironmentFlags::NO_READAHEAD
+        | EnvironmentFlags::NO_MEM_INIT
+        | EnvironmentFlags::NO_SUB_DIR;
+    let readers = clients.saturating_mul(2).saturating_add(READERS_MORE);
+    Environment::new()
+        .set_flags(flags)
+        .set_max_readers(u32::try_from(readers).unwrap_or(u32::MAX))
+        .set_max_dbs(DATABASES_MAX)
+        // A size of 0 takes the one in the file.
+        .set_map_size(usize::try_from(map_bytes).unwrap_or(usize::MAX))
+        .open(path)
+        .map_err(said)
+}
+
+/// The environments of this process: LMDB allows one for a file, and it stays until the end.
+static ATTACHED: Mutex<BTreeMap<PathBuf, &'static Environment>> = Mutex::new(BTreeMap::new());
+
+fn attached(path: &Path) -> Result<&'static Environment> {
+    let mut all = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = all.get(path) {
+        return Ok(there);
+    }
+    let environment: &'static Environment = Box::leak(Box::new(open(path, 0, 0)?));
+    all.insert(path.to_owned(), environment);
+    Ok(environment)
+}
+
+#[derive(Debug)]
+struct Kept {
+    keeper: Keeper,
+}
+
+impl Running for Kept {
+    fn address(&self) -> String {
+        self.keeper.folder().join("lmdb").display().to_string()
+    }
+
+    /// What its file takes in memory.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        let seen = std::fs::metadata(self.keeper.folder().join("lmdb")).ok()?;
+        Some(seen.blocks() * 512)
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    schema: &'static TableSchema,
+    records: Database,
+    tags: Vec<Database>,
+}
+
+#[derive(Debug)]
+struct Tables(Vec<Place>);
+
+impl Tables {
+    fn open(environment: &Environment, schema: &Schema) -> Result<Self> {
+        let open = |name: String, flags| environment.create_db(Some(&name), flags).map_err(said);
+        let place = |table: &'static TableSchema| {
+            let tag = |rule: &crate::access::TagRule| {
+                let flags =
+                    if rule.is_unique { DatabaseFlags::empty() } else { DatabaseFlags::DUP_SORT };
+                open(format!("{}:{}", table.name, rule.name), flags)
+            };
+            Ok(Place {
+                schema: table,
+                records: open(table.name.to_owned(), DatabaseFlags::empty())?,
+                tags: table.tags.iter().map(tag).collect::<Result<_>>()?,
+            })
+        };
+        schema.tables.iter().map(place).collect::<Result<_>>().map(Self)
+    }
+
+    fn at(&self, table: Table) -> Result<&Place> {
+        self.0.get(table.0).ok_or_else(|| Error::BadArgument {
+            detail: format!("the workload's schema has no table {}", table.0),
+        })
+    }
+}
+
+impl Place {
+    fn tag(&self, tag: usize) -> Result<(Database, &'static str, bool)> {
+        let rule = self.schema.tags.get(tag).zip(self.tags.get(tag));
+        rule.map(|(rule, database)| (*database, rule.name, rule.is_unique)).ok_or_else(|| {
+            Error::BadArgument { detail: format!("table {} has no tag {tag}", self.schema.name) }
+        })
+    }
+}
+
+#[inline]
+fn found<'t>(
+    txn: &'t impl Transaction,
+    database: Database,
+    key: &[u8],
+) -> Result<Option<&'t [u8]>> {
+    match txn.get(database, &key) {
+        Ok(value) => Ok(Some(value)),
+        Err(lmdb::Error::NotFound) => Ok(None),
+        Err(e) => Err(said(e)),
+    }
+}
+
+#[inline]
+fn read_in(
+    txn: &impl Transaction,
+    place: &Place,
+    key: &[u8],
+    wanted: Parts,
+    hear: &mut Hear<'_>,
+) -> Result<bool> {
+    let Some(value) = found(txn, place.records, key)? else { return Ok(false) };
+    hand_over(place.schema, value, wanted, hear)?;
+    Ok(true)
+}
+
+/// The record that has a unique tag.
+fn find_in(
+    txn: &impl Transaction,
+    place: &Place,
+    tag: Tag<'_>,
+    wanted: Parts,
+    (key, hear): (&mut Vec<u8>, &mut Hear<'_>),
+) -> Result<bool> {
+    let (database, name, is_unique) = place.tag(tag.0)?;
+    if !is_unique {
+        let detail = format!("tag {name} of table {} is not unique", place.schema.name);
+        return Err(Error::BadArgument { detail });
+    }
+    let Some(holder) = found(txn, database, tag.1)? else { return Ok(false) };
+    key.clear();
+    key.extend_from_slice(holder);
+    read_in(txn, place, key, wanted, hear)
+}
+
+fn scan_in(
+    txn: &impl Transaction,
+    place: &Place,
+    from: &[u8],
+    count: usize,
+    hear: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<usize> {
+    let mut cursor = txn.open_ro_cursor(place.records).map_err(said)?;
+    let mut met = 0;
+    // A key of no bytes is none to LMDB.
+    let records = if from.is_empty() { cursor.iter_start() } else { cursor.iter_from(from) };
+    for record in records.take(count) {
+        let (key, value) = record.map_err(said)?;
+        let mut first = |_: usize, bytes: &[u8]| hear(key, bytes);
+        hand_over(place.schema, value, Parts::one(0), &mut first)?;
+        met += 1;
+    }
+    Ok(met)
+}
+
+/// A client's way in.
+struct LmdbConnection {
+    environment: &'static Environment,
+    tables: Tables,
+    /// A read transaction that waits to be renewed: that is what makes the latest writes visible.
+    idle: Option<InactiveTransaction<'static>>,
+    scratch: Vec<u8>,
+    /// A record of several parts that is about to change.
+    before: Vec<u8>,
+    /// Whether the last transaction has written.
+    is_writer: bool,
+}
+
+impl std::fmt::Debug for LmdbConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LmdbConnection")
+    }
+}
+
+impl LmdbConnection {
+    /// Does something in the renewed read transaction.
+    #[inline]
+    fn reading<T>(
+        &mut self,
+        work: impl FnOnce(&RoTransaction<'static>, &Tables) -> Result<T>,
+    ) -> Result<T> {
+        let reader = match self.idle.take() {
+            Some(idle) => idle.renew(),
+            None => self.environment.begin_ro_txn(),
+        }
+        .map_err(said)?;
+        let done = work(&reader, &self.tables);
+        self.idle = Some(reader.reset());
+        done
+    }
+
+    /// Does something in a write transaction, all of it or, after an error, nothing.
+    #[inline]
+    fn writing<T>(&mut self, work: impl FnOnce(&mut Writing<'_>) -> Result<T>) -> Result<T> {
+        let txn = self.environment.begin_rw_txn().map_err(said)?;
+        let Self { tables, scratch, before, .. } = self;
+        let mut writing = Writing { txn, tables, scratch, before, has_written: false };
+        let done = work(&mut writing)?;
+        writing.txn.commit().map_err(said)?;
+        Ok(done)
+    }
+}
+
+/// A write transaction.
+struct Writing<'c> {
+    txn: RwTransaction<'static>,
+    tables: &'c Tables,
+    scratch: &'c mut Vec<u8>,
+    before: &'c mut Vec<u8>,
+    has_written: bool,
+}
+
+impl Writing<'_> {
+    /// Writes a value into a database.
+    #[inline]
+    fn set(&mut self, database: Database, key: &[u8], value: &[u8]) -> Result<()> {
+        self.has_written = true;
+        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(said)
+    }
+
+    /// Writes what was joined.
+    fn set_joined(&mut self, database: Database, key: &[u8]) -> Result<()> {
+        self.has_written = true;
+        let value = self.scratch.as_slice();
+        self.txn.put(database, &key, &value, WriteFlags::empty()).map_err(said)
+    }
+
+    /// Takes an entry of a database away; of several to a key only this one.
+    fn unset(&mut self, database: Database, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
+        self.has_written = true;
+        match self.txn.del(database, &key, value) {
+            Ok(()) => Ok(true),
+            Err(lmdb::Error::NotFound) => Ok(false),
+            Err(e) => Err(said(e)),
+        }
+    }
+
+    /// Writes what was joined of a changed record, and its tags.
+    #[inline]
+    fn set_changed(&mut self, table: Table, change: &Change<'_>) -> Result<()> {
+        if !change.parts.is_empty() {
+            self.set_joined(self.tables.at(table)?.records, change.key)?;
+        }
+        if let Some((before, after)) = change.tags {
+            self.retag(table, change.key, before, after)?;
+        }
+        Ok(())
+    }
+
+    fn retag(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        before: &[Tag<'_>],
+        after: &[Tag<'_>],
+    ) -> Result<()> {
+        let place = self.tables.at(table)?;
+        for (tag, value) in before.iter().filter(|tag| !after.contains(tag)) {
+            let (database, _, is_unique) = place.tag(*tag)?;
+            self.unset(database, value, (!is_unique).then_some(key))?;
+        }
+        for (tag, value) in after.iter().filter(|tag| !before.contains(tag)) {
+            let (database, name, is_unique) = place.tag(*tag)?;
+            if is_unique
+                && let Some(holder) = found(&self.txn, database, value)?
+                && holder != key
+            {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let (tag, value, holder) = (name.to_owned(), text(value), text(holder));
+                return Err(Error::TagTaken { tag, value, holder });
+            }
+            self.set(database, value, key)?;
+        }
+        Ok(())
+    }
+}
+
+impl Access for Writing<'_> {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        read_in(&self.txn, self.tables.at(table)?, key, wanted, hear)
+    }
+
+    #[inline]
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        let place = self.tables.at(table)?;
+        match entry.parts {
+            [(0, bytes)] if place.schema.parts.len() == 1 => {
+                self.set(place.records, entry.key, bytes)?;
+            }
+            parts => {
+                joined(place.schema, None, parts, self.scratch)?;
+                self.set_joined(place.records, entry.key)?;
+            }
+        }
+        self.retag(table, entry.key, entry.tags_before, entry.tags)
+    }
+
+    #[inline]
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        let place = self.tables.at(table)?;
+        let Some(before) = found(&self.txn, place.records, change.key)? else { return Ok(false) };
+        if !change.parts.is_empty() {
+            joined(place.schema, Some(before), change.parts, self.scratch)?;
+        }
+        self.set_changed(table, change)?;
+        Ok(true)
+    }
+
+    /// Searches for the record once: a write ends what a search has found, so its bytes are copied
+    /// where some of them stay.
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        let schema = self.tables.at(table)?.schema;
+        let Some(value) = found(&self.txn, self.tables.at(table)?.records, key)? else {
+            return Ok(false);
+        };
+        hand_over(schema, value, wanted, &mut |part, bytes| work.hear(part, bytes))?;
+        let mut before = std::mem::take(self.before);
+        before.clear();
+        if schema.parts.len() > 1 {
+            before.extend_from_slice(value);
+        }
+        let done = work.change(&mut |change| {
+            if !change.parts.is_empty() {
+                joined(schema, Some(&before), change.parts, self.scratch)?;
+            }
+            self.set_changed(table, change)
+        });
+        *self.before = before;
+        done.map(|()| true)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        let place = self.tables.at(table)?;
+        if !self.unset(place.records, key, None)? {
+            return Ok(false);
+        }
+        self.retag(table, key, tags, &[])?;
+        Ok(true)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        find_in(&self.txn, self.tables.at(table)?, tag, wanted, (key, hear))
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        scan_in(&self.txn, self.tables.at(table)?, from, count, hear)
+    }
+}
+
+impl Access for LmdbConnection {
+    #[inline]
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.reading(|txn, tables| read_in(txn, tables.at(table)?, key, wanted, hear))
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.writing(|access| access.put(table, entry))
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.writing(|access| access.change(table, change))
+    }
+
+    /// One write transaction: a read by itself would be a transaction more.
+    #[inline]
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        self.writing(|access| access.update(table, key, wanted, work))
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.writing(|access| access.delete(table, key, tags))
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.reading(|txn, tables| find_in(txn, tables.at(table)?, tag, wanted, (key, hear)))
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.reading(|txn, tables| scan_in(txn, tables.at(table)?, from, count, hear))
+    }
+}
+
+impl Connection for LmdbConnection {
+    /// A reader cannot become the writer. So it is tried as what the last one was; a reader that
+    /// wants to write is run again.
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        if !self.is_writer {
+            let (mut outcome, mut wants_to_write) = (Ok(()), false);
+            self.reading(|txn, tables| {
+                let mut reading = Reading { txn, tables, wants_to_write: false };
+                outcome = body(&mut reading);
+                wants_to_write = reading.wants_to_write;
+                Ok(())
+            })?;
+            if !wants_to_write {
+                return outcome;
+            }
+        }
+        let mut has_written = false;
+        let outcome = self.writing(|access| {
+            let outcome = body(access);
+            has_written = access.has_written;
+            outcome
+        });
+        self.is_writer = has_written;
+        outcome
+    }
+
+    /// All in one transaction, for reading only if that is all that is asked.
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let is_write = |request: &Request<'_>| match request {
+            Request::Read { .. } | Request::Find { .. } => false,
+            Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => true,
+        };
+        if requests.iter().any(is_write) {
+            return self.writing(|access| in_turn(access, requests, hear));
+        }
+        self.reading(|txn, tables| {
+            in_turn(&mut Reading { txn, tables, wants_to_write: false }, requests, hear)
+        })
+    }
+}
+
+/// Requests one after the other, within a transaction.
+#[inline]
+fn in_turn(
+    access: &mut impl Access,
+    requests: &[Request<'_>],
+    hear: &mut dyn FnMut(usize, Reply<'_>),
+) -> Result<()> {
+    for (number, request) in requests.iter().enumerate() {
+        let done = one_by_one(access, request, &mut |reply| hear(number, reply))?;
+        hear(number, Reply::Done(done));
+    }
+    Ok(())
+}

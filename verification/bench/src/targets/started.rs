@@ -1,0 +1,270 @@
+//! A server that was started for a database: below a keeper, on the processors that were given to
+//! servers, found again by its process id, and looked at in `/proc`.
+
+use crate::keeper::{Keeper, as_line, system};
+use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
+use crate::protocol::STOPPED;
+use nearstate_model::{Error, Result};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Need;
+
+/// How long a server may take to answer first, in pauses: a minute, for a Java server on a machine
+/// that is busy.
+const START_PAUSES: u32 = 6000;
+const START_PAUSE: Duration = Duration::from_millis(10);
+
+/// Bytes of a log that are told.
+const WORDS_BYTES_MAX: u64 = 1024;
+
+/// Logs that servers write in their folders, as Geode does.
+const LOGS: [&str; 3] = ["log", "locator.log", "server.log"];
+
+/// A server process and its keeper.
+#[derive(Debug)]
+pub(crate) struct Started {
+    name: &'static str,
+    keeper: Keeper,
+    process: u32,
+    /// The process itself, whoever has its number later.
+    handle: Option<OwnedFd>,
+    /// How it ended, once that is known.
+    end: Option<String>,
+    stop: Option<&'static AtomicBool>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // A keeper that somebody has killed stops nobody any more.
+        if self.keeper.has_ended()
+            && let Some(handle) = &self.handle
+        {
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+    }
+}
+
+impl Started {
+    /// Starts `program` with the words that `words` makes of the folder that it is given.
+    pub(crate) fn new(
+        name: &'static str,
+        need: &Need,
+        program: &Path,
+        words: impl FnOnce(&Path) -> Vec<OsString>,
+    ) -> Result<Self> {
+        go_on(need.stop)?;
+        let program = program.to_string_lossy().into_owned();
+        let mut keeper =
+            on_cpus(&need.server_cpus, || Keeper::start(&need.folder, Some(&program), words))?;
+        let mut process = None;
+        for _ in 0..START_PAUSES {
+            process = children(keeper.process()).first().copied();
+            if process.is_some() || keeper.has_ended() {
+                break;
+            }
+            std::thread::sleep(START_PAUSE);
+        }
+        let gone = || Error::Backend { detail: format!("{program} could not be started") };
+        let process = process.ok_or_else(gone)?;
+        let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self { name, keeper, process, handle, end: None, stop: need.stop })
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.keeper.folder()
+    }
+
+    /// Waits until `is_there` says so; no longer than until somebody asks for the end.
+    pub(crate) fn wait(&mut self, mut is_there: impl FnMut() -> bool) -> Result<()> {
+        for _ in 0..START_PAUSES {
+            go_on(self.stop)?;
+            if is_there() {
+                return self.alive();
+            }
+            self.alive()?;
+            std::thread::sleep(START_PAUSE);
+        }
+        let detail = format!("{} runs but does not answer a minute after its start", self.name);
+        Err(Error::Backend { detail })
+    }
+
+    /// Its process id.
+    pub(crate) const fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Itself and what it started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let mut all = vec![self.process];
+        all.extend(descendants(self.process));
+        all
+    }
+
+    /// Memory of all its processes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        memory_bytes(&self.processes())
+    }
+
+    /// Memory of all its processes without what they have mapped from a region.
+    pub(crate) fn own_memory_bytes(&self) -> u64 {
+        own_memory_bytes(&self.processes())
+    }
+
+    /// Kills it (SIGKILL) and waits until it is dead.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
+        let killed =
+            pid.map_or(Err(rustix::io::Errno::SRCH), |pid| kill_process(pid, Signal::KILL));
+        killed.map_err(|e| {
+            let detail = format!("killing {} (process {})", self.name, self.process);
+            system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
+        })?;
+        for _ in 0..START_PAUSES {
+            if !self.runs() {
+                return Ok(());
+            }
+            std::thread::sleep(START_PAUSE);
+        }
+        let detail = format!("{} (process {}) does not die", self.name, self.process);
+        Err(Error::Backend { detail })
+    }
+
+    /// Whether it still runs; else how it ended and what it said last, as its folder will be gone.
+    pub(crate) fn alive(&mut self) -> Result<()> {
+        if self.runs() {
+            return Ok(());
+        }
+        let how = match self.end.take() {
+            Some(known) => known,
+            None => self.look_at_end(),
+        };
+        let detail = format!("{} (process {}) has ended: {how}", self.name, self.process);
+        self.end = Some(how);
+        Err(Error::Backend { detail })
+    }
+
+    fn look_at_end(&mut self) -> String {
+        let mut how = match self.keeper.last_words() {
+            Some(words) => words,
+            None if self.keeper.has_ended() => {
+                "its keeper (`nearstate bench access-keeper`) was ended, and it has to be stopped \
+                 with it"
+                    .to_owned()
+            }
+            None => "its keeper does not say how".to_owned(),
+        };
+        for name in LOGS {
+            let last = end_of(&self.keeper.folder().join(name)).unwrap_or_default();
+            if !last.is_empty() {
+                how = format!("{how}; {name} ends with: {last}");
+            }
+        }
+        how
+    }
+
+    /// A keeper does not take up a child that has ended.
+    fn runs(&self) -> bool {
+        let state = fs::read_to_string(format!("/proc/{}/stat", self.process))
+            .ok()
+            .and_then(|text| text.rsplit(") ").next().and_then(|rest| rest.chars().next()));
+        let is_below_us = children(self.keeper.process()).contains(&self.process);
+        !matches!(state, None | Some('Z' | 'X')) && is_below_us
+    }
+}
+
+/// The last lines of a log, if there is one.
+fn end_of(log: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(log)?;
+    let begin = file.metadata()?.len().saturating_sub(WORDS_BYTES_MAX);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut last = Vec::new();
+    file.take(WORDS_BYTES_MAX).read_to_end(&mut last)?;
+    Ok(as_line(&last))
+}
+
+/// An error if somebody has asked for the end.
+fn go_on(stop: Option<&'static AtomicBool>) -> Result<()> {
+    if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        return Err(Error::Backend { detail: STOPPED.to_owned() });
+    }
+    Ok(())
+}
+
+/// Does something on these processors; processes that are started meanwhile stay there. On all if
+/// none are given.
+fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
+    if cpus.is_empty() {
+        return start();
+    }
+    let refused = |e: rustix::io::Errno| {
+        let detail = format!("moving servers to the processors {cpus:?}: give some that are there");
+        system(&detail, &std::io::Error::from_raw_os_error(e.raw_os_error()))
+    };
+    let before = sched_getaffinity(None).map_err(refused)?;
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(Error::BadArgument {
+                detail: format!("no machine has a processor of number {cpu}"),
+            });
+        }
+        set.set(*cpu);
+    }
+    sched_setaffinity(None, &set).map_err(refused)?;
+    let started = start();
+    sched_setaffinity(None, &before).map_err(refused)?;
+    started
+}
+
+/// A port of the loopback interface on which nobody listens now.
+pub(crate) fn free_port() -> Result<u16> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|e| system("finding a free port on the loopback interface", &e))
+}
+
+/// What a program says of its version: the first line of its output.
+pub(crate) fn first_line(program: &Path, word: &str) -> Result<String> {
+    let output = std::process::Command::new(program)
+        .arg(word)
+        .output()
+        .map_err(|e| system(&format!("starting {}", program.display()), &e))?;
+    let text = String::from_utf8_lossy(if output.stdout.is_empty() {
+        &output.stderr
+    } else {
+        &output.stdout
+    })
+    .into_owned();
+    Ok(text.lines().next().unwrap_or("?").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_started_on_a_processor_stays_there_and_we_come_back() {
+        let before = sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
+        let text = on_cpus(&[cpu], || {
+            let line = "grep Cpus_allowed_list /proc/self/status";
+            let output = std::process::Command::new("sh").args(["-c", line]).output();
+            Ok(String::from_utf8(output.unwrap().stdout).unwrap())
+        });
+        assert_eq!(text.unwrap().split_whitespace().nth(1), Some(cpu.to_string().as_str()));
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+        assert!(on_cpus(&[CpuSet::MAX_CPU], || Ok(())).is_err());
+    }
+}

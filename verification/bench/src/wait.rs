@@ -1,0 +1,94 @@
+//! Waiting for the intended start of an operation without being late, and without what that costs
+//! in processor time being taken for the operation's.
+
+use crate::legacy::protocol::monotonic_ns;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// Below this the wait is spun: waking from a sleep takes some tens of microseconds.
+const SPIN_NS: u64 = 150_000;
+
+/// The processor's time is read so long before the wait ends: a reading is a call of the kernel,
+/// some hundred nanoseconds, which would make the operation late.
+const READ_NS: u64 = 2_000;
+
+/// Waits, and what they took of the processor.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    /// Time of the thread.
+    pub(crate) cpu_ns: u64,
+}
+
+impl Waits {
+    /// Waits for a moment of the monotonic clock: sleeps while it is far, spins when it is near.
+    /// Who is late already does not wait at all.
+    #[inline]
+    pub(crate) fn until(&mut self, at_ns: u64) {
+        if monotonic_ns() < at_ns {
+            self.wait(at_ns);
+        }
+    }
+
+    fn wait(&mut self, at_ns: u64) {
+        let began_ns = thread_ns();
+        loop {
+            let left_ns = at_ns.saturating_sub(monotonic_ns());
+            if left_ns <= READ_NS {
+                break;
+            }
+            if left_ns > SPIN_NS {
+                std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS));
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        // What is left is spun to its end, so it is as long as it takes; but no longer than was
+        // meant, if somebody else has the processor meanwhile.
+        let left_ns = at_ns.saturating_sub(monotonic_ns()).min(READ_NS);
+        self.cpu_ns += thread_ns().saturating_sub(began_ns) + left_ns;
+        while monotonic_ns() < at_ns {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Pauses for so long.
+    pub(crate) fn pause(&mut self, pause: Duration) {
+        let began_ns = thread_ns();
+        std::thread::sleep(pause);
+        self.cpu_ns += thread_ns().saturating_sub(began_ns);
+    }
+}
+
+/// Time of this thread on a processor so far, in nanoseconds.
+pub(crate) fn thread_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_it_must_and_its_time_is_told_apart() {
+        let (mut waits, began_ns) = (Waits::default(), thread_ns());
+        // Short enough that all of each is spun.
+        for _ in 0..200 {
+            let at_ns = monotonic_ns() + SPIN_NS - 10_000;
+            waits.until(at_ns);
+            assert!(monotonic_ns() >= at_ns);
+        }
+        let spent_ns = thread_ns() - began_ns;
+        assert!(waits.cpu_ns > spent_ns / 2, "{} of {spent_ns} ns", waits.cpu_ns);
+        assert!(waits.cpu_ns < spent_ns + 200 * READ_NS, "{} of {spent_ns} ns", waits.cpu_ns);
+    }
+
+    #[test]
+    fn who_is_late_waits_for_nothing() {
+        let mut waits = Waits::default();
+        waits.until(monotonic_ns());
+        waits.until(0);
+        assert_eq!(waits.cpu_ns, 0);
+    }
+}

@@ -1,0 +1,600 @@
+//! The records of one client and the model of what they must be: what most workloads are made of.
+//!
+//! Each record has a life (how often it was created, and whether it is there) and for each part a
+//! count of its changes. Key, tags and contents follow from the seed, the record and these counts,
+//! so a record's model is a few bytes, and any answer can be compared with what it must be. Counts
+//! of changes go round at 2^16: a value that is exactly so many changes old would pass. And a lost
+//! write after which the same part was written again before anybody read it has left no trace.
+
+use super::contents::Contents;
+use super::outbox::{Outbox, Verb};
+use super::share::{Astray, Share};
+use super::{Parameters, Tally, wrong_answer};
+use crate::access::{Connection, PARTS_MAX, Parts, Reply, Table, TableSchema};
+use crate::chance::draw;
+use crate::result::Verdict;
+use crate::table::counted;
+use nearstate_model::{Error, Result};
+use std::fmt::Debug;
+
+/// What the records of a workload look like. Records are numbered over all clients.
+pub trait Form: Debug {
+    /// Writes the key of a record that is created for the `generation`th time.
+    fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>);
+
+    /// Bytes of a part: at most [`super::contents::BYTES_MAX`].
+    fn part_bytes(&self, record: u64, part: usize) -> usize;
+
+    /// Writes a tag's value.
+    fn tag(&self, _tag: usize, _record: u64, _generation: u32, _out: &mut Vec<u8>) {}
+}
+
+/// What the model knows of a record with so many parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State<const P: usize> {
+    /// Twice the number of times that it was created, and one more if it is there.
+    life: u32,
+    changes: [u16; P],
+}
+
+impl<const P: usize> State<P> {
+    const NEVER: Self = Self { life: 0, changes: [0; P] };
+
+    /// Whether there is a record.
+    #[inline]
+    pub const fn is_there(&self) -> bool {
+        self.life & 1 == 1
+    }
+
+    /// How often it was created.
+    #[inline]
+    pub const fn generation(&self) -> u32 {
+        self.life >> 1
+    }
+
+    #[inline]
+    fn after(&self, deed: Deed) -> Self {
+        match deed {
+            Deed::Create => {
+                let generation = (self.generation() + 1) & (u32::MAX >> 1);
+                Self { life: generation << 1 | 1, changes: [0; P] }
+            }
+            Deed::Remove => Self { life: self.life & !1, ..*self },
+            Deed::Write => self.after(Deed::Update(Parts::ALL)),
+            Deed::Update(parts) => {
+                let mut next = *self;
+                for (part, changes) in next.changes.iter_mut().enumerate() {
+                    *changes = changes.wrapping_add(u16::from(parts.has(part)));
+                }
+                next
+            }
+        }
+    }
+}
+
+/// What is done to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Created where there is none.
+    Create,
+    /// Removed, with its tags.
+    Remove,
+    /// Some of its parts changed.
+    Update(Parts),
+    /// All of its parts written anew, whatever was there. It has no tags.
+    Write,
+}
+
+/// A write that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Flight<const P: usize> {
+    slot: usize,
+    before: State<P>,
+    after: State<P>,
+}
+
+/// Reads and writes that travel together while loading and comparing: enough to hide the way to a
+/// server, few enough for its buffers.
+const TOGETHER: usize = 64;
+
+/// What follows from record and state.
+#[derive(Debug)]
+struct Rule<F> {
+    form: F,
+    schema: &'static TableSchema,
+    seed: u64,
+    first: u64,
+    contents: Contents,
+}
+
+impl<F: Form> Rule<F> {
+    #[inline]
+    fn number<const P: usize>(&self, slot: usize, state: &State<P>, part: usize) -> u64 {
+        let changes = state.changes.get(part).copied().unwrap_or(0);
+        let count = u64::from(state.life) << 32 | u64::from(changes) << 8 | part as u64;
+        draw(self.seed, self.record(slot), count)
+    }
+
+    #[inline]
+    const fn record(&self, slot: usize) -> u64 {
+        self.first + slot as u64
+    }
+
+    #[inline]
+    fn begin<const P: usize>(&self, outbox: &mut Outbox, verb: Verb, at: (usize, &State<P>)) {
+        let (record, generation) = (self.record(at.0), at.1.generation());
+        outbox.begin(verb, Table(0), |out| self.form.key(record, generation, out));
+    }
+
+    #[inline]
+    fn parts<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &State<P>), parts: Parts) {
+        for part in (0..P).filter(|part| parts.has(*part)) {
+            let bytes = self.form.part_bytes(self.record(at.0), part);
+            let number = self.number(at.0, at.1, part);
+            outbox.part(part, |out| self.contents.append(number, bytes, out));
+        }
+    }
+
+    #[inline]
+    fn tags<const P: usize>(&self, outbox: &mut Outbox, at: (usize, &State<P>)) {
+        let (record, generation) = (self.record(at.0), at.1.generation());
+        for tag in 0..self.schema.tags.len() {
+            outbox.tag(tag, |out| self.form.tag(tag, record, generation, out));
+        }
+    }
+
+    #[inline]
+    fn note<const P: usize>(&self, outbox: &mut Outbox, flight: &Flight<P>, deed: Deed) {
+        let after = (flight.slot, &flight.after);
+        match deed {
+            Deed::Create | Deed::Write => {
+                self.begin(outbox, Verb::Put, after);
+                self.parts(outbox, after, Parts::ALL);
+                self.tags(outbox, after);
+            }
+            Deed::Remove => {
+                self.begin(outbox, Verb::Delete, after);
+                self.tags(outbox, after);
+            }
+            Deed::Update(parts) => {
+                self.begin(outbox, Verb::Change, after);
+                self.parts(outbox, after, parts);
+            }
+        }
+    }
+
+    /// Whether a part is what it must be.
+    #[inline]
+    fn is<const P: usize>(&self, at: (usize, &State<P>), part: usize, bytes: &[u8]) -> bool {
+        let expected = self.form.part_bytes(self.record(at.0), part);
+        part < P && self.contents.are(self.number(at.0, at.1, part), expected, bytes)
+    }
+
+    fn key_of<const P: usize>(&self, at: (usize, &State<P>)) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.form.key(self.record(at.0), at.1.generation(), &mut key);
+        key
+    }
+}
+
+/// The records of one client.
+#[derive(Debug)]
+pub struct Stock<F, const P: usize> {
+    rule: Rule<F>,
+    states: Vec<State<P>>,
+    flying: Vec<Flight<P>>,
+    /// Whether what flies is one transaction.
+    is_one: bool,
+    outbox: Outbox,
+    asked: Vec<usize>,
+    astray: Astray,
+}
+
+/// What was heard of one record.
+#[derive(Clone, Copy, Default)]
+struct Heard {
+    right: u32,
+    wrong: u32,
+}
+
+impl Heard {
+    /// Whether all wanted parts of so many were right, and none wrong.
+    const fn is_whole(self, wanted: Parts, parts: usize) -> bool {
+        let all = wanted.0 as u32 & ((1 << parts) - 1);
+        self.wrong == 0 && self.right & all == all
+    }
+
+    #[inline]
+    const fn add(&mut self, part: usize, is_right: bool) {
+        let bit = if part < PARTS_MAX { 1_u32 << part } else { 0 };
+        if is_right {
+            self.right |= bit;
+        } else {
+            self.wrong |= bit;
+        }
+    }
+}
+
+impl<F: Form, const P: usize> Stock<F, P> {
+    /// Room for the records of a share, none of which is there. `schema` is the workload's only
+    /// table, with `P` parts.
+    ///
+    /// # Errors
+    /// `BadArgument`: more records than this machine can count.
+    pub fn new(
+        form: F,
+        schema: &'static TableSchema,
+        parameters: &Parameters,
+        share: Share,
+    ) -> Result<Self> {
+        const { assert!(P <= PARTS_MAX, "a set of parts holds so many") };
+        let count = usize::try_from(share.count).map_err(|_| Error::BadArgument {
+            detail: format!("{} records for one client are too many", share.count),
+        })?;
+        let (seed, first) = (parameters.seed, share.first);
+        let rule = Rule { form, schema, seed, first, contents: Contents::new(seed) };
+        Ok(Self {
+            rule,
+            states: vec![State::NEVER; count],
+            flying: Vec::new(),
+            is_one: false,
+            outbox: Outbox::default(),
+            asked: Vec::new(),
+            astray: Astray::default(),
+        })
+    }
+
+    /// What the model knows of a record.
+    #[inline]
+    pub fn state(&self, slot: u64) -> State<P> {
+        let slot = usize::try_from(slot).ok();
+        slot.and_then(|slot| self.states.get(slot)).copied().unwrap_or(State::NEVER)
+    }
+
+    /// What its records look like.
+    pub const fn form(&self) -> &F {
+        &self.rule.form
+    }
+
+    /// Whether these are the bytes that a part of a record must have now.
+    pub fn is_part(&self, slot: u64, part: usize, bytes: &[u8]) -> bool {
+        let state = self.state(slot);
+        let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+        state.is_there() && self.rule.is((slot, &state), part, bytes)
+    }
+
+    /// Counts an answer that is not what the model says.
+    #[cold]
+    pub fn astray(&mut self, example: impl FnOnce() -> String) {
+        self.astray.add(example);
+    }
+
+    /// Puts the records for which `is_wanted` says so.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn load(
+        &mut self,
+        store: &mut dyn Connection,
+        is_wanted: impl Fn(u64) -> bool,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut deeds = Vec::with_capacity(TOGETHER);
+        for slot in 0..self.states.len() as u64 {
+            if is_wanted(slot) {
+                deeds.push((slot, Deed::Create));
+            }
+            if deeds.len() == TOGETHER {
+                self.write(store, &deeds, &mut Tally::default())?;
+                done(deeds.len() as u64);
+                deeds.clear();
+            }
+        }
+        self.write(store, &deeds, &mut Tally::default())?;
+        done(deeds.len() as u64);
+        Ok(())
+    }
+
+    /// Reads parts of different records and compares them with the model.
+    ///
+    /// # Errors
+    /// What the store said.
+    #[inline]
+    pub fn read(
+        &mut self,
+        store: &mut dyn Connection,
+        slots: &[u64],
+        wanted: Parts,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let Self { rule, states, outbox, asked, astray, .. } = self;
+        outbox.clear();
+        asked.clear();
+        for slot in slots {
+            let slot = usize::try_from(*slot).unwrap_or(usize::MAX);
+            if let Some(state) = states.get(slot) {
+                asked.push(slot);
+                rule.begin(outbox, Verb::Read(wanted), (slot, state));
+            }
+        }
+        let (mut heard, mut bytes_in) = (Heard::default(), 0);
+        outbox.send(store, &mut |number, reply| {
+            let Some(slot) = asked.get(number) else { return };
+            let Some(state) = states.get(*slot) else { return };
+            match reply {
+                Reply::Part(part, bytes) => {
+                    bytes_in += bytes.len() as u64;
+                    heard.add(part, rule.is((*slot, state), part, bytes));
+                }
+                Reply::Key(_) => {}
+                Reply::Done(is_found) => {
+                    let is_whole = std::mem::take(&mut heard).is_whole(wanted, P);
+                    if is_found != state.is_there() || is_found && !is_whole {
+                        astray.add(|| rule.in_words("read", (*slot, state), is_found));
+                    }
+                }
+            }
+        })?;
+        tally.bytes_in += bytes_in;
+        tally.bytes_out += outbox.take_sent();
+        Ok(())
+    }
+
+    /// Finds a record by a unique tag, and compares key and parts with the model.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn find(
+        &mut self,
+        store: &mut dyn Connection,
+        slot: u64,
+        tag: usize,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let state = self.state(slot);
+        let at = (usize::try_from(slot).unwrap_or(usize::MAX), &state);
+        let (is_found, bytes) = self.rule.find(store, at, tag, Parts::ALL)?;
+        if is_found != state.is_there() {
+            self.astray.add(|| self.rule.in_words("find", at, is_found));
+        }
+        tally.bytes_out += bytes.0;
+        tally.bytes_in += bytes.1;
+        Ok(())
+    }
+
+    /// Writes to different records.
+    ///
+    /// # Errors
+    /// What the store said; then [`Stock::settle`] finds out what was done.
+    #[inline]
+    pub fn write(
+        &mut self,
+        store: &mut dyn Connection,
+        deeds: &[(u64, Deed)],
+        tally: &mut Tally,
+    ) -> Result<()> {
+        if deeds.is_empty() {
+            return Ok(());
+        }
+        self.note(deeds);
+        self.is_one = false;
+        let Self { rule, outbox, flying, astray, .. } = self;
+        outbox.send(store, &mut |number, reply| {
+            if reply == Reply::Done(false)
+                && let Some(flight) = flying.get(number)
+            {
+                astray.add(|| rule.in_words("write", (flight.slot, &flight.before), false));
+            }
+        })?;
+        tally.bytes_out += outbox.take_sent();
+        self.land();
+        Ok(())
+    }
+
+    /// Writes to different records in one transaction.
+    ///
+    /// # Errors
+    /// What the store said; then [`Stock::settle`] finds out whether it was done.
+    #[inline]
+    pub fn transact(
+        &mut self,
+        store: &mut dyn Connection,
+        deeds: &[(u64, Deed)],
+        tally: &mut Tally,
+    ) -> Result<()> {
+        self.note(deeds);
+        self.is_one = true;
+        if !self.outbox.transact(store)? {
+            self.astray.add(|| "a transaction met no record where there is one".to_owned());
+        }
+        tally.bytes_out += self.outbox.take_sent();
+        self.land();
+        Ok(())
+    }
+
+    #[inline]
+    fn note(&mut self, deeds: &[(u64, Deed)]) {
+        self.outbox.clear();
+        self.flying.clear();
+        for (slot, deed) in deeds {
+            let slot = usize::try_from(*slot).unwrap_or(usize::MAX);
+            let Some(before) = self.states.get(slot) else { continue };
+            let flight = Flight { slot, before: *before, after: before.after(*deed) };
+            self.rule.note(&mut self.outbox, &flight, *deed);
+            self.flying.push(flight);
+        }
+    }
+
+    /// Takes up all that flew.
+    #[inline]
+    fn land(&mut self) {
+        for flight in self.flying.drain(..) {
+            if let Some(state) = self.states.get_mut(flight.slot) {
+                *state = flight.after;
+            }
+        }
+    }
+
+    /// After a lost connection: takes up those of the last writes that were done.
+    ///
+    /// # Errors
+    /// What the store said; a [`wrong_answer`] if a record is neither as before nor as after, or if
+    /// one transaction was done in part.
+    pub fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        let flights = self.flying.iter();
+        let done: Vec<bool> =
+            flights.map(|flight| self.rule.was_done(store, flight)).collect::<Result<_>>()?;
+        let count = done.iter().filter(|is_done| **is_done).count();
+        if self.is_one && count != 0 && count != done.len() {
+            let all = done.len();
+            let what = format_args!("{count} of {all} writes of one transaction were done");
+            return Err(wrong_answer(what));
+        }
+        for (flight, is_done) in self.flying.drain(..).zip(done) {
+            if is_done && let Some(state) = self.states.get_mut(flight.slot) {
+                *state = flight.after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares every record with the model, by key and by each unique tag.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn verify(
+        &mut self,
+        store: &mut dyn Connection,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<Verdict> {
+        let mut verdict = self.astray.verdict();
+        for begin in (0..self.states.len()).step_by(TOGETHER) {
+            let end = self.states.len().min(begin + TOGETHER);
+            let slots: Vec<usize> = (begin..end).collect();
+            self.compare(store, &slots, &mut verdict)?;
+            done(slots.len() as u64);
+        }
+        Ok(verdict)
+    }
+
+    fn compare(
+        &mut self,
+        store: &mut dyn Connection,
+        slots: &[usize],
+        verdict: &mut Verdict,
+    ) -> Result<()> {
+        let Self { rule, states, outbox, .. } = self;
+        outbox.clear();
+        for slot in slots {
+            if let Some(state) = states.get(*slot) {
+                rule.begin(outbox, Verb::Read(Parts::ALL), (*slot, state));
+            }
+        }
+        let mut heard = Heard::default();
+        let mut is_right = vec![false; slots.len()];
+        outbox.send(store, &mut |number, reply| {
+            let Some(slot) = slots.get(number) else { return };
+            let (Some(state), Some(is_right)) = (states.get(*slot), is_right.get_mut(number))
+            else {
+                return;
+            };
+            match reply {
+                Reply::Part(part, bytes) => {
+                    heard.add(part, rule.is((*slot, state), part, bytes));
+                }
+                Reply::Key(_) => {}
+                Reply::Done(is_found) => {
+                    let is_whole = std::mem::take(&mut heard).is_whole(Parts::ALL, P);
+                    *is_right = is_found == state.is_there() && (!is_found || is_whole);
+                }
+            }
+        })?;
+        outbox.take_sent();
+        for (slot, mut is_right) in slots.iter().zip(is_right) {
+            let Some(state) = states.get(*slot) else { continue };
+            for (tag, of_tag) in rule.schema.tags.iter().enumerate() {
+                if is_right && of_tag.is_unique && state.generation() > 0 {
+                    let (is_found, _) = rule.find(store, (*slot, state), tag, Parts::one(0))?;
+                    is_right = is_found == state.is_there();
+                }
+            }
+            if is_right {
+                verdict.right_as(state.is_there());
+            } else {
+                verdict.wrong(|| rule.in_words("comparison", (*slot, state), false));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<F: Form> Rule<F> {
+    /// Whether a tag leads to a record, which then must be the right one: another is as if there
+    /// were none. And the bytes that went and came.
+    fn find<const P: usize>(
+        &self,
+        store: &mut dyn Connection,
+        at: (usize, &State<P>),
+        tag: usize,
+        wanted: Parts,
+    ) -> Result<(bool, (u64, u64))> {
+        let mut value = Vec::new();
+        self.form.tag(tag, self.record(at.0), at.1.generation(), &mut value);
+        let (mut key, mut heard, mut bytes_in) = (Vec::new(), Heard::default(), 0);
+        let is_found =
+            store.find(Table(0), (tag, &value), wanted, &mut key, &mut |part, bytes| {
+                bytes_in += bytes.len() as u64;
+                heard.add(part, self.is(at, part, bytes));
+            })?;
+        bytes_in += key.len() as u64;
+        let is_right = !at.1.is_there() || key == self.key_of(at) && heard.is_whole(wanted, P);
+        Ok((is_found && is_right, (value.len() as u64, bytes_in)))
+    }
+
+    fn was_done<const P: usize>(
+        &self,
+        store: &mut dyn Connection,
+        flight: &Flight<P>,
+    ) -> Result<bool> {
+        let mut as_before = Heard::default();
+        let mut as_after = Heard::default();
+        let after = (flight.slot, &flight.after);
+        let before = (flight.slot, &flight.before);
+        let key = self.key_of(after);
+        let is_found = store.read(Table(0), &key, Parts::ALL, &mut |part, bytes| {
+            as_after.add(part, self.is(after, part, bytes));
+            as_before.add(part, self.is(before, part, bytes));
+        })?;
+        let is = |state: &State<P>, heard: Heard| {
+            is_found == state.is_there() && (!is_found || heard.is_whole(Parts::ALL, P))
+        };
+        if is(&flight.after, as_after) {
+            return Ok(true);
+        }
+        // Where keys are new ones, the key of a record to come is not there before.
+        if is(&flight.before, as_before) {
+            return Ok(false);
+        }
+        let words = self.in_words("lost connection", before, is_found);
+        Err(wrong_answer(format_args!("{words}: neither as before nor as after")))
+    }
+
+    #[cold]
+    fn in_words<const P: usize>(
+        &self,
+        what: &str,
+        at: (usize, &State<P>),
+        is_found: bool,
+    ) -> String {
+        let key = String::from_utf8_lossy(&self.key_of(at)).into_owned();
+        let must = if at.1.is_there() { "there" } else { "gone" };
+        let changes: u32 = at.1.changes.iter().map(|n| u32::from(*n)).sum();
+        format!(
+            "{what}: {} {key:?}, created {} and changed {}, must be {must}, and is {}",
+            self.schema.name,
+            counted(at.1.generation().into(), "time"),
+            counted(changes.into(), "time"),
+            if is_found { "another" } else { "not as it must be" }
+        )
+    }
+}

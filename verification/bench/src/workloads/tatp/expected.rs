@@ -1,0 +1,272 @@
+//! What TATP's transactions must answer, and what the rows of a subscriber must be.
+
+use super::model::{Model, Subscriber};
+use crate::access::{Connection, Part, Parts, Table};
+use crate::legacy::transactions::tatp::requests::Kind;
+use crate::legacy::transactions::tatp::rows::{
+    BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
+    typed_key,
+};
+use nearstate_model::{Error, Result};
+
+/// Subscribers: the first table of the schema.
+pub const SUBSCRIBER: Table = Table(0);
+/// Access rows.
+pub const ACCESS: Table = Table(1);
+/// Facilities.
+pub const FACILITY: Table = Table(2);
+/// Forwardings.
+pub const FORWARDING: Table = Table(3);
+
+/// A subscriber's part that never changes.
+pub const PROFILE: usize = 0;
+/// Its `bit_1`.
+pub const BIT: usize = 1;
+/// Its `vlr_location`.
+pub const LOCATION: usize = 2;
+
+/// A facility's part that never changes.
+pub const ROW: usize = 0;
+/// Its `data_a`.
+pub const DATA: usize = 1;
+
+/// Bytes of a profile: the row without `bit_1` and `vlr_location`.
+pub const PROFILE_BYTES: usize = SUBSCRIBER_BYTES - 5;
+
+/// A transaction with its parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Which one.
+    pub kind: Kind,
+    /// Which of the client's subscribers.
+    pub slot: u32,
+    /// Type of the access row or facility.
+    pub row_type: u8,
+    /// When a forwarding begins.
+    pub start: u8,
+    /// The hour that a forwarding has to last for.
+    pub end: u8,
+    /// The new bit, `data_a` above it, or the new location.
+    pub value: u32,
+}
+
+/// A write that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub enum Flight {
+    /// A subscriber's location becomes this.
+    Location(u32),
+    /// A subscriber's bit and a facility's byte become these.
+    Update {
+        /// The facility.
+        sf_type: u8,
+        /// The bit.
+        bit_1: u8,
+        /// The byte.
+        data_a: u8,
+    },
+    /// A forwarding is inserted for the `times`th time.
+    Insert {
+        /// The facility.
+        sf_type: u8,
+        /// When it begins.
+        start: u8,
+        /// How often.
+        times: u16,
+    },
+    /// A forwarding is deleted.
+    Delete {
+        /// The facility.
+        sf_type: u8,
+        /// When it begins.
+        start: u8,
+    },
+}
+
+impl Flight {
+    /// Takes it up.
+    pub fn land(self, subscriber: &mut Subscriber) {
+        match self {
+            Self::Location(location) => subscriber.location = location,
+            Self::Update { sf_type, bit_1, data_a } => {
+                subscriber.bit_1 = bit_1;
+                let place = subscriber.data_a.get_mut(usize::from(sf_type - 1));
+                if let Some(place) = place {
+                    *place = data_a;
+                }
+            }
+            Self::Insert { sf_type, start, times } => {
+                subscriber.set_forwarding(sf_type, start, Some(times));
+            }
+            Self::Delete { sf_type, start } => subscriber.set_forwarding(sf_type, start, None),
+        }
+    }
+}
+
+impl Model {
+    /// Forwardings that `GET_NEW_DESTINATION` must find.
+    #[inline]
+    pub fn destinations(&self, request: &Request) -> u32 {
+        let sf_type = request.row_type;
+        let Some(subscriber) = self.of(request.slot).filter(|s| s.is_active(sf_type)) else {
+            return 0;
+        };
+        let mut found = 0;
+        for start in STARTS.into_iter().filter(|start| *start <= request.start) {
+            // None lasts for longer than eight hours.
+            if request.end < start + 8
+                && let Some(times) = subscriber.forwarding(sf_type, start)
+            {
+                let row = self.forwarding_row(request.slot, (sf_type, start), times);
+                found += u32::from(row.first().is_some_and(|end| request.end < *end));
+            }
+        }
+        found
+    }
+
+    /// Whether these are the bytes of a subscriber's part, as far as they can be told at once: its
+    /// number, and all that changes.
+    #[inline]
+    pub fn is_subscriber_part(&self, slot: u32, part: usize, bytes: &[u8]) -> bool {
+        let Some(subscriber) = self.of(slot) else { return false };
+        match part {
+            PROFILE => {
+                bytes.len() == PROFILE_BYTES
+                    && bytes.starts_with(&number(u64::from(self.s_id(slot))))
+            }
+            BIT => *bytes == [subscriber.bit_1],
+            LOCATION => *bytes == subscriber.location.to_le_bytes(),
+            _ => false,
+        }
+    }
+
+    /// Whether these are the bytes of a part of what a read of one row asks for.
+    #[inline]
+    pub fn is_row(&self, request: &Request, part: usize, bytes: &[u8]) -> bool {
+        if request.kind == Kind::GetSubscriberData {
+            self.is_subscriber_part(request.slot, part, bytes)
+        } else {
+            *bytes == self.access_row(request.slot, request.row_type)
+        }
+    }
+
+    /// Whether a read of one row was to end so: with a row or without, and so many right parts.
+    #[inline]
+    pub fn is_answer(&self, request: &Request, is_found: bool, right: u32) -> bool {
+        if request.kind == Kind::GetSubscriberData {
+            return is_found && right == 3;
+        }
+        let has = |subscriber: &Subscriber| subscriber.has_access(request.row_type);
+        is_found == self.of(request.slot).is_some_and(has) && right == u32::from(is_found)
+    }
+
+    /// Whether these are the bytes of a facility's part, as far as they can be told at once.
+    #[inline]
+    pub fn is_facility(&self, slot: u32, sf_type: u8, (part, bytes): (usize, &[u8])) -> bool {
+        let Some(subscriber) = self.of(slot) else { return false };
+        match part {
+            ROW => bytes.first() == Some(&u8::from(subscriber.is_active(sf_type))),
+            DATA => bytes.first() == subscriber.data_a.get(usize::from(sf_type.wrapping_sub(1))),
+            _ => false,
+        }
+    }
+
+    /// Whether this is the row of a forwarding.
+    #[inline]
+    pub fn is_forwarding(&self, slot: u32, place: (u8, u8), row: &[u8]) -> bool {
+        let times = self.of(slot).and_then(|s| s.forwarding(place.0, place.1));
+        times.is_some_and(|times| self.forwarding_row(slot, place, times) == *row)
+    }
+
+    /// Every row that a subscriber may have: its table, its key, and its parts if it is there.
+    pub fn rows(&self, slot: u32, mut each: impl FnMut(Table, &[u8], Option<&[Part<'_>]>)) {
+        let (Some(subscriber), fresh) = (self.of(slot), self.drawn(slot)) else { return };
+        let s_id = self.s_id(slot);
+        let row = fresh.row();
+        let (bit, location) = ([subscriber.bit_1], subscriber.location.to_le_bytes());
+        let profile = without(&row, &[BIT_1, 49, 50, 51, 52]);
+        let parts: [Part<'_>; 3] = [(PROFILE, &profile), (BIT, &bit), (LOCATION, &location)];
+        each(SUBSCRIBER, &subscriber_key(s_id), Some(&parts));
+        for (row_type, data_a) in TYPES.zip(subscriber.data_a) {
+            let key = typed_key(s_id, row_type);
+            match fresh.access(row_type) {
+                Some(row) => each(ACCESS, &key, Some(&[(0, &row)])),
+                None => each(ACCESS, &key, None),
+            }
+            match fresh.facility(row_type) {
+                Some(row) => {
+                    let rest = without(&row, &[DATA_A]);
+                    each(FACILITY, &key, Some(&[(ROW, &rest), (DATA, &[data_a])]));
+                }
+                None => each(FACILITY, &key, None),
+            }
+            for start in STARTS {
+                let key = forwarding_key(s_id, row_type, start);
+                match subscriber.forwarding(row_type, start) {
+                    Some(times) => {
+                        let row = self.forwarding_row(slot, (row_type, start), times);
+                        each(FORWARDING, &key, Some(&[(0, &row)]));
+                    }
+                    None => each(FORWARDING, &key, None),
+                }
+            }
+        }
+    }
+
+    /// Whether a write was done: the store holds what it wrote. `None`: neither that nor what was
+    /// there before.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn was_done(
+        &self,
+        store: &mut dyn Connection,
+        slot: u32,
+        flight: Flight,
+    ) -> Result<Option<bool>> {
+        let Some(subscriber) = self.of(slot) else { return Ok(Some(false)) };
+        let s_id = self.s_id(slot);
+        let mut read = |table, key: &[u8], part| {
+            let mut bytes = Vec::new();
+            let is_there = store.read(table, key, Parts::one(part), &mut |heard, some| {
+                if heard == part {
+                    bytes = some.to_vec();
+                }
+            })?;
+            Ok::<_, Error>(is_there.then_some(bytes))
+        };
+        let is = |found: &Option<Vec<u8>>, bytes: &[u8]| found.as_deref() == Some(bytes);
+        Ok(match flight {
+            Flight::Location(location) => {
+                let found = read(SUBSCRIBER, &subscriber_key(s_id), LOCATION)?;
+                let before = is(&found, &subscriber.location.to_le_bytes());
+                is(&found, &location.to_le_bytes()).then_some(true).or(before.then_some(false))
+            }
+            Flight::Update { sf_type, bit_1, data_a } => {
+                let bit = read(SUBSCRIBER, &subscriber_key(s_id), BIT)?;
+                let data = read(FACILITY, &typed_key(s_id, sf_type), DATA)?;
+                let old = subscriber.data_a.get(usize::from(sf_type - 1)).copied().unwrap_or(0);
+                let before = is(&bit, &[subscriber.bit_1]) && is(&data, &[old]);
+                let after = is(&bit, &[bit_1]) && is(&data, &[data_a]);
+                after.then_some(true).or(before.then_some(false))
+            }
+            Flight::Insert { sf_type, start, times } => {
+                let found = read(FORWARDING, &forwarding_key(s_id, sf_type, start), 0)?;
+                let row = self.forwarding_row(slot, (sf_type, start), times);
+                is(&found, &row).then_some(true).or(found.is_none().then_some(false))
+            }
+            Flight::Delete { sf_type, start } => {
+                let found = read(FORWARDING, &forwarding_key(s_id, sf_type, start), 0)?;
+                match found {
+                    None => Some(true),
+                    Some(row) => self.is_forwarding(slot, (sf_type, start), &row).then_some(false),
+                }
+            }
+        })
+    }
+}
+
+/// A row without some of its bytes.
+fn without(row: &[u8], places: &[usize]) -> Vec<u8> {
+    let kept = row.iter().enumerate().filter(|(at, _)| !places.contains(at));
+    kept.map(|(_, byte)| *byte).collect()
+}

@@ -1,0 +1,573 @@
+//! `ue-signalling`: the procedures of paper 2 (§IV, Tables I and II) on the contexts of UEs.
+//!
+//! Each operation is a procedure of one UE: its context is read, the procedure's variables change,
+//! and it is written back. The variants say how much of it travels, and where procedures come from:
+//! drawn by Table II's shares whatever the UE's state, as in the paper, or by a state machine.
+
+mod together;
+mod alone;
+mod party;
+mod compare;
+mod names;
+mod travel;
+mod machine;
+mod model;
+
+use super::{Blueprint, Overlapped, Parameters, Tally, Wishes, Workload, share, wrong_answer};
+use crate::access::{
+    Connection, Entry, Parts, Reply, Request, Schema, Table, TableSchema, TagRule,
+};
+use crate::chance::{Dice, Ring};
+use crate::result::{Check, Foreign, Verdict};
+use alone::Turn;
+use machine::Machine;
+use model::{Model, Ue};
+use names::{Names, is_named, named_share};
+use nearstate_model::Result;
+use nearstate_ue::{
+    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, UeState, apply, blocks_touched,
+    draw_for,
+};
+use party::Parties;
+use travel::{Landing, Tagging, Travel, parts_of, stale, whole};
+
+/// UEs unless told otherwise: a tenth of the paper's million.
+const UES: u64 = 100_000;
+
+/// What a region or a server keeps for one context at the most, tags included.
+const CONTEXT_ROOM: u64 = 1024;
+
+/// UEs that are drawn before their procedures: what the model knows of them is in the cache when it
+/// is needed.
+const AHEAD: usize = 16;
+
+/// Records that travel together while loading and verifying.
+const BATCH: usize = 64;
+
+const CONTEXTS: Table = Table(0);
+
+const WHOLE: Schema = Schema {
+    tables: &[TableSchema { name: "ue", parts: &["context"], tags: &[], is_scanned: false }],
+};
+
+const BLOCK_NAMES: &[&str] = &["profile", "registration", "location", "bearer", "tunnel", "radio"];
+
+const IN_BLOCKS: Schema = Schema {
+    tables: &[TableSchema { name: "ue", parts: BLOCK_NAMES, tags: &[], is_scanned: false }],
+};
+
+const TAGGED: Schema = Schema {
+    tables: &[TableSchema {
+        name: "ue",
+        parts: BLOCK_NAMES,
+        tags: &[
+            TagRule { name: "imsi", is_unique: true },
+            TagRule { name: "guti", is_unique: true },
+            TagRule { name: "ip", is_unique: false },
+            TagRule { name: "s1-teid", is_unique: false },
+            TagRule { name: "s5-teid", is_unique: false },
+        ],
+        is_scanned: false,
+    }],
+};
+
+const CLASSES: &[&str] = &[
+    "initial attach",
+    "detach",
+    "service request",
+    "S1 release",
+    "TA update",
+    "handover",
+    "cell re-selection",
+    "session management",
+];
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct UeSignalling;
+
+impl UeSignalling {
+    fn travel(parameters: &Parameters) -> Travel {
+        match parameters.variant.as_str() {
+            "delta" | "machine" => Travel::Delta,
+            "blind-delta" => Travel::BlindDelta,
+            "tagged" => Travel::Tagged,
+            _ => Travel::Full,
+        }
+    }
+}
+
+impl Blueprint for UeSignalling {
+    fn name(&self) -> &'static str {
+        "ue-signalling"
+    }
+
+    fn title(&self) -> &'static str {
+        "signalling procedures on UE contexts"
+    }
+
+    fn source(&self) -> &'static str {
+        "paper 2, §IV-B, Tables I and II"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("full", "the whole context is read, changed and written, as one value"),
+            ("delta", "the blocks that a procedure touches are read and written"),
+            ("blind-delta", "blocks that a procedure overwrites are written without being read"),
+            (
+                "tagged",
+                "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
+                 connection is found by its GUTI",
+            ),
+            ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
+            ("machine-full", "the same with whole contexts"),
+        ]
+    }
+
+    fn records(&self) -> u64 {
+        UES
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        CLASSES
+    }
+
+    fn schema(&self, parameters: &Parameters) -> Schema {
+        match Self::travel(parameters) {
+            Travel::Full => WHOLE,
+            Travel::Delta | Travel::BlindDelta => IN_BLOCKS,
+            Travel::Tagged => TAGGED,
+        }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        let room = if Self::travel(parameters) == Travel::Tagged { 4 } else { 1 };
+        (parameters.records, CONTEXT_ROOM * room)
+    }
+
+    fn wishes(&self, parameters: &Parameters) -> Wishes {
+        let travel = Self::travel(parameters);
+        Wishes {
+            delta: travel != Travel::Full,
+            unique_tag: travel == Travel::Tagged,
+            ..Wishes::default()
+        }
+    }
+
+    fn foreign(&self) -> Vec<Foreign> {
+        let source = "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)";
+        let said = |what: &str, figure: &str| Foreign {
+            source: source.to_owned(),
+            what: what.to_owned(),
+            figure: figure.to_owned(),
+        };
+        vec![
+            said("size of a context", "4,596 bits"),
+            said("mean of the bits that a procedure updates (Table II)", "1,078 bits"),
+            said("partitioned regions", "whole contexts are constantly faster than deltas"),
+            said("replicated regions", "whole contexts are faster in most cases"),
+        ]
+    }
+
+    fn caveats(&self, parameters: &Parameters) -> Vec<String> {
+        let mut out = vec![format!(
+            "a context takes {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 is \
+             a picture without numbers, so none are repeated"
+        )];
+        if parameters.variant.starts_with("machine") {
+            out.push(
+                "sojourn times of the state machine are ours: log-normal and Pareto, chosen so \
+                 that Table II's shares come out; whose turn it is says its clock, and --spread \
+                 nothing"
+                    .to_owned(),
+            );
+        }
+        out
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        share::Share::of(parameters, client, clients)?;
+        Ok(Box::new(Client::new(parameters, client, clients)?))
+    }
+}
+
+/// Where procedures come from.
+#[derive(Debug)]
+enum Source {
+    /// Table II's shares, UEs by the spread.
+    Shares { ring: Ring, dice: Dice, ahead: Ahead },
+    /// The state machine.
+    Machine(Box<Machine>),
+}
+
+/// The next UEs of procedures that come one by one.
+#[derive(Debug)]
+struct Ahead {
+    ues: [Ue; AHEAD],
+    at: usize,
+}
+
+impl Ahead {
+    fn new(ring: &mut Ring) -> Self {
+        Self { ues: std::array::from_fn(|_| Ue::of(ring.next())), at: 0 }
+    }
+
+    /// The next, and another behind the last.
+    #[inline]
+    fn next(&mut self, ring: &mut Ring, model: &Model) -> Option<Ue> {
+        self.at = (self.at + 1) % AHEAD;
+        let place = self.ues.get_mut(self.at)?;
+        let drawn = Ue::of(ring.next());
+        model.warm(drawn);
+        Some(std::mem::replace(place, drawn))
+    }
+}
+
+/// A procedure that is on its way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    ue: Ue,
+    procedure: Procedure,
+    draw: u64,
+}
+
+/// A client's UEs.
+#[derive(Debug)]
+struct Client {
+    model: Model,
+    travel: Travel,
+    source: Source,
+    flights: Vec<Flight>,
+    picked: Vec<u64>,
+    /// Of the procedure that is on its way alone.
+    context: Context,
+    parties: Parties,
+    counts: [u64; 8],
+    /// Of UEs with tags.
+    names: Names,
+    /// Whether the store answers with something else on purpose.
+    is_unkept: bool,
+}
+
+/// `imsi-` and fifteen digits (TS 23.003, SUPI of type IMSI).
+const KEY_BYTES: usize = crate::legacy::content::KEY_BYTES;
+
+#[inline]
+fn key_of(ue: u64) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    crate::legacy::content::key(ue, &mut key);
+    key
+}
+
+impl Client {
+    fn new(parameters: &Parameters, client: usize, clients: usize) -> Result<Self> {
+        let model = Model::new(parameters, client, clients);
+        let own = model.len();
+        let seed = parameters.seed.wrapping_add((client as u64) << 32);
+        let source = if parameters.variant.starts_with("machine") {
+            Source::Machine(Box::new(Machine::new(own, seed)?))
+        } else {
+            let mut ring = Ring::new(parameters.spread, own, seed)?;
+            let ahead = Ahead::new(&mut ring);
+            Source::Shares { ring, dice: Dice::new(seed ^ 0x5eed), ahead }
+        };
+        Ok(Self {
+            model,
+            travel: UeSignalling::travel(parameters),
+            source,
+            flights: Vec::new(),
+            picked: Vec::new(),
+            context: Context::EMPTY,
+            parties: Parties::default(),
+            counts: [0; 8],
+            names: Names::default(),
+            is_unkept: false,
+        })
+    }
+
+    /// Decides on the next procedures, on different UEs.
+    #[inline]
+    fn depart(&mut self, count: usize) {
+        self.flights.clear();
+        match &mut self.source {
+            Source::Shares { ring, dice, ahead } => {
+                if count == 1 && self.parties.taken.is_empty() {
+                    let Some(ue) = ahead.next(ring, &self.model) else { return };
+                    let procedure = by_shares(dice);
+                    let draw = self.model.draw(ue);
+                    self.flights.push(Flight { ue, procedure, draw });
+                    return;
+                }
+                ring.pick_beside(count, &self.parties.taken, &mut self.picked);
+                self.picked.iter().for_each(|local| self.model.warm(Ue::of(*local)));
+                for local in &self.picked {
+                    let (ue, procedure) = (Ue::of(*local), by_shares(dice));
+                    let draw = self.model.draw(ue);
+                    self.flights.push(Flight { ue, procedure, draw });
+                }
+            }
+            Source::Machine(machine) => machine.next(count, |local, procedure| {
+                let ue = Ue::of(local);
+                let draw = self.model.draw(ue);
+                self.flights.push(Flight { ue, procedure, draw });
+            }),
+        }
+    }
+
+    /// The parts that are read for a procedure.
+    #[inline]
+    fn wanted(&self, procedure: Procedure) -> Parts {
+        let blocks = match self.travel {
+            // These are found by their names.
+            Travel::Tagged if is_named(procedure) => return Parts(0),
+            Travel::Full | Travel::Tagged => return Parts::ALL,
+            _ if procedure == Procedure::CellReselection => return Parts::one(RADIO),
+            Travel::Delta => blocks_touched(procedure),
+            Travel::BlindDelta => {
+                let overwritten = procedure.blocks_overwritten();
+                let mut rest = BlockSet::EMPTY;
+                for block in blocks_touched(procedure).iter() {
+                    if !overwritten.contains(block) {
+                        rest = rest.with(block);
+                    }
+                }
+                rest
+            }
+        };
+        parts_of(blocks)
+    }
+
+    /// One procedure by itself: what a network function does with each message.
+    #[inline]
+    fn fly(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+        let Some(flight) = self.flights.first().copied() else { return Ok(()) };
+        let key = key_of(self.model.global(flight.ue));
+        Turn::new(self, (flight, &key), tally).go(store)?;
+        self.flights.clear();
+        self.land(flight, None, tally);
+        Ok(())
+    }
+
+    /// The model takes up what has been done.
+    #[inline]
+    fn land(&mut self, flight: Flight, after: Option<&Context>, tally: &mut Tally) {
+        let class = flight.procedure as usize;
+        tally.count(class);
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += 1;
+        }
+        self.model.took(flight.ue, flight.procedure, after.unwrap_or(&self.context));
+    }
+
+    /// Each answer is held against the marks that the last procedures left.
+    #[inline]
+    fn compare(&self, flight: Flight, read: Parts, context: &Context) -> Result<()> {
+        let touched = blocks_touched(flight.procedure);
+        let is_right = self.model.agrees(flight.ue, context, touched, |block| {
+            self.travel == Travel::Full || read.has(block as usize)
+        });
+        if is_right || self.is_unkept { Ok(()) } else { Err(stale(flight)) }
+    }
+}
+
+/// The place of the block that the radio's variables are in.
+const RADIO: usize = Block::Radio as usize;
+
+/// A procedure by Table II's shares.
+#[inline]
+fn by_shares(dice: &mut Dice) -> Procedure {
+    let drawn = usize::try_from(dice.below(1000)).unwrap_or(0);
+    let number = SHARES.get(drawn).copied().unwrap_or(0);
+    Procedure::ALL.get(usize::from(number)).copied().unwrap_or(Procedure::ServiceRequest)
+}
+
+/// The procedure of each of a thousand.
+const SHARES: [u8; 1000] = shares();
+
+const fn shares() -> [u8; 1000] {
+    let mut all = [0; 1000];
+    let (mut left, mut number, mut rest) = (0, 0, all.as_mut_slice());
+    while let Some((first, after)) = rest.split_first_mut() {
+        while left == 0 {
+            let (_, [procedure, ..]) = Procedure::ALL.split_at(number) else { return all };
+            left = procedure.per_mille();
+            number += 1;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "one of eight")]
+        {
+            *first = number as u8 - 1;
+        }
+        left -= 1;
+        rest = after;
+    }
+    all
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        let travel = self.travel;
+        self.is_unkept = store.is_null();
+        for first in (0..self.model.len()).step_by(BATCH) {
+            let locals = first..self.model.len().min(first + BATCH as u64);
+            let mut keys = Vec::with_capacity(BATCH);
+            let mut contexts = Vec::with_capacity(BATCH);
+            for local in locals {
+                let ue = Ue::of(local);
+                let state = match &self.source {
+                    Source::Shares { .. } => UeState::Connected,
+                    Source::Machine(machine) => machine.state(local),
+                };
+                self.model.provide(ue, state);
+                keys.push(key_of(self.model.global(ue)));
+                let context = self.model.expected(ue);
+                if travel == Travel::Tagged {
+                    self.names.took(ue, &context);
+                }
+                contexts.push(context);
+            }
+            let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; contexts.len()];
+            let mut tagging = vec![Tagging::default(); contexts.len()];
+            let mut requests = Vec::with_capacity(contexts.len());
+            let all = keys.iter().zip(&contexts).zip(parts.iter_mut().zip(&mut tagging));
+            for ((key, context), (parts, tagging)) in all {
+                let parts = whole(travel, context, parts);
+                if travel == Travel::Tagged {
+                    tagging.fill(context);
+                }
+                let entry = Entry { key, parts, tags: tagging.tags(), tags_before: &[] };
+                requests.push(Request::Put { table: CONTEXTS, entry });
+            }
+            store.pipeline(&requests, &mut |_, _| {})?;
+            done(requests.len() as u64);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        self.depart(count);
+        if count == 1 { self.fly(store, tally) } else { self.fly_together(store, tally) }
+    }
+
+    /// Not where a UE may have its next procedure before its last is over.
+    fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
+        let is_drawn = matches!(self.source, Source::Shares { .. });
+        if is_drawn { Some(self) } else { None }
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.scatter();
+        while let Some(flight) = self.flights.last().copied() {
+            let found = self.look(store, flight.ue)?;
+            let before = self.model.expected(flight.ue);
+            let mut after = before;
+            apply(flight.procedure, &mut after, flight.draw);
+            if found.as_ref() == Some(&after) {
+                self.model.took(flight.ue, flight.procedure, &after);
+                if self.travel == Travel::Tagged {
+                    self.names.took(flight.ue, &after);
+                }
+            } else if found.as_ref() != Some(&before) {
+                return Err(wrong_answer(format_args!(
+                    "after a lost connection the context of {} is neither as before nor as after \
+                     its {}: an acknowledged procedure is lost",
+                    self.name_of(flight.ue),
+                    flight.procedure
+                )));
+            }
+            self.flights.pop();
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        let mut verdict = Verdict::default();
+        if self.is_unkept {
+            return Ok(verdict);
+        }
+        for first in (0..self.model.len()).step_by(BATCH) {
+            let locals: Vec<u64> = (first..self.model.len().min(first + BATCH as u64)).collect();
+            let keys: Vec<_> =
+                locals.iter().map(|local| key_of(self.model.global(Ue::of(*local)))).collect();
+            let read = |key| Request::Read { table: CONTEXTS, key, wanted: Parts::ALL };
+            let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key.as_slice())).collect();
+            let mut found = vec![(Context::EMPTY, false); locals.len()];
+            let mut landing = Landing::new(self.travel);
+            store.pipeline(&requests, &mut |number, reply| {
+                let Some((context, is_there)) = found.get_mut(number) else { return };
+                match reply {
+                    Reply::Part(part, bytes) => landing.take(context, part, bytes),
+                    Reply::Key(_) => {}
+                    Reply::Done(there) => *is_there = there,
+                }
+            })?;
+            for (local, (context, is_there)) in locals.iter().zip(&found) {
+                let ue = Ue::of(*local);
+                let expected = self.model.expected(ue);
+                if !*is_there || *context != expected {
+                    verdict.wrong(|| self.differs(ue, context, *is_there));
+                } else if self.travel == Travel::Tagged
+                    && let Some(why) = self.names_are_right(store, ue, &expected)?
+                {
+                    verdict.wrong(|| format!("{}: {why}", self.name_of(ue)));
+                } else {
+                    verdict.right();
+                }
+            }
+            done(locals.len() as u64);
+        }
+        Ok(verdict)
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let all: u64 = self.counts.iter().sum();
+        let check = |name: String, expected: f64, count: u64| {
+            let deviation = (expected * (1.0 - expected) / real(all.max(1))).sqrt();
+            Check {
+                name,
+                expected,
+                found: real(count) / real(all.max(1)),
+                // Draws are independent but for those of a UE of the state machine.
+                tolerance: 5.0 * deviation + 0.001 + self.drift(),
+                weight: real(all),
+            }
+        };
+        let shares = Procedure::ALL.into_iter().zip(self.counts).map(|(procedure, count)| {
+            check(format!("share of {procedure} (Table II)"), procedure.share(), count)
+        });
+        let mut checks: Vec<Check> = shares.collect();
+        if self.travel == Travel::Tagged {
+            let name = "share of UEs found by GUTI".to_owned();
+            checks.push(check(name, named_share(), self.names.finds));
+        }
+        checks
+    }
+}
+
+impl Client {
+    /// How far shares may be off beside chance: of a state machine it is known to some hundredths
+    /// how many UEs begin in each state.
+    const fn drift(&self) -> f64 {
+        match self.source {
+            Source::Shares { .. } => 0.0,
+            Source::Machine(_) => 0.002,
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of one run")]
+const fn real(count: u64) -> f64 {
+    count as f64
+}
+
+const _: () = assert!(BLOCKS.len() == BLOCK_NAMES.len(), "each block has a part");
+
+#[cfg(test)]
+mod tests;

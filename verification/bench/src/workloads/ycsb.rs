@@ -1,0 +1,557 @@
+//! The Yahoo! Cloud Serving Benchmark, workloads A to F (Cooper and others, 2010; its core
+//! workload and the files `workloada` to `workloadf`).
+//!
+//! | variant | reads | writes | which records |
+//! |---|---|---|---|
+//! | `a` | 50 % | 50 % update of one field | Zipf's law, 0.99, scattered |
+//! | `b` | 95 % | 5 % update of one field | the same |
+//! | `c` | 100 % | | the same |
+//! | `d` | 95 % | 5 % insert | the newest most often |
+//! | `e` | 95 % scans of 1 to 100 records | 5 % insert | begins as in `a` |
+//! | `f` | 50 % | 50 % read and then update of one field | as in `a` |
+//!
+//! A record has ten fields of 100 bytes, read all together: its parts. `e` keeps them in one part,
+//! since a scan hands over one. Ours is that inserts end: when a client has as many records again
+//! as it began with, each insert takes the oldest away, so that a run can go on for hours; and that
+//! keys are scattered by a multiplication that can be undone, so that what a scan hands over can be
+//! compared with the model.
+
+use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use crate::access::{Connection, Parts, Schema, Table, TableSchema};
+use crate::chance::{Dice, Ring, Spread, top_share};
+use crate::result::{Check, Verdict};
+use crate::table::counted;
+use nearstate_model::Result;
+
+/// Fields of a record.
+const FIELDS: usize = 10;
+
+/// Bytes of a field.
+const FIELD_BYTES: usize = 100;
+
+/// Records of a scan at the most.
+const SCAN_MAX: u64 = 100;
+
+/// Records of which a scan is looked at one by one: comparing all would cost as much as the scan.
+const LOOKED_AT: usize = 4;
+
+const FIELD_NAMES: [&str; FIELDS] = [
+    "field0", "field1", "field2", "field3", "field4", "field5", "field6", "field7", "field8",
+    "field9",
+];
+
+const FIELDED: TableSchema =
+    TableSchema { name: "usertable", parts: &FIELD_NAMES, tags: &[], is_scanned: false };
+
+const SCANNED: TableSchema =
+    TableSchema { name: "usertable", parts: &["fields"], tags: &[], is_scanned: true };
+
+const CLASSES: [&str; 5] = ["read", "update", "insert", "scan", "read-modify-write"];
+
+const READ: usize = 0;
+const UPDATE: usize = 1;
+const INSERT: usize = 2;
+const SCAN: usize = 3;
+const MODIFY: usize = 4;
+
+/// What a variant does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Variant {
+    /// The class of the rest.
+    common: usize,
+    /// The class of these.
+    rare: usize,
+    /// Of a hundred so many.
+    percent: u64,
+}
+
+const VARIANTS: [Variant; 6] = [
+    Variant { common: READ, rare: UPDATE, percent: 50 },
+    Variant { common: READ, rare: UPDATE, percent: 5 },
+    Variant { common: READ, rare: READ, percent: 0 },
+    Variant { common: READ, rare: INSERT, percent: 5 },
+    Variant { common: SCAN, rare: INSERT, percent: 5 },
+    Variant { common: READ, rare: MODIFY, percent: 50 },
+];
+
+impl Variant {
+    fn of(parameters: &Parameters) -> Self {
+        let place = share::variant(&Ycsb, parameters).unwrap_or(0);
+        let [first, ..] = VARIANTS;
+        VARIANTS.get(place).copied().unwrap_or(first)
+    }
+
+    const fn has_inserts(self) -> bool {
+        self.rare == INSERT
+    }
+
+    const fn has_scans(self) -> bool {
+        self.common == SCAN
+    }
+
+    const fn percent(self, class: usize) -> u64 {
+        if class == self.rare && self.percent > 0 {
+            self.percent
+        } else if class == self.common {
+            100 - self.percent
+        } else {
+            0
+        }
+    }
+}
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Ycsb;
+
+impl Blueprint for Ycsb {
+    fn name(&self) -> &'static str {
+        "ycsb"
+    }
+
+    fn title(&self) -> &'static str {
+        "Yahoo! Cloud Serving Benchmark: ten fields of 100 bytes, read, changed, inserted, scanned"
+    }
+
+    fn source(&self) -> &'static str {
+        "Cooper et al., Benchmarking Cloud Serving Systems with YCSB, SoCC 2010; core workloads"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("a", "50 % reads, 50 % updates of one field"),
+            ("b", "95 % reads, 5 % updates of one field"),
+            ("c", "reads"),
+            ("d", "95 % reads, of the newest most often, 5 % inserts"),
+            ("e", "95 % scans of 1 to 100 records, 5 % inserts"),
+            ("f", "50 % reads, 50 % reads with an update of one field after them"),
+        ]
+    }
+
+    fn records(&self) -> u64 {
+        100_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &CLASSES
+    }
+
+    fn schema(&self, parameters: &Parameters) -> Schema {
+        if Variant::of(parameters).has_scans() {
+            Schema { tables: &[SCANNED] }
+        } else {
+            Schema { tables: &[FIELDED] }
+        }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        let grows = if Variant::of(parameters).has_inserts() { 2 } else { 1 };
+        (parameters.records * grows, (FIELDS * FIELD_BYTES) as u64)
+    }
+
+    fn wishes(&self, parameters: &Parameters) -> Wishes {
+        let variant = Variant::of(parameters);
+        let delta = matches!(variant.rare, UPDATE | MODIFY);
+        Wishes { delta, scan: variant.has_scans(), ..Wishes::default() }
+    }
+
+    fn caveats(&self, parameters: &Parameters) -> Vec<String> {
+        let variant = Variant::of(parameters);
+        let mut caveats = Vec::new();
+        if parameters.spread == Spread::Uniform && variant.rare != INSERT {
+            caveats.push(
+                "records are asked for equally often, where YCSB has Zipf's law: --spread zipfian"
+                    .to_owned(),
+            );
+        }
+        if variant.has_inserts() {
+            caveats.push(
+                "from twice the records on, each insert takes the oldest record away".to_owned(),
+            );
+        }
+        caveats
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        let share = Share::of(parameters, client, clients)?;
+        if Variant::of(parameters).has_scans() {
+            Ok(Box::new(Client::<1>::new(&SCANNED, parameters, share)?))
+        } else {
+            Ok(Box::new(Client::<FIELDS>::new(&FIELDED, parameters, share)?))
+        }
+    }
+}
+
+/// Odd: its product with a number can be undone, and looks random.
+const SCATTER: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The number that undoes it, modulo 2^64.
+const GATHER: u64 = inverse(SCATTER);
+
+/// Newton's method: each round doubles the number of right bits, five at the begin.
+const fn inverse(odd: u64) -> u64 {
+    let mut x = odd.wrapping_mul(3) ^ 2;
+    let mut round = 0;
+    while round < 4 {
+        x = x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x)));
+        round += 1;
+    }
+    x
+}
+
+/// What a record looks like: `user` and a number, as YCSB's keys.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    part_bytes: usize,
+}
+
+/// Generations are below it in a key: bits of the record above them.
+const GENERATION_BITS: u32 = 32;
+
+impl Form for Row {
+    #[inline]
+    fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"user");
+        let number = record << GENERATION_BITS | u64::from(generation);
+        share::digits::<20>(number.wrapping_mul(SCATTER), out);
+    }
+
+    #[inline]
+    fn part_bytes(&self, _: u64, _: usize) -> usize {
+        self.part_bytes
+    }
+}
+
+/// The record and its generation whose key this is.
+fn told_by(key: &[u8]) -> Option<(u64, u32)> {
+    let text = std::str::from_utf8(key.strip_prefix(b"user")?).ok()?;
+    let number = text.parse::<u64>().ok()?.wrapping_mul(GATHER);
+    let generation = u32::try_from(number & u64::from(u32::MAX)).ok()?;
+    Some((number >> GENERATION_BITS, generation))
+}
+
+/// A client with records of so many parts.
+#[derive(Debug)]
+struct Client<const P: usize> {
+    variant: Variant,
+    stock: Stock<Row, P>,
+    ring: Ring,
+    dice: Dice,
+    /// The first record of this client, and how many it began with.
+    first: u64,
+    loaded: u64,
+    /// The window of those that are there: numbers, of which the record is the rest by `slots`.
+    oldest: u64,
+    next: u64,
+    slots: u64,
+    /// Records that the write under way creates.
+    inserting: u64,
+    spread: Spread,
+    picked: Vec<u64>,
+    reads: Vec<u64>,
+    deeds: Vec<(u64, Deed)>,
+    counts: [u64; CLASSES.len()],
+    fields: [u64; FIELDS],
+    /// How often the most frequent record was picked.
+    top: u64,
+    scanned: u64,
+}
+
+impl<const P: usize> Client<P> {
+    fn new(schema: &'static TableSchema, parameters: &Parameters, share: Share) -> Result<Self> {
+        let variant = Variant::of(parameters);
+        let grows = if variant.has_inserts() { 2 } else { 1 };
+        let room = Share { first: share.first * grows, count: share.count * grows, all: share.all };
+        let row = Row { part_bytes: FIELDS * FIELD_BYTES / P };
+        let seed = crate::chance::draw(parameters.seed, share.first, 1);
+        let ring = if variant.has_inserts() && !variant.has_scans() {
+            Ring::of_ages(share.count, seed)?
+        } else {
+            Ring::new(parameters.spread, share.count, seed)?
+        };
+        Ok(Self {
+            variant,
+            stock: Stock::new(row, schema, parameters, room)?,
+            ring,
+            dice: Dice::new(seed ^ 1),
+            first: room.first,
+            loaded: share.count,
+            oldest: 0,
+            next: share.count,
+            slots: room.count,
+            inserting: 0,
+            spread: parameters.spread,
+            picked: Vec::new(),
+            reads: Vec::new(),
+            deeds: Vec::new(),
+            counts: [0; CLASSES.len()],
+            fields: [0; FIELDS],
+            top: 0,
+            scanned: 0,
+        })
+    }
+
+    /// The slot of a drawn record or age.
+    #[inline]
+    fn slot(&self, drawn: u64) -> u64 {
+        if !self.variant.has_inserts() {
+            return drawn;
+        }
+        let number = if self.variant.has_scans() {
+            self.oldest + drawn
+        } else {
+            self.next.saturating_sub(drawn + 1).max(self.oldest)
+        };
+        number % self.slots
+    }
+
+    #[inline]
+    fn count(&mut self, class: usize, tally: &mut Tally) {
+        tally.count(class);
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += 1;
+        }
+    }
+
+    /// Draws what is done to the picked records.
+    #[inline]
+    fn draw(&mut self, count: usize, tally: &mut Tally) {
+        let mut picked = std::mem::take(&mut self.picked);
+        self.ring.pick(count, &mut picked);
+        self.reads.clear();
+        self.deeds.clear();
+        let mut inserts = 0;
+        for drawn in &picked {
+            self.top += u64::from(*drawn == self.ring.top());
+            let is_rare = self.dice.below(100) < self.variant.percent;
+            let class = if is_rare { self.variant.rare } else { self.variant.common };
+            let slot = self.slot(*drawn);
+            match class {
+                UPDATE | MODIFY => {
+                    let field = usize::try_from(self.dice.below(P as u64)).unwrap_or(0);
+                    if let Some(changes) = self.fields.get_mut(field) {
+                        *changes += 1;
+                    }
+                    self.deeds.push((slot, Deed::Update(Parts::one(field))));
+                    if class == MODIFY {
+                        self.reads.push(slot);
+                    }
+                }
+                INSERT => inserts += 1,
+                _ => self.reads.push(slot),
+            }
+            self.count(class, tally);
+        }
+        self.picked = picked;
+        self.insert(inserts);
+    }
+
+    /// Makes room for new records, and has them created.
+    #[inline]
+    fn insert(&mut self, inserts: u64) {
+        for number in self.next..self.next + inserts {
+            self.deeds.push((number % self.slots, Deed::Create));
+        }
+    }
+
+    /// Removes the oldest, so many that as many new ones fit: their slots are taken again.
+    fn make_room(&mut self, store: &mut dyn Connection, tally: &mut Tally) -> Result<()> {
+        let inserts = self.deeds.iter().filter(|(_, deed)| *deed == Deed::Create).count() as u64;
+        let first = (self.next + inserts).saturating_sub(self.slots);
+        if first > self.oldest {
+            let old: Vec<(u64, Deed)> = (self.oldest..first)
+                .map(|number| number % self.slots)
+                // One that a lost connection left away is not there.
+                .filter(|slot| self.stock.state(*slot).is_there())
+                .map(|slot| (slot, Deed::Remove))
+                .collect();
+            self.stock.write(store, &old, tally)?;
+            self.oldest = first;
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, store: &mut dyn Connection, from: u64, tally: &mut Tally) -> Result<()> {
+        let Self { stock, dice, first, slots, .. } = self;
+        let count = 1 + dice.below(SCAN_MAX);
+        let length = usize::try_from(count).unwrap_or(1);
+        let state = stock.state(from);
+        let mut key = Vec::with_capacity(24);
+        stock.form().key(*first + from, state.generation(), &mut key);
+        tally.bytes_out += key.len() as u64;
+        let (mut heard, mut wrong, mut last) = (0_usize, 0, key.clone());
+        let (mut is_first_right, mut bytes_in) = (true, 0);
+        let met = store.scan(Table(0), &key, length, &mut |found, bytes| {
+            bytes_in += (found.len() + bytes.len()) as u64;
+            heard += 1;
+            if heard == 1 {
+                is_first_right = found == key || !state.is_there();
+            } else if found <= last.as_slice() {
+                wrong += 1;
+            }
+            last.clear();
+            last.extend_from_slice(found);
+            if heard <= LOOKED_AT
+                && let Some((record, generation)) = told_by(found)
+                && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
+            {
+                let is_known = stock.state(slot).generation() == generation;
+                wrong += usize::from(!is_known || !stock.is_part(slot, 0, bytes));
+            }
+        })?;
+        if wrong > 0 || !is_first_right || heard != met || met > length {
+            let length = counted(length as u64, "record");
+            stock.astray(|| format!("scan: {heard} of {length} heard, {wrong} wrong"));
+        }
+        self.scanned += count;
+        tally.bytes_in += bytes_in;
+        Ok(())
+    }
+
+    /// All records of the table in the order of their keys: each of this client's own once.
+    fn scan_all(&mut self, store: &mut dyn Connection, verdict: &mut Verdict) -> Result<()> {
+        let (mut from, mut own) = (b"user".to_vec(), 0);
+        loop {
+            let (mut last, mut is_ordered) = (from.clone(), true);
+            let Self { stock, first, slots, .. } = self;
+            let length = 1000;
+            let met = store.scan(Table(0), &from, length, &mut |found, bytes| {
+                is_ordered &= found > last.as_slice() || found == from.as_slice();
+                let is_again = found == from.as_slice();
+                last.clear();
+                last.extend_from_slice(found);
+                if !is_again
+                    && let Some((record, generation)) = told_by(found)
+                    && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
+                    && stock.state(slot).generation() == generation
+                {
+                    own += u64::from(stock.is_part(slot, 0, bytes));
+                }
+            })?;
+            if !is_ordered {
+                verdict.wrong(|| "a scan hands over keys that are not in order".to_owned());
+            }
+            if met < length || last == from {
+                break;
+            }
+            from = last;
+        }
+        let slots = (self.oldest..self.next).map(|number| number % self.slots);
+        let expected = slots.filter(|slot| self.stock.state(*slot).is_there()).count() as u64;
+        if own != expected {
+            let expected = counted(expected, "record");
+            verdict.wrong(|| format!("a scan of all finds {own} of {expected}"));
+        }
+        Ok(())
+    }
+}
+
+impl<const P: usize> Workload for Client<P> {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        let loaded = self.loaded;
+        self.stock.load(store, |slot| slot < loaded, done)
+    }
+
+    #[inline]
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        self.draw(count, tally);
+        if self.variant.has_scans() {
+            let scans = std::mem::take(&mut self.reads);
+            for from in &scans {
+                self.scan(store, *from, tally)?;
+            }
+            self.reads = scans;
+        } else if !self.reads.is_empty() {
+            self.stock.read(store, &self.reads, Parts::ALL, tally)?;
+        }
+        if !self.deeds.is_empty() {
+            if self.variant.has_inserts() {
+                self.make_room(store, tally)?;
+            }
+            if self.variant.has_inserts() {
+                self.inserting = self.deeds.len() as u64;
+            }
+            self.stock.write(store, &self.deeds, tally)?;
+            self.next += std::mem::take(&mut self.inserting);
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.stock.settle(store)?;
+        // Those that were not done stay away, and the model knows it.
+        self.next += std::mem::take(&mut self.inserting);
+        Ok(())
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        let mut verdict = self.stock.verify(store, done)?;
+        if self.variant.has_scans() {
+            self.scan_all(store, &mut verdict)?;
+        }
+        Ok(verdict)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
+    fn checks(&self) -> Vec<Check> {
+        let all: u64 = self.counts.iter().sum();
+        let mut checks: Vec<Check> = CLASSES
+            .iter()
+            .zip(self.counts)
+            .enumerate()
+            .filter(|(class, _)| self.variant.percent(*class) > 0)
+            .map(|(class, (name, count))| {
+                let expected = self.variant.percent(class) as f64;
+                share::percent(format!("{name}, % of operations"), expected, count, all)
+            })
+            .collect();
+        let changes: u64 = self.fields.iter().sum();
+        if changes > 0 {
+            let [first, ..] = self.fields;
+            checks.push(share::percent("field0, % of updates", 10.0, first, changes));
+        }
+        if self.spread == Spread::Zipfian && !self.variant.has_inserts() {
+            let expected = 100.0 * top_share();
+            let name = "most frequent record, % of draws";
+            checks.push(share::percent(name, expected, self.top + self.ring.displaced(), all));
+        }
+        if let (true, Some(scans)) = (self.variant.has_scans(), self.counts.get(SCAN)) {
+            let weight = *scans as f64;
+            // The deviation of an even choice from 1 to 100 is 28.9.
+            checks.push(Check {
+                name: "records of a scan, mean".to_owned(),
+                expected: 50.5,
+                found: self.scanned as f64 / weight.max(1.0),
+                tolerance: 5.0 * 28.9 / weight.max(1.0).sqrt(),
+                weight,
+            });
+        }
+        checks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_tells_its_record_and_generation() {
+        assert_eq!(SCATTER.wrapping_mul(GATHER), 1);
+        for (record, generation) in [(0, 1), (7, 3), (u64::from(u32::MAX), u32::MAX)] {
+            let mut key = Vec::new();
+            Row { part_bytes: 1 }.key(record, generation, &mut key);
+            assert_eq!(key.len(), 24);
+            assert_eq!(told_by(&key), Some((record, generation)));
+        }
+        assert_eq!(told_by(b"user12x"), None);
+        assert_eq!(told_by(b"someone"), None);
+    }
+}

@@ -1,0 +1,508 @@
+//! Every workload: what it generates is what its source says, a store that keeps everything is
+//! found right, and one that loses a write, answers wrongly or breaks off in the middle is noticed.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it must be")]
+
+use nearstate_bench::access::{
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, one_by_one,
+};
+use nearstate_bench::chance::Spread;
+use nearstate_bench::protocol::Fault;
+use nearstate_bench::targets::fault::Faulty;
+use nearstate_bench::targets::region::RegionConnection;
+use nearstate_bench::targets::{self};
+use nearstate_bench::workloads::{self, Blueprint, CLASSES_MAX, Parameters, Tally, Workload};
+use nearstate_model::{Error, Result};
+use nearstate_store::{CreateOptions, Region};
+use tempfile::TempDir;
+
+const SEED: u64 = 7;
+
+fn parameters(blueprint: &dyn Blueprint, variant: &str, records: u64) -> Parameters {
+    let spread = if blueprint.name() == "ycsb" { Spread::Zipfian } else { Spread::Uniform };
+    Parameters { records, variant: variant.to_owned(), spread, seed: SEED }
+}
+
+/// Every workload of this crate's own in every variant. `ue-signalling` has tests of its own.
+fn each(records: u64, mut check: impl FnMut(&dyn Blueprint, &Parameters)) {
+    for blueprint in workloads::all() {
+        for (variant, _) in
+            blueprint.variants().iter().filter(|_| blueprint.name() != "ue-signalling")
+        {
+            check(blueprint.as_ref(), &parameters(blueprint.as_ref(), variant, records));
+        }
+    }
+}
+
+/// A region in memory with the tables of a workload.
+struct Store {
+    _folder: TempDir,
+    region: Region,
+    path: String,
+}
+
+impl Store {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        let options = CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() };
+        let region = Region::create(&path, &options).unwrap();
+        Self { _folder: folder, region, path: path.display().to_string() }
+    }
+
+    fn connect(&self, blueprint: &dyn Blueprint, parameters: &Parameters) -> RegionConnection {
+        RegionConnection::open(&self.path, &blueprint.schema(parameters)).unwrap()
+    }
+
+    fn count(&self, table: &str) -> u64 {
+        let session = self.region.session().unwrap();
+        let namespace = session.known_namespace(table).unwrap().unwrap();
+        session.count(namespace).unwrap()
+    }
+}
+
+fn run(
+    workload: &mut dyn Workload,
+    store: &mut dyn Connection,
+    operations: usize,
+    depth: usize,
+) -> Tally {
+    let mut all = Tally::default();
+    for _ in 0..operations / depth {
+        let mut tally = Tally::default();
+        workload.step(store, depth, &mut tally).unwrap();
+        let counted: u32 = tally.classes.iter().sum();
+        assert_eq!(counted as usize, depth, "each operation is counted once");
+        for (all, some) in all.classes.iter_mut().zip(tally.classes) {
+            *all += some;
+        }
+        all.bytes_out += tally.bytes_out;
+        all.bytes_in += tally.bytes_in;
+        all.unsuccessful += tally.unsuccessful;
+    }
+    all
+}
+
+fn load(workload: &mut dyn Workload, store: &mut dyn Connection) -> u64 {
+    let mut loaded = 0;
+    workload.load(store, &mut |more| loaded += more).unwrap();
+    loaded
+}
+
+#[test]
+fn what_is_generated_is_what_the_sources_say() {
+    each(20_000, |blueprint, parameters| {
+        let name = format!("{} {}", blueprint.name(), parameters.variant);
+        let mut null =
+            targets::named("null").unwrap().connect("null", &blueprint.schema(parameters)).unwrap();
+        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
+        load(workload.as_mut(), null.as_mut());
+        let tally = run(workload.as_mut(), null.as_mut(), 100_000, 1);
+        run(workload.as_mut(), null.as_mut(), 100_000, 10);
+        let classes = blueprint.classes(parameters);
+        assert!(classes.len() < CLASSES_MAX, "{name}: one is the driver's");
+        assert!(tally.classes.iter().skip(classes.len()).all(|n| *n == 0), "{name}: {tally:?}");
+        assert!(tally.bytes_out > 0, "{name}");
+        let checks = workload.checks();
+        assert!(!checks.is_empty(), "{name} proves nothing");
+        for check in checks {
+            assert!(check.weight > 0.0 && check.holds(), "{name}: {check:?}");
+        }
+    });
+}
+
+#[test]
+fn a_region_holds_what_the_model_says() {
+    each(600, |blueprint, parameters| {
+        let name = format!("{} {}", blueprint.name(), parameters.variant);
+        let store = Store::new();
+        // Two clients with shares of their own, of which neither sees the other's.
+        let mut sides: Vec<_> = (0..2)
+            .map(|client| {
+                let workload = blueprint.client(parameters, client, 2).unwrap();
+                (workload, store.connect(blueprint, parameters))
+            })
+            .collect();
+        for (workload, connection) in &mut sides {
+            assert!(load(workload.as_mut(), connection) > 0, "{name}");
+        }
+        for depth in [1, 7] {
+            for (workload, connection) in &mut sides {
+                run(workload.as_mut(), connection, 3000, depth);
+            }
+        }
+        let mut there = 0;
+        for (workload, connection) in &mut sides {
+            let mut compared = 0;
+            let verdict = workload.verify(connection, &mut |more| compared += more).unwrap();
+            assert_eq!(verdict.wrong, 0, "{name}: {:?}", verdict.examples);
+            assert!(verdict.records >= 300 && compared > 0, "{name}: {verdict:?}");
+            there += verdict.records - verdict.absent;
+        }
+        let bound = blueprint.size(parameters).0;
+        let tables = blueprint.schema(parameters).tables;
+        let held: u64 = tables.iter().map(|table| store.count(table.name)).sum();
+        assert_eq!(there, held, "{name}: compared records that are there, and held ones");
+        assert!(held <= bound, "{name}: {held} records, and room was asked for {bound}");
+    });
+}
+
+/// The only workload that changes tags of a record that stays.
+#[test]
+fn ues_are_found_by_the_tags_that_their_changes_left() {
+    let blueprint = workloads::named("ue-signalling").unwrap();
+    let parameters = parameters(blueprint.as_ref(), "tagged", 600);
+    for depth in [1, 7] {
+        let store = Store::new();
+        let mut connection = store.connect(blueprint.as_ref(), &parameters);
+        let mut workload = blueprint.client(&parameters, 0, 1).unwrap();
+        load(workload.as_mut(), &mut connection);
+        run(workload.as_mut(), &mut connection, 3500, depth);
+        let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
+        assert_eq!((verdict.records, verdict.wrong), (600, 0), "{:?}", verdict.examples);
+        let finds = workload.checks().into_iter().find(|check| check.name.contains("by GUTI"));
+        assert!(finds.is_some_and(|check| check.found > 0.3), "nobody was looked for");
+    }
+}
+
+#[test]
+fn a_lost_update_is_found_by_every_workload_that_writes() {
+    each(600, |blueprint, parameters| {
+        let name = format!("{} {}", blueprint.name(), parameters.variant);
+        if name == "ycsb c" {
+            return;
+        }
+        let store = Store::new();
+        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
+        let connection = store.connect(blueprint, parameters);
+        // Who only writes cannot notice a loss that is written over: one of the last is not.
+        let is_blind = blueprint.name() == "micro-tx";
+        let plant = if is_blind { Faulty::often } else { Faulty::new };
+        let mut faulty = plant(connection, Fault::LostUpdate);
+        load(workload.as_mut(), &mut faulty);
+        run(workload.as_mut(), &mut faulty, 8000, 4);
+        let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
+        assert!(verdict.wrong > 0, "{name} has not noticed it");
+        assert!(!verdict.examples.is_empty(), "{name} does not say where");
+    });
+}
+
+#[test]
+fn the_very_last_update_that_is_lost_is_found_too() {
+    each(600, |blueprint, parameters| {
+        let name = format!("{} {}", blueprint.name(), parameters.variant);
+        if name == "ycsb c" {
+            return;
+        }
+        let store = Store::new();
+        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
+        let mut connection = store.connect(blueprint, parameters);
+        load(workload.as_mut(), &mut connection);
+        run(workload.as_mut(), &mut connection, 500, 1);
+        let mut losing = Broken::new(&mut connection, 1, Loss::Silent);
+        while !losing.plan.is_over {
+            workload.step(&mut losing, 1, &mut Tally::default()).unwrap();
+        }
+        let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
+        assert!(verdict.wrong > 0, "{name} has not noticed it");
+    });
+}
+
+#[test]
+fn a_wrong_answer_is_noticed_where_workloads_read() {
+    each(600, |blueprint, parameters| {
+        let name = format!("{} {}", blueprint.name(), parameters.variant);
+        let reads =
+            ["ycsb a", "ycsb b", "ycsb c", "ycsb d", "ycsb f", "sgw-session keyed", "tatp mix"];
+        if !reads.contains(&name.as_str()) {
+            return;
+        }
+        let store = Store::new();
+        let mut workload = blueprint.client(parameters, 0, 1).unwrap();
+        let mut connection = store.connect(blueprint, parameters);
+        load(workload.as_mut(), &mut connection);
+        let mut faulty = Faulty::new(connection, Fault::WrongAnswer);
+        run(workload.as_mut(), &mut faulty, 4000, 1);
+        let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
+        assert_eq!(verdict.wrong, 1, "{name}: {:?}", verdict.examples);
+    });
+}
+
+#[test]
+fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() {
+    for (loss, depth) in [(Loss::NotDone, 1), (Loss::NotDone, 8), (Loss::Done, 1), (Loss::Done, 8)]
+    {
+        each(600, |blueprint, parameters| {
+            let name = format!("{} {} {loss:?} {depth}", blueprint.name(), parameters.variant);
+            let store = Store::new();
+            let mut workload = blueprint.client(parameters, 0, 1).unwrap();
+            let mut connection = store.connect(blueprint, parameters);
+            load(workload.as_mut(), &mut connection);
+            for round in 1..40 {
+                let mut broken = Broken::new(&mut connection, round, loss);
+                let mut lost = 0;
+                for _ in 0..60 {
+                    if let Err(e) = workload.step(&mut broken, depth, &mut Tally::default()) {
+                        assert!(matches!(e, Error::Backend { .. }), "{name}: {e}");
+                        lost += 1;
+                        // The first way back breaks off as well.
+                        let _ = workload.settle(&mut Broken::dead(&mut broken));
+                        workload.settle(&mut broken).unwrap();
+                    }
+                }
+                let is_writing = parameters.variant != "c";
+                assert!(lost == 1 || !is_writing || round > 1, "{name}: lost {lost} times");
+            }
+            let verdict = workload.verify(&mut connection, &mut |_| {}).unwrap();
+            assert_eq!(verdict.wrong, 0, "{name}: {:?}", verdict.examples);
+        });
+    }
+}
+
+/// What `count` operations of a client are, by their classes.
+fn classes_of(blueprint: &dyn Blueprint, client: usize, count: usize) -> Vec<usize> {
+    let (variant, _) = blueprint.variants().first().unwrap();
+    let parameters = parameters(blueprint, variant, 4_000);
+    let mut null =
+        targets::named("null").unwrap().connect("null", &blueprint.schema(&parameters)).unwrap();
+    let mut workload = blueprint.client(&parameters, client, 4).unwrap();
+    load(workload.as_mut(), null.as_mut());
+    let mut class = || {
+        let tally = run(workload.as_mut(), null.as_mut(), 1, 1);
+        tally.classes.iter().position(|count| *count > 0).unwrap()
+    };
+    (0..count).map(|_| class()).collect()
+}
+
+#[test]
+fn no_two_clients_do_the_same_in_the_same_order() {
+    /// Operations that are equal by chance once in 2^60 at the least.
+    const LENGTH: usize = 60;
+    for name in ["ue-signalling", "tatp", "sgw-session", "ycsb"] {
+        let blueprint = workloads::named(name).unwrap();
+        let mut seen = std::collections::BTreeMap::new();
+        for client in 0..4 {
+            let classes = classes_of(blueprint.as_ref(), client, 1_500);
+            for window in classes.windows(LENGTH) {
+                let other = *seen.entry(window.to_vec()).or_insert(client);
+                assert_eq!(other, client, "{name}: clients {other} and {client} do the same");
+            }
+        }
+    }
+}
+
+#[test]
+fn parameters_that_do_not_fit_are_refused() {
+    for blueprint in workloads::all() {
+        let blueprint = blueprint.as_ref();
+        if blueprint.name() == "ue-signalling" {
+            continue;
+        }
+        let (variant, _) = blueprint.variants().first().unwrap();
+        let good = parameters(blueprint, variant, 600);
+        assert!(blueprint.client(&good, 0, 1).is_ok());
+        assert!(blueprint.client(&good, 1, 1).is_err());
+        assert!(blueprint.client(&Parameters { records: 1, ..good.clone() }, 0, 2).is_err());
+        let other = Parameters { variant: "another".to_owned(), ..good };
+        let refused = blueprint.client(&other, 0, 1).unwrap_err().to_string();
+        assert!(refused.contains(variant), "{refused}");
+    }
+}
+
+#[test]
+fn the_papers_figures_stand_beside_their_workloads() {
+    let figures = |name: &str| workloads::named(name).unwrap().foreign();
+    assert!(figures("tatp").iter().any(|f| f.what.contains("FaRM") && f.figure.contains("97")));
+    assert!(figures("mme-insert").iter().any(|f| f.figure.contains("80 µs")));
+    assert!(figures("mme-update").iter().any(|f| f.figure == "2"));
+    assert!(figures("sgw-session").iter().any(|f| f.figure.contains("590")));
+    assert!(figures("micro-tx").iter().any(|f| f.figure.contains("0.4")));
+}
+
+/// What becomes of the write that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// Answered as done, but not done.
+    Silent,
+    /// The connection is lost before it.
+    NotDone,
+    /// The connection is lost after it.
+    Done,
+}
+
+/// When and how a write goes wrong.
+struct Plan {
+    /// Writes up to it.
+    left: u64,
+    loss: Loss,
+    is_over: bool,
+    is_dead: bool,
+}
+
+impl Plan {
+    fn is_now(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        let is_now = self.left == 0 && !self.is_over;
+        self.is_over |= is_now;
+        is_now
+    }
+}
+
+fn lost() -> Error {
+    Error::Backend { detail: "the connection is lost".to_owned() }
+}
+
+/// Operations of which one write goes wrong.
+struct Bad<'a> {
+    inner: &'a mut dyn Access,
+    plan: &'a mut Plan,
+}
+
+impl Bad<'_> {
+    fn write<T>(&mut self, fake: T, write: impl FnOnce(&mut dyn Access) -> Result<T>) -> Result<T> {
+        if self.plan.is_dead {
+            return Err(lost());
+        }
+        if !self.plan.is_now() {
+            return write(self.inner);
+        }
+        match self.plan.loss {
+            Loss::Silent => Ok(fake),
+            Loss::NotDone => Err(lost()),
+            Loss::Done => write(self.inner).and(Err(lost())),
+        }
+    }
+}
+
+impl Access for Bad<'_> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        if self.plan.is_dead { Err(lost()) } else { self.inner.read(table, key, wanted, hear) }
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.write((), |inner| inner.put(table, entry))
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.write(true, |inner| inner.change(table, change))
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.write(true, |inner| inner.delete(table, key, tags))
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+/// A connection of which one write goes wrong.
+struct Broken<'c> {
+    inner: &'c mut dyn Connection,
+    plan: Plan,
+}
+
+impl<'c> Broken<'c> {
+    fn new(inner: &'c mut dyn Connection, left: u64, loss: Loss) -> Self {
+        Self { inner, plan: Plan { left, loss, is_over: false, is_dead: false } }
+    }
+
+    fn dead(inner: &'c mut dyn Connection) -> Self {
+        let plan = Plan { left: 0, loss: Loss::NotDone, is_over: true, is_dead: true };
+        Self { inner, plan }
+    }
+}
+
+impl Access for Broken<'_> {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        Bad { inner: self.inner, plan: &mut self.plan }.read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        Bad { inner: self.inner, plan: &mut self.plan }.put(table, entry)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        Bad { inner: self.inner, plan: &mut self.plan }.change(table, change)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        Bad { inner: self.inner, plan: &mut self.plan }.delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.inner.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.inner.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for Broken<'_> {
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        let Self { inner, plan } = self;
+        if plan.loss == Loss::Done && !plan.is_over {
+            let is_now = plan.is_now();
+            inner.transact(body)?;
+            return if is_now { Err(lost()) } else { Ok(()) };
+        }
+        inner.transact(&mut |access| body(&mut Bad { inner: access, plan }))
+    }
+
+    /// One by one, so that it breaks off in the middle.
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let mut bad = Bad { inner: self.inner, plan: &mut self.plan };
+        for (number, request) in requests.iter().enumerate() {
+            let is_done = one_by_one(&mut bad, request, &mut |reply| hear(number, reply))?;
+            hear(number, Reply::Done(is_done));
+        }
+        Ok(())
+    }
+}

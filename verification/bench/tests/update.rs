@@ -1,0 +1,76 @@
+//! A change of a region's record begins anew where somebody else was faster.
+#![expect(clippy::panic_in_result_fn, reason = "a test fails by panicking")]
+
+use nearstate_bench::access::{
+    Change, Connection, Entry, Parts, Schema, Table, TableSchema, Work, Write,
+};
+use nearstate_bench::targets::{self, Need};
+use nearstate_model::Result;
+
+static TABLES: [TableSchema; 2] = [
+    TableSchema { name: "plain", parts: &["value"], tags: &[], is_scanned: false },
+    TableSchema { name: "blocks", parts: &["a", "b"], tags: &[], is_scanned: false },
+];
+
+/// Adds a byte to part 0; before its first change another connection changes both parts.
+struct Beaten<'c> {
+    other: Option<&'c mut dyn Connection>,
+    theirs: &'c [(usize, &'c [u8])],
+    table: Table,
+    heard: Vec<u8>,
+    tries: u32,
+}
+
+impl Work for Beaten<'_> {
+    fn hear(&mut self, part: usize, bytes: &[u8]) {
+        assert_eq!(part, 0, "what is not wanted is not handed over");
+        self.heard = bytes.to_vec();
+    }
+
+    fn change(&mut self, write: &mut Write<'_>) -> Result<()> {
+        self.tries += 1;
+        if let Some(other) = self.other.take() {
+            let change = Change { key: b"k", parts: self.theirs, tags: None };
+            assert!(other.change(self.table, &change)?);
+        }
+        self.heard.push(b'+');
+        write(&Change { key: b"k", parts: &[(0, &self.heard)], tags: None })
+    }
+}
+
+#[test]
+fn who_was_beaten_reads_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let schema = Schema { tables: &TABLES };
+    let target = targets::named("region").unwrap();
+    let need = Need {
+        schema,
+        records: 100,
+        record_bytes: 100,
+        clients: 2,
+        folder: dir.path().to_owned(),
+        server_cpus: Vec::new(),
+        stop: None,
+        layout: None,
+    };
+    let database = target.start(&need).unwrap();
+    let connect = || target.connect(&database.address(), &schema).unwrap();
+    let (mut one, mut other) = (connect(), connect());
+    for (place, expected) in [(0, &["theirs+"][..]), (1, &["theirs+", "B"])] {
+        let table = Table(place);
+        let first: &[(usize, &[u8])] = &[(0, b"a"), (1, b"b")];
+        let parts = &first[..expected.len()];
+        let entry = Entry { key: b"k", parts, tags: &[], tags_before: &[] };
+        one.put(table, &entry).unwrap();
+        let (heard, tries) = (Vec::new(), 0);
+        let theirs: &[(usize, &[u8])] = &[(0, b"theirs"), (1, b"B")];
+        let theirs = &theirs[..expected.len()];
+        let mut work = Beaten { other: Some(other.as_mut()), theirs, table, heard, tries };
+        assert!(one.update(table, b"k", Parts::one(0), &mut work).unwrap());
+        assert_eq!(work.tries, 2);
+        let mut found = Vec::new();
+        let mut hear = |_, bytes: &[u8]| found.push(String::from_utf8(bytes.to_vec()).unwrap());
+        assert!(one.read(table, b"k", Parts::ALL, &mut hear).unwrap());
+        assert_eq!(found, expected);
+    }
+}
