@@ -237,15 +237,15 @@ settings! {
 /// flag are rejected with an error that gives the new one.
 pub(crate) const RENAMED: &[(&str, &str)] = &[
     ("pinned", "pin_cores"),
-    ("tls.client_ca", "tls.client_ca"),
-    ("metrics.listen", "metrics.listen"),
+    ("tls.client_authorities", "tls.client_ca"),
+    ("observe.listen", "metrics.listen"),
     ("observe.insecure", "metrics.insecure"),
     ("log.form", "log.format"),
     ("limits.half_sent_max", "limits.request_timeout"),
     ("limits.input_bytes_per_second_min", "limits.request_bytes_per_second_min"),
     ("limits.unread_max", "limits.reply_timeout"),
     ("limits.keep_alive", "limits.tcp_keepalive"),
-    ("limits.shutdown_timeout", "limits.shutdown_timeout"),
+    ("limits.drain_max", "limits.shutdown_timeout"),
     ("limits.backlog", "limits.tcp_backlog"),
     ("resp.announced_host", "resp.sentinel_announce_host"),
     ("resp.masters", "resp.sentinel_masters"),

@@ -140,7 +140,7 @@ fn prometheus_and_probes_see_what_happens() {
     let (status, page) = http(&observe, "/metrics");
     assert_eq!(status, "HTTP/1.1 200 OK");
     for line in [
-        "nearstate_resp_calls_total{command=\"set\"} 3",
+        "nearstate_resp_command_calls_total{command=\"set\"} 3",
         "nearstate_resp_request_seconds_count{class=\"write\"} 3",
         "nearstate_resp_request_seconds_count{class=\"read\"} 1",
         "nearstate_resp_errors_total 1",
