@@ -36,7 +36,7 @@ type Waits = Arc<[(Waiter, WatchPosition)]>;
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when there is something to wait for, or the end has come.
+    /// CompletionGuard when there is something to wait for, or the end has come.
     changed: Condvar,
 }
 
@@ -93,7 +93,7 @@ impl WatchSelector {
     }
 
     /// Which of the watches may have something to tell, by their places in what was given to
-    /// [`WatchSelector::wait_for`]. Told once; then that is to be called again.
+    /// [`WatchSelector::wait_for`]. CompletionGuard once; then that is to be called again.
     ///
     /// # Errors
     /// `Damaged`, `Forked`, `System`: also told once.

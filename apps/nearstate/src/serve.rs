@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Address, Config, Endpoint, Node, Protocol, Tls};
+use nearstate_node::{Address, Endpoint, Node, NodeConfig, Protocol, Tls};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -83,16 +83,25 @@ fn serve_until_signal(
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
     let config = config(settings, tls);
+<<<<<<< HEAD
     let node = Node::start(&config, &region, &protocols)?;
     metrics.begin(node.gauges());
+=======
+    let node = Node::start(&config, &region, &faces)?;
+    observed.begin(node.metrics());
+>>>>>>> main
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
-        let (face, is_tls) = (&endpoint.face, endpoint.tls.is_some());
+        let (face, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
         let told: [(&str, &dyn std::fmt::Display); 3] =
             [("address", address), ("protocol", face), ("tls", &is_tls)];
         log::emit(log::LISTENING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
     }
     let ms = begin.elapsed().as_millis();
+<<<<<<< HEAD
     log::emit(log::READY, &[("cores", &node.seen().cores.len()), ("ms", &ms)]);
+=======
+    log::say(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
+>>>>>>> main
     let over = signals.handle();
     let told = told(&mut signals, settings, tls);
     log::emit(log::SHUTTING_DOWN, &[("signal", &told)]);
@@ -106,13 +115,18 @@ fn serve_until_signal(
             std::process::exit(1);
         }
     });
-    let gauges = node.gauges();
+    let gauges = node.metrics();
     let outcome = node.join();
     over.close();
     let _ = impatient.join();
     match &outcome {
+<<<<<<< HEAD
         Ok(()) => log::emit(log::STOPPED, &[("aborted", &gauges.seen().total().0.cut)]),
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
+=======
+        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.snapshot().total().0.drain_aborts)]),
+        Err(error) => log::say(log::CORE_ENDED, &[("reason", error)]),
+>>>>>>> main
     }
     outcome
 }
@@ -159,7 +173,7 @@ fn attach(settings: &Settings) -> Result<Region> {
     Ok(region)
 }
 
-fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
+fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
     let tcp = settings.listen.iter().map(|address| Address::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
@@ -169,14 +183,14 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
     let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
     let speaks = |face: &str| {
         let face = face.to_owned();
-        move |address| Endpoint { face: face.clone(), address, tls: None }
+        move |address| Endpoint { protocol: face.clone(), address, tls: None }
     };
     let observe = settings.metrics.iter().map(|address| Address::Tcp(*address));
     let endpoints = tcp.chain(unix).map(speaks("resp"));
     let over_tls = settings.tls_listen.iter().map(|address| Address::Tcp(*address));
     let guarded = over_tls.map(speaks("resp"));
     let guarded = guarded.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
-    Config {
+    NodeConfig {
         cores: settings.cores.0,
         is_pinned: settings.pin_cores,
         endpoints: endpoints
@@ -191,17 +205,28 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
                 &[("task", &poll.task), ("class", &class), ("us", &poll.time.as_micros())];
             log::emit(log::LONG_POLL, fields);
         },
+<<<<<<< HEAD
         on_stuck: |stuck| {
             let fields: &log::LogFields<'_> =
+=======
+        on_stuck_task: |stuck| {
+            let facts: &log::Facts<'_> =
+>>>>>>> main
                 &[("core", &stuck.core), ("task", &stuck.task), ("ms", &stuck.time.as_millis())];
             log::emit(log::STUCK_POLL, fields);
         },
+<<<<<<< HEAD
         on_dismissed: |dismissed| {
             let reason = dismissed.reason.word();
             log::emit(
                 log::CLIENT_DISCONNECTED,
                 &[("client", &dismissed.origin), ("reason", &reason)],
             );
+=======
+        on_forced_close: |dismissed| {
+            let reason = dismissed.reason.name();
+            log::say(log::DISMISSED, &[("client", &dismissed.address), ("reason", &reason)]);
+>>>>>>> main
         },
     }
 }

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use nearstate_node::executor::{Class as TaskClass, MeterSeen};
-use nearstate_node::{Core, CoreSeen, Gauges, NodeSeen};
+use nearstate_node::executor::{ExecutorStats, TaskClass};
+use nearstate_node::{Core, CoreStats, NodeMetrics, NodeStats};
 use nearstate_observe::{Report, Source};
 use nearstate_resp::server::Server;
 use nearstate_store::{Region, Session};
@@ -33,7 +33,7 @@ struct MetricSources {
     region: Region,
     server: Arc<Server>,
     /// There once the node serves.
-    gauges: OnceLock<Gauges>,
+    gauges: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
     /// Held for a slice of counting, and while its part of the page is written.
     records: Mutex<RecordCounter>,
@@ -47,7 +47,7 @@ impl NodeMetrics {
     }
 
     /// The node serves from now on.
-    pub(crate) fn begin(&self, gauges: Gauges) {
+    pub(crate) fn begin(&self, gauges: NodeMetrics) {
         let _ = self.0.gauges.set(gauges);
     }
 
@@ -56,8 +56,8 @@ impl NodeMetrics {
         self.0.is_ending.store(true, Ordering::Release);
     }
 
-    fn nodes(&self) -> NodeSeen {
-        self.0.gauges.get().map(Gauges::seen).unwrap_or_default()
+    fn nodes(&self) -> NodeStats {
+        self.0.gauges.get().map(NodeMetrics::snapshot).unwrap_or_default()
     }
 
     fn records(&self) -> MutexGuard<'_, RecordCounter> {
@@ -178,6 +178,7 @@ fn build(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     gauge(to, "node_start_time_seconds", help, seconds(settings.started_ms * 1_000_000))
 }
 
+<<<<<<< HEAD
 fn connections(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cores = metrics.nodes().cores;
     let of_cores = |value: &dyn Fn(&CoreSeen) -> u64| {
@@ -188,20 +189,41 @@ fn connections(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Re
     gauges(to, "core_connections", "Open connections.", open)?;
     for (at, (name, doc)) in CoreSeen::EXPLAINED.iter().enumerate() {
         let count = |core: &CoreSeen| core.named().get(at).map_or(0, |(_, count)| *count);
+=======
+fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let cores = observed.nodes().cores;
+    let of_cores = |value: &dyn Fn(&CoreStats) -> u64| {
+        let numbered = cores.iter().enumerate();
+        numbered.map(|(n, core)| ([("core", n.to_string())], value(core))).collect::<Vec<_>>()
+    };
+    let open = of_cores(&CoreStats::open);
+    gauges(to, "core_connections", "Connections that are open.", open)?;
+    for (at, (name, doc)) in CoreStats::DESCRIPTIONS.iter().enumerate() {
+        let count = |core: &CoreStats| core.named().get(at).map_or(0, |(_, count)| *count);
+>>>>>>> main
         counters(to, &format!("core_{name}"), doc.trim(), of_cores(&count))?;
     }
     Ok(())
 }
 
+<<<<<<< HEAD
 fn batches(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cores = metrics.nodes().cores.into_iter().enumerate();
     let values = cores.map(|(n, core)| ([("core", n.to_string())], core.turn_nanos));
     let help = "Time from reading a socket to writing the replies to what was read.";
     histograms(to, "core_batch_seconds", help, values)
+=======
+fn turns(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let cores = observed.nodes().cores.into_iter().enumerate();
+    let values = cores.map(|(n, core)| ([("core", n.to_string())], core.response_nanos));
+    let help = "Time from a read of a socket or ring to the written replies.";
+    histograms(to, "core_response_seconds", help, values)
+>>>>>>> main
 }
 
-type CountOf = fn(&MeterSeen) -> u64;
+type CountOf = fn(&ExecutorStats) -> u64;
 
+<<<<<<< HEAD
 fn tasks(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let meters = metrics.nodes().meters;
     let kinds: [(&str, &str, CountOf); 7] = [
@@ -212,13 +234,25 @@ fn tasks(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ("remote_wakes", "Tasks woken by other threads.", |meter| meter.foreign_wakes),
         ("long_polls", "Task polls longer than 1 ms.", |meter| meter.long_polls),
         ("stuck_polls", "Task polls reported as not returning.", |meter| meter.stuck),
+=======
+fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let meters = observed.nodes().executors;
+    let kinds: [(&str, &str, CountOf); 7] = [
+        ("rounds", "Rounds of a core's executor.", |meter| meter.rounds),
+        ("parks", "Times that a core went to sleep.", |meter| meter.parks),
+        ("spins", "Times that a core busy-polled before a possible sleep.", |meter| meter.spins),
+        ("slices", "Slices that background tasks got.", |meter| meter.slices),
+        ("remote_wakes", "Tasks woken by other threads.", |meter| meter.remote_wakes),
+        ("long_polls", "Polls that took too long.", |meter| meter.long_polls),
+        ("stuck_polls", "Polls that did not seem to end.", |meter| meter.stuck),
+>>>>>>> main
     ];
     for (name, help, count) in kinds {
         let numbered = meters.iter().enumerate();
         let values = numbered.map(|(n, meter)| ([("core", n.to_string())], count(meter)));
         counters(to, &format!("executor_{name}"), help, values)?;
     }
-    let busy = |meter: &MeterSeen| meter.polls.iter().map(|polls| polls.sum).sum::<u64>();
+    let busy = |meter: &ExecutorStats| meter.polls.iter().map(|polls| polls.sum).sum::<u64>();
     let numbered = meters.iter().enumerate();
     let values = numbered.map(|(n, meter)| ([("core", n.to_string())], seconds(busy(meter))));
     let help = "Time that the core spent in tasks, in seconds.";

@@ -4,7 +4,7 @@ use super::encode::{BOUNDS, buckets};
 use super::*;
 use nearstate_node::CoreParts;
 use nearstate_node::clock::Clock;
-use nearstate_node::metric::Distribution;
+use nearstate_node::metrics::Distribution;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
@@ -18,7 +18,7 @@ fn page(metrics: &NodeMetrics) -> String {
         count: 1,
         region: metrics.0.region.clone(),
         limits: Arc::default(),
-        metric: Arc::default(),
+        metrics: Arc::default(),
         clock: Clock::new_virtual(),
     });
     let mut report = metrics.report(&core.unwrap());
@@ -56,11 +56,19 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     let view = session.namespace("a\"b\\c\nd}{=", &Schema::default()).unwrap();
     session.put(view, b"key", b"value").unwrap();
     let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+<<<<<<< HEAD
     let metrics = NodeMetrics::new(region, server);
     assert_eq!(metrics.readiness(), Err("starting".to_owned()));
     metrics.begin(Gauges::default());
     assert_eq!(metrics.readiness(), Ok(()));
     let page = page(&metrics);
+=======
+    let observed = Observed::new(region, server);
+    assert_eq!(observed.readiness(), Err("starting".to_owned()));
+    observed.begin(NodeMetrics::default());
+    assert_eq!(observed.readiness(), Ok(()));
+    let page = page(&observed);
+>>>>>>> main
     let mut families = BTreeSet::new();
     for line in page.lines() {
         match line.strip_prefix("# TYPE ") {

@@ -42,7 +42,7 @@ impl Default for Histogram {
 
 impl std::fmt::Debug for Histogram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.seen().fmt(f)
+        self.snapshot().fmt(f)
     }
 }
 
@@ -79,7 +79,7 @@ impl Histogram {
     }
 
     /// What was noted so far.
-    pub fn seen(&self) -> Distribution {
+    pub fn snapshot(&self) -> Distribution {
         let buckets = self.counts.iter().enumerate();
         let counts: Vec<(u64, u64)> = buckets
             .map(|(bucket, count)| (largest_of(bucket), count.get()))
@@ -175,11 +175,11 @@ mod tests {
         for value in 1..=1000 {
             histogram.record(value);
         }
-        let mut seen = histogram.seen();
+        let mut seen = histogram.snapshot();
         assert_eq!((seen.total(), seen.sum), (1000, 500_500));
         let median = seen.quantile(0.5);
         assert!((500..=563).contains(&median), "{median}");
-        seen.merge(&histogram.seen());
+        seen.merge(&histogram.snapshot());
         assert_eq!((seen.total(), seen.sum, seen.quantile(0.5)), (2000, 1_001_000, median));
         assert_eq!(seen.map(|value| value / 1024).total(), 2000);
         assert_eq!(Distribution::default().quantile(0.99), 0);
