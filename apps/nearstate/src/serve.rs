@@ -20,7 +20,7 @@ use signal_hook::iterator::Signals;
 
 use crate::log;
 use crate::settings::{SettingFlags, Settings, print};
-use metrics::NodeMetrics;
+use metrics::ServerMetrics;
 
 /// What to serve, and where.
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ fn serve_until_signal(
     let first = settings.listen.first().or(settings.tls_listen.first());
     resp.port = first.map_or(0, std::net::SocketAddr::port);
     let server = Arc::new(Server::new(resp));
-    let metrics = NodeMetrics::new(region.clone(), Arc::clone(&server));
+    let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
     let protocols: [Arc<dyn Protocol>; 2] = [
         Arc::new(RespProtocol::new(server)),
         Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
@@ -83,13 +83,8 @@ fn serve_until_signal(
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
     let config = config(settings, tls);
-<<<<<<< HEAD
     let node = Node::start(&config, &region, &protocols)?;
-    metrics.begin(node.gauges());
-=======
-    let node = Node::start(&config, &region, &faces)?;
-    observed.begin(node.metrics());
->>>>>>> main
+    metrics.begin(node.metrics());
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
         let (face, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
         let told: [(&str, &dyn std::fmt::Display); 3] =
@@ -97,11 +92,7 @@ fn serve_until_signal(
         log::emit(log::LISTENING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
     }
     let ms = begin.elapsed().as_millis();
-<<<<<<< HEAD
-    log::emit(log::READY, &[("cores", &node.seen().cores.len()), ("ms", &ms)]);
-=======
-    log::say(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
->>>>>>> main
+    log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
     let over = signals.handle();
     let told = told(&mut signals, settings, tls);
     log::emit(log::SHUTTING_DOWN, &[("signal", &told)]);
@@ -120,13 +111,10 @@ fn serve_until_signal(
     over.close();
     let _ = impatient.join();
     match &outcome {
-<<<<<<< HEAD
-        Ok(()) => log::emit(log::STOPPED, &[("aborted", &gauges.seen().total().0.cut)]),
+        Ok(()) => {
+            log::emit(log::STOPPED, &[("aborted", &gauges.snapshot().total().0.drain_aborts)])
+        }
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
-=======
-        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.snapshot().total().0.drain_aborts)]),
-        Err(error) => log::say(log::CORE_ENDED, &[("reason", error)]),
->>>>>>> main
     }
     outcome
 }
@@ -205,28 +193,15 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
                 &[("task", &poll.task), ("class", &class), ("us", &poll.time.as_micros())];
             log::emit(log::LONG_POLL, fields);
         },
-<<<<<<< HEAD
-        on_stuck: |stuck| {
-            let fields: &log::LogFields<'_> =
-=======
         on_stuck_task: |stuck| {
-            let facts: &log::Facts<'_> =
->>>>>>> main
+            let fields: &log::LogFields<'_> =
                 &[("core", &stuck.core), ("task", &stuck.task), ("ms", &stuck.time.as_millis())];
             log::emit(log::STUCK_POLL, fields);
         },
-<<<<<<< HEAD
-        on_dismissed: |dismissed| {
-            let reason = dismissed.reason.word();
-            log::emit(
-                log::CLIENT_DISCONNECTED,
-                &[("client", &dismissed.origin), ("reason", &reason)],
-            );
-=======
-        on_forced_close: |dismissed| {
-            let reason = dismissed.reason.name();
-            log::say(log::DISMISSED, &[("client", &dismissed.address), ("reason", &reason)]);
->>>>>>> main
+        on_forced_close: |close| {
+            let reason = close.reason.name();
+            let fields: &log::LogFields<'_> = &[("client", &close.address), ("reason", &reason)];
+            log::emit(log::CLIENT_DISCONNECTED, fields);
         },
     }
 }

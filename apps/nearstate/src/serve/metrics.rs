@@ -26,29 +26,29 @@ use encode::{counter, counters, gauge, gauges, histograms, seconds};
 
 /// What is observed. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeMetrics(Arc<MetricSources>);
+pub(crate) struct ServerMetrics(Arc<MetricSources>);
 
 #[derive(Debug)]
 struct MetricSources {
     region: Region,
     server: Arc<Server>,
     /// There once the node serves.
-    gauges: OnceLock<NodeMetrics>,
+    node: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
     /// Held for a slice of counting, and while its part of the page is written.
     records: Mutex<RecordCounter>,
 }
 
-impl NodeMetrics {
+impl ServerMetrics {
     pub(crate) fn new(region: Region, server: Arc<Server>) -> Self {
-        let (gauges, is_ending) = (OnceLock::new(), AtomicBool::new(false));
+        let (node, is_ending) = (OnceLock::new(), AtomicBool::new(false));
         let records = Mutex::default();
-        Self(Arc::new(MetricSources { region, server, gauges, is_ending, records }))
+        Self(Arc::new(MetricSources { region, server, node, is_ending, records }))
     }
 
     /// The node serves from now on.
-    pub(crate) fn begin(&self, gauges: NodeMetrics) {
-        let _ = self.0.gauges.set(gauges);
+    pub(crate) fn begin(&self, node: NodeMetrics) {
+        let _ = self.0.node.set(node);
     }
 
     /// The node is being shut down.
@@ -57,7 +57,7 @@ impl NodeMetrics {
     }
 
     fn nodes(&self) -> NodeStats {
-        self.0.gauges.get().map(NodeMetrics::snapshot).unwrap_or_default()
+        self.0.node.get().map(NodeMetrics::snapshot).unwrap_or_default()
     }
 
     fn records(&self) -> MutexGuard<'_, RecordCounter> {
@@ -65,7 +65,7 @@ impl NodeMetrics {
     }
 }
 
-impl Source for NodeMetrics {
+impl Source for ServerMetrics {
     fn report(&self, core: &Core) -> Box<dyn Report> {
         let (metrics, session) = (self.clone(), Rc::clone(core.session()));
         Box::new(MetricsPage { metrics, session, slices_left: SLICES_MAX, parts: PARTS.iter() })
@@ -75,17 +75,17 @@ impl Source for NodeMetrics {
         if self.0.is_ending.load(Ordering::Acquire) {
             return Err("shutting down".to_owned());
         }
-        self.0.gauges.get().map(|_| ()).ok_or_else(|| "starting".to_owned())
+        self.0.node.get().map(|_| ()).ok_or_else(|| "starting".to_owned())
     }
 }
 
-type PagePart = fn(&NodeMetrics, &mut DescriptorEncoder<'_>) -> fmt::Result;
+type PagePart = fn(&ServerMetrics, &mut DescriptorEncoder<'_>) -> fmt::Result;
 
 /// Each is written in one step.
 const PARTS: &[PagePart] = &[
     build,
     connections,
-    batches,
+    responses,
     tasks,
     polls,
     region::region,
@@ -101,7 +101,7 @@ const PARTS: &[PagePart] = &[
 const SLICES_MAX: usize = 2048;
 
 struct MetricsPage {
-    metrics: NodeMetrics,
+    metrics: ServerMetrics,
     /// Of the core that writes the page.
     session: Rc<Session>,
     slices_left: usize,
@@ -141,7 +141,7 @@ impl Report for MetricsPage {
 
 /// One part, as the library wants it.
 struct PartCollector {
-    metrics: NodeMetrics,
+    metrics: ServerMetrics,
     part: PagePart,
 }
 
@@ -157,7 +157,7 @@ impl Collector for PartCollector {
     }
 }
 
-fn build(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn build(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let settings = &metrics.0.server.settings;
     let labels = [("version", env!("CARGO_PKG_VERSION"))];
     gauges(
@@ -178,74 +178,40 @@ fn build(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     gauge(to, "node_start_time_seconds", help, seconds(settings.started_ms * 1_000_000))
 }
 
-<<<<<<< HEAD
-fn connections(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn connections(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cores = metrics.nodes().cores;
-    let of_cores = |value: &dyn Fn(&CoreSeen) -> u64| {
-        let numbered = cores.iter().enumerate();
-        numbered.map(|(n, core)| ([("core", n.to_string())], value(core))).collect::<Vec<_>>()
-    };
-    let open = of_cores(&CoreSeen::open);
-    gauges(to, "core_connections", "Open connections.", open)?;
-    for (at, (name, doc)) in CoreSeen::EXPLAINED.iter().enumerate() {
-        let count = |core: &CoreSeen| core.named().get(at).map_or(0, |(_, count)| *count);
-=======
-fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let cores = observed.nodes().cores;
     let of_cores = |value: &dyn Fn(&CoreStats) -> u64| {
         let numbered = cores.iter().enumerate();
         numbered.map(|(n, core)| ([("core", n.to_string())], value(core))).collect::<Vec<_>>()
     };
     let open = of_cores(&CoreStats::open);
-    gauges(to, "core_connections", "Connections that are open.", open)?;
+    gauges(to, "core_connections", "Open connections.", open)?;
     for (at, (name, doc)) in CoreStats::DESCRIPTIONS.iter().enumerate() {
         let count = |core: &CoreStats| core.named().get(at).map_or(0, |(_, count)| *count);
->>>>>>> main
         counters(to, &format!("core_{name}"), doc.trim(), of_cores(&count))?;
     }
     Ok(())
 }
 
-<<<<<<< HEAD
-fn batches(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn responses(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cores = metrics.nodes().cores.into_iter().enumerate();
-    let values = cores.map(|(n, core)| ([("core", n.to_string())], core.turn_nanos));
-    let help = "Time from reading a socket to writing the replies to what was read.";
-    histograms(to, "core_batch_seconds", help, values)
-=======
-fn turns(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let cores = observed.nodes().cores.into_iter().enumerate();
     let values = cores.map(|(n, core)| ([("core", n.to_string())], core.response_nanos));
-    let help = "Time from a read of a socket or ring to the written replies.";
+    let help = "Time from reading a socket to writing the replies to what was read.";
     histograms(to, "core_response_seconds", help, values)
->>>>>>> main
 }
 
 type CountOf = fn(&ExecutorStats) -> u64;
 
-<<<<<<< HEAD
-fn tasks(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let meters = metrics.nodes().meters;
+fn tasks(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let meters = metrics.nodes().executors;
     let kinds: [(&str, &str, CountOf); 7] = [
         ("iterations", "Iterations of the executor's loop.", |meter| meter.rounds),
         ("parks", "Times that the core went to sleep.", |meter| meter.parks),
-        ("spins", "Times that the core busy-polled instead of sleeping.", |meter| meter.looks),
+        ("spins", "Times that the core busy-polled instead of sleeping.", |meter| meter.spins),
         ("background_slices", "Time slices given to background tasks.", |meter| meter.slices),
-        ("remote_wakes", "Tasks woken by other threads.", |meter| meter.foreign_wakes),
+        ("remote_wakes", "Tasks woken by other threads.", |meter| meter.remote_wakes),
         ("long_polls", "Task polls longer than 1 ms.", |meter| meter.long_polls),
         ("stuck_polls", "Task polls reported as not returning.", |meter| meter.stuck),
-=======
-fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let meters = observed.nodes().executors;
-    let kinds: [(&str, &str, CountOf); 7] = [
-        ("rounds", "Rounds of a core's executor.", |meter| meter.rounds),
-        ("parks", "Times that a core went to sleep.", |meter| meter.parks),
-        ("spins", "Times that a core busy-polled before a possible sleep.", |meter| meter.spins),
-        ("slices", "Slices that background tasks got.", |meter| meter.slices),
-        ("remote_wakes", "Tasks woken by other threads.", |meter| meter.remote_wakes),
-        ("long_polls", "Polls that took too long.", |meter| meter.long_polls),
-        ("stuck_polls", "Polls that did not seem to end.", |meter| meter.stuck),
->>>>>>> main
     ];
     for (name, help, count) in kinds {
         let numbered = meters.iter().enumerate();
@@ -265,14 +231,14 @@ fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     counters(to, "executor_task_long_polls", "Long and stuck polls, by task.", values)
 }
 
-fn polls(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn polls(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let total = metrics.nodes().total().1;
     let name = |class: &TaskClass| [("class", format!("{class:?}").to_ascii_lowercase())];
     let values = TaskClass::ALL.iter().map(name).zip(total.polls);
     histograms(to, "executor_poll_seconds", "Duration of task polls, by class of task.", values)
 }
 
-fn requests(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn requests(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let server = &metrics.0.server;
     let (all, errors) = server.tallies.requests();
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
@@ -301,7 +267,7 @@ fn requests(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Resul
     gauge(to, "resp_slowlog_entries", "Entries of the slow log.", slow)
 }
 
-fn commands(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn commands(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let all = metrics.0.server.tallies.commands();
     let label = |name: &&'static str| [("command", *name)];
     let values = all.iter().map(|(name, tally)| (label(name), tally.calls));
@@ -317,7 +283,7 @@ fn commands(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Resul
     )
 }
 
-fn latencies(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn latencies(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let all = metrics.0.server.tallies.latencies();
     let values = all.map(|(class, seen)| ([("class", class.name())], seen));
     let help = "Duration of requests, by class of command.";

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nearstate_model::Result;
-use nearstate_node::Limits;
-use nearstate_node::executor::Spin;
+use nearstate_node::ConnectionLimits;
+use nearstate_node::executor::SpinPolicy;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
@@ -274,8 +274,8 @@ fn size(ByteSize(bytes): ByteSize) -> usize {
 
 impl Settings {
     /// The limits of connections.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
             connections_max: self.connections_max.0 as usize,
             input_bytes_max: size(self.input_bytes_max),
             output_bytes_max: size(self.output_bytes_max),
@@ -306,11 +306,11 @@ impl Settings {
     }
 
     /// What an idle core does before it sleeps. `None`: adaptive.
-    pub(crate) fn spin(&self) -> Option<Spin> {
+    pub(crate) fn spin(&self) -> Option<SpinPolicy> {
         match self.spin {
             SpinSetting::Adaptive => None,
-            SpinSetting::Never => Some(Spin::Never),
-            SpinSetting::For(time) => Some(Spin::Always { time }),
+            SpinSetting::Never => Some(SpinPolicy::Never),
+            SpinSetting::For(time) => Some(SpinPolicy::Always { time }),
         }
     }
 

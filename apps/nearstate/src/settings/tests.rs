@@ -83,15 +83,9 @@ fn with_client_certificates_plain_tcp_is_closed_unless_listen_is_set() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn the_defaults_are_those_of_the_libraries() {
     let settings = Settings::parse(&SettingLayers::default()).unwrap();
-    assert_eq!(settings.limits(), nearstate_node::Limits::default());
-=======
-fn the_settings_of_the_libraries_are_the_defaults() {
-    let settings = Settings::read(&Layers::default()).unwrap();
     assert_eq!(settings.limits(), nearstate_node::ConnectionLimits::default());
->>>>>>> main
     let users = || nearstate_resp::acl::Users::open(&nearstate_resp::table::TABLE);
     let mut resp = nearstate_resp::server::Settings::new(users());
     settings.apply_to(&mut resp);

@@ -7,7 +7,7 @@ use std::fmt;
 use nearstate_store::Inspection;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::NodeMetrics;
+use super::ServerMetrics;
 use super::encode::{gauge, gauges};
 use crate::record_counts::NamespaceCounts;
 
@@ -23,7 +23,7 @@ fn behind(seen: &Inspection, pins: impl Iterator<Item = u64>) -> u64 {
     pins.min().map_or(0, |epoch| seen.epoch.saturating_sub(epoch))
 }
 
-pub(super) fn region(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Ok(seen) = metrics.0.region.inspect() else {
         // A region that cannot be read any more: the rest of the page is worth more than an error.
         return gauge(
@@ -62,7 +62,7 @@ pub(super) fn region(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> f
     Ok(())
 }
 
-pub(super) fn processes(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn processes(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     // What keeps it from being read is told by the part before.
     let Ok(seen) = metrics.0.region.inspect() else { return Ok(()) };
     let mut processes: BTreeMap<(u32, &str), Vec<Option<u64>>> = BTreeMap::new();
@@ -85,7 +85,7 @@ pub(super) fn processes(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -
 
 type CountOf = fn(&NamespaceCounts) -> u64;
 
-pub(super) fn namespaces(metrics: &NodeMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn namespaces(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let (named, others) = metrics.records().largest(NAMESPACES_MAX);
     let help =
         "Namespaces left out of the metrics below, which list the 256 with the most records.";

@@ -2,9 +2,9 @@
 
 use super::encode::{BOUNDS, buckets};
 use super::*;
-use nearstate_node::CoreParts;
 use nearstate_node::clock::Clock;
 use nearstate_node::metrics::Distribution;
+use nearstate_node::{CoreParts, NodeMetrics};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
@@ -12,7 +12,7 @@ use nearstate_store::{CreateOptions, Schema};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-fn page(metrics: &NodeMetrics) -> String {
+fn page(metrics: &ServerMetrics) -> String {
     let core = Core::new(CoreParts {
         index: 0,
         count: 1,
@@ -56,19 +56,11 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     let view = session.namespace("a\"b\\c\nd}{=", &Schema::default()).unwrap();
     session.put(view, b"key", b"value").unwrap();
     let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
-<<<<<<< HEAD
-    let metrics = NodeMetrics::new(region, server);
+    let metrics = ServerMetrics::new(region, server);
     assert_eq!(metrics.readiness(), Err("starting".to_owned()));
-    metrics.begin(Gauges::default());
+    metrics.begin(NodeMetrics::default());
     assert_eq!(metrics.readiness(), Ok(()));
     let page = page(&metrics);
-=======
-    let observed = Observed::new(region, server);
-    assert_eq!(observed.readiness(), Err("starting".to_owned()));
-    observed.begin(NodeMetrics::default());
-    assert_eq!(observed.readiness(), Ok(()));
-    let page = page(&observed);
->>>>>>> main
     let mut families = BTreeSet::new();
     for line in page.lines() {
         match line.strip_prefix("# TYPE ") {
@@ -92,7 +84,7 @@ fn the_documentation_has_every_family() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let metrics =
-        NodeMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+        ServerMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
     let mut table = "| name | kind | what |\n|---|---|---|\n".to_owned();
     let mut help = "";
     let page = page(&metrics);
@@ -133,7 +125,7 @@ fn of_many_namespaces_those_with_the_most_records_are_named() {
         }
     }
     let metrics =
-        NodeMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+        ServerMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
     let page = page(&metrics);
     let named = |what: &str| page.matches(&format!("\nnearstate_namespace_{what}{{")).count();
     assert_eq!([named("records"), named("bytes"), named("tags"), named("buckets")], [256; 4]);

@@ -163,7 +163,7 @@ fn who_does_not_speak_tls_is_sent_away_and_counted_and_holds_no_shutdown_up() {
     while !count().contains("nearstate_core_tls_failures_total{core=\"0\"} 3\n") {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(node.log().contains("reason=handshake"), "{}", node.log());
+    assert!(node.log().contains("reason=tls_handshake"), "{}", node.log());
     assert_eq!(Client::over(guarded.connect(&node, None)).ask(&["PING"]), "+PONG");
     drop(node);
 
