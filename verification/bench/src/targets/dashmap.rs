@@ -73,12 +73,9 @@ impl Database for OwnMaps {
         self.address.clone()
     }
 
-    /// Bytes of the values, if the maps are in this process; those of a run are in its clients.
+    /// Its records are in the memory of its clients.
     fn memory_bytes(&mut self) -> Option<u64> {
-        let all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
-        let maps = all.get(&self.address)?;
-        let bytes = maps.iter().flat_map(|records| records.iter().map(|value| value.len() as u64));
-        Some(bytes.sum())
+        None
     }
 }
 
