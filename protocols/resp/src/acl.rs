@@ -8,11 +8,11 @@ mod rules;
 mod user;
 mod password;
 
-pub use rules::RuleError;
+pub use rules::AclRuleError;
 pub use user::User;
 
-use crate::command::command_table::Catalogue;
-use password::Secrets;
+use crate::command::command_table::CommandTable;
+use password::PasswordHashes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ pub const DEFAULT_USER: &str = "default";
 pub struct Users {
     users: BTreeMap<String, Arc<User>>,
     /// Whom a name that is not there is compared with, so that the answer takes as long.
-    nobody: Secrets,
+    nobody: PasswordHashes,
 }
 
 impl Users {
     /// Nobody was declared: everybody may do everything.
-    pub fn open<R>(catalogue: &Catalogue<R>) -> Self {
+    pub fn open<R>(catalogue: &CommandTable<R>) -> Self {
         Self::of(vec![User::everybody(catalogue)])
     }
 
@@ -38,14 +38,14 @@ impl Users {
     ///
     /// # Errors
     /// A line that says something else, by its number, with what would be right.
-    pub fn parse<R>(text: &str, catalogue: &Catalogue<R>) -> Result<Self, RuleError> {
+    pub fn parse<R>(text: &str, catalogue: &CommandTable<R>) -> Result<Self, AclRuleError> {
         let users = rules::read(text, catalogue)?;
         Ok(if users.is_empty() { Self::open(catalogue) } else { Self::of(users) })
     }
 
     fn of(users: Vec<User>) -> Self {
         let users = users.into_iter().map(|user| (user.name().to_owned(), Arc::new(user)));
-        Self { users: users.collect(), nobody: Secrets::default() }
+        Self { users: users.collect(), nobody: PasswordHashes::default() }
     }
 
     /// Who a client is that has said nothing yet: the default user, if that needs no password.

@@ -2,17 +2,17 @@
 
 mod prefetch;
 
-use crate::command::{Flags, Places};
-use crate::command_context::{Client, Command};
+use crate::command::{CommandFlags, ArgPositions};
+use crate::command_context::{CommandContext, Command};
 use crate::commands::{local, pubsub};
-use crate::connection_state::{Link, Queue};
-use crate::core_context::OnCore;
-use crate::parse::{Args, Parsed, Parser};
+use crate::connection_state::{ConnectionState, CommandQueue};
+use crate::core_context::CoreContext;
+use crate::parse::{Args, ParseResult, RequestParser};
 
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use crate::reply::{Reply, RespVersion};
-use crate::server::SlowRequest;
-use crate::sliced_task::Progress;
+use crate::server::SlowLogEntry;
+use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
 use nearstate_model::Error;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
@@ -35,26 +35,26 @@ const QUEUED_BYTES: usize = 64;
 
 /// A client's side.
 #[derive(Debug)]
-pub(crate) struct Talk {
-    core: Rc<OnCore>,
-    link: Link,
-    parser: Parser,
+pub(crate) struct RespConnection {
+    core: Rc<CoreContext>,
+    link: ConnectionState,
+    parser: RequestParser,
     /// Requests whose records were asked for already.
     ahead: usize,
     /// Requests so far.
     requests: u64,
 }
 
-impl Talk {
+impl RespConnection {
     /// Begins to talk.
-    pub(crate) fn new(core: Rc<OnCore>, link: Link) -> Self {
-        let mut parser = Parser::new(core.server.settings.request_bytes_max);
+    pub(crate) fn new(core: Rc<CoreContext>, link: ConnectionState) -> Self {
+        let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
         parser.set_stranger(link.user.is_none());
         Self { core, link, parser, ahead: 0, requests: 0 }
     }
 
     /// Answers one request.
-    fn answer(core: &OnCore, link: &mut Link, args: Args<'_>, output: &mut Vec<u8>) {
+    fn answer(core: &CoreContext, link: &mut ConnectionState, args: Args<'_>, output: &mut Vec<u8>) {
         if args.is_empty() {
             return;
         }
@@ -67,7 +67,7 @@ impl Talk {
             if is_queued(link, asked) {
                 return queue(link, asked, args, &mut reply);
             }
-            let mut client = Client {
+            let mut client = CommandContext {
                 catalogue: &TABLE,
                 server: &core.server,
                 records: &core.records,
@@ -102,8 +102,8 @@ impl Talk {
             stepped = Err(too_long(max, None));
         }
         match stepped {
-            Ok(Progress::More) => return Some(Poll::Ready(Then::Work)),
-            Ok(Progress::Done) => {}
+            Ok(TaskProgress::More) => return Some(Poll::Ready(Then::Work)),
+            Ok(TaskProgress::Done) => {}
             Err(refusal) => {
                 reply.rewind(mark);
                 reply.error(refusal.text());
@@ -114,7 +114,7 @@ impl Talk {
     }
 }
 
-impl ConnectionHandler for Talk {
+impl ConnectionHandler for RespConnection {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         self.core.begin();
         let mut taken = 0;
@@ -125,7 +125,7 @@ impl ConnectionHandler for Talk {
             }
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
-                Parsed::Request { taken: bytes } => {
+                ParseResult::Request { taken: bytes } => {
                     if self.ahead > 0 {
                         self.ahead -= 1;
                     } else if bytes < rest.len() && self.link.user.is_some() {
@@ -136,8 +136,8 @@ impl ConnectionHandler for Talk {
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
-                Parsed::Incomplete { .. } => break Then::Listen,
-                Parsed::Broken(broken) => {
+                ParseResult::Incomplete { .. } => break Then::Listen,
+                ParseResult::ProtocolError(broken) => {
                     Reply::new(output, self.link.protocol).error(&broken.to_string());
                     break Then::Close;
                 }
@@ -191,7 +191,7 @@ impl ConnectionHandler for Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for RespConnection {
     fn drop(&mut self) {
         pubsub::leave_all(&self.core.server, &mut self.link);
         self.core.server.leave(self.link.id);
@@ -200,29 +200,29 @@ impl Drop for Talk {
 
 /// What is said instead of an answer that is too long. A change of records, or of what the client
 /// hears and is, is made by then; work in slices that has a long answer changes nothing.
-fn too_long(max: usize, command: Option<&Command>) -> Refusal {
+fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;
-        flags.has(Flags::WRITE) || flags.has(Flags::NOSCRIPT) && !flags.has(Flags::ADMIN)
+        flags.has(CommandFlags::WRITE) || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
     });
     let changed = if may_change { "; what the request was to change is changed" } else { "" };
-    Refusal::new(format!(
+    ErrorReply::new(format!(
         "ERR the answer has more than {max} bytes: ask for less at once, or raise \
          limits.output_bytes_max{changed}"
     ))
 }
 
 /// The command that is asked for, if this client may run it now.
-fn judge(link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
+fn judge(link: &ConnectionState, args: Args<'_>) -> Result<&'static Command, ErrorReply> {
     let asked = TABLE.asked(args);
     let Some(user) = &link.user else {
         return match asked {
-            Ok(command) if command.flags.has(Flags::NO_AUTH) => Ok(command),
-            _ => Err(Refusal::NO_AUTH),
+            Ok(command) if command.flags.has(CommandFlags::NO_AUTH) => Ok(command),
+            _ => Err(ErrorReply::NO_AUTH),
         };
     };
     let command = asked?;
-    if !matches!(command.channels, Places::No) {
+    if !matches!(command.channels, ArgPositions::No) {
         judge_channels(command, args)?;
     }
     user.check(command, args)?;
@@ -233,10 +233,10 @@ fn judge(link: &Link, args: Args<'_>) -> Result<&'static Command, Refusal> {
 }
 
 /// A name is compared with patterns, which takes as long as both are long.
-fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), Refusal> {
+fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
     let mut names = command.channels.of(args).filter_map(|at| args.get(at));
     match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
-        Some(name) => Err(Refusal::new(format!(
+        Some(name) => Err(ErrorReply::new(format!(
             "ERR a channel of {} bytes: its name may have {CHANNEL_BYTES_MAX}",
             name.len()
         ))),
@@ -245,7 +245,7 @@ fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), Refusal> {
 }
 
 /// Between MULTI and EXEC commands are queued, but for those that are about that.
-fn is_queued(link: &Link, command: &Command) -> bool {
+fn is_queued(link: &ConnectionState, command: &Command) -> bool {
     link.queue.is_some()
         && !matches!(
             command.name,
@@ -254,18 +254,18 @@ fn is_queued(link: &Link, command: &Command) -> bool {
 }
 
 fn queue(
-    link: &mut Link,
+    link: &mut ConnectionState,
     command: &'static Command,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Result<(), Refusal> {
-    let queue = link.queue.get_or_insert_with(Queue::default);
+) -> Result<(), ErrorReply> {
+    let queue = link.queue.get_or_insert_with(CommandQueue::default);
     let kept = args.keep();
     queue.bytes += kept.bytes() + QUEUED_BYTES;
     if queue.bytes > QUEUE_BYTES_MAX {
         queue.is_spoilt = true;
         queue.requests = Vec::new();
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR the commands since MULTI have more than {QUEUE_BYTES_MAX} bytes: send fewer"
         )));
     }
@@ -276,13 +276,13 @@ fn queue(
 
 /// A request for the slow log. What may be a password is left out.
 fn slow_request(
-    link: &Link,
+    link: &ConnectionState,
     command: Option<&'static Command>,
     args: Args<'_>,
     micros: u64,
-) -> SlowRequest {
+) -> SlowLogEntry {
     let is_secret = command
-        .is_none_or(|command| command.flags.has(Flags::NO_AUTH) || command.name.starts_with("acl"));
+        .is_none_or(|command| command.flags.has(CommandFlags::NO_AUTH) || command.name.starts_with("acl"));
     let shown = if is_secret { 1 } else { SLOW_ARGS_MAX };
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in args.iter().take(shown) {
@@ -298,7 +298,7 @@ fn slow_request(
     if args.len() > kept.len() {
         kept.push(format!("... ({} more arguments)", args.len() - kept.len()).into_bytes());
     }
-    SlowRequest {
+    SlowLogEntry {
         id: 0,
         at_seconds: nearstate_store::now_ms_coarse() / 1000,
         micros,
@@ -312,8 +312,8 @@ fn slow_request(
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command::stats::CommandCounts;
-    use crate::server::{Server, Settings};
+    use crate::command::stats::CoreStats;
+    use crate::server::{RespServer, RespSettings};
     use nearstate_node::clock::Clock;
     use nearstate_node::{Core, CoreParts, Origin, Peer};
     use nearstate_store::{CreateOptions, Region, since_boot};
@@ -323,7 +323,7 @@ mod tests {
     fn a_change_that_meets_conflicts_is_given_up_after_a_while() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
         let core = Core::new(CoreParts {
             index: 0,
             count: 1,
@@ -332,11 +332,11 @@ mod tests {
             metric: Arc::default(),
             clock: Clock::new_virtual(),
         });
-        let counts = Arc::new(CommandCounts::new(std::iter::empty()));
-        let core = OnCore::new(&server, &core.unwrap(), counts);
+        let counts = Arc::new(CoreStats::new(std::iter::empty()));
+        let core = CoreContext::new(&server, &core.unwrap(), counts);
         let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
         let mut link = core.link(&Peer { id: 1, origin, certificate: None });
-        let client = Client {
+        let client = CommandContext {
             catalogue: &TABLE,
             server: &server,
             records: &core.records,

@@ -1,17 +1,17 @@
 //! The state of one connection: who it is, what it hears, what it has queued.
 
 use crate::acl::User;
-use crate::parse::KeptArgs;
+use crate::parse::OwnedArgs;
 use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
-use crate::sliced_task::Work;
+use crate::sliced_task::SlicedTask;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One connection.
 #[derive(Debug)]
-pub struct Link {
+pub struct ConnectionState {
     /// `CLIENT ID`.
     pub id: u64,
     /// Which protocol it speaks.
@@ -29,17 +29,17 @@ pub struct Link {
     /// Where messages for it go.
     pub mailbox: Arc<Mailbox>,
     /// The channels that it hears.
-    pub channels: Names,
+    pub channels: Subscriptions,
     /// The patterns whose channels it hears.
-    pub patterns: Names,
+    pub patterns: Subscriptions,
     /// What `MULTI` has queued.
-    pub queue: Option<Queue>,
+    pub queue: Option<CommandQueue>,
     /// What `WATCH` has seen.
-    pub watched: Watching,
+    pub watched: WatchedRecords,
     /// Messages of the commands that `EXEC` runs: they are sent once it has committed.
-    pub outbox: Outbox,
+    pub outbox: DeferredMessages,
     /// Work that goes on after the request: a walk over a namespace.
-    pub work: Option<Box<dyn Work>>,
+    pub work: Option<Box<dyn SlicedTask>>,
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
     /// What the client has asked the node for, to come near to it.
@@ -48,7 +48,7 @@ pub struct Link {
 
 /// Names of what a client hears, and what they cost the node.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct Subscriptions {
     names: BTreeSet<Vec<u8>>,
     bytes: usize,
 }
@@ -57,7 +57,7 @@ pub struct Names {
 /// empty; of a pattern what it is found by; and the allocator's share.
 const NAME_COST: usize = 512;
 
-impl Names {
+impl Subscriptions {
     /// What a name costs: it stands here and in the hub.
     pub const fn cost(name: &[u8]) -> usize {
         2 * name.len() + NAME_COST
@@ -105,9 +105,9 @@ impl Names {
 
 /// Requests between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct CommandQueue {
     /// Each with the number of its command.
-    pub requests: Vec<(u16, KeptArgs)>,
+    pub requests: Vec<(u16, OwnedArgs)>,
     /// Bytes of all of them.
     pub bytes: usize,
     /// True once one of them was refused: `EXEC` refuses all.
@@ -117,16 +117,16 @@ pub struct Queue {
 /// Messages that are sent behind a commit, and how long that will take: behind it, it would be too
 /// late to refuse.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct DeferredMessages {
     /// Each with its channel.
     pub messages: Vec<(Vec<u8>, Vec<u8>)>,
     /// What it costs to send them.
-    pub weight: Weight,
+    pub weight: PublishCost,
 }
 
 /// What it costs to send messages, as far as that is known before.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weight {
+pub struct PublishCost {
     /// How many messages.
     pub messages: usize,
     /// To how many clients they go: as many letters as that.
@@ -142,7 +142,7 @@ const LETTER_TAKES: Duration = Duration::from_micros(1);
 /// What a byte of a message takes: it is copied once, into new memory.
 const BYTE_TAKES: Duration = Duration::from_nanos(1);
 
-impl Weight {
+impl PublishCost {
     /// One more message, of so many bytes with its channel, for so many hearers. To find them took
     /// `finding`, and will once more.
     pub fn add(&mut self, bytes: usize, hearers: usize, finding: Duration) {
@@ -158,7 +158,7 @@ impl Weight {
     }
 }
 
-impl Outbox {
+impl DeferredMessages {
     /// A message for so many hearers, who were found in so long.
     pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
         self.weight.add(channel.len() + payload.len(), hearers, finding);
@@ -168,7 +168,7 @@ impl Outbox {
 
 /// What `WATCH` and `TAG WATCH` have seen.
 #[derive(Clone, Debug, Default)]
-pub struct Watching {
+pub struct WatchedRecords {
     /// Keys as the client says them, each with the version of its record; `None`: there was none.
     keys: BTreeMap<Vec<u8>, Option<u64>>,
     tags: Vec<WatchedTag>,
@@ -192,7 +192,7 @@ pub struct WatchedTag {
 /// What a place in a tree or a list costs beside its bytes: half of them may be empty.
 const WATCHED_COST: usize = 2 * size_of::<WatchedTag>();
 
-impl Watching {
+impl WatchedRecords {
     /// Whether this key is watched.
     pub fn has(&self, key: &[u8]) -> bool {
         self.keys.contains_key(key)
@@ -233,7 +233,7 @@ impl Watching {
     }
 }
 
-impl Link {
+impl ConnectionState {
     /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
     pub fn kept(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);

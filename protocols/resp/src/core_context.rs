@@ -1,12 +1,12 @@
 //! What the protocol has on a core.
 
-use crate::command::stats::CommandCounts;
+use crate::command::stats::CoreStats;
 use crate::command_context::Command;
-use crate::connection_state::{Link, Names, Outbox, Watching};
+use crate::connection_state::{ConnectionState, Subscriptions, DeferredMessages, WatchedRecords};
 use crate::pubsub::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::RespVersion;
-use crate::server::{Card, Server, SlowRequest, Tallies};
+use crate::server::{ClientEntry, RespServer, SlowLogEntry, ServerStats};
 use nearstate_node::{Core, Origin, Peer};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,17 +14,17 @@ use std::sync::Arc;
 
 /// What the protocol has on a core.
 #[derive(Debug)]
-pub(crate) struct OnCore {
-    pub(crate) server: Arc<Server>,
+pub(crate) struct CoreContext {
+    pub(crate) server: Arc<RespServer>,
     pub(crate) records: Records,
     pub(crate) core: Core,
-    counts: Arc<CommandCounts>,
+    counts: Arc<CoreStats>,
     /// When the present request began: the end of the one before, in ticks.
     last: Cell<u64>,
 }
 
-impl OnCore {
-    pub(crate) fn new(server: &Arc<Server>, core: &Core, counts: Arc<CommandCounts>) -> Self {
+impl CoreContext {
+    pub(crate) fn new(server: &Arc<RespServer>, core: &Core, counts: Arc<CoreStats>) -> Self {
         Self {
             server: Arc::clone(server),
             records: Records::new(Rc::clone(core.session()), Arc::clone(server)),
@@ -35,7 +35,7 @@ impl OnCore {
     }
 
     /// A connection that has just come.
-    pub(crate) fn link(&self, peer: &Peer) -> Link {
+    pub(crate) fn link(&self, peer: &Peer) -> ConnectionState {
         let settings = &self.server.settings;
         // A certificate proves a name as well as a password would.
         let proven = peer
@@ -53,10 +53,10 @@ impl OnCore {
                 (path.clone(), path, "127.0.0.1".to_owned(), settings.port)
             }
         };
-        Tallies::add(&self.server.tallies.connections, 1);
+        ServerStats::add(&self.server.tallies.connections, 1);
         self.server.enter(
             peer.id,
-            Card {
+            ClientEntry {
                 address: address.clone(),
                 local,
                 name: String::new(),
@@ -68,7 +68,7 @@ impl OnCore {
                 mailbox: Arc::clone(&mailbox),
             },
         );
-        Link {
+        ConnectionState {
             id: peer.id,
             protocol: RespVersion::default(),
             user,
@@ -77,11 +77,11 @@ impl OnCore {
             local_host,
             local_port,
             mailbox,
-            channels: Names::default(),
-            patterns: Names::default(),
+            channels: Subscriptions::default(),
+            patterns: Subscriptions::default(),
             queue: None,
-            watched: Watching::default(),
-            outbox: Outbox::default(),
+            watched: WatchedRecords::default(),
+            outbox: DeferredMessages::default(),
             work: None,
             is_closing: false,
             near: None,
@@ -114,7 +114,7 @@ impl OnCore {
         &self,
         command: Option<&'static Command>,
         is_refused: bool,
-        slow: impl FnOnce(u64) -> SlowRequest,
+        slow: impl FnOnce(u64) -> SlowLogEntry,
     ) {
         let now = self.core.clock().now();
         let nanos = self.core.clock().nanos(now.saturating_sub(self.last.replace(now)));

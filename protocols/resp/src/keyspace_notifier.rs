@@ -6,9 +6,9 @@
 //! second whether others have made a namespace (the region wakes nobody for that) and whether
 //! records have ended (nobody changes those).
 
-use crate::keyspace_events::watches::Followed;
-use crate::keyspace_events::{Class, KeyspaceEvents, names_of};
-use crate::server::Server;
+use crate::keyspace_events::watches::WatchedNamespace;
+use crate::keyspace_events::{EventClass, KeyspaceEvents, names_of};
+use crate::server::RespServer;
 use nearstate_model::Result;
 use nearstate_node::WatchSelector;
 use nearstate_node::executor::{Sleep, is_due, sleep, yield_now};
@@ -38,10 +38,10 @@ const EVENTS_IN_A_ROW: usize = 1024;
 const EVENTS_AT_ONCE: usize = 16;
 
 /// Tells for as long as the core lives.
-pub(crate) async fn tell(server: Arc<Server>, session: Rc<Session>) {
+pub(crate) async fn tell(server: Arc<RespServer>, session: Rc<Session>) {
     loop {
         let turn = poll_fn(|cx| server.keyspace.poll_chosen(cx)).await;
-        let done = match Teller::new(&server, &session, turn) {
+        let done = match KeyspaceNotifier::new(&server, &session, turn) {
             Ok(mut teller) => teller.run().await,
             Err(error) => Err(error),
         };
@@ -53,11 +53,11 @@ pub(crate) async fn tell(server: Arc<Server>, session: Rc<Session>) {
     }
 }
 
-struct Teller<'s> {
-    server: &'s Server,
+struct KeyspaceNotifier<'s> {
+    server: &'s RespServer,
     session: &'s Session,
     watch_selector: WatchSelector,
-    followed: Vec<Followed>,
+    followed: Vec<WatchedNamespace>,
     /// Those that may have something to tell, by their places in `followed`.
     due: Vec<usize>,
     /// The numbers of those whose watches gave damage.
@@ -71,8 +71,8 @@ struct Teller<'s> {
     channel: Vec<u8>,
 }
 
-impl<'s> Teller<'s> {
-    fn new(server: &'s Server, session: &'s Session, turn: u64) -> Result<Self> {
+impl<'s> KeyspaceNotifier<'s> {
+    fn new(server: &'s RespServer, session: &'s Session, turn: u64) -> Result<Self> {
         Ok(Self {
             server,
             session,
@@ -156,7 +156,7 @@ impl<'s> Teller<'s> {
     async fn read(&mut self, place: usize) {
         let events = self.server.keyspace.events();
         for count in 1..=EVENTS_IN_A_ROW {
-            let Some(Followed { number, prefix, watch }) = self.followed.get_mut(place) else {
+            let Some(WatchedNamespace { number, prefix, watch }) = self.followed.get_mut(place) else {
                 return;
             };
             match watch.next() {
@@ -192,7 +192,7 @@ impl<'s> Teller<'s> {
 
     /// Deletes what has ended, which tells of it.
     async fn collect(&self) {
-        if !self.server.keyspace.events().has(Class::EXPIRED) {
+        if !self.server.keyspace.events().has(EventClass::EXPIRED) {
             return;
         }
         for _ in 0..COLLECTIONS {
@@ -207,7 +207,7 @@ impl<'s> Teller<'s> {
 
 /// Tells what happened to a key.
 fn say(
-    server: &Server,
+    server: &RespServer,
     events: KeyspaceEvents,
     (prefix, event): (&[u8], &Event<'_>),
     channel: &mut Vec<u8>,
@@ -227,10 +227,10 @@ fn say(
             channel.extend_from_slice(about);
             server.tell(channel, payload);
         };
-        if events.has(Class::KEYSPACE) {
+        if events.has(EventClass::KEYSPACE) {
             publish(b"__keyspace@0__:", &key, name.as_bytes());
         }
-        if events.has(Class::KEYEVENT) {
+        if events.has(EventClass::KEYEVENT) {
             publish(b"__keyevent@0__:", name.as_bytes(), &key);
         }
     }

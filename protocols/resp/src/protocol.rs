@@ -1,11 +1,11 @@
 //! The protocol as the node meets it.
 
-use crate::command::stats::CommandCounts;
-use crate::connection::Talk;
-use crate::core_context::OnCore;
+use crate::command::stats::CoreStats;
+use crate::connection::RespConnection;
+use crate::core_context::CoreContext;
 use crate::keyspace_notifier;
 use crate::reply::{Reply, RespVersion};
-use crate::server::Server;
+use crate::server::RespServer;
 use crate::table::TABLE;
 use nearstate_model::Result;
 use nearstate_node::executor::{Class, spawn};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// RESP2 and RESP3.
 #[derive(Debug)]
 pub struct RespProtocol {
-    server: Arc<Server>,
+    server: Arc<RespServer>,
 }
 
 impl RespProtocol {
     /// The face of a server.
-    pub const fn new(server: Arc<Server>) -> Self {
+    pub const fn new(server: Arc<RespServer>) -> Self {
         Self { server }
     }
 }
@@ -39,9 +39,9 @@ impl Protocol for RespProtocol {
             }
         }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
-        let counts = Arc::new(CommandCounts::new(commands));
+        let counts = Arc::new(CoreStats::new(commands));
         self.server.tallies.enlist(Arc::clone(&counts));
-        Ok(Rc::new(Parts(Rc::new(OnCore::new(&self.server, core, counts)))))
+        Ok(Rc::new(RespCoreService(Rc::new(CoreContext::new(&self.server, core, counts)))))
     }
 
     fn refusal(&self, why: &nearstate_node::Refusal) -> Vec<u8> {
@@ -59,9 +59,9 @@ impl Protocol for RespProtocol {
     }
 }
 
-struct Parts(Rc<OnCore>);
+struct RespCoreService(Rc<CoreContext>);
 
-impl CoreService for Parts {
+impl CoreService for RespCoreService {
     fn begin(&self) {
         // One task for the process: events have an order.
         if self.0.core.index() == 0 {
@@ -74,6 +74,6 @@ impl CoreService for Parts {
     }
 
     fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
-        Box::new(Talk::new(Rc::clone(&self.0), self.0.link(peer)))
+        Box::new(RespConnection::new(Rc::clone(&self.0), self.0.link(peer)))
     }
 }

@@ -3,8 +3,8 @@
 mod patterns;
 pub mod mailbox;
 
-use crate::pubsub::mailbox::{Letter, Mailbox, Message, Post};
-use patterns::{Heard, Hearers, Patterns};
+use crate::pubsub::mailbox::{Delivery, Mailbox, Message, MessageBudget};
+use patterns::{PatternSubscribers, Subscribers, PatternIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,38 +29,38 @@ const fn share_of(free: usize) -> usize {
 
 /// Channels, patterns, and the mailboxes of those that hear them.
 #[derive(Debug)]
-pub struct Hub {
+pub struct PubSub {
     /// Where messages count while they wait.
-    pub post: Arc<Post>,
-    state: Mutex<State>,
+    pub post: Arc<MessageBudget>,
+    state: Mutex<PubSubState>,
     /// How many wishes there are: where none is, publishing takes no lock.
     wishes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    channels: BTreeMap<Vec<u8>, Hearers>,
+struct PubSubState {
+    channels: BTreeMap<Vec<u8>, Subscribers>,
     /// Copied by who changes it while somebody compares a channel with it.
-    patterns: Arc<Patterns>,
+    patterns: Arc<PatternIndex>,
 }
 
 /// Why a client may not hear more patterns: other clients hear too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crowded {
+pub struct PatternShareExceeded {
     /// How many different ones all clients hear.
     pub heard: usize,
     /// How many a client may hear that wishes for a new one.
     pub share: usize,
 }
 
-impl Hub {
+impl PubSub {
     /// In which nobody hears anything; messages wait within this bound.
     pub fn new(messages_bytes_max: usize) -> Self {
-        let post = Arc::new(Post::new(messages_bytes_max));
+        let post = Arc::new(MessageBudget::new(messages_bytes_max));
         Self { post, state: Mutex::default(), wishes: AtomicUsize::new(0) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PubSubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,8 +81,8 @@ impl Hub {
         more: &BTreeSet<&[u8]>,
         held: usize,
         (id, mailbox): (u64, &Arc<Mailbox>),
-    ) -> Result<(), Crowded> {
-        let made: Vec<_> = more.iter().map(|pattern| Arc::new(Heard::new(pattern))).collect();
+    ) -> Result<(), PatternShareExceeded> {
+        let made: Vec<_> = more.iter().map(|pattern| Arc::new(PatternSubscribers::new(pattern))).collect();
         let mut state = self.lock();
         let mut fresh = Vec::with_capacity(made.len());
         let mut known = Vec::new();
@@ -95,7 +95,7 @@ impl Hub {
         let heard = state.patterns.len();
         let share = share_of(PATTERNS_MAX.saturating_sub(heard));
         if !fresh.is_empty() && held.saturating_add(more.len()) > share {
-            return Err(Crowded { heard, share });
+            return Err(PatternShareExceeded { heard, share });
         }
         for heard in known.iter().chain(&fresh) {
             let is_new = heard.hearers().insert(id, Arc::clone(mailbox)).is_none();
@@ -132,7 +132,7 @@ impl Hub {
         self.count(was_there, false)
     }
 
-    /// As [`Hub::leave_matching`] of many: while somebody compares patterns they are copied once,
+    /// As [`PubSub::leave_matching`] of many: while somebody compares patterns they are copied once,
     /// not for each.
     pub fn leave_all_matching<'p>(&self, patterns: impl Iterator<Item = &'p [u8]>, id: u64) {
         let mut state = self.lock();
@@ -173,14 +173,14 @@ impl Hub {
     /// the lock: one that comes meanwhile has come behind the message, and one that goes has no
     /// hearers any more. All letters of a message are sent under one lock, so that all clients hear
     /// messages in one order.
-    fn find(&self, channel: &[u8]) -> (MutexGuard<'_, State>, Vec<Arc<Heard>>) {
+    fn find(&self, channel: &[u8]) -> (MutexGuard<'_, PubSubState>, Vec<Arc<PatternSubscribers>>) {
         self.find_by(|patterns| patterns.matching(channel))
     }
 
     fn find_by(
         &self,
-        matching: impl FnOnce(&Patterns) -> Vec<Arc<Heard>>,
-    ) -> (MutexGuard<'_, State>, Vec<Arc<Heard>>) {
+        matching: impl FnOnce(&PatternIndex) -> Vec<Arc<PatternSubscribers>>,
+    ) -> (MutexGuard<'_, PubSubState>, Vec<Arc<PatternSubscribers>>) {
         let state = self.lock();
         if state.patterns.is_empty() {
             return (state, Vec::new());
@@ -202,13 +202,13 @@ impl Hub {
         let (state, matching) = self.find(channel);
         let mut sent = 0;
         for mailbox in state.channels.get(channel).into_iter().flat_map(BTreeMap::values) {
-            mailbox.put(Letter { message: Arc::clone(&message), pattern: None });
+            mailbox.put(Delivery { message: Arc::clone(&message), pattern: None });
             sent += 1;
         }
         for heard in &matching {
             for mailbox in heard.hearers().values() {
                 let pattern = Some(Arc::clone(&heard.pattern));
-                mailbox.put(Letter { message: Arc::clone(&message), pattern });
+                mailbox.put(Delivery { message: Arc::clone(&message), pattern });
                 sent += 1;
             }
         }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_message_goes_to_who_hears_the_channel_and_to_who_hears_a_pattern() {
-        let hub = Hub::new(usize::MAX);
+        let hub = PubSub::new(usize::MAX);
         let mailbox = || Arc::new(Mailbox::new(9999, &hub.post));
         let (one, two) = (mailbox(), mailbox());
         assert_eq!(hub.publish(b"{ns},c", b"m"), 0);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     /// As clients do who take all that they may: how many that is.
-    fn take_all(hub: &Hub, id: u64, mailbox: &Arc<Mailbox>) -> usize {
+    fn take_all(hub: &PubSub, id: u64, mailbox: &Arc<Mailbox>) -> usize {
         for held in 0.. {
             let pattern = format!("{id}-{held}*");
             let more = BTreeSet::from([pattern.as_bytes()]);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn however_many_clients_take_all_they_can_there_is_room_for_another() {
-        let hub = Hub::new(usize::MAX);
+        let hub = PubSub::new(usize::MAX);
         let mailbox = Arc::new(Mailbox::new(9999, &hub.post));
         let taken: Vec<usize> = (0..16).map(|id| take_all(&hub, id, &mailbox)).collect();
         assert!(taken.is_sorted_by(|one, next| one >= next) && taken[0] > 900, "{taken:?}");
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_others_hear_already_is_no_matter_of_shares_and_all_or_none_are_taken() {
-        let hub = Hub::new(usize::MAX);
+        let hub = PubSub::new(usize::MAX);
         let mailbox = Arc::new(Mailbox::new(9999, &hub.post));
         let names: Vec<String> = (0..1024).map(|number| format!("a{number}*")).collect();
         let all: BTreeSet<&[u8]> = names.iter().map(String::as_bytes).collect();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(hub.patterns(), 1024);
         let one_more: BTreeSet<&[u8]> = all.iter().copied().chain([&b"b*"[..]]).collect();
         let crowded = hub.hear_matching(&one_more, 0, (20, &mailbox)).unwrap_err();
-        assert_eq!(crowded, Crowded { heard: 1024, share: 900 });
+        assert_eq!(crowded, PatternShareExceeded { heard: 1024, share: 900 });
         assert_eq!((hub.patterns(), hub.reach(b"a7"), hub.reach(b"b")), (1024, 20, 0));
         for id in 0..19 {
             hub.leave_all_matching(one_more.iter().copied(), id);
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn who_comes_or_goes_does_not_wait_for_the_comparisons_of_a_message() {
-        let hub = Hub::new(usize::MAX);
+        let hub = PubSub::new(usize::MAX);
         let mailbox = Arc::new(Mailbox::new(9999, &hub.post));
         let subscribe = |pattern: &str, id| {
             let more = BTreeSet::from([pattern.as_bytes()]);

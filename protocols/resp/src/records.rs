@@ -1,8 +1,8 @@
 //! Keys as clients say them, and the records that they name.
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, prefix_of};
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
+use crate::reply::error_reply::ErrorReply;
+use crate::server::RespServer;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 use nearstate_store::{Form, Kind, Metadata, Namespace, Record, Schema, Session, Txn, View};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Records {
     session: Rc<Session>,
-    server: Arc<Server>,
+    server: Arc<RespServer>,
     /// Namespaces that were met, by name. One that is there stays.
     known: RefCell<BTreeMap<String, Namespace>>,
     /// The last one that was asked for: most requests ask for the same again.
@@ -29,7 +29,7 @@ pub struct Records {
 
 /// Where a key's record is.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot<'a> {
+pub struct ResolvedKey<'a> {
     /// The namespace.
     pub namespace: Namespace,
     /// The key in it.
@@ -38,7 +38,7 @@ pub struct Spot<'a> {
 
 impl Records {
     /// Those that a session reaches.
-    pub fn new(session: Rc<Session>, server: Arc<Server>) -> Self {
+    pub fn new(session: Rc<Session>, server: Arc<RespServer>) -> Self {
         Self {
             session,
             server,
@@ -74,35 +74,35 @@ impl Records {
     /// # Errors
     /// Those of the store.
     #[inline]
-    pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<Spot<'a>>> {
+    pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<ResolvedKey<'a>>> {
         if let Some(spot) = self.last_spot(key) {
             return Ok(Some(spot));
         }
         let KeyName { namespace, key } = KeyName::of(key);
         let found = self.namespace(namespace)?;
-        Ok(found.map(|namespace| Spot { namespace, key }))
+        Ok(found.map(|namespace| ResolvedKey { namespace, key }))
     }
 
     /// As [`Records::find`], of the namespace that was asked for last: its name is known to be
     /// one, so that the key need not be taken apart.
     #[inline]
-    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
         let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
-        Some(Spot { namespace, key: own })
+        Some(ResolvedKey { namespace, key: own })
     }
 
     /// As [`Records::find`], of namespaces that were met only: no look into the region.
     #[inline]
-    pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<Spot<'a>> {
+    pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         if let Some(spot) = self.last_spot(key) {
             return Some(spot);
         }
         let KeyName { namespace, key } = KeyName::of(key);
         let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
         let namespace = last.or_else(|| self.known.borrow().get(namespace).copied())?;
-        Some(Spot { namespace, key })
+        Some(ResolvedKey { namespace, key })
     }
 
     /// Where a key's record is to be, with a value of so many bytes. Makes its namespace if there
@@ -111,16 +111,16 @@ impl Records {
     /// # Errors
     /// Those of [`judge`], and of the store.
     #[inline]
-    pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<Spot<'a>> {
+    pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
         if let Some(spot) = self.last_spot(key) {
             return Ok(spot);
         }
         let KeyName { namespace: name, key: own } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
-            return Ok(Spot { namespace, key: own });
+            return Ok(ResolvedKey { namespace, key: own });
         }
         judge(key, bytes)?;
-        self.make_namespace(name).map(|namespace| Spot { namespace, key: own })
+        self.make_namespace(name).map(|namespace| ResolvedKey { namespace, key: own })
     }
 
     #[cold]
@@ -213,14 +213,14 @@ pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
 
 /// A record, alone or as a transaction sees it.
 #[derive(Debug)]
-pub enum Found<'r> {
+pub enum RecordRef<'r> {
     /// As the region has it.
     View(View<'r>),
     /// As a transaction has it.
     Record(Record<'r>),
 }
 
-impl Found<'_> {
+impl RecordRef<'_> {
     /// What it is.
     #[inline]
     pub fn form(&self) -> Form {
@@ -235,11 +235,11 @@ impl Found<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     #[inline]
-    pub fn string(&self) -> Result<&[u8], Refusal> {
+    pub fn string(&self) -> Result<&[u8], ErrorReply> {
         match (self.form(), self) {
             (Form::Value, Self::View(view)) => Ok(view.bytes()),
             (Form::Value, Self::Record(record)) => Ok(record.bytes()),
-            (Form::Blocks | Form::Set, _) => Err(Refusal::WRONG_TYPE),
+            (Form::Blocks | Form::Set, _) => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -247,11 +247,11 @@ impl Found<'_> {
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, Refusal> {
+    pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, ErrorReply> {
         match (self.form(), self) {
             (Form::Blocks, Self::View(view)) => Ok(view.blocks().collect()),
             (Form::Blocks, Self::Record(record)) => Ok(record.blocks().collect()),
-            (Form::Value | Form::Set, _) => Err(Refusal::WRONG_TYPE),
+            (Form::Value | Form::Set, _) => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -259,9 +259,9 @@ impl Found<'_> {
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn field(&self, name: &[u8]) -> Result<Option<&[u8]>, Refusal> {
+    pub fn field(&self, name: &[u8]) -> Result<Option<&[u8]>, ErrorReply> {
         if self.form() != Form::Blocks {
-            return Err(Refusal::WRONG_TYPE);
+            return Err(ErrorReply::WRONG_TYPE);
         }
         let Ok(name) = str::from_utf8(name) else { return Ok(None) };
         Ok(match self {
@@ -274,11 +274,11 @@ impl Found<'_> {
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn members(&self) -> Result<nearstate_store::Members<'_>, Refusal> {
+    pub fn members(&self) -> Result<nearstate_store::Members<'_>, ErrorReply> {
         match (self.form(), self) {
             (Form::Set, Self::View(view)) => Ok(view.members()),
             (Form::Set, Self::Record(record)) => Ok(record.members()),
-            (Form::Value | Form::Blocks, _) => Err(Refusal::WRONG_TYPE),
+            (Form::Value | Form::Blocks, _) => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
@@ -310,30 +310,30 @@ impl Found<'_> {
 
 /// Why a change was not made: the store's reason, or the command's.
 #[derive(Debug)]
-pub enum Fault {
+pub enum ChangeError {
     /// The store says no; a conflict is tried again.
     Store(Error),
     /// The command says no.
-    Refused(Refusal),
+    Refused(ErrorReply),
 }
 
-impl From<Error> for Fault {
+impl From<Error> for ChangeError {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<ErrorReply> for ChangeError {
+    fn from(refusal: ErrorReply) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
+impl From<ChangeError> for ErrorReply {
+    fn from(fault: ChangeError) -> Self {
         match fault {
-            Fault::Store(error) => error.into(),
-            Fault::Refused(refusal) => refusal,
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Refused(refusal) => refusal,
         }
     }
 }
@@ -344,9 +344,9 @@ impl From<Fault> for Refusal {
 /// Those of the store.
 pub fn put_string(
     txn: &Txn<'_>,
-    Spot { namespace, key }: Spot<'_>,
+    ResolvedKey { namespace, key }: ResolvedKey<'_>,
     value: &[u8],
-    kept: &Kept,
+    kept: &KeptMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
     txn.put_with_metadata(namespace, key, value, kept.labels(&tags))
@@ -358,9 +358,9 @@ pub fn put_string(
 /// Those of the store.
 pub fn put_set(
     txn: &Txn<'_>,
-    Spot { namespace, key }: Spot<'_>,
+    ResolvedKey { namespace, key }: ResolvedKey<'_>,
     members: &[&[u8]],
-    kept: &Kept,
+    kept: &KeptMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
     txn.put_members(namespace, key, members, kept.labels(&tags))
@@ -368,16 +368,16 @@ pub fn put_set(
 
 /// What a record keeps when its value changes: its end, its tags.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct KeptMetadata {
     /// When it ends by itself, in milliseconds since 1970; 0: never.
     pub expires_ms: u64,
     /// Its tags.
     pub(crate) tags: Vec<(String, Vec<u8>)>,
 }
 
-impl Kept {
+impl KeptMetadata {
     /// What this record has.
-    pub fn of(found: &Found<'_>) -> Self {
+    pub fn of(found: &RecordRef<'_>) -> Self {
         Self { expires_ms: found.expires_ms(), tags: found.tags() }
     }
 
@@ -391,7 +391,7 @@ impl Kept {
         self.tags.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }
 
-    /// With those of [`Kept::tags`].
+    /// With those of [`KeptMetadata::tags`].
     pub const fn labels<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
         Metadata { tags, expires_ms: self.expires_ms }
     }

@@ -1,10 +1,10 @@
 //! What all clients share, on every core: users, channels, who is connected, settings, counts.
 
 use crate::acl::Users;
-use crate::command::stats::{Class, CommandCounts, CommandTally};
+use crate::command::stats::{CommandClass, CoreStats, CommandStats};
 use crate::keyspace_events::KeyspaceEvents;
-use crate::keyspace_events::watches::Keyspace;
-use crate::pubsub::Hub;
+use crate::keyspace_events::watches::KeyspaceWatches;
+use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
 use nearstate_node::metric::Distribution;
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What the node says of itself to this protocol.
 #[derive(Debug)]
-pub struct Settings {
+pub struct RespSettings {
     /// The users; `Users::open` where none was declared.
     pub users: Users,
     /// The port that it is told to be reached by (`CONFIG GET port`, `SENTINEL`), 0 for none.
@@ -77,7 +77,7 @@ pub const SLOW_ENTRIES_MAX: usize = 128;
 /// The most channels and patterns of one client. SDL's clients have a few.
 pub const SUBSCRIPTIONS_MAX: usize = 100_000;
 
-impl Settings {
+impl RespSettings {
     /// What holds where nobody has said anything else.
     pub fn new(users: Users) -> Self {
         Self {
@@ -102,22 +102,22 @@ impl Settings {
 
 /// What all clients share.
 #[derive(Debug)]
-pub struct Server {
+pub struct RespServer {
     /// What the node says of itself.
-    pub settings: Settings,
+    pub settings: RespSettings,
     /// Channels.
-    pub hub: Hub,
+    pub hub: PubSub,
     /// Namespaces that are watched for events of keys.
-    pub keyspace: Keyspace,
+    pub keyspace: KeyspaceWatches,
     /// Requests of all clients, by command.
-    pub tallies: Tallies,
-    cards: Mutex<BTreeMap<u64, Card>>,
-    slow: Mutex<Slow>,
+    pub tallies: ServerStats,
+    cards: Mutex<BTreeMap<u64, ClientEntry>>,
+    slow: Mutex<SlowLog>,
 }
 
 /// What others may know of a connection (`CLIENT LIST`).
 #[derive(Clone, Debug)]
-pub struct Card {
+pub struct ClientEntry {
     /// Its address, as `CLIENT LIST` shows it.
     pub address: String,
     /// Our end.
@@ -140,7 +140,7 @@ pub struct Card {
 
 /// A request that took long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlowRequest {
+pub struct SlowLogEntry {
     /// Ascending, from 0.
     pub id: u64,
     /// When, seconds since 1970.
@@ -156,30 +156,30 @@ pub struct SlowRequest {
 }
 
 #[derive(Debug, Default)]
-struct Slow {
+struct SlowLog {
     next: u64,
-    entries: VecDeque<SlowRequest>,
+    entries: VecDeque<SlowLogEntry>,
 }
 
-impl Server {
+impl RespServer {
     /// Nobody is connected yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: RespSettings) -> Self {
         Self {
-            keyspace: Keyspace::new(settings.keyspace_events),
-            hub: Hub::new(settings.messages_bytes_max),
+            keyspace: KeyspaceWatches::new(settings.keyspace_events),
+            hub: PubSub::new(settings.messages_bytes_max),
             settings,
-            tallies: Tallies::default(),
+            tallies: ServerStats::default(),
             cards: Mutex::default(),
             slow: Mutex::default(),
         }
     }
 
-    fn cards(&self) -> MutexGuard<'_, BTreeMap<u64, Card>> {
+    fn cards(&self) -> MutexGuard<'_, BTreeMap<u64, ClientEntry>> {
         self.cards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A client has come.
-    pub fn enter(&self, id: u64, card: Card) {
+    pub fn enter(&self, id: u64, card: ClientEntry) {
         self.cards().insert(id, card);
     }
 
@@ -189,29 +189,29 @@ impl Server {
     }
 
     /// Changes what others know of a client.
-    pub fn note(&self, id: u64, change: impl FnOnce(&mut Card)) {
+    pub fn note(&self, id: u64, change: impl FnOnce(&mut ClientEntry)) {
         if let Some(card) = self.cards().get_mut(&id) {
             change(card);
         }
     }
 
     /// All clients, in the order in which they came.
-    pub fn clients(&self) -> Vec<(u64, Card)> {
+    pub fn clients(&self) -> Vec<(u64, ClientEntry)> {
         self.cards().iter().map(|(id, card)| (*id, card.clone())).collect()
     }
 
     /// What is known of one client.
-    pub fn card(&self, id: u64) -> Option<Card> {
+    pub fn card(&self, id: u64) -> Option<ClientEntry> {
         self.cards().get(&id).cloned()
     }
 
     /// Sends a message to all that hear a channel; how many letters that were.
     pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
-        Tallies::add(&self.tallies.published, 1);
+        ServerStats::add(&self.tallies.published, 1);
         self.tell(channel, payload)
     }
 
-    /// As [`Server::publish`], of what no client has published.
+    /// As [`RespServer::publish`], of what no client has published.
     pub fn tell(&self, channel: &[u8], payload: &[u8]) -> usize {
         let letters = self.hub.publish(channel, payload);
         if self.hub.post.is_full() {
@@ -245,12 +245,12 @@ impl Server {
         self.cards().len()
     }
 
-    fn slow(&self) -> MutexGuard<'_, Slow> {
+    fn slow(&self) -> MutexGuard<'_, SlowLog> {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a request that took long; the oldest goes where there are too many.
-    pub fn keep_slow(&self, mut request: SlowRequest) {
+    pub fn keep_slow(&self, mut request: SlowLogEntry) {
         let mut slow = self.slow();
         request.id = slow.next;
         slow.next += 1;
@@ -259,7 +259,7 @@ impl Server {
     }
 
     /// The slow log, the newest first.
-    pub fn slow_requests(&self, count: usize) -> Vec<SlowRequest> {
+    pub fn slow_requests(&self, count: usize) -> Vec<SlowLogEntry> {
         self.slow().entries.iter().take(count).cloned().collect()
     }
 
@@ -276,27 +276,27 @@ impl Server {
 
 /// Counts over all cores.
 #[derive(Debug, Default)]
-pub struct Tallies {
+pub struct ServerStats {
     /// Connections that came.
     pub connections: AtomicU64,
     /// Messages published.
     pub published: AtomicU64,
     /// Requests, core by core.
-    cores: Mutex<Vec<Arc<CommandCounts>>>,
+    cores: Mutex<Vec<Arc<CoreStats>>>,
 }
 
-impl Tallies {
+impl ServerStats {
     /// Adds to a count.
     pub fn add(count: &AtomicU64, more: u64) {
         count.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn cores(&self) -> MutexGuard<'_, Vec<Arc<CommandCounts>>> {
+    fn cores(&self) -> MutexGuard<'_, Vec<Arc<CoreStats>>> {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on the requests of one more core count.
-    pub(crate) fn enlist(&self, core: Arc<CommandCounts>) {
+    pub(crate) fn enlist(&self, core: Arc<CoreStats>) {
         self.cores().push(core);
     }
 
@@ -315,8 +315,8 @@ impl Tallies {
     }
 
     /// How long the requests of each class took, in nanoseconds, over all cores.
-    pub fn latencies(&self) -> [(Class, Distribution); Class::ALL.len()] {
-        let mut all = Class::ALL.map(|class| (class, Distribution::default()));
+    pub fn latencies(&self) -> [(CommandClass, Distribution); CommandClass::ALL.len()] {
+        let mut all = CommandClass::ALL.map(|class| (class, Distribution::default()));
         for core in self.cores().iter() {
             for ((_, sum), more) in all.iter_mut().zip(core.latencies()) {
                 sum.merge(&more);
@@ -326,8 +326,8 @@ impl Tallies {
     }
 
     /// All commands that were called, by name.
-    pub fn commands(&self) -> BTreeMap<&'static str, CommandTally> {
-        let mut all: BTreeMap<&'static str, CommandTally> = BTreeMap::new();
+    pub fn commands(&self) -> BTreeMap<&'static str, CommandStats> {
+        let mut all: BTreeMap<&'static str, CommandStats> = BTreeMap::new();
         for core in self.cores().iter() {
             for (name, more) in core.commands() {
                 let tally = all.entry(name).or_default();

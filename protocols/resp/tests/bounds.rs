@@ -13,8 +13,8 @@ use std::task::Poll;
 use nearstate_node::{Address, Config, Endpoint, Limits, Node, Then};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::pubsub::mailbox::{Letter, Mailbox, Message};
-use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::pubsub::mailbox::{Delivery, Mailbox, Message};
+use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};
 use talk::{Place, Talker, place, place_with, place_within, request};
@@ -22,8 +22,8 @@ use talk::{Place, Talker, place, place_with, place_within, request};
 /// What the parser remembers of requests that were.
 const LITTLE: usize = 4096;
 
-fn settings() -> Settings {
-    Settings::new(Users::open(&TABLE))
+fn settings() -> RespSettings {
+    RespSettings::new(Users::open(&TABLE))
 }
 
 /// A request of a name and many other words.
@@ -131,7 +131,7 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
 
 #[test]
 fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed() {
-    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| place.talker());
     let post = &place.server.hub.post;
     slow.ask("SUBSCRIBE a");
@@ -166,7 +166,7 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
 
 #[test]
 fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
-    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let (mut honest, mut sender) = (place.talker(), place.talker());
     let post = &place.server.hub.post;
     honest.ask("SUBSCRIBE b");
@@ -177,11 +177,11 @@ fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
     assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
     // A client that may not have so much is closed for it, and nobody else.
     let small = Mailbox::new(150_000, post);
-    small.put(Letter { message: Arc::new(sought), pattern: None });
+    small.put(Delivery { message: Arc::new(sought), pattern: None });
     assert_eq!((small.is_over(), post.overruns()), (true, 1));
     // A client has it in hand, while another core writes it out.
     let quick = Mailbox::new(300_000, post);
-    quick.put(Letter { message: Arc::new(large()), pattern: None });
+    quick.put(Delivery { message: Arc::new(large()), pattern: None });
     let in_hand = quick.take_all();
     assert!(post.is_full());
     assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
@@ -205,7 +205,7 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
         limits: Limits { core_bytes_max: 4 << 20, ..Limits::default() },
         ..Config::default()
     };
-    let face = RespProtocol::new(Arc::new(Server::new(settings())));
+    let face = RespProtocol::new(Arc::new(RespServer::new(settings())));
     let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
     let connect = || UnixStream::connect(&path).unwrap();
     let subscribe = |stream: &mut UnixStream, count: usize| {
@@ -269,7 +269,7 @@ fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
 #[test]
 fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
     let brief = std::time::Duration::from_millis(1);
-    let place = place_with(Settings { exec_max: brief, ..settings() });
+    let place = place_with(RespSettings { exec_max: brief, ..settings() });
     fill(&place, 200_000);
     let mut talker = place.talker();
     let wanted = "-EXECABORT the commands took longer than 1ms";
@@ -294,7 +294,7 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 #[test]
 fn what_is_watched_counts_for_the_time_of_a_transaction() {
     let none = std::time::Duration::ZERO;
-    let place = place_with(Settings { exec_max: none, ..settings() });
+    let place = place_with(RespSettings { exec_max: none, ..settings() });
     let mut talker = place.talker();
     for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
         talker.ask("TAG DECLARE {s},* id UNIQUE");
@@ -310,7 +310,7 @@ fn what_is_watched_counts_for_the_time_of_a_transaction() {
 fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);
-    let place = place_with(Settings { exec_max: most, ..settings() });
+    let place = place_with(RespSettings { exec_max: most, ..settings() });
     let mut hearers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
     for (number, hearer) in hearers.iter_mut().enumerate() {
         hearer.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });

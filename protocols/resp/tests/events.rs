@@ -20,7 +20,7 @@ use std::time::Duration;
 use nearstate_node::executor::{Config, Executor, sleep, timeout};
 use nearstate_resp::acl::Users;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{BlockChange, Condition, Kind, Metadata, Schema};
 use talk::{Place, Talker, place, place_with, request};
@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(100);
 /// Runs a test on an executor, with a server that tells these events from the start.
 fn run(letters: &str, test: impl AsyncFnOnce(&Place) + 'static) {
     let keyspace_events = KeyspaceEvents::parse(letters.as_bytes()).unwrap();
-    let place = place_with(Settings { keyspace_events, ..Settings::new(Users::open(&TABLE)) });
+    let place = place_with(RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) });
     let executor = Executor::new(&Config::default()).unwrap();
     executor.run(async move {
         place.begin();

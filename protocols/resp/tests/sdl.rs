@@ -134,7 +134,7 @@ fn every_row_is_answered_and_publishes_as_the_reference_does() {
 }
 
 /// The request with its keys in a namespace.
-fn in_namespace(kept: &nearstate_resp::parse::KeptArgs, namespace: &str) -> String {
+fn in_namespace(kept: &nearstate_resp::parse::OwnedArgs, namespace: &str) -> String {
     let args = kept.args();
     let keys: Vec<usize> = match TABLE.asked(args) {
         Ok(command) => command.keys.of(args).collect(),

@@ -5,9 +5,9 @@
 
 mod talk;
 
-use nearstate_resp::command::{Flags, Places, Walk};
+use nearstate_resp::command::{CommandFlags, ArgPositions, KeyspaceScope};
 use nearstate_resp::command_context::Command;
-use nearstate_resp::parse::KeptArgs;
+use nearstate_resp::parse::OwnedArgs;
 use nearstate_resp::table::TABLE;
 
 fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
@@ -39,7 +39,7 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
         .filter(|name| !name.starts_with("sentinel"))
         .filter(|name| !include_str!("redis7.txt").contains(&format!("\n{name} ")))
         .collect();
-    let sdl = TABLE.commands().iter().filter(|command| command.flags.has(Flags::MODULE)).count();
+    let sdl = TABLE.commands().iter().filter(|command| command.flags.has(CommandFlags::MODULE)).count();
     assert_eq!(sdl, 20);
     let near = of_others.iter().filter(|name| name.starts_with("near")).count();
     assert_eq!(near, 3);
@@ -59,11 +59,11 @@ fn a_row_says_all_that_is_said_of_a_command() {
         assert!(command.differs.is_empty() || command.differs.ends_with('.'), "{name}");
         assert_eq!(name, name.to_ascii_lowercase());
         assert_ne!(command.arity, 0, "{name}");
-        let writes = command.flags.has(Flags::WRITE);
-        assert!(!(writes && command.flags.has(Flags::READONLY)), "{name} reads and writes");
-        let touches = command.keys != Places::No || command.walk != Walk::No;
-        assert!(touches || !(writes || command.flags.has(Flags::READONLY)), "{name} touches none");
-        assert_eq!(command.keys.are_counted(), command.flags.has(Flags::MOVABLE_KEYS), "{name}");
+        let writes = command.flags.has(CommandFlags::WRITE);
+        assert!(!(writes && command.flags.has(CommandFlags::READONLY)), "{name} reads and writes");
+        let touches = command.keys != ArgPositions::No || command.walk != KeyspaceScope::No;
+        assert!(touches || !(writes || command.flags.has(CommandFlags::READONLY)), "{name} touches none");
+        assert_eq!(command.keys.are_counted(), command.flags.has(CommandFlags::MOVABLE_KEYS), "{name}");
         let (container, part) = command.parts();
         let top = TABLE.named(container.as_bytes()).unwrap();
         assert!(part.is_none() || top.has_parts(), "{name} has no container");
@@ -84,7 +84,7 @@ fn what_the_sdl_clients_look_for_is_there() {
 
 /// Which arguments of a request are keys, and which channels.
 fn places(request: &str) -> (Vec<String>, Vec<String>) {
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
     let args = kept.args();
     let command = TABLE.asked(args).unwrap_or_else(|why| panic!("{request}: {why}"));
     let word = |at: usize| String::from_utf8(args.get(at).unwrap().to_vec()).unwrap();
@@ -133,7 +133,7 @@ fn keys_and_channels_are_found_in_every_form_of_request() {
 }
 
 fn refused(request: &str) -> String {
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
     TABLE.asked(kept.args()).err().map_or_else(String::new, |why| why.text().to_owned())
 }
 

@@ -8,9 +8,9 @@ const BYTES: usize = 32;
 
 /// The passwords of one user.
 #[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<[u8; BYTES]>);
+pub(super) struct PasswordHashes(Vec<[u8; BYTES]>);
 
-impl Secrets {
+impl PasswordHashes {
     /// Whether this is one of them. Every one is compared with, and every byte of it.
     pub(super) fn have(&self, password: &[u8]) -> bool {
         let given = hash(password);
@@ -50,7 +50,7 @@ impl Secrets {
 }
 
 /// Not even the hashes are for a log.
-impl fmt::Debug for Secrets {
+impl fmt::Debug for PasswordHashes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passwords", self.0.len())
     }

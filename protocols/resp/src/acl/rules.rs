@@ -1,49 +1,49 @@
 //! The lines of the configuration that declare users.
 
 use super::password;
-use super::user::{Channels, Namespaces, User};
-use crate::command::command_table::Catalogue;
-use crate::command::{Categories, Command};
+use super::user::{ChannelRule, NamespaceRule, User};
+use crate::command::command_table::CommandTable;
+use crate::command::{AclCategories, Command};
 use crate::key_name::{PLAIN_NAMESPACE, is_nameable};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// Why a line declares nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleError {
+pub struct AclRuleError {
     /// The line, counted from 1.
     pub line: usize,
     /// What is wrong, and what would be right.
     pub what: String,
 }
 
-impl fmt::Display for RuleError {
+impl fmt::Display for AclRuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.what)
     }
 }
 
-impl std::error::Error for RuleError {}
+impl std::error::Error for AclRuleError {}
 
 /// Reads all users.
-pub(super) fn read<R>(text: &str, catalogue: &Catalogue<R>) -> Result<Vec<User>, RuleError> {
+pub(super) fn read<R>(text: &str, catalogue: &CommandTable<R>) -> Result<Vec<User>, AclRuleError> {
     let mut users: Vec<User> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let user = one(line, catalogue).map_err(|what| RuleError { line: number, what })?;
+        let user = one(line, catalogue).map_err(|what| AclRuleError { line: number, what })?;
         if users.iter().any(|other| other.name == user.name) {
             let what = format!("the user '{}' is declared twice: write one line", user.name);
-            return Err(RuleError { line: number, what });
+            return Err(AclRuleError { line: number, what });
         }
         users.push(user);
     }
     Ok(users)
 }
 
-fn one<R>(line: &str, catalogue: &Catalogue<R>) -> Result<User, String> {
+fn one<R>(line: &str, catalogue: &CommandTable<R>) -> Result<User, String> {
     let mut words = line.split_ascii_whitespace();
     let (Some("user"), Some(name)) = (words.next(), words.next()) else {
         return Err(
@@ -60,13 +60,13 @@ fn one<R>(line: &str, catalogue: &Catalogue<R>) -> Result<User, String> {
              SHA-256), or say `nopass`"
         ));
     }
-    user.may_everything = user.namespaces == Namespaces::All
-        && user.channels == Channels::All
+    user.may_everything = user.namespaces == NamespaceRule::All
+        && user.channels == ChannelRule::All
         && catalogue.commands().iter().all(|command| user.may_run(command));
     Ok(user)
 }
 
-fn apply<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<(), String> {
+fn apply<R>(user: &mut User, rule: &str, catalogue: &CommandTable<R>) -> Result<(), String> {
     match rule {
         "on" => user.is_on = true,
         "off" => user.is_on = false,
@@ -78,10 +78,10 @@ fn apply<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<(),
             user.is_nopass = false;
             user.secrets.clear();
         }
-        "allkeys" | "~*" => user.namespaces = Namespaces::All,
-        "resetkeys" => user.namespaces = Namespaces::These(BTreeSet::new()),
-        "allchannels" | "&*" => user.channels = Channels::All,
-        "resetchannels" => user.channels = Channels::Matching(BTreeSet::new()),
+        "allkeys" | "~*" => user.namespaces = NamespaceRule::All,
+        "resetkeys" => user.namespaces = NamespaceRule::These(BTreeSet::new()),
+        "allchannels" | "&*" => user.channels = ChannelRule::All,
+        "resetchannels" => user.channels = ChannelRule::Matching(BTreeSet::new()),
         "allcommands" => every_command(user, true),
         "nocommands" => every_command(user, false),
         "reset" => *user = User::new(&user.name, catalogue),
@@ -92,7 +92,7 @@ fn apply<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<(),
 }
 
 /// A rule that begins with a mark.
-fn marked<R>(user: &mut User, rule: &str, catalogue: &Catalogue<R>) -> Result<(), String> {
+fn marked<R>(user: &mut User, rule: &str, catalogue: &CommandTable<R>) -> Result<(), String> {
     let mut rest = rule.chars();
     match rest.next() {
         Some('>') if rest.as_str().is_empty() => {
@@ -138,7 +138,7 @@ fn namespace(user: &mut User, pattern: &str) -> Result<(), String> {
         }
     };
     // As in Redis, more than all is all.
-    if let Namespaces::These(names) = &mut user.namespaces {
+    if let NamespaceRule::These(names) = &mut user.namespaces {
         names.insert(name.to_owned());
     }
     Ok(())
@@ -148,7 +148,7 @@ fn channel(user: &mut User, pattern: &str) -> Result<(), String> {
     if pattern.is_empty() {
         return Err("`&` without a channel: write `&channel`, or `&*` for all".to_owned());
     }
-    if let Channels::Matching(patterns) = &mut user.channels {
+    if let ChannelRule::Matching(patterns) = &mut user.channels {
         patterns.insert(pattern.as_bytes().to_vec());
     }
     Ok(())
@@ -158,7 +158,7 @@ fn command<R>(
     user: &mut User,
     name: &str,
     may: bool,
-    catalogue: &Catalogue<R>,
+    catalogue: &CommandTable<R>,
 ) -> Result<(), String> {
     let sign = if may { '+' } else { '-' };
     let rule = format!("{sign}{}", name.to_ascii_lowercase());
@@ -167,8 +167,8 @@ fn command<R>(
         return Ok(());
     }
     let chosen: Vec<u16> = if let Some(category) = name.strip_prefix('@') {
-        let Some(category) = Categories::named(category.as_bytes()) else {
-            let all: Vec<&str> = Categories::every().map(|(_, name)| name).collect();
+        let Some(category) = AclCategories::named(category.as_bytes()) else {
+            let all: Vec<&str> = AclCategories::every().map(|(_, name)| name).collect();
             return Err(format!("there is no category '{name}': {}, all", all.join(", ")));
         };
         numbers(catalogue, |command| command.categories().has(category))
@@ -196,7 +196,7 @@ fn every_command(user: &mut User, may: bool) {
     user.command_rules = vec![if may { "+@all" } else { "-@all" }.to_owned()];
 }
 
-fn numbers<R>(catalogue: &Catalogue<R>, is: impl Fn(&Command<R>) -> bool) -> Vec<u16> {
+fn numbers<R>(catalogue: &CommandTable<R>, is: impl Fn(&Command<R>) -> bool) -> Vec<u16> {
     let chosen = catalogue.commands().iter().filter(|command| is(command));
     chosen.map(|command| command.number).collect()
 }

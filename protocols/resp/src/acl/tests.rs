@@ -1,18 +1,18 @@
 //! Rules, read and kept. The catalogue is a small one of the tests' own.
 
 use super::*;
-use crate::command::{Categories, Command, Flags, Group, Places, Walk};
-use crate::parse::KeptArgs;
+use crate::command::{AclCategories, Command, CommandFlags, CommandGroup, ArgPositions, KeyspaceScope};
+use crate::parse::OwnedArgs;
 
 const ROW: Command<()> = Command {
     name: "",
     arity: -1,
-    flags: Flags::NONE,
-    keys: Places::No,
-    channels: Places::No,
-    walk: Walk::No,
-    group: Group::Server,
-    also: Categories::NONE,
+    flags: CommandFlags::NONE,
+    keys: ArgPositions::No,
+    channels: ArgPositions::No,
+    walk: KeyspaceScope::No,
+    group: CommandGroup::Server,
+    also: AclCategories::NONE,
     summary: "",
     complexity: "",
     differs: "",
@@ -21,23 +21,23 @@ const ROW: Command<()> = Command {
 };
 
 const READ: Command<()> =
-    Command { flags: Flags::READONLY, keys: Places::ALL, group: Group::Keys, ..ROW };
+    Command { flags: CommandFlags::READONLY, keys: ArgPositions::ALL, group: CommandGroup::Keys, ..ROW };
 
-fn catalogue() -> Catalogue<()> {
-    Catalogue::new(&[
-        Command { name: "get", keys: Places::ONE, group: Group::Strings, ..READ },
-        Command { name: "set", keys: Places::ONE, flags: Flags::WRITE, ..READ },
+fn catalogue() -> CommandTable<()> {
+    CommandTable::new(&[
+        Command { name: "get", keys: ArgPositions::ONE, group: CommandGroup::Strings, ..READ },
+        Command { name: "set", keys: ArgPositions::ONE, flags: CommandFlags::WRITE, ..READ },
         Command { name: "mget", ..READ },
-        Command { name: "keys", keys: Places::No, walk: Walk::Pattern(1), ..READ },
-        Command { name: "scan", keys: Places::No, walk: Walk::Match, ..READ },
-        Command { name: "flushall", walk: Walk::All, flags: Flags::WRITE, ..ROW },
-        Command { name: "publish", channels: Places::ONE, flags: Flags::PUBSUB, ..ROW },
-        Command { name: "subscribe", channels: Places::ALL, flags: Flags::PUBSUB, ..ROW },
-        Command { name: "psubscribe", channels: Places::ALL, flags: Flags::PUBSUB, ..ROW },
-        Command { name: "auth", flags: Flags::NO_AUTH, ..ROW },
-        Command { name: "client", arity: -2, flags: Flags::CONTAINER, ..ROW },
+        Command { name: "keys", keys: ArgPositions::No, walk: KeyspaceScope::Pattern(1), ..READ },
+        Command { name: "scan", keys: ArgPositions::No, walk: KeyspaceScope::Match, ..READ },
+        Command { name: "flushall", walk: KeyspaceScope::All, flags: CommandFlags::WRITE, ..ROW },
+        Command { name: "publish", channels: ArgPositions::ONE, flags: CommandFlags::PUBSUB, ..ROW },
+        Command { name: "subscribe", channels: ArgPositions::ALL, flags: CommandFlags::PUBSUB, ..ROW },
+        Command { name: "psubscribe", channels: ArgPositions::ALL, flags: CommandFlags::PUBSUB, ..ROW },
+        Command { name: "auth", flags: CommandFlags::NO_AUTH, ..ROW },
+        Command { name: "client", arity: -2, flags: CommandFlags::CONTAINER, ..ROW },
         Command { name: "client|id", ..ROW },
-        Command { name: "client|list", flags: Flags::ADMIN, ..ROW },
+        Command { name: "client|list", flags: CommandFlags::ADMIN, ..ROW },
     ])
 }
 
@@ -52,7 +52,7 @@ fn user(rules: &str) -> Arc<User> {
 /// What the user is told.
 fn told(user: &User, request: &str) -> String {
     let catalogue = catalogue();
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
     let command = catalogue.asked(kept.args()).unwrap();
     user.check(command, kept.args()).err().map_or_else(String::new, |why| why.text().to_owned())
 }

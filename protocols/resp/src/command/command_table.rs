@@ -2,18 +2,18 @@
 
 use crate::command::Command;
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use std::fmt::Write as _;
 
 /// All commands, in the order of their names.
 #[derive(Debug)]
-pub struct Catalogue<R> {
+pub struct CommandTable<R> {
     commands: Vec<Command<R>>,
     /// At least four for each command, a power of two: the place in `commands` and 1, or 0.
     slots: Vec<u16>,
 }
 
-impl<R: Copy> Catalogue<R> {
+impl<R: Copy> CommandTable<R> {
     /// Of these commands; each name stands there once.
     pub fn new<'a>(commands: impl IntoIterator<Item = &'a Command<R>>) -> Self
     where
@@ -36,7 +36,7 @@ impl<R: Copy> Catalogue<R> {
     }
 }
 
-impl<R> Catalogue<R> {
+impl<R> CommandTable<R> {
     /// All, in the order of their names.
     pub fn commands(&self) -> &[Command<R>] {
         &self.commands
@@ -64,7 +64,7 @@ impl<R> Catalogue<R> {
     /// There is none of this name, which the text says with the nearest one, or it takes another
     /// number of arguments.
     #[inline]
-    pub fn asked(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
+    pub fn asked(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
         let command = self.meant(args)?;
         command.check_arity(args)?;
         Ok(command)
@@ -75,7 +75,7 @@ impl<R> Catalogue<R> {
     /// # Errors
     /// There is none of this name, which the text says with the nearest one.
     #[inline]
-    pub fn meant(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
+    pub fn meant(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
         let name = args.get(0).unwrap_or_default();
         let command = self.named(name).filter(|_| !name.contains(&b'|'));
         let Some(command) = command else { return Err(self.unknown(name, args)) };
@@ -113,7 +113,7 @@ impl<R> Catalogue<R> {
     }
 
     #[cold]
-    fn unknown(&self, name: &[u8], args: Args<'_>) -> Refusal {
+    fn unknown(&self, name: &[u8], args: Args<'_>) -> ErrorReply {
         let mut text = format!("ERR unknown command '{}', with args beginning with: ", clip(name));
         let from = text.len();
         for arg in args.from(1).iter() {
@@ -126,7 +126,7 @@ impl<R> Catalogue<R> {
         if let Some(near) = self.nearest(name) {
             let _ = write!(text, "(the nearest that is offered is '{}')", near.replace('|', " "));
         }
-        Refusal::new(text)
+        ErrorReply::new(text)
     }
 
     /// That there is no command of this name, for whoever writes a configuration.
@@ -142,14 +142,14 @@ impl<R> Catalogue<R> {
     }
 
     #[cold]
-    fn unknown_part(&self, container: &str, part: &[u8]) -> Refusal {
+    fn unknown_part(&self, container: &str, part: &[u8]) -> ErrorReply {
         let mut offered = String::new();
         for (_, own) in self.parts_of(container).map(Command::parts) {
             let comma = if offered.is_empty() { "" } else { ", " };
             let _ = write!(offered, "{comma}{}", own.unwrap_or_default());
         }
         let (part, container) = (clip(part), container.to_ascii_uppercase());
-        Refusal::new(format!("ERR unknown subcommand '{part}'. {container} offers: {offered}"))
+        ErrorReply::new(format!("ERR unknown subcommand '{part}'. {container} offers: {offered}"))
     }
 }
 

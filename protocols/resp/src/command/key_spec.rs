@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Which arguments of a request are of one sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Places {
+pub enum ArgPositions {
     /// None.
     No,
     /// From `first` to `last`, each `step`th. Below zero they count from the end: -1 is the last
@@ -39,7 +39,7 @@ pub enum Places {
     },
 }
 
-impl Places {
+impl ArgPositions {
     /// Argument 1.
     pub const ONE: Self = Self::span(1, 1, 1);
     /// All from argument 1 on.
@@ -114,7 +114,7 @@ fn counted_end(args: Args<'_>, count: u8, first: u8, step: u8) -> Option<usize> 
 
 /// What of the records a command looks at beside those that its keys name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Walk {
+pub enum KeyspaceScope {
     /// Nothing.
     No,
     /// The keys that the pattern in this argument matches.

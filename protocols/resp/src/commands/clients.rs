@@ -3,20 +3,18 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Card;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::ClientEntry;
 use nearstate_store::now_ms_coarse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-type Answer = Result<(), Refusal>;
-
 /// `CLIENT INFO`
-pub(crate) fn info(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn info(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let card = client.server.card(client.link.id);
     let mut lines = String::new();
     if let Some(card) = card {
@@ -27,8 +25,8 @@ pub(crate) fn info(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) 
 }
 
 /// `CLIENT LIST [TYPE normal|master|replica|pubsub | ID id ..]`
-pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    let filter = Filter::read(args.from(2))?;
+pub(crate) fn list(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let filter = ClientFilter::read(args.from(2))?;
     let mut lines = String::new();
     for (id, card) in client.server.clients() {
         if filter.takes(id, &card) {
@@ -40,15 +38,15 @@ pub(crate) fn list(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// Which connections are listed.
-enum Filter {
+enum ClientFilter {
     All,
     /// Those that hear something, or those that do not.
     Hearing(bool),
     Ids(BTreeSet<u64>),
 }
 
-impl Filter {
-    fn read(args: Args<'_>) -> Result<Self, Refusal> {
+impl ClientFilter {
+    fn read(args: Args<'_>) -> Result<Self, ErrorReply> {
         let is = |word: &str| arg(args, 0).eq_ignore_ascii_case(word.as_bytes());
         match args.len() {
             0 => Ok(Self::All),
@@ -56,13 +54,13 @@ impl Filter {
             2.. if is("id") => {
                 let id = |text| integer(text).and_then(|id| u64::try_from(id).ok());
                 let ids: Option<BTreeSet<u64>> = args.from(1).iter().map(id).collect();
-                ids.map(Self::Ids).ok_or(Refusal::fixed("ERR Invalid client ID"))
+                ids.map(Self::Ids).ok_or(ErrorReply::fixed("ERR Invalid client ID"))
             }
-            _ => Err(Refusal::SYNTAX),
+            _ => Err(ErrorReply::SYNTAX),
         }
     }
 
-    fn sort(sort: &[u8]) -> Result<Self, Refusal> {
+    fn sort(sort: &[u8]) -> Result<Self, ErrorReply> {
         match sort.to_ascii_lowercase().as_slice() {
             b"normal" => Ok(Self::Hearing(false)),
             b"pubsub" => Ok(Self::Hearing(true)),
@@ -70,12 +68,12 @@ impl Filter {
             b"master" | b"replica" | b"slave" => Ok(Self::Ids(BTreeSet::new())),
             _ => {
                 let shown = String::from_utf8_lossy(sort.get(..32).unwrap_or(sort)).into_owned();
-                Err(Refusal::new(format!("ERR Unknown client type '{shown}'")))
+                Err(ErrorReply::new(format!("ERR Unknown client type '{shown}'")))
             }
         }
     }
 
-    fn takes(&self, id: u64, card: &Card) -> bool {
+    fn takes(&self, id: u64, card: &ClientEntry) -> bool {
         match self {
             Self::All => true,
             Self::Hearing(hears) => (card.hears != [0; 2]) == *hears,
@@ -86,14 +84,14 @@ impl Filter {
 
 /// The fields of Redis that are known here, in its order. What the client has queued is known of
 /// itself only.
-fn line(client: &Client<'_>, id: u64, card: &Card, lines: &mut String) {
+fn line(client: &CommandContext<'_>, id: u64, card: &ClientEntry, lines: &mut String) {
     let age = now_ms_coarse().saturating_sub(card.since_ms) / 1000;
     let [sub, psub] = card.hears;
     let flags = if card.hears == [0; 2] { 'N' } else { 'P' };
     let mine = if id == client.link.id { client.link.queue.as_ref() } else { None };
     let multi = mine.map_or(-1, |queue| i64::try_from(queue.requests.len()).unwrap_or(i64::MAX));
     let [library, version] = &card.library;
-    let Card { address, local, name, user, protocol, .. } = card;
+    let ClientEntry { address, local, name, user, protocol, .. } = card;
     // Writing to a String cannot fail.
     let _ = writeln!(
         lines,

@@ -3,25 +3,23 @@
 
 use super::server::{NOTIFY, settings};
 use super::transactions::refuse_inside;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::parse::Args;
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::RespServer;
+use crate::sliced_task::{TaskProgress, SlicedTask};
 use nearstate_model::Error;
 use nearstate_store::Namespace;
 
-type Answer = Result<(), Refusal>;
-
 /// `CONFIG SET name value [name value ..]`
-pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn set(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     refuse_inside(client, args)?;
     let pairs = args.from(2);
     if !pairs.len().is_multiple_of(2) {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     let known = settings(client)?;
     let mut letters = None;
@@ -30,7 +28,7 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
         let name = said.to_ascii_lowercase();
         let Some((name, _)) = known.iter().find(|(known, _)| known.as_bytes() == name) else {
             let said = String::from_utf8_lossy(said);
-            return Err(Refusal::new(format!(
+            return Err(ErrorReply::new(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{said}'"
             )));
         };
@@ -55,36 +53,36 @@ pub(crate) fn set(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
     // Each is followed when the answer is given: what the client does next is told.
     let mut namespaces = client.session().namespaces()?;
     namespaces.reverse();
-    client.link.work = Some(Box::new(Following { before, namespaces }));
+    client.link.work = Some(Box::new(WatchNamespacesTask { before, namespaces }));
     Ok(())
 }
 
-fn failed(name: &str, why: &str) -> Refusal {
-    Refusal::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+fn failed(name: &str, why: &str) -> ErrorReply {
+    ErrorReply::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
 /// Follows the namespaces that are there, one in each slice.
 #[derive(Debug)]
-struct Following {
+struct WatchNamespacesTask {
     /// What is chosen again if one cannot be followed.
     before: KeyspaceEvents,
     /// Those that are left, the next one last.
     namespaces: Vec<(String, Namespace)>,
 }
 
-impl Work for Following {
+impl SlicedTask for WatchNamespacesTask {
     fn step(
         &mut self,
         records: &Records,
-        server: &Server,
+        server: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         let Some((name, namespace)) = self.namespaces.pop() else {
             reply.ok();
-            return Ok(Progress::Done);
+            return Ok(TaskProgress::Done);
         };
         match server.keyspace.try_to_follow(records.session(), &name, namespace) {
-            Ok(()) => Ok(Progress::More),
+            Ok(()) => Ok(TaskProgress::More),
             Err(error) => {
                 server.keyspace.choose(self.before);
                 Err(failed(NOTIFY, &error.to_string()))

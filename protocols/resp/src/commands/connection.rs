@@ -7,28 +7,26 @@ use super::keys::check_database;
 use super::pubsub::{leave_all, tell, write_letters};
 use super::transactions::refuse_inside;
 use crate::acl::{DEFAULT_USER, User};
-use crate::command_context::Client;
-use crate::connection_state::Watching;
+use crate::command_context::CommandContext;
+use crate::connection_state::WatchedRecords;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{Reply, RespVersion};
 use crate::server::REDIS_VERSION;
 use std::sync::Arc;
 
-type Answer = Result<(), Refusal>;
-
-const NO_NAME: Refusal =
-    Refusal::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
+const NO_NAME: ErrorReply =
+    ErrorReply::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
 
 /// The longest name of a connection, in bytes: what `CLIENT LIST` shows is told to others, and kept
 /// for each connection.
 const NAME_BYTES_MAX: usize = 1024;
 
 /// `PING [message]`
-pub(crate) fn ping(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn ping(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     if args.len() > 2 {
-        return Err(Refusal::arity("ping"));
+        return Err(ErrorReply::arity("ping"));
     }
     if client.link.hears() > 0 && client.link.protocol == RespVersion::Resp2 {
         // What a client that hears something takes for a message, and no other form.
@@ -45,25 +43,25 @@ pub(crate) fn ping(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// `ECHO message`
-pub(crate) fn echo(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn echo(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.bulk(arg(args, 1));
     Ok(())
 }
 
 /// `QUIT`
-pub(crate) fn quit(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn quit(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     client.link.is_closing = true;
     reply.ok();
     Ok(())
 }
 
 /// `RESET`
-pub(crate) fn reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn reset(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     leave_all(client.server, client.link);
     write_letters(client.link, reply);
     let link = &mut *client.link;
     link.queue = None;
-    link.watched = Watching::default();
+    link.watched = WatchedRecords::default();
     link.name = Vec::new();
     link.protocol = RespVersion::Resp2;
     link.user = client.server.settings.users.welcome().cloned();
@@ -80,18 +78,18 @@ pub(crate) fn reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>)
 }
 
 /// `SELECT 0`
-pub(crate) fn select(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn select(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     check_database(arg(args, 1))?;
     reply.ok();
     Ok(())
 }
 
 /// `AUTH [user] password`
-pub(crate) fn auth(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn auth(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (name, password) = match args.len() {
         2 => {
             if client.server.settings.users.welcome().is_some() {
-                return Err(Refusal::fixed(
+                return Err(ErrorReply::fixed(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?",
                 ));
@@ -99,7 +97,7 @@ pub(crate) fn auth(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
             (DEFAULT_USER.as_bytes(), arg(args, 1))
         }
         3 => (arg(args, 1), arg(args, 2)),
-        _ => return Err(Refusal::SYNTAX),
+        _ => return Err(ErrorReply::SYNTAX),
     };
     let user = prove(client, name, password)?;
     let called = client.link.name.clone();
@@ -108,12 +106,12 @@ pub(crate) fn auth(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-fn prove(client: &Client<'_>, name: &[u8], password: &[u8]) -> Result<Arc<User>, Refusal> {
-    client.server.settings.users.prove(name, password).cloned().ok_or(Refusal::WRONG_PASS)
+fn prove(client: &CommandContext<'_>, name: &[u8], password: &[u8]) -> Result<Arc<User>, ErrorReply> {
+    client.server.settings.users.prove(name, password).cloned().ok_or(ErrorReply::WRONG_PASS)
 }
 
 /// Says of the connection who it is and what it is called.
-fn become_known(client: &mut Client<'_>, user: Option<Arc<User>>, name: Vec<u8>) {
+fn become_known(client: &mut CommandContext<'_>, user: Option<Arc<User>>, name: Vec<u8>) {
     client.server.note(client.link.id, |card| {
         card.name = String::from_utf8_lossy(&name).into_owned();
         if let Some(user) = &user {
@@ -127,16 +125,16 @@ fn become_known(client: &mut Client<'_>, user: Option<Arc<User>>, name: Vec<u8>)
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`: all of it or nothing.
-pub(crate) fn hello(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn hello(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     refuse_inside(client, args)?;
     let protocol = match args.get(1).map(integer) {
         None => client.link.protocol,
         Some(Some(2)) => RespVersion::Resp2,
         Some(Some(3)) => RespVersion::Resp3,
-        Some(Some(_)) => return Err(Refusal::fixed("NOPROTO unsupported protocol version")),
+        Some(Some(_)) => return Err(ErrorReply::fixed("NOPROTO unsupported protocol version")),
         Some(None) => {
             let text = "ERR RespVersion version is not an integer or out of range";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
     };
     let (mut user, mut name) = (None, client.link.name.clone());
@@ -153,16 +151,16 @@ pub(crate) fn hello(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
                 at += 2;
             }
             // What follows AUTH may be a part of a password with blanks: it is not shown.
-            _ if user.is_some() => return Err(Refusal::fixed("ERR Syntax error in HELLO option")),
+            _ if user.is_some() => return Err(ErrorReply::fixed("ERR Syntax error in HELLO option")),
             _ => {
                 let shown = option.get(..option.len().min(32)).unwrap_or_default();
                 let shown = String::from_utf8_lossy(shown);
-                return Err(Refusal::new(format!("ERR Syntax error in HELLO option '{shown}'")));
+                return Err(ErrorReply::new(format!("ERR Syntax error in HELLO option '{shown}'")));
             }
         }
     }
     if user.is_none() && client.link.user.is_none() {
-        return Err(Refusal::fixed(
+        return Err(ErrorReply::fixed(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
              HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
              select the RESP protocol version at the same time",
@@ -177,7 +175,7 @@ pub(crate) fn hello(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
     Ok(())
 }
 
-fn greet(client: &Client<'_>, version: u8, reply: &mut Reply<'_>) {
+fn greet(client: &CommandContext<'_>, version: u8, reply: &mut Reply<'_>) {
     reply.map(7);
     for word in ["server", "redis", "version", REDIS_VERSION] {
         reply.bulk(word.as_bytes());
@@ -193,10 +191,10 @@ fn greet(client: &Client<'_>, version: u8, reply: &mut Reply<'_>) {
 }
 
 /// A name, if it can stand in a line of `CLIENT LIST`.
-fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
+fn checked_name(name: &[u8]) -> Result<&[u8], ErrorReply> {
     if name.len() > NAME_BYTES_MAX {
         let bytes = name.len();
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR a name of {bytes} bytes: a connection's name has at most {NAME_BYTES_MAX}"
         )));
     }
@@ -205,13 +203,13 @@ fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
 }
 
 /// `CLIENT ID`
-pub(crate) fn id(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn id(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.int(i64::try_from(client.link.id).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `CLIENT SETNAME name`
-pub(crate) fn setname(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setname(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let name = checked_name(arg(args, 2))?.to_vec();
     become_known(client, None, name);
     reply.ok();
@@ -219,14 +217,14 @@ pub(crate) fn setname(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `CLIENT GETNAME`
-pub(crate) fn getname(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn getname(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let name = client.link.name.as_slice();
     reply.bulk_or_nil((!name.is_empty()).then_some(name));
     Ok(())
 }
 
 /// `CLIENT SETINFO LIB-NAME|LIB-VER value`
-pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn setinfo(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let option = arg(args, 2);
     let place = if option.eq_ignore_ascii_case(b"lib-name") {
         0
@@ -234,11 +232,11 @@ pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
         1
     } else {
         let shown = String::from_utf8_lossy(option.get(..32).unwrap_or(option)).into_owned();
-        return Err(Refusal::new(format!("ERR Unrecognized option '{shown}'")));
+        return Err(ErrorReply::new(format!("ERR Unrecognized option '{shown}'")));
     };
     let name = if place == 0 { "lib-name" } else { "lib-ver" };
     let value = checked_name(arg(args, 3)).map_err(|_| {
-        Refusal::new(format!("ERR {name} cannot contain spaces, newlines or special characters."))
+        ErrorReply::new(format!("ERR {name} cannot contain spaces, newlines or special characters."))
     })?;
     let value = String::from_utf8_lossy(value).into_owned();
     client.server.note(client.link.id, |card| {
@@ -251,10 +249,10 @@ pub(crate) fn setinfo(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `CLIENT NO-TOUCH ON|OFF`
-pub(crate) fn no_touch(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn no_touch(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
     if !is("on") && !is("off") {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     reply.ok();
     Ok(())

@@ -1,7 +1,7 @@
 //! Elements of an answer whose number is known only at its end.
 
 use crate::reply::{Reply, RespVersion};
-use crate::sliced_task::Progress;
+use crate::sliced_task::TaskProgress;
 use std::collections::VecDeque;
 
 /// What a part of an answer has at least, but for the last one: what a connection sends at once.
@@ -9,14 +9,14 @@ const PART_BYTES: usize = 64 << 10;
 
 /// The elements, in parts, so that each is given back as it goes out.
 #[derive(Debug, Default)]
-pub(super) struct Elements {
+pub(super) struct DeferredArray {
     parts: VecDeque<Vec<u8>>,
     count: usize,
     /// Of all parts.
     bytes: usize,
 }
 
-impl Elements {
+impl DeferredArray {
     /// How many there are.
     pub(super) const fn count(&self) -> usize {
         self.count
@@ -46,11 +46,11 @@ impl Elements {
     }
 
     /// Hands a part on. `Done` with the last one.
-    pub(super) fn hand_on(&mut self, reply: &mut Reply<'_>) -> Progress {
+    pub(super) fn hand_on(&mut self, reply: &mut Reply<'_>) -> TaskProgress {
         if let Some(part) = self.parts.pop_front() {
             self.bytes -= part.len();
             reply.made(&part);
         }
-        if self.parts.is_empty() { Progress::Done } else { Progress::More }
+        if self.parts.is_empty() { TaskProgress::Done } else { TaskProgress::More }
     }
 }

@@ -1,19 +1,17 @@
 //! `INFO`: facts about the server, in sections, under the names that Redis' tools read. What is not
 //! known here is left out, and such tools take it for 0.
 
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::{REDIS_VERSION, Server};
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::{REDIS_VERSION, RespServer};
+use crate::sliced_task::{TaskProgress, SlicedTask};
 use nearstate_node::process;
 use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
-
-type Answer = Result<(), Refusal>;
 
 /// All sections in the order in which they are told, and whether `INFO` alone and `INFO all` tell
 /// them.
@@ -34,7 +32,7 @@ const SECTIONS: [(&str, bool, bool); 10] = [
 const COUNTED_BUCKETS: u64 = 512;
 
 /// `INFO [section ..]`
-pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn info(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let asked: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
     let is_asked = |name: &str| asked.iter().any(|one| one == name.as_bytes());
     let (usual, all) = (asked.is_empty() || is_asked("default"), is_asked("all"));
@@ -56,7 +54,7 @@ pub(crate) fn info(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
     namespaces.retain(|(_, namespace)| namespace.kind() != Kind::Counters);
     let namespaces = namespaces.into_iter().map(|(_, namespace)| namespace).collect();
     client.link.work =
-        Some(Box::new(Keyspace { text, namespaces, from: 0, counted: Counted::default() }));
+        Some(Box::new(KeyspaceSection { text, namespaces, from: 0, counted: Counted::default() }));
     Ok(())
 }
 
@@ -77,8 +75,8 @@ fn begin(text: &mut String, name: &str) {
     text.push_str("\r\n");
 }
 
-fn section(client: &Client<'_>, seen: &Inspection, name: &str, text: &mut String) {
-    let mut facts = Facts(text);
+fn section(client: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut String) {
+    let mut facts = InfoText(text);
     match name {
         "server" => server(client.server, seen, &mut facts),
         "clients" => {
@@ -106,9 +104,9 @@ fn section(client: &Client<'_>, seen: &Inspection, name: &str, text: &mut String
 }
 
 /// Lines of a name and a value.
-struct Facts<'t>(&'t mut String);
+struct InfoText<'t>(&'t mut String);
 
-impl Facts<'_> {
+impl InfoText<'_> {
     fn say(&mut self, name: &str, value: impl std::fmt::Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
@@ -134,7 +132,7 @@ fn human(bytes: u64) -> String {
     if unit == "B" { format!("{bytes}B") } else { format!("{size:.2}{unit}") }
 }
 
-fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
+fn server(server: &RespServer, seen: &Inspection, facts: &mut InfoText<'_>) {
     let settings = &server.settings;
     let now = now_ms_coarse();
     let up = now.saturating_sub(settings.started_ms) / 1000;
@@ -161,7 +159,7 @@ fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
-fn memory(seen: &Inspection, facts: &mut Facts<'_>) {
+fn memory(seen: &Inspection, facts: &mut InfoText<'_>) {
     let resident = process::used().map(|used| used.resident_bytes);
     facts.say_bytes("used_memory", seen.bytes_taken);
     if let Some(resident) = resident {
@@ -181,7 +179,7 @@ fn memory(seen: &Inspection, facts: &mut Facts<'_>) {
     }
 }
 
-fn stats(server: &Server, facts: &mut Facts<'_>) {
+fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
     let tallies = &server.tallies;
     let (requests, errors) = tallies.requests();
     facts.say("total_connections_received", tallies.connections.load(Ordering::Relaxed));
@@ -206,7 +204,7 @@ fn stats(server: &Server, facts: &mut Facts<'_>) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
-fn commands(server: &Server, facts: &mut Facts<'_>) {
+fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
     for (name, tally) in server.tallies.commands() {
         let each = tally.micros as f64 / tally.calls.max(1) as f64;
         facts.say(
@@ -221,7 +219,7 @@ fn commands(server: &Server, facts: &mut Facts<'_>) {
 
 /// The last section, which counts.
 #[derive(Debug)]
-struct Keyspace {
+struct KeyspaceSection {
     text: String,
     /// Namespaces that are still to be counted, the present one last.
     namespaces: Vec<Namespace>,
@@ -229,13 +227,13 @@ struct Keyspace {
     counted: Counted,
 }
 
-impl Work for Keyspace {
+impl SlicedTask for KeyspaceSection {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         if let Some(namespace) = self.namespaces.last() {
             let (more, next) =
                 records.session().count_part(*namespace, self.from, COUNTED_BUCKETS)?;
@@ -245,16 +243,16 @@ impl Work for Keyspace {
             if next.is_none() {
                 self.namespaces.pop();
             }
-            return Ok(Progress::More);
+            return Ok(TaskProgress::More);
         }
         begin(&mut self.text, "keyspace");
         let Counted { records: keys, ending } = self.counted;
         if keys > 0 {
             let line = format_args!("keys={keys},expires={ending},avg_ttl=0");
-            Facts(&mut self.text).say("db0", line);
+            InfoText(&mut self.text).say("db0", line);
         }
         reply.verbatim(&self.text);
-        Ok(Progress::Done)
+        Ok(TaskProgress::Done)
     }
 
     fn kept(&self) -> usize {

@@ -1,17 +1,15 @@
 //! Keys, whatever their records are: deleting, renaming, copying, telling what is there.
 
 use super::arg;
-use crate::command_context::{Change, Client, PATIENCE};
+use crate::command_context::{CommandTxn, CommandContext, PATIENCE};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{Fault, Found, Kept, Spot, put_set, put_string};
+use crate::records::{ChangeError, RecordRef, KeptMetadata, ResolvedKey, put_set, put_string};
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{BlockChange, Form, Kind, Txn};
-
-type Answer = Result<(), Refusal>;
 
 /// How many keys are deleted at one instant at first where one transaction does not take all of
 /// them; fewer where the indexes of their tags are too many as well.
@@ -25,13 +23,13 @@ const PACKED_COUNT_MAX: usize = 512;
 const PACKED_BYTES_MAX: usize = 64;
 
 /// The counter that a key names: of a namespace that an embedded process has made for them.
-fn counter<'k>(client: &Client<'_>, key: &'k [u8]) -> Result<Option<Spot<'k>>, Refusal> {
+fn counter<'k>(client: &CommandContext<'_>, key: &'k [u8]) -> Result<Option<ResolvedKey<'k>>, ErrorReply> {
     let spot = client.records.find(key)?;
     Ok(spot.filter(|spot| spot.namespace.kind() == Kind::Counters))
 }
 
 /// The form of a key's record; `None` if there is none. A counter is a value.
-pub(super) fn form_of(client: &Client<'_>, key: &[u8]) -> Result<Option<Form>, Refusal> {
+pub(super) fn form_of(client: &CommandContext<'_>, key: &[u8]) -> Result<Option<Form>, ErrorReply> {
     if let Some(spot) = counter(client, key)? {
         if spot.key.len() > KEY_BYTES_MAX {
             return Ok(None);
@@ -43,11 +41,11 @@ pub(super) fn form_of(client: &Client<'_>, key: &[u8]) -> Result<Option<Form>, R
 }
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
-pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn del(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let keys = args.from(1);
     if let (Some(key), 1, None) = (keys.get(0), keys.len(), client.txn) {
         let is_gone = match client.records.find(key)? {
-            Some(Spot { namespace, key }) => client.session().delete(namespace, key)?,
+            Some(ResolvedKey { namespace, key }) => client.session().delete(namespace, key)?,
             None => false,
         };
         reply.int(is_gone.into());
@@ -57,40 +55,40 @@ pub(crate) fn del(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
     for key in keys.iter() {
         match (counter(client, key)?, client.txn) {
             (None, _) => records.push(key),
-            (Some(_), Some(_)) => return Err(Refusal::WRONG_TYPE),
+            (Some(_), Some(_)) => return Err(ErrorReply::WRONG_TYPE),
             (Some(spot), None) => counters.push(spot),
         }
     }
-    let mut deleted = Deleted::default();
+    let mut deleted = DeleteProgress::default();
     deleted.all(client, &records).and_then(|()| deleted.counters(client, &counters)).map_err(
         // Between MULTI and EXEC all is taken back.
         |error| match (deleted.done, client.txn) {
-            (0, _) | (_, Some(_)) => Refusal::from(error),
-            (done, None) => Refusal::from(error).half_way(&format!(
+            (0, _) | (_, Some(_)) => ErrorReply::from(error),
+            (done, None) => ErrorReply::from(error).half_way(&format!(
                 "of the {} keys the first {done} are done (counters come last), {} of them were \
                  there and are deleted, and the others are as they were: send it again",
                 keys.len(),
-                deleted.gone
+                deleted.deleted
             )),
         },
     )?;
-    reply.count(deleted.gone);
+    reply.count(deleted.deleted);
     Ok(())
 }
 
 /// How far a `DEL` is.
 #[derive(Debug, Default)]
-struct Deleted {
+struct DeleteProgress {
     /// Keys that were dealt with, in their order.
     done: usize,
     /// Those of them that were there.
-    gone: usize,
+    deleted: usize,
 }
 
-impl Deleted {
+impl DeleteProgress {
     /// Deletes all at one instant if one transaction takes them, else in parts. An error undoes
     /// what is not counted.
-    fn all(&mut self, client: &Client<'_>, keys: &[&[u8]]) -> Result<(), Error> {
+    fn all(&mut self, client: &CommandContext<'_>, keys: &[&[u8]]) -> Result<(), Error> {
         if keys.len() <= TRANSACTION_RECORDS_MAX || client.txn.is_some() {
             match self.part(client, keys) {
                 // What the indexes of tags add is known only by then.
@@ -114,20 +112,20 @@ impl Deleted {
     }
 
     /// Deletes some keys at one instant, alone or in the transaction of `EXEC`.
-    fn part(&mut self, client: &Client<'_>, keys: &[&[u8]]) -> Result<(), Error> {
+    fn part(&mut self, client: &CommandContext<'_>, keys: &[&[u8]]) -> Result<(), Error> {
         let mut spots = Vec::with_capacity(keys.len());
         for key in keys {
-            if let Some(Spot { namespace, key }) = client.records.find(key)? {
+            if let Some(ResolvedKey { namespace, key }) = client.records.find(key)? {
                 spots.push((namespace, key));
             }
         }
         let delete = |txn: &Txn<'_>| txn.delete_all(&spots);
-        self.gone += match client.txn {
+        self.deleted += match client.txn {
             None => client.session().transact_within(PATIENCE, delete)?,
             Some(lent) => {
-                let mut gone = Ok(0);
-                lent.with(&mut |txn| gone = delete(txn));
-                gone?
+                let mut deleted = Ok(0);
+                lent.with(&mut |txn| deleted = delete(txn));
+                deleted?
             }
         };
         self.done += keys.len();
@@ -135,9 +133,9 @@ impl Deleted {
     }
 
     /// Deletes counters, each by itself: they are in no transaction.
-    fn counters(&mut self, client: &Client<'_>, spots: &[Spot<'_>]) -> Result<(), Error> {
-        for Spot { namespace, key } in spots {
-            self.gone += usize::from(client.session().delete(*namespace, key)?);
+    fn counters(&mut self, client: &CommandContext<'_>, spots: &[ResolvedKey<'_>]) -> Result<(), Error> {
+        for ResolvedKey { namespace, key } in spots {
+            self.deleted += usize::from(client.session().delete(*namespace, key)?);
             self.done += 1;
         }
         Ok(())
@@ -145,7 +143,7 @@ impl Deleted {
 }
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`
-pub(crate) fn exists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn exists(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mut there = 0;
     for key in args.from(1).iter() {
         there += usize::from(form_of(client, key)?.is_some());
@@ -155,7 +153,7 @@ pub(crate) fn exists(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 }
 
 /// `TYPE key`
-pub(crate) fn type_of(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn type_of(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.simple(form_of(client, arg(args, 1))?.map_or("none", word));
     Ok(())
 }
@@ -170,20 +168,20 @@ pub(super) const fn word(form: Form) -> &'static str {
 }
 
 /// Puts what was found to another place, whatever is there: value, end and tags.
-fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Result<(), Fault> {
+fn put_copy(change: &CommandTxn<'_, '_>, target: ResolvedKey<'_>, found: &RecordRef<'_>) -> Result<(), ChangeError> {
     // All that may be refused is judged first: between MULTI and EXEC nothing is taken back.
-    let Spot { namespace, key } = target;
+    let ResolvedKey { namespace, key } = target;
     let may_be = match (namespace.kind(), found.form()) {
         (Kind::Mixed, _) | (Kind::Value, Form::Value) | (Kind::Blocks, Form::Blocks) => true,
         (Kind::Value | Kind::Blocks | Kind::Counters, _) => false,
     };
     if !may_be {
-        return Err(Refusal::WRONG_TYPE.into());
+        return Err(ErrorReply::WRONG_TYPE.into());
     }
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len() }.into());
     }
-    let kept = Kept::of(found);
+    let kept = KeptMetadata::of(found);
     match found.form() {
         Form::Value => put_string(change.txn, target, found.string()?, &kept)?,
         Form::Set => {
@@ -208,10 +206,10 @@ fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Res
 }
 
 /// Gives a record another key. False if `is_free` is asked for and there is a record.
-fn rename_to(client: &Client<'_>, args: Args<'_>, is_free: bool) -> Result<bool, Refusal> {
+fn rename_to(client: &CommandContext<'_>, args: Args<'_>, is_free: bool) -> Result<bool, ErrorReply> {
     let (from, to) = (arg(args, 1), arg(args, 2));
     client.change(|change| {
-        let Some(found) = change.read(from)? else { return Err(Refusal::NO_KEY.into()) };
+        let Some(found) = change.read(from)? else { return Err(ErrorReply::NO_KEY.into()) };
         if from == to {
             return Ok(false);
         }
@@ -226,20 +224,20 @@ fn rename_to(client: &Client<'_>, args: Args<'_>, is_free: bool) -> Result<bool,
 }
 
 /// `RENAME key newkey`
-pub(crate) fn rename(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn rename(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     rename_to(client, args, false)?;
     reply.ok();
     Ok(())
 }
 
 /// `RENAMENX key newkey`
-pub(crate) fn renamenx(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn renamenx(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.int(rename_to(client, args, true)?.into());
     Ok(())
 }
 
 /// `COPY source destination [DB destination-db] [REPLACE]`
-pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn copy(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (from, to) = (arg(args, 1), arg(args, 2));
     let mut has_replace = false;
     let mut rest = args.from(3);
@@ -253,12 +251,12 @@ pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
                 check_database(number)?;
                 2
             }
-            _ => return Err(Refusal::SYNTAX),
+            _ => return Err(ErrorReply::SYNTAX),
         };
         rest = rest.from(taken);
     }
     if from == to {
-        return Err(Refusal::fixed("ERR source and destination objects are the same"));
+        return Err(ErrorReply::fixed("ERR source and destination objects are the same"));
     }
     let is_copied = client.change(|change| {
         let Some(found) = change.read(from)? else { return Ok(false) };
@@ -273,15 +271,15 @@ pub(crate) fn copy(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
 }
 
 /// There is one database.
-pub(super) fn check_database(number: &[u8]) -> Result<(), Refusal> {
+pub(super) fn check_database(number: &[u8]) -> Result<(), ErrorReply> {
     match small_integer_or_refuse(number)? {
         0 => Ok(()),
-        _ => Err(Refusal::fixed("ERR DB index is out of range")),
+        _ => Err(ErrorReply::fixed("ERR DB index is out of range")),
     }
 }
 
 /// `OBJECT ENCODING key`
-pub(crate) fn encoding(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn encoding(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     match client.read(arg(args, 2))? {
         Some(found) => reply.bulk(encoding_of(&found)?.as_bytes()),
         None => reply.nil(),
@@ -290,7 +288,7 @@ pub(crate) fn encoding(client: &mut Client<'_>, args: Args<'_>, reply: &mut Repl
 }
 
 /// How Redis would keep it.
-fn encoding_of(found: &Found<'_>) -> Result<&'static str, Refusal> {
+fn encoding_of(found: &RecordRef<'_>) -> Result<&'static str, ErrorReply> {
     let is_short = |bytes: &[u8]| bytes.len() <= PACKED_BYTES_MAX;
     Ok(match found.form() {
         Form::Value => match found.string()? {

@@ -6,28 +6,26 @@ mod tasks;
 
 use super::arg;
 use super::keyspace_walk::{areas, takes};
-use super::scan_options::{self, Options};
-use crate::command_context::Client;
+use super::scan_options::{self, ScanOptions};
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::pattern;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::sliced_task::{TaskProgress, SlicedTask};
 use std::ops::ControlFlow;
-use tasks::{Counting, Deleting, Listing, Picking, Scanning};
-
-type Answer = Result<(), Refusal>;
+use tasks::{DbsizeTask, FlushTask, KeysTask, RandomKeyTask, ScanTask};
 
 /// Begins work; what ends within a slice is answered at once.
-fn begin(client: &mut Client<'_>, mut work: impl Work + 'static, reply: &mut Reply<'_>) -> Answer {
-    if work.step(client.records, client.server, reply)? == Progress::More {
+fn begin(client: &mut CommandContext<'_>, mut work: impl SlicedTask + 'static, reply: &mut Reply<'_>) -> CommandResult {
+    if work.step(client.records, client.server, reply)? == TaskProgress::More {
         client.link.work = Some(Box::new(work));
     }
     Ok(())
 }
 
 /// `KEYS pattern`
-pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn keys(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     pattern::judge(arg(args, 1))?;
     let pattern = Some(arg(args, 1)).filter(|pattern| *pattern != b"*");
     let areas = areas(client.records, pattern)?;
@@ -44,13 +42,13 @@ pub(crate) fn keys(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         reply.close_array(begun, count);
         return Ok(());
     }
-    begin(client, Listing::new(areas, pattern), reply)
+    begin(client, KeysTask::new(areas, pattern), reply)
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
-pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn scan(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let cursor = scan_options::read_cursor(arg(args, 1))?;
-    let options = Options::read(args.from(2), true)?;
+    let options = ScanOptions::read(args.from(2), true)?;
     let areas = areas(client.records, options.pattern)?;
     if client.txn.is_some() {
         let (mut found, mut bytes) = (Vec::new(), 0);
@@ -73,22 +71,22 @@ pub(crate) fn scan(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         });
         return Ok(());
     }
-    begin(client, Scanning::new(areas, cursor, options), reply)
+    begin(client, ScanTask::new(areas, cursor, options), reply)
 }
 
 /// `RANDOMKEY`
-pub(crate) fn randomkey(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn randomkey(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
         reply.bulk_or_nil(in_txn::any_key(client, &areas)?.as_deref());
         return Ok(());
     }
-    let picking = Picking::new(client.session(), areas)?;
+    let picking = RandomKeyTask::new(client.session(), areas)?;
     begin(client, picking, reply)
 }
 
 /// `DBSIZE`
-pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn dbsize(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
         let mut count = 0;
@@ -99,15 +97,15 @@ pub(crate) fn dbsize(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>
         reply.count(count);
         return Ok(());
     }
-    begin(client, Counting::new(areas), reply)
+    begin(client, DbsizeTask::new(areas), reply)
 }
 
 /// `FLUSHALL [ASYNC | SYNC]`, `FLUSHDB [ASYNC | SYNC]`
-pub(crate) fn flush(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn flush(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let is_word =
         |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
     if args.len() > 2 || !args.from(1).iter().all(is_word) {
-        return Err(Refusal::SYNTAX);
+        return Err(ErrorReply::SYNTAX);
     }
     let areas = areas(client.records, None)?;
     if client.txn.is_some() {
@@ -115,5 +113,5 @@ pub(crate) fn flush(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'
         reply.ok();
         return Ok(());
     }
-    begin(client, Deleting::new(areas), reply)
+    begin(client, FlushTask::new(areas), reply)
 }

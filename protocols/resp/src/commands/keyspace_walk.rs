@@ -3,7 +3,7 @@
 
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, pattern_namespace, prefix_of};
 use crate::records::Records;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use nearstate_node::executor::is_due;
 use nearstate_store::{Buckets, Namespace, Session, View, glob};
 use std::collections::VecDeque;
@@ -14,12 +14,12 @@ const BUCKETS_PER_LOOK: u64 = 8;
 
 /// A namespace, and what stands before its keys where clients say them.
 #[derive(Clone, Debug)]
-pub(super) struct Area {
+pub(super) struct NamespaceKeys {
     pub(super) prefix: Vec<u8>,
     pub(super) namespace: Namespace,
 }
 
-impl Area {
+impl NamespaceKeys {
     /// A key of this namespace as clients say it, in `said`. False if they cannot say it: an
     /// embedded process has put a key there that names another namespace.
     pub(super) fn say(&self, key: &[u8], said: &mut Vec<u8>) -> bool {
@@ -32,21 +32,21 @@ impl Area {
 
 /// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
 /// order: new ones come behind.
-pub(super) fn areas(records: &Records, pattern: Option<&[u8]>) -> Result<Vec<Area>, Refusal> {
+pub(super) fn areas(records: &Records, pattern: Option<&[u8]>) -> Result<Vec<NamespaceKeys>, ErrorReply> {
     if let Some(KeyName { namespace, .. }) = pattern.and_then(pattern_namespace) {
         let known = records.namespace(namespace)?;
         let area = |namespace_known| {
-            Some(Area { prefix: prefix_of(namespace)?, namespace: namespace_known })
+            Some(NamespaceKeys { prefix: prefix_of(namespace)?, namespace: namespace_known })
         };
         return Ok(known.and_then(area).into_iter().collect());
     }
     let all = records.namespaces()?.into_iter();
-    Ok(all.map(|(prefix, namespace)| Area { prefix, namespace }).collect())
+    Ok(all.map(|(prefix, namespace)| NamespaceKeys { prefix, namespace }).collect())
 }
 
 /// What the list of namespaces takes, in bytes.
-pub(super) fn bytes_of(areas: &[Area]) -> usize {
-    areas.iter().map(|area| size_of::<Area>() + area.prefix.len()).sum()
+pub(super) fn bytes_of(areas: &[NamespaceKeys]) -> usize {
+    areas.iter().map(|area| size_of::<NamespaceKeys>() + area.prefix.len()).sum()
 }
 
 /// Whether a key, as clients say it, is asked for.
@@ -57,8 +57,8 @@ pub(super) fn takes(pattern: Option<&[u8]>, said: &[u8]) -> bool {
 /// Namespaces that are walked through one after the other. Every record that is there all the while
 /// is met once; of those that come or go meanwhile any.
 #[derive(Debug)]
-pub(super) struct Path {
-    areas: VecDeque<Area>,
+pub(super) struct KeyspaceWalk {
+    areas: VecDeque<NamespaceKeys>,
     buckets: Option<Buckets>,
     /// What keys must match; `None`: any key.
     pattern: Option<Vec<u8>>,
@@ -68,8 +68,8 @@ pub(super) struct Path {
     bytes: usize,
 }
 
-impl Path {
-    pub(super) fn new(areas: Vec<Area>, pattern: Option<&[u8]>) -> Self {
+impl KeyspaceWalk {
+    pub(super) fn new(areas: Vec<NamespaceKeys>, pattern: Option<&[u8]>) -> Self {
         let bytes = bytes_of(&areas) + pattern.map_or(0, <[u8]>::len);
         let (areas, pattern) = (areas.into(), pattern.map(<[u8]>::to_vec));
         Self { areas, buckets: None, pattern, said: Vec::new(), bytes }
@@ -84,7 +84,7 @@ impl Path {
     pub(super) fn here(
         &mut self,
         session: &Session,
-    ) -> Result<Option<(&Area, &mut Buckets)>, Refusal> {
+    ) -> Result<Option<(&NamespaceKeys, &mut Buckets)>, ErrorReply> {
         let Some(area) = self.areas.front() else { return Ok(None) };
         if self.buckets.is_none() {
             self.buckets = Some(session.buckets(area.namespace)?);
@@ -104,8 +104,8 @@ impl Path {
         &mut self,
         session: &Session,
         most: u64,
-        mut each: impl FnMut(&Area, View<'_>),
-    ) -> Result<bool, Refusal> {
+        mut each: impl FnMut(&NamespaceKeys, View<'_>),
+    ) -> Result<bool, ErrorReply> {
         let mut left = most;
         while left > 0 {
             let Some((area, buckets)) = self.here(session)? else { return Ok(false) };
@@ -132,8 +132,8 @@ impl Path {
         &mut self,
         session: &Session,
         most: u64,
-        mut each: impl FnMut(&[u8], &View<'_>) -> Result<(), Refusal>,
-    ) -> Result<bool, Refusal> {
+        mut each: impl FnMut(&[u8], &View<'_>) -> Result<(), ErrorReply>,
+    ) -> Result<bool, ErrorReply> {
         let (pattern, mut said) = (self.pattern.take(), std::mem::take(&mut self.said));
         let mut refused = Ok(());
         let walked = self.walk(session, most, |area, view| {

@@ -3,24 +3,22 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use super::deferred_array::Elements;
+use super::deferred_array::DeferredArray;
 use super::transactions::refuse_inside;
-use crate::command::Flags;
-use crate::command_context::{Client, Command};
-use crate::connection_state::{Link, Names};
+use crate::command::CommandFlags;
+use crate::command_context::{CommandContext, Command};
+use crate::connection_state::{ConnectionState, Subscriptions};
 use crate::parse::Args;
 use crate::pattern;
-use crate::pubsub::mailbox::Letter;
-use crate::pubsub::{self, Crowded, Hub};
+use crate::pubsub::mailbox::Delivery;
+use crate::pubsub::{self, PatternShareExceeded, PubSub};
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
-use crate::sliced_task::{Progress, Work};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::RespServer;
+use crate::sliced_task::{TaskProgress, SlicedTask};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
-
-type Answer = Result<(), Refusal>;
 
 /// The most patterns of one client, also of those that others hear as well: each is a letter for
 /// every message that matches. What the hub takes of new ones may be fewer.
@@ -35,11 +33,11 @@ const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
 /// a message.
-pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
-    if command.flags.has(Flags::SUBSCRIBED) {
+pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), ErrorReply> {
+    if command.flags.has(CommandFlags::SUBSCRIBED) {
         return Ok(());
     }
-    Err(Refusal::new(format!(
+    Err(ErrorReply::new(format!(
         "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
          allowed in this context",
         command.name
@@ -47,7 +45,7 @@ pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), Refusal> {
 }
 
 /// A client hears nothing any more.
-pub(crate) fn leave_all(server: &Server, link: &mut Link) {
+pub(crate) fn leave_all(server: &RespServer, link: &mut ConnectionState) {
     for channel in std::mem::take(&mut link.channels).iter() {
         server.hub.leave(channel, link.id);
     }
@@ -56,7 +54,7 @@ pub(crate) fn leave_all(server: &Server, link: &mut Link) {
 }
 
 /// Writes a message.
-pub(crate) fn write_letter(letter: &Letter, reply: &mut Reply<'_>) {
+pub(crate) fn write_letter(letter: &Delivery, reply: &mut Reply<'_>) {
     match &letter.pattern {
         None => {
             reply.push(3);
@@ -74,19 +72,19 @@ pub(crate) fn write_letter(letter: &Letter, reply: &mut Reply<'_>) {
 
 /// Writes the messages that have come already: in RESP2 they could not be told from answers once
 /// the client hears nothing.
-pub(crate) fn write_letters(link: &Link, reply: &mut Reply<'_>) {
+pub(crate) fn write_letters(link: &ConnectionState, reply: &mut Reply<'_>) {
     link.mailbox.take_all().iter().for_each(|letter| write_letter(letter, reply));
 }
 
 /// What a client may hear: channels, or those that match patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sort {
+enum SubscriptionKind {
     Channel,
     Pattern,
 }
 
-impl Sort {
-    fn of(self, link: &mut Link) -> &mut Names {
+impl SubscriptionKind {
+    fn of(self, link: &mut ConnectionState) -> &mut Subscriptions {
         match self {
             Self::Channel => &mut link.channels,
             Self::Pattern => &mut link.patterns,
@@ -102,64 +100,64 @@ impl Sort {
 }
 
 /// `SUBSCRIBE channel ..`
-pub(crate) fn subscribe(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    subscribe_all(client, args, Sort::Channel, reply)
+pub(crate) fn subscribe(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    subscribe_all(client, args, SubscriptionKind::Channel, reply)
 }
 
 /// `PSUBSCRIBE pattern ..`
-pub(crate) fn psubscribe(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
-    subscribe_all(client, args, Sort::Pattern, reply)
+pub(crate) fn psubscribe(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    subscribe_all(client, args, SubscriptionKind::Pattern, reply)
 }
 
 /// `UNSUBSCRIBE [channel ..]`
 pub(crate) fn unsubscribe(
-    client: &mut Client<'_>,
+    client: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    leave(client, args, Sort::Channel, reply)
+) -> CommandResult {
+    leave(client, args, SubscriptionKind::Channel, reply)
 }
 
 /// `PUNSUBSCRIBE [pattern ..]`
 pub(crate) fn punsubscribe(
-    client: &mut Client<'_>,
+    client: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
-    leave(client, args, Sort::Pattern, reply)
+) -> CommandResult {
+    leave(client, args, SubscriptionKind::Pattern, reply)
 }
 
 fn subscribe_all(
-    client: &mut Client<'_>,
+    client: &mut CommandContext<'_>,
     args: Args<'_>,
-    sort: Sort,
+    kind: SubscriptionKind,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     refuse_inside(client, args)?;
     let names = args.from(1);
     let (hub, link) = (&client.server.hub, &mut *client.link);
     let fresh: BTreeSet<&[u8]> =
-        names.iter().filter(|name| !sort.of(link).contains(name)).collect();
+        names.iter().filter(|name| !kind.of(link).contains(name)).collect();
     let most = client.server.settings.subscriptions_max;
     if link.hears().saturating_add(fresh.len()) > most {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR a client may hear {most} channels and patterns: unsubscribe from some, use a \
              pattern, or open another connection"
         )));
     }
-    let more: usize = fresh.iter().map(|name| Names::cost(name)).sum();
+    let more: usize = fresh.iter().map(|name| Subscriptions::cost(name)).sum();
     if link.channels.bytes() + link.patterns.bytes() + more > NAMES_BYTES_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR the names that a client hears may take {NAMES_BYTES_MAX} bytes of the node: \
              unsubscribe from some, or use a pattern"
         )));
     }
-    if sort == Sort::Pattern {
+    if kind == SubscriptionKind::Pattern {
         hear_matching(hub, link, &fresh)?;
     }
-    let [word, _] = sort.words();
+    let [word, _] = kind.words();
     for name in names.iter() {
-        if sort.of(link).insert(name) && sort == Sort::Channel {
+        if kind.of(link).insert(name) && kind == SubscriptionKind::Channel {
             hub.subscribe(name, link.id, &link.mailbox);
         }
         confirm(word, Some(name), link, reply);
@@ -170,17 +168,17 @@ fn subscribe_all(
 
 /// Hears all patterns that are new to a client, or none: with too many a message would take too
 /// long.
-fn hear_matching(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
+fn hear_matching(hub: &PubSub, link: &ConnectionState, fresh: &BTreeSet<&[u8]>) -> CommandResult {
     fresh.iter().try_for_each(|name| pattern::judge(name))?;
     let held = link.patterns.len();
     if held.saturating_add(fresh.len()) > PATTERNS_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
              channels"
         )));
     }
-    hub.hear_matching(fresh, held, (link.id, &link.mailbox)).map_err(|Crowded { heard, share }| {
-        Refusal::new(format!(
+    hub.hear_matching(fresh, held, (link.id, &link.mailbox)).map_err(|PatternShareExceeded { heard, share }| {
+        ErrorReply::new(format!(
             "ERR the clients of this node hear {heard} different patterns of at most {}, and \
                  the more they are, the fewer each may have: {share} now, and you would hear {}. \
                  Unsubscribe from some, subscribe to channels, or to patterns that others hear",
@@ -190,35 +188,35 @@ fn hear_matching(hub: &Hub, link: &Link, fresh: &BTreeSet<&[u8]>) -> Answer {
     })
 }
 
-fn leave(client: &mut Client<'_>, args: Args<'_>, sort: Sort, reply: &mut Reply<'_>) -> Answer {
+fn leave(client: &mut CommandContext<'_>, args: Args<'_>, kind: SubscriptionKind, reply: &mut Reply<'_>) -> CommandResult {
     refuse_inside(client, args)?;
     let (hub, link) = (&client.server.hub, &mut *client.link);
     let given = args.from(1);
     let names: Vec<Vec<u8>> = if given.is_empty() {
-        sort.of(link).iter().map(<[u8]>::to_vec).collect()
+        kind.of(link).iter().map(<[u8]>::to_vec).collect()
     } else {
         given.iter().map(<[u8]>::to_vec).collect()
     };
     for name in &names {
-        match sort {
-            Sort::Channel => hub.leave(name, link.id),
-            Sort::Pattern => hub.leave_matching(name, link.id),
+        match kind {
+            SubscriptionKind::Channel => hub.leave(name, link.id),
+            SubscriptionKind::Pattern => hub.leave_matching(name, link.id),
         };
     }
     write_letters(link, reply);
-    let [_, word] = sort.words();
+    let [_, word] = kind.words();
     if names.is_empty() {
         confirm(word, None, link, reply);
     }
     for name in &names {
-        sort.of(link).remove(name);
+        kind.of(link).remove(name);
         confirm(word, Some(name), link, reply);
     }
     tell(client);
     Ok(())
 }
 
-fn confirm(word: &[u8], name: Option<&[u8]>, link: &Link, reply: &mut Reply<'_>) {
+fn confirm(word: &[u8], name: Option<&[u8]>, link: &ConnectionState, reply: &mut Reply<'_>) {
     reply.push(3);
     reply.bulk(word);
     reply.bulk_or_nil(name);
@@ -226,22 +224,22 @@ fn confirm(word: &[u8], name: Option<&[u8]>, link: &Link, reply: &mut Reply<'_>)
 }
 
 /// Lets `CLIENT LIST` know.
-pub(crate) fn tell(client: &Client<'_>) {
+pub(crate) fn tell(client: &CommandContext<'_>) {
     let hears = [client.link.channels.len(), client.link.patterns.len()];
     client.server.note(client.link.id, |card| card.hears = hears);
 }
 
 /// `PUBLISH channel message`
-pub(crate) fn publish(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn publish(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let reached = client.publish(arg(args, 1), arg(args, 2));
     reply.count(reached);
     Ok(())
 }
 
 /// `PUBSUB CHANNELS [pattern]`
-pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, _: &mut Reply<'_>) -> Answer {
+pub(crate) fn channels(client: &mut CommandContext<'_>, args: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
     if args.len() > 3 {
-        return Err(Refusal::fixed(
+        return Err(ErrorReply::fixed(
             "ERR unknown subcommand or wrong number of arguments for 'channels'. Try PUBSUB HELP.",
         ));
     }
@@ -249,27 +247,27 @@ pub(crate) fn channels(client: &mut Client<'_>, args: Args<'_>, _: &mut Reply<'_
         pattern::judge(pattern)?;
     }
     let pattern = args.get(2).map(<[u8]>::to_vec);
-    client.link.work = Some(Box::new(Channels { pattern, ..Channels::default() }));
+    client.link.work = Some(Box::new(ChannelsTask { pattern, ..ChannelsTask::default() }));
     Ok(())
 }
 
 /// `PUBSUB CHANNELS`, a slice at a time.
 #[derive(Debug, Default)]
-struct Channels {
+struct ChannelsTask {
     pattern: Option<Vec<u8>>,
     /// The channel that was looked at last.
     last: Option<Vec<u8>>,
-    found: Elements,
+    found: DeferredArray,
     is_walked: bool,
 }
 
-impl Work for Channels {
+impl SlicedTask for ChannelsTask {
     fn step(
         &mut self,
         _: &Records,
-        server: &Server,
+        server: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
             return Ok(self.found.hand_on(reply));
         }
@@ -280,7 +278,7 @@ impl Work for Channels {
         self.is_walked = looked.len() < CHANNELS_IN_SLICE;
         if !self.is_walked {
             self.last = looked.into_iter().next_back();
-            return Ok(Progress::More);
+            return Ok(TaskProgress::More);
         }
         reply.array(self.found.count());
         Ok(self.found.hand_on(reply))
@@ -297,7 +295,7 @@ impl Work for Channels {
 }
 
 /// `PUBSUB NUMSUB [channel ..]`
-pub(crate) fn numsub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn numsub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let channels = args.from(2);
     reply.array(channels.len() * 2);
     for channel in channels.iter() {
@@ -308,7 +306,7 @@ pub(crate) fn numsub(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
 }
 
 /// `PUBSUB NUMPAT`
-pub(crate) fn numpat(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn numpat(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(client.server.hub.patterns());
     Ok(())
 }

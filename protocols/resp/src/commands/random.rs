@@ -1,7 +1,7 @@
 //! Chance, where a command asks for some of many.
 
 use crate::number::integer_or_refuse;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most elements that are picked with repetition, and the most bytes of such an answer: nothing
@@ -49,29 +49,29 @@ pub(super) fn some_of(all: usize, count: usize) -> Vec<usize> {
 
 /// How many elements a command asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RandomCount {
     /// Different ones, at most so many.
     Different(usize),
     /// So many, the same one perhaps several times.
     Any(usize),
 }
 
-impl Wanted {
+impl RandomCount {
     /// Reads the count of `HRANDFIELD` and `SRANDMEMBER`: below zero it allows repetition.
-    pub(super) fn read(count: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn read(count: &[u8]) -> Result<Self, ErrorReply> {
         let count = integer_or_refuse(count)?;
         if count == i64::MIN {
             let least = -i64::MAX;
             let text =
                 format!("ERR value is out of range, value must between {least} and {}", i64::MAX);
-            return Err(Refusal::new(text));
+            return Err(ErrorReply::new(text));
         }
         let size = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
         Ok(if count < 0 { Self::Any(size) } else { Self::Different(size) })
     }
 
     /// The places of that many among `all`.
-    pub(super) fn places(self, all: usize) -> Result<Vec<usize>, Refusal> {
+    pub(super) fn places(self, all: usize) -> Result<Vec<usize>, ErrorReply> {
         match self {
             Self::Different(count) => Ok(some_of(all, count)),
             Self::Any(_) if all == 0 => Ok(Vec::new()),
@@ -87,15 +87,15 @@ impl Wanted {
 }
 
 /// What is asked for more often than is answered.
-fn too_many() -> Refusal {
-    Refusal::new(format!(
+fn too_many() -> ErrorReply {
+    ErrorReply::new(format!(
         "ERR value is out of range: at most {PICKS_MAX} elements and {PICKED_BYTES_MAX} bytes are \
          answered with repetition"
     ))
 }
 
 /// Refuses an answer with repetition that grows too long.
-pub(super) fn bounded(bytes: usize) -> Result<(), Refusal> {
+pub(super) fn bounded(bytes: usize) -> Result<(), ErrorReply> {
     if bytes > PICKED_BYTES_MAX { Err(too_many()) } else { Ok(()) }
 }
 
@@ -123,11 +123,11 @@ mod tests {
 
     #[test]
     fn repetition_has_a_bound() {
-        assert_eq!(Wanted::read(b"-3").unwrap().places(1).unwrap(), [0, 0, 0]);
-        assert_eq!(Wanted::read(b"-3").unwrap().places(0).unwrap(), []);
-        assert_eq!(Wanted::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);
-        assert!(Wanted::read(b"-9223372036854775807").unwrap().places(2).is_err());
-        assert!(Wanted::read(b"-9223372036854775808").is_err());
+        assert_eq!(RandomCount::read(b"-3").unwrap().places(1).unwrap(), [0, 0, 0]);
+        assert_eq!(RandomCount::read(b"-3").unwrap().places(0).unwrap(), []);
+        assert_eq!(RandomCount::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);
+        assert!(RandomCount::read(b"-9223372036854775807").unwrap().places(2).is_err());
+        assert!(RandomCount::read(b"-9223372036854775808").is_err());
         assert!(bounded(PICKED_BYTES_MAX).is_ok() && bounded(PICKED_BYTES_MAX + 1).is_err());
     }
 }

@@ -4,7 +4,7 @@ use crate::number::{cursor, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use nearstate_store::glob;
 
 /// How much a call of `SCAN` looks at unless the client says otherwise, as in Redis.
@@ -12,7 +12,7 @@ const COUNT: u64 = 10;
 
 /// What a walk in parts is to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options<'a> {
+pub(super) struct ScanOptions<'a> {
     /// Only what matches; `None`: all.
     pub(super) pattern: Option<&'a [u8]>,
     /// Roughly how many to look at.
@@ -22,28 +22,28 @@ pub(super) struct Options<'a> {
 }
 
 /// Reads a cursor.
-pub(super) fn read_cursor(text: &[u8]) -> Result<u64, Refusal> {
-    cursor(text).ok_or(Refusal::CURSOR)
+pub(super) fn read_cursor(text: &[u8]) -> Result<u64, ErrorReply> {
+    cursor(text).ok_or(ErrorReply::CURSOR)
 }
 
-impl<'a> Options<'a> {
+impl<'a> ScanOptions<'a> {
     /// Reads the arguments behind the cursor. `has_type`: `TYPE` is one.
-    pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, Refusal> {
+    pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, ErrorReply> {
         let mut options = Self { pattern: None, count: COUNT, form: None };
         while let Some(option) = rest.get(0) {
-            let Some(value) = rest.get(1) else { return Err(Refusal::SYNTAX) };
+            let Some(value) = rest.get(1) else { return Err(ErrorReply::SYNTAX) };
             match option.to_ascii_lowercase().as_slice() {
                 b"count" => {
                     let count = integer_or_refuse(value)?;
-                    let count = u64::try_from(count).map_err(|_| Refusal::SYNTAX)?;
-                    options.count = if count == 0 { return Err(Refusal::SYNTAX) } else { count };
+                    let count = u64::try_from(count).map_err(|_| ErrorReply::SYNTAX)?;
+                    options.count = if count == 0 { return Err(ErrorReply::SYNTAX) } else { count };
                 }
                 b"match" => {
                     pattern::judge(value)?;
                     options.pattern = (value != b"*").then_some(value);
                 }
                 b"type" if has_type => options.form = Some(value),
-                _ => return Err(Refusal::SYNTAX),
+                _ => return Err(ErrorReply::SYNTAX),
             }
             rest = rest.from(2);
         }

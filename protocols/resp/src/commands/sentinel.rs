@@ -3,24 +3,22 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-
-type Answer = Result<(), Refusal>;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// What masters are called where nobody has said it: O-RAN's helm chart, and Redis' own example.
 const USUAL_MASTERS: [&str; 2] = ["dbaasmaster", "mymaster"];
 
-const NO_MASTER: Refusal = Refusal::fixed("ERR No such master with that name");
+const NO_MASTER: ErrorReply = ErrorReply::fixed("ERR No such master with that name");
 
 /// `SENTINEL GET-MASTER-ADDR-BY-NAME name`
 pub(crate) fn get_master_addr(
-    client: &mut Client<'_>,
+    client: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     if check(client, arg(args, 2)).is_err() {
         reply.nil_array();
         return Ok(());
@@ -33,7 +31,7 @@ pub(crate) fn get_master_addr(
 }
 
 /// `SENTINEL MASTERS`
-pub(crate) fn masters(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn masters(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let masters = &client.server.settings.masters;
     let names: Vec<&str> = if masters.is_empty() {
         USUAL_MASTERS.to_vec()
@@ -48,28 +46,28 @@ pub(crate) fn masters(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_
 }
 
 /// `SENTINEL MASTER name`
-pub(crate) fn master(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn master(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     check(client, arg(args, 2))?;
     record(client, arg(args, 2), reply);
     Ok(())
 }
 
 /// `SENTINEL SLAVES|REPLICAS|SENTINELS name`: there are none beside us.
-pub(crate) fn others(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn others(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     check(client, arg(args, 2))?;
     reply.array(0);
     Ok(())
 }
 
 /// Whether the master of this name is ours.
-fn check(client: &Client<'_>, name: &[u8]) -> Answer {
+fn check(client: &CommandContext<'_>, name: &[u8]) -> CommandResult {
     let masters = &client.server.settings.masters;
     let is_ours = masters.is_empty() || masters.iter().any(|master| master.as_bytes() == name);
     if is_ours { Ok(()) } else { Err(NO_MASTER) }
 }
 
 /// Where clients are sent: where this one has found us, unless the configuration says otherwise.
-fn address(client: &Client<'_>) -> (String, u16) {
+fn address(client: &CommandContext<'_>) -> (String, u16) {
     let settings = &client.server.settings;
     if let Some(host) = &settings.announced_host {
         return (host.clone(), settings.port);
@@ -82,7 +80,7 @@ fn address(client: &Client<'_>) -> (String, u16) {
 }
 
 /// What the clients read of a master.
-fn record(client: &Client<'_>, name: &[u8], reply: &mut Reply<'_>) {
+fn record(client: &CommandContext<'_>, name: &[u8], reply: &mut Reply<'_>) {
     let (host, port) = address(client);
     let port = port.to_string();
     let fields: [(&str, &[u8]); 9] = [

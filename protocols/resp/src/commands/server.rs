@@ -3,18 +3,16 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
-use crate::records::Found;
+use crate::records::RecordRef;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::SlowRequest;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use crate::server::SlowLogEntry;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Form, glob, now_ms_coarse};
-
-type Answer = Result<(), Refusal>;
 
 /// Entries that `SLOWLOG GET` gives if nobody says how many.
 const SLOW_ENTRIES: usize = 10;
@@ -26,10 +24,10 @@ const PATTERNS_MAX: usize = 128;
 pub(super) const NOTIFY: &str = "notify-keyspace-events";
 
 /// `CONFIG GET pattern ..`
-pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn config_get(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let asked = args.from(2);
     if asked.len() > PATTERNS_MAX {
-        return Err(Refusal::new(format!("ERR CONFIG GET takes at most {PATTERNS_MAX} patterns")));
+        return Err(ErrorReply::new(format!("ERR CONFIG GET takes at most {PATTERNS_MAX} patterns")));
     }
     asked.iter().try_for_each(pattern::judge)?;
     let patterns: Vec<Vec<u8>> = asked.iter().map(<[u8]>::to_ascii_lowercase).collect();
@@ -45,7 +43,7 @@ pub(crate) fn config_get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Re
 }
 
 /// The settings of Redis that mean something here, or whose only value is known.
-pub(super) fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)>, Refusal> {
+pub(super) fn settings(client: &CommandContext<'_>) -> Result<Vec<(&'static str, String)>, ErrorReply> {
     let settings = &client.server.settings;
     let seen = client.session().region().inspect()?;
     let (folder, file) = settings.region.rsplit_once('/').unwrap_or((".", &settings.region));
@@ -88,13 +86,13 @@ pub(super) fn settings(client: &Client<'_>) -> Result<Vec<(&'static str, String)
 
 /// `SLOWLOG GET [count]`
 pub(crate) fn slowlog_get(
-    client: &mut Client<'_>,
+    client: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     let count = match args.get(2).map(integer) {
         _ if args.len() > 3 => {
-            return Err(Refusal::fixed(
+            return Err(ErrorReply::fixed(
                 "ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
             ));
         }
@@ -103,7 +101,7 @@ pub(crate) fn slowlog_get(
         Some(Some(count)) if count >= 0 => usize::try_from(count).unwrap_or(usize::MAX),
         Some(_) => {
             let text = "ERR count should be greater than or equal to -1";
-            return Err(Refusal::fixed(text));
+            return Err(ErrorReply::fixed(text));
         }
     };
     let slow = client.server.slow_requests(count);
@@ -114,7 +112,7 @@ pub(crate) fn slowlog_get(
     Ok(())
 }
 
-fn slow_request(request: &SlowRequest, reply: &mut Reply<'_>) {
+fn slow_request(request: &SlowLogEntry, reply: &mut Reply<'_>) {
     let int = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     reply.array(6);
     reply.int(int(request.id));
@@ -127,13 +125,13 @@ fn slow_request(request: &SlowRequest, reply: &mut Reply<'_>) {
 }
 
 /// `SLOWLOG LEN`
-pub(crate) fn slowlog_len(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn slowlog_len(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.count(client.server.slow_count());
     Ok(())
 }
 
 /// `SLOWLOG RESET`
-pub(crate) fn slowlog_reset(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn slowlog_reset(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     client.server.forget_slow();
     reply.ok();
     Ok(())
@@ -146,18 +144,18 @@ const LINE: usize = 64;
 
 /// `MEMORY USAGE key [SAMPLES count]`
 pub(crate) fn memory_usage(
-    client: &mut Client<'_>,
+    client: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
-) -> Answer {
+) -> CommandResult {
     match args.len() {
         3 => {}
         5 if arg(args, 3).eq_ignore_ascii_case(b"samples") => {
             if integer_or_refuse(arg(args, 4))? < 0 {
-                return Err(Refusal::SYNTAX);
+                return Err(ErrorReply::SYNTAX);
             }
         }
-        _ => return Err(Refusal::SYNTAX),
+        _ => return Err(ErrorReply::SYNTAX),
     }
     let key = arg(args, 2);
     let Some(found) = client.read(key)? else {
@@ -171,7 +169,7 @@ pub(crate) fn memory_usage(
 }
 
 /// About what a record's value takes: what stands before each part of it is some ten bytes.
-fn content_bytes(found: &Found<'_>) -> Result<usize, Refusal> {
+fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
     const PART: usize = 8;
     let sum = |parts: &mut dyn Iterator<Item = usize>| parts.map(|bytes| bytes + PART).sum();
     let value: usize = match found.form() {
@@ -186,7 +184,7 @@ fn content_bytes(found: &Found<'_>) -> Result<usize, Refusal> {
 }
 
 /// `TIME`
-pub(crate) fn time(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn time(_: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let now = now_ms_coarse();
     reply.array(2);
     reply.bulk((now / 1000).to_string().as_bytes());
@@ -195,18 +193,18 @@ pub(crate) fn time(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> An
 }
 
 /// `LASTSAVE`
-pub(crate) fn lastsave(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn lastsave(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let seconds = client.server.settings.started_ms / 1000;
     reply.int(i64::try_from(seconds).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `WAIT replicas timeout`
-pub(crate) fn wait(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn wait(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     integer_or_refuse(arg(args, 1))?;
     match integer(arg(args, 2)) {
-        None => Err(Refusal::fixed("ERR timeout is not an integer or out of range")),
-        Some(..0) => Err(Refusal::fixed("ERR timeout is negative")),
+        None => Err(ErrorReply::fixed("ERR timeout is not an integer or out of range")),
+        Some(..0) => Err(ErrorReply::fixed("ERR timeout is negative")),
         Some(0..) => {
             reply.int(0);
             Ok(())
@@ -215,7 +213,7 @@ pub(crate) fn wait(_: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) ->
 }
 
 /// `ROLE`
-pub(crate) fn role(_: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn role(_: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     reply.array(3);
     reply.bulk(b"master");
     reply.int(0);

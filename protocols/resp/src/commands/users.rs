@@ -3,23 +3,21 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command::Categories;
-use crate::command_context::Client;
+use crate::command::AclCategories;
+use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-
-type Answer = Result<(), Refusal>;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// `ACL WHOAMI`
-pub(crate) fn whoami(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn whoami(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let name = client.link.user.as_ref().map_or("", |user| user.name());
     reply.bulk(name.as_bytes());
     Ok(())
 }
 
 /// `ACL LIST`
-pub(crate) fn list(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn list(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let users = client.server.settings.users.every();
     reply.array(users.len());
     users.for_each(|user| reply.bulk(user.line().as_bytes()));
@@ -27,7 +25,7 @@ pub(crate) fn list(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) 
 }
 
 /// `ACL USERS`
-pub(crate) fn users(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn users(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let users = client.server.settings.users.every();
     reply.array(users.len());
     users.for_each(|user| reply.bulk(user.name().as_bytes()));
@@ -35,21 +33,21 @@ pub(crate) fn users(client: &mut Client<'_>, _: Args<'_>, reply: &mut Reply<'_>)
 }
 
 /// `ACL CAT [category]`
-pub(crate) fn cat(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn cat(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some(name) = args.get(2) else {
-        let every = Categories::every();
+        let every = AclCategories::every();
         reply.array(every.len());
         every.for_each(|(_, word)| reply.bulk(word.as_bytes()));
         return Ok(());
     };
     if args.len() > 3 {
-        return Err(Refusal::fixed(
+        return Err(ErrorReply::fixed(
             "ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.",
         ));
     }
-    let Some(category) = Categories::named(name) else {
+    let Some(category) = AclCategories::named(name) else {
         let shown = String::from_utf8_lossy(name.get(..32).unwrap_or(name)).into_owned();
-        return Err(Refusal::new(format!("ERR Unknown category '{shown}'")));
+        return Err(ErrorReply::new(format!("ERR Unknown category '{shown}'")));
     };
     let all = client.catalogue.commands().iter();
     let chosen = all.filter(|command| command.categories().has(category));
@@ -59,7 +57,7 @@ pub(crate) fn cat(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>
 }
 
 /// `ACL GETUSER name`
-pub(crate) fn getuser(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+pub(crate) fn getuser(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some(user) = client.server.settings.users.named(arg(args, 2)) else {
         reply.nil();
         return Ok(());

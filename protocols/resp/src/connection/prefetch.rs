@@ -17,7 +17,7 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
     let mut wanted: [Option<Prefetch<'_>>; REQUESTS_MAX] = [None; REQUESTS_MAX];
     let mut requests = 0;
     for place in &mut wanted {
-        let Some((request, rest)) = Request::read(input) else { break };
+        let Some((request, rest)) = RequestPrefix::read(input) else { break };
         *place = request.wants(records);
         input = rest;
         requests += 1;
@@ -30,13 +30,13 @@ pub(crate) fn look(records: &Records, mut input: &[u8]) -> usize {
 
 /// A request that is whole and has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request<'i> {
+struct RequestPrefix<'i> {
     /// Its first arguments; empty those that it does not have.
     words: [&'i [u8]; 5],
     key: &'i [u8],
 }
 
-impl<'i> Request<'i> {
+impl<'i> RequestPrefix<'i> {
     /// The first one of an input, and what follows it.
     fn read(input: &'i [u8]) -> Option<(Self, &'i [u8])> {
         let (arguments, mut rest) = header(b'*', input)?;
@@ -124,8 +124,8 @@ fn header(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
     use crate::acl::Users;
-    use crate::command::Places;
-    use crate::server::{Server, Settings};
+    use crate::command::ArgPositions;
+    use crate::server::{RespServer, RespSettings};
     use crate::table::TABLE;
     use nearstate_store::{CreateOptions, Region};
     use std::rc::Rc;
@@ -141,9 +141,9 @@ mod tests {
         let mut others = 0;
         for command in TABLE.commands() {
             let first = match command.keys {
-                Places::No | Places::Behind { .. } => continue,
-                Places::Span { first, .. } => usize::try_from(first).unwrap(),
-                Places::Counted { first, .. } => usize::from(first),
+                ArgPositions::No | ArgPositions::Behind { .. } => continue,
+                ArgPositions::Span { first, .. } => usize::try_from(first).unwrap(),
+                ArgPositions::Counted { first, .. } => usize::from(first),
             };
             let (name, part) = command.parts();
             let name = name.to_ascii_uppercase();
@@ -152,7 +152,7 @@ mod tests {
             words.extend(["1"; 3].iter().take(first - words.len()));
             words.extend(["{ns},key", "x", "y"]);
             let sent = request_of(&words);
-            let (request, rest) = Request::read(sent.as_bytes()).unwrap();
+            let (request, rest) = RequestPrefix::read(sent.as_bytes()).unwrap();
             assert_eq!((request.key, rest), (&b"{ns},key"[..], &b""[..]), "{words:?}");
             others += usize::from(first > 1);
         }
@@ -164,7 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let session = Rc::new(region.session().unwrap());
-        let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
         let records = Records::new(session, server);
         records.make(b"{ns},", 0).unwrap();
         assert!(records.find(b"{ns},").unwrap().is_some(), "and known from now on");
@@ -184,7 +184,7 @@ mod tests {
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let sent = request_of(&words);
-            let (request, _) = Request::read(sent.as_bytes()).unwrap();
+            let (request, _) = RequestPrefix::read(sent.as_bytes()).unwrap();
             let told = request.wants(&records).map(|ahead| match ahead {
                 Prefetch::Touch(_, key) => format!("Touch {}", key.escape_ascii()),
                 Prefetch::Read(_, key) => format!("Read {}", key.escape_ascii()),
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn keys_are_picked_out_of_whole_requests_only() {
         let two = b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n";
-        let (request, rest) = Request::read(two).unwrap();
+        let (request, rest) = RequestPrefix::read(two).unwrap();
         assert_eq!(request.key, b"ab");
-        let (request, rest) = Request::read(rest).unwrap();
+        let (request, rest) = RequestPrefix::read(rest).unwrap();
         assert_eq!((request.key, rest), (&b"k"[..], &b""[..]));
         for end in 0..21 {
-            assert_eq!(Request::read(&two[..end]), None, "{end}");
+            assert_eq!(RequestPrefix::read(&two[..end]), None, "{end}");
         }
         for odd in [
             &b""[..],
@@ -215,7 +215,7 @@ mod tests {
             b"*9999999999\r\n$1\r\na\r\n$1\r\na\r\n",
             b"*2\r\n$1\r\na\r\n$1\r\nab\r\n",
         ] {
-            assert_eq!(Request::read(odd), None, "{}", odd.escape_ascii());
+            assert_eq!(RequestPrefix::read(odd), None, "{}", odd.escape_ascii());
         }
     }
 }

@@ -15,17 +15,17 @@ use std::task::{Context, Poll, Waker};
 
 /// The watched namespaces.
 #[derive(Debug, Default)]
-pub struct Keyspace {
+pub struct KeyspaceWatches {
     /// The events that are told. Written under the lock.
     events: AtomicU16,
     /// Counts of what was told.
-    pub counts: KeyspaceCounts,
-    state: Mutex<State>,
+    pub counts: KeyspaceStats,
+    state: Mutex<WatchState>,
 }
 
 /// What `INFO` says of the events.
 #[derive(Debug, Default)]
-pub struct KeyspaceCounts {
+pub struct KeyspaceStats {
     /// Changes of records that were read from the region, heard by somebody or not.
     pub seen: AtomicU64,
     /// Changes that nobody was told, because more came than the node could read.
@@ -37,11 +37,11 @@ pub struct KeyspaceCounts {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchState {
     /// The numbers of the namespaces that are watched.
     numbers: BTreeSet<u32>,
     /// Watches that the task has not taken yet.
-    fresh: Vec<Followed>,
+    fresh: Vec<WatchedNamespace>,
     /// Grows whenever all watches end.
     turn: u64,
     waker: Option<Waker>,
@@ -49,20 +49,20 @@ struct State {
 
 /// A namespace that is watched.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct WatchedNamespace {
     pub(crate) number: u32,
     /// What stands before its keys where clients say them.
     pub(crate) prefix: Vec<u8>,
     pub(crate) watch: Watch,
 }
 
-impl Keyspace {
+impl KeyspaceWatches {
     /// With these events chosen from the start.
     pub fn new(events: KeyspaceEvents) -> Self {
         Self { events: AtomicU16::new(events.bits()), ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,7 +96,7 @@ impl Keyspace {
         }
     }
 
-    /// As [`Keyspace::follow`], for who wants to know.
+    /// As [`KeyspaceWatches::follow`], for who wants to know.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -112,7 +112,7 @@ impl Keyspace {
         }
         let watch = session.watch(namespace, Filter::Namespace)?;
         state.numbers.insert(number);
-        state.fresh.push(Followed { number, prefix, watch });
+        state.fresh.push(WatchedNamespace { number, prefix, watch });
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         wake(state);
         Ok(())
@@ -157,13 +157,13 @@ impl Keyspace {
     }
 
     /// The watches that nobody has taken yet; `None` if those of this turn have ended.
-    pub(crate) fn take_fresh(&self, turn: u64) -> Option<Vec<Followed>> {
+    pub(crate) fn take_fresh(&self, turn: u64) -> Option<Vec<WatchedNamespace>> {
         let mut state = self.lock();
         (state.turn == turn).then(|| std::mem::take(&mut state.fresh))
     }
 }
 
-impl State {
+impl WatchState {
     fn end(&mut self) {
         self.numbers.clear();
         self.fresh.clear();
@@ -177,7 +177,7 @@ impl State {
     }
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, WatchState>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {

@@ -10,13 +10,13 @@ use std::task::{Context, Poll, Waker};
 /// mailbox has a bound of its own, but there are as many as there are clients. Who sends a message
 /// looks behind it whether the post is full, and makes room.
 #[derive(Debug)]
-pub struct Post {
+pub struct MessageBudget {
     bytes: AtomicUsize,
     bytes_max: usize,
     overruns: AtomicU64,
 }
 
-impl Post {
+impl MessageBudget {
     /// For so many bytes.
     pub const fn new(bytes_max: usize) -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max, overruns: AtomicU64::new(0) }
@@ -59,7 +59,7 @@ pub struct Message {
     pub channel: Vec<u8>,
     /// What was.
     pub payload: Vec<u8>,
-    post: Arc<Post>,
+    post: Arc<MessageBudget>,
     /// True once it counts. One that nobody hears, or that no mailbox takes because it is too
     /// large, is in nobody's way: it must not be what others are closed for.
     is_counted: AtomicBool,
@@ -67,7 +67,7 @@ pub struct Message {
 
 impl Message {
     /// One that counts with this post once it is in a mailbox.
-    pub fn new(post: &Arc<Post>, channel: &[u8], payload: &[u8]) -> Self {
+    pub fn new(post: &Arc<MessageBudget>, channel: &[u8], payload: &[u8]) -> Self {
         let (channel, payload) = (channel.to_vec(), payload.to_vec());
         Self { channel, payload, post: Arc::clone(post), is_counted: AtomicBool::new(false) }
     }
@@ -95,14 +95,14 @@ impl Drop for Message {
 
 /// A message, and why this client gets it.
 #[derive(Clone, Debug)]
-pub struct Letter {
+pub struct Delivery {
     /// The message.
     pub message: Arc<Message>,
     /// The pattern that let it through; `None`: the client hears the channel itself.
     pub pattern: Option<Arc<[u8]>>,
 }
 
-impl Letter {
+impl Delivery {
     fn bytes(&self) -> usize {
         self.message.bytes() + LETTER_BYTES
     }
@@ -120,22 +120,22 @@ const LETTERS_KEPT_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Mailbox {
     bytes_max: usize,
-    post: Arc<Post>,
-    state: Mutex<State>,
+    post: Arc<MessageBudget>,
+    state: Mutex<MailboxState>,
 }
 
 #[derive(Default)]
-struct State {
-    letters: VecDeque<Letter>,
+struct MailboxState {
+    letters: VecDeque<Delivery>,
     bytes: usize,
     waker: Option<Waker>,
     is_over: bool,
     is_closed: bool,
 }
 
-impl State {
+impl MailboxState {
     /// More waits than may: what waits is thrown away, and the connection will be closed.
-    fn overrun(&mut self, post: &Post) {
+    fn overrun(&mut self, post: &MessageBudget) {
         self.is_over = true;
         self.bytes = 0;
         post.overruns.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl State {
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for MailboxState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State").field("letters", &self.letters.len()).finish_non_exhaustive()
     }
@@ -152,16 +152,16 @@ impl fmt::Debug for State {
 
 impl Mailbox {
     /// An empty one that may hold so many bytes, of those that the post may.
-    pub fn new(bytes_max: usize, post: &Arc<Post>) -> Self {
+    pub fn new(bytes_max: usize, post: &Arc<MessageBudget>) -> Self {
         Self { bytes_max, post: Arc::clone(post), state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a letter in. A mailbox that is over its bound takes no more, and is read no more.
-    pub fn put(&self, letter: Letter) {
+    pub fn put(&self, letter: Delivery) {
         let mut state = self.lock();
         if state.is_over {
             return;
@@ -213,7 +213,7 @@ impl Mailbox {
 
     /// The next letter. `Ready(None)`: the connection is to be closed, because the client was too
     /// slow or somebody has asked for it.
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Letter>> {
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let mut state = self.lock();
         if state.is_over || state.is_closed {
             return Poll::Ready(None);
@@ -235,7 +235,7 @@ impl Mailbox {
 
     /// All letters that wait; none if the connection is to be closed. Who stops to hear something
     /// is given them first: they came before.
-    pub fn take_all(&self) -> Vec<Letter> {
+    pub fn take_all(&self) -> Vec<Delivery> {
         let mut state = self.lock();
         if state.is_over || state.is_closed {
             return Vec::new();
@@ -261,21 +261,21 @@ impl Drop for Mailbox {
 mod tests {
     use super::*;
 
-    fn post() -> Arc<Post> {
-        Arc::new(Post::new(usize::MAX))
+    fn post() -> Arc<MessageBudget> {
+        Arc::new(MessageBudget::new(usize::MAX))
     }
 
-    fn letter(bytes: usize) -> Letter {
+    fn letter(bytes: usize) -> Delivery {
         letter_of(&post(), bytes)
     }
 
-    fn letter_of(post: &Arc<Post>, bytes: usize) -> Letter {
-        Letter { message: Arc::new(Message::new(post, b"c", &vec![0; bytes])), pattern: None }
+    fn letter_of(post: &Arc<MessageBudget>, bytes: usize) -> Delivery {
+        Delivery { message: Arc::new(Message::new(post, b"c", &vec![0; bytes])), pattern: None }
     }
 
     #[test]
     fn a_message_counts_once_and_what_is_given_up_counts_no_more() {
-        let post = Arc::new(Post::new(1000));
+        let post = Arc::new(MessageBudget::new(1000));
         let [one, two] = [(); 2].map(|()| Mailbox::new(10_000, &post));
         let mut cx = Context::from_waker(Waker::noop());
         let large = letter_of(&post, 800);

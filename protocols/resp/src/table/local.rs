@@ -1,17 +1,17 @@
 //! How a client of this host comes near.
 
 use super::OPERATOR;
-use crate::command::{Flags, Group};
+use crate::command::{CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::local;
 
-const ROW: Command = Command { group: Group::Connection, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Connection, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "near",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Comes near, over a Unix socket of this host: see spec/local-transport.md.",
         differs: "Is not there.",
         ..ROW

@@ -1,11 +1,11 @@
 //! Walks between `MULTI` and `EXEC`: over what is in the region, and what the transaction has
 //! written over it.
 
-use crate::command_context::Client;
+use crate::command_context::CommandContext;
 use crate::commands::keys::{form_of, word};
-use crate::commands::keyspace_walk::Area;
+use crate::commands::keyspace_walk::NamespaceKeys;
 use crate::commands::random;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use crate::sliced_task::SLICE_BUCKETS;
 use nearstate_store::Namespace;
 use std::cell::Cell;
@@ -20,7 +20,7 @@ const DELETED_MAX: usize = 1000;
 const KEYS_PER_LOOK: usize = 64;
 
 /// A record of an area, as a transaction has it.
-pub(super) struct Place<'k> {
+pub(super) struct ResolvedKey<'k> {
     pub(super) namespace: Namespace,
     pub(super) key: &'k [u8],
 }
@@ -28,10 +28,10 @@ pub(super) struct Place<'k> {
 /// Calls `each` with every key, as clients say it and as it stands in its namespace, until it
 /// answers that this is enough, or the time is over.
 pub(super) fn each_key(
-    client: &Client<'_>,
-    areas: &[Area],
-    mut each: impl FnMut(&[u8], Place<'_>) -> ControlFlow<()>,
-) -> Result<(), Refusal> {
+    client: &CommandContext<'_>,
+    areas: &[NamespaceKeys],
+    mut each: impl FnMut(&[u8], ResolvedKey<'_>) -> ControlFlow<()>,
+) -> Result<(), ErrorReply> {
     let session = client.session();
     let mut said = Vec::new();
     client.change(|change| {
@@ -41,7 +41,7 @@ pub(super) fn each_key(
             let is_enough = Cell::new(false);
             let mut tell = |key: &[u8]| {
                 if !is_enough.get() && area.say(key, &mut said) {
-                    is_enough.set(each(&said, Place { namespace, key }).is_break());
+                    is_enough.set(each(&said, ResolvedKey { namespace, key }).is_break());
                 }
             };
             let mut buckets = session.buckets(namespace)?;
@@ -67,10 +67,10 @@ pub(super) fn each_key(
 
 /// Those keys whose records have a type.
 pub(super) fn of_form(
-    client: &Client<'_>,
+    client: &CommandContext<'_>,
     keys: Vec<Vec<u8>>,
     form: &[u8],
-) -> Result<Vec<Vec<u8>>, Refusal> {
+) -> Result<Vec<Vec<u8>>, ErrorReply> {
     let mut kept = Vec::new();
     for (number, key) in keys.into_iter().enumerate() {
         if number.is_multiple_of(KEYS_PER_LOOK) {
@@ -85,7 +85,7 @@ pub(super) fn of_form(
 }
 
 /// One of the keys, each as likely as any other.
-pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<u8>>, Refusal> {
+pub(super) fn any_key(client: &CommandContext<'_>, areas: &[NamespaceKeys]) -> Result<Option<Vec<u8>>, ErrorReply> {
     let mut picked = None;
     let mut count = 0;
     each_key(client, areas, |said, _| {
@@ -99,10 +99,10 @@ pub(super) fn any_key(client: &Client<'_>, areas: &[Area]) -> Result<Option<Vec<
 }
 
 /// Deletes every key, or refuses before any is deleted.
-pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refusal> {
+pub(super) fn delete_all(client: &CommandContext<'_>, areas: &[NamespaceKeys]) -> Result<(), ErrorReply> {
     let mut keys = Vec::new();
     let mut count = 0;
-    each_key(client, areas, |_, Place { namespace, key }| {
+    each_key(client, areas, |_, ResolvedKey { namespace, key }| {
         count += 1;
         if count <= DELETED_MAX {
             keys.push((namespace, key.to_vec()));
@@ -110,7 +110,7 @@ pub(super) fn delete_all(client: &Client<'_>, areas: &[Area]) -> Result<(), Refu
         ControlFlow::Continue(())
     })?;
     if count > DELETED_MAX {
-        return Err(Refusal::new(format!(
+        return Err(ErrorReply::new(format!(
             "ERR {count} keys: between MULTI and EXEC at most {DELETED_MAX} are deleted together; \
              send FLUSHALL alone"
         )));

@@ -1,15 +1,15 @@
 //! Walks as work in slices.
 
-use crate::commands::deferred_array::Elements;
+use crate::commands::deferred_array::DeferredArray;
 use crate::commands::keys::word;
-use crate::commands::keyspace_walk::{Area, Path, bytes_of, takes};
+use crate::commands::keyspace_walk::{NamespaceKeys, KeyspaceWalk, bytes_of, takes};
 use crate::commands::random;
-use crate::commands::scan_options::Options;
+use crate::commands::scan_options::ScanOptions;
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
-use crate::sliced_task::{Progress, SLICE_BUCKETS, Work};
+use crate::reply::error_reply::ErrorReply;
+use crate::server::RespServer;
+use crate::sliced_task::{TaskProgress, SLICE_BUCKETS, SlicedTask};
 use nearstate_node::executor::is_due;
 use nearstate_store::Session;
 
@@ -29,25 +29,25 @@ const CURSOR_BITS: u32 = 40;
 
 /// `KEYS`
 #[derive(Debug)]
-pub(super) struct Listing {
-    path: Path,
-    found: Elements,
+pub(super) struct KeysTask {
+    path: KeyspaceWalk,
+    found: DeferredArray,
     is_walked: bool,
 }
 
-impl Listing {
-    pub(super) fn new(areas: Vec<Area>, pattern: Option<&[u8]>) -> Self {
-        Self { path: Path::new(areas, pattern), found: Elements::default(), is_walked: false }
+impl KeysTask {
+    pub(super) fn new(areas: Vec<NamespaceKeys>, pattern: Option<&[u8]>) -> Self {
+        Self { path: KeyspaceWalk::new(areas, pattern), found: DeferredArray::default(), is_walked: false }
     }
 }
 
-impl Work for Listing {
+impl SlicedTask for KeysTask {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
             return Ok(self.found.hand_on(reply));
         }
@@ -57,7 +57,7 @@ impl Work for Listing {
             Ok(())
         })?;
         if has_more {
-            return Ok(Progress::More);
+            return Ok(TaskProgress::More);
         }
         self.is_walked = true;
         reply.array(self.found.count());
@@ -75,8 +75,8 @@ impl Work for Listing {
 
 /// `SCAN`
 #[derive(Debug)]
-pub(super) struct Scanning {
-    areas: Vec<Area>,
+pub(super) struct ScanTask {
+    areas: Vec<NamespaceKeys>,
     /// What those take.
     bytes: usize,
     /// The number of the namespace that is looked at, and the next bucket there.
@@ -87,13 +87,13 @@ pub(super) struct Scanning {
     buckets_left: u64,
     pattern: Option<Vec<u8>>,
     form: Option<Vec<u8>>,
-    found: Elements,
+    found: DeferredArray,
     said: Vec<u8>,
     is_walked: bool,
 }
 
-impl Scanning {
-    pub(super) fn new(areas: Vec<Area>, cursor: u64, options: Options<'_>) -> Self {
+impl ScanTask {
+    pub(super) fn new(areas: Vec<NamespaceKeys>, cursor: u64, options: ScanOptions<'_>) -> Self {
         Self {
             bytes: bytes_of(&areas),
             areas,
@@ -103,7 +103,7 @@ impl Scanning {
             buckets_left: options.count.saturating_mul(BUCKETS_FOR_EACH),
             pattern: options.pattern.map(<[u8]>::to_vec),
             form: options.form.map(<[u8]>::to_vec),
-            found: Elements::default(),
+            found: DeferredArray::default(),
             said: Vec::new(),
             is_walked: false,
         }
@@ -111,7 +111,7 @@ impl Scanning {
 
     /// Looks at some buckets, and says how many; `None` once this call has looked at enough, or
     /// there is no more.
-    fn look(&mut self, session: &Session) -> Result<Option<u64>, Refusal> {
+    fn look(&mut self, session: &Session) -> Result<Option<u64>, ErrorReply> {
         let Self { pattern, form, found, said, .. } = self;
         let Some(area) = self.areas.get(self.area) else { return Ok(None) };
         // Three to four records stand in a bucket.
@@ -145,13 +145,13 @@ impl Scanning {
     }
 }
 
-impl Work for Scanning {
+impl SlicedTask for ScanTask {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
             return Ok(self.found.hand_on(reply));
         }
@@ -159,7 +159,7 @@ impl Work for Scanning {
         while let Some(looked) = self.look(records.session())? {
             left = left.saturating_sub(looked);
             if left == 0 || is_due() {
-                return Ok(Progress::More);
+                return Ok(TaskProgress::More);
             }
         }
         self.is_walked = true;
@@ -181,8 +181,8 @@ impl Work for Scanning {
 
 /// `RANDOMKEY`: from a bucket by chance on to the first record.
 #[derive(Debug)]
-pub(super) struct Picking {
-    areas: Vec<Area>,
+pub(super) struct RandomKeyTask {
+    areas: Vec<NamespaceKeys>,
     /// What those take.
     bytes: usize,
     area: usize,
@@ -191,8 +191,8 @@ pub(super) struct Picking {
     left: u64,
 }
 
-impl Picking {
-    pub(super) fn new(session: &Session, areas: Vec<Area>) -> Result<Self, Refusal> {
+impl RandomKeyTask {
+    pub(super) fn new(session: &Session, areas: Vec<NamespaceKeys>) -> Result<Self, ErrorReply> {
         let mut counts = Vec::with_capacity(areas.len());
         for area in &areas {
             counts.push(session.buckets(area.namespace)?.count());
@@ -212,7 +212,7 @@ impl Picking {
         Ok(Self { bytes: bytes_of(&areas), areas, area, bucket, left })
     }
 
-    fn look(&mut self, session: &Session) -> Result<Option<Vec<u8>>, Refusal> {
+    fn look(&mut self, session: &Session) -> Result<Option<Vec<u8>>, ErrorReply> {
         let Some(area) = self.areas.get(self.area) else {
             (self.area, self.bucket) = (0, 0);
             return Ok(None);
@@ -237,22 +237,22 @@ impl Picking {
     }
 }
 
-impl Work for Picking {
+impl SlicedTask for RandomKeyTask {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         for _ in 0..SLICE_BUCKETS {
             let picked = self.look(records.session())?;
             self.left = self.left.saturating_sub(1);
             if picked.is_some() || self.left == 0 {
                 reply.bulk_or_nil(picked.as_deref());
-                return Ok(Progress::Done);
+                return Ok(TaskProgress::Done);
             }
         }
-        Ok(Progress::More)
+        Ok(TaskProgress::More)
     }
 
     fn kept(&self) -> usize {
@@ -262,30 +262,30 @@ impl Work for Picking {
 
 /// `DBSIZE`
 #[derive(Debug)]
-pub(super) struct Counting {
-    path: Path,
+pub(super) struct DbsizeTask {
+    path: KeyspaceWalk,
     count: u64,
 }
 
-impl Counting {
-    pub(super) fn new(areas: Vec<Area>) -> Self {
-        Self { path: Path::new(areas, None), count: 0 }
+impl DbsizeTask {
+    pub(super) fn new(areas: Vec<NamespaceKeys>) -> Self {
+        Self { path: KeyspaceWalk::new(areas, None), count: 0 }
     }
 }
 
-impl Work for Counting {
+impl SlicedTask for DbsizeTask {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         // The records are not touched: several times as many buckets take no longer.
         let mut left = SLICE_BUCKETS * 4;
         while let Some((area, buckets)) = self.path.here(session)? {
             if left == 0 {
-                return Ok(Progress::More);
+                return Ok(TaskProgress::More);
             }
             let before = buckets.left();
             self.count += session.count_buckets(area.namespace, buckets, left)?;
@@ -295,7 +295,7 @@ impl Work for Counting {
             }
         }
         reply.count(usize::try_from(self.count).unwrap_or(usize::MAX));
-        Ok(Progress::Done)
+        Ok(TaskProgress::Done)
     }
 
     fn kept(&self) -> usize {
@@ -305,24 +305,24 @@ impl Work for Counting {
 
 /// `FLUSHALL`
 #[derive(Debug)]
-pub(super) struct Deleting {
-    path: Path,
+pub(super) struct FlushTask {
+    path: KeyspaceWalk,
     gone: usize,
 }
 
-impl Deleting {
-    pub(super) fn new(areas: Vec<Area>) -> Self {
-        Self { path: Path::new(areas, None), gone: 0 }
+impl FlushTask {
+    pub(super) fn new(areas: Vec<NamespaceKeys>) -> Self {
+        Self { path: KeyspaceWalk::new(areas, None), gone: 0 }
     }
 }
 
-impl Work for Deleting {
+impl SlicedTask for FlushTask {
     fn step(
         &mut self,
         records: &Records,
-        _: &Server,
+        _: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         let mut keys = Vec::new();
         let has_more = self.path.walk(session, DELETE_BUCKETS, |area, view| {
@@ -330,18 +330,18 @@ impl Work for Deleting {
         })?;
         for (namespace, key) in keys {
             let is_gone = session.delete(namespace, &key).map_err(|error| match self.gone {
-                0 => Refusal::from(error),
-                gone => Refusal::from(error).half_way(&format!(
+                0 => ErrorReply::from(error),
+                gone => ErrorReply::from(error).half_way(&format!(
                     "{gone} keys are deleted, the others are not: send it again"
                 )),
             })?;
             self.gone += usize::from(is_gone);
         }
         if has_more {
-            return Ok(Progress::More);
+            return Ok(TaskProgress::More);
         }
         reply.ok();
-        Ok(Progress::Done)
+        Ok(TaskProgress::Done)
     }
 
     fn kept(&self) -> usize {

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::acl::Users;
-use crate::command::command_table::Catalogue;
-use crate::command::stats::CommandCounts;
-use crate::command_context::Run;
+use crate::command::command_table::CommandTable;
+use crate::command::stats::CoreStats;
+use crate::command_context::CommandFn;
 use crate::commands::strings;
-use crate::core_context::OnCore;
-use crate::parse::KeptArgs;
+use crate::core_context::CoreContext;
+use crate::parse::OwnedArgs;
 use crate::reply::RespVersion;
-use crate::server::{Server, Settings};
+use crate::server::{RespServer, RespSettings};
 use crate::table::TABLE;
 use nearstate_node::clock::Clock;
 use nearstate_node::{Core, CoreParts, Origin, Peer};
@@ -37,15 +37,15 @@ fn meddle() {
     }
 }
 
-fn get(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Answer {
+fn get(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let done = strings::get(client, args, reply);
     meddle();
     done
 }
 
-static CATALOGUE: LazyLock<Catalogue<Run>> = LazyLock::new(|| {
+static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
     let command = Command { run: get, ..*TABLE.named(b"get").unwrap() };
-    Catalogue::new(&[command])
+    CommandTable::new(&[command])
 });
 
 /// Each read judging all before it would cost the square of their number, and would end the first
@@ -55,7 +55,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
-    let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
+    let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
     let parts = CoreParts {
         index: 0,
         count: 1,
@@ -64,8 +64,8 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         metric: Arc::default(),
         clock: Clock::new_virtual(),
     };
-    let counts = Arc::new(CommandCounts::new(std::iter::empty()));
-    let core = OnCore::new(&server, &Core::new(parts).unwrap(), counts);
+    let counts = Arc::new(CoreStats::new(std::iter::empty()));
+    let core = CoreContext::new(&server, &Core::new(parts).unwrap(), counts);
     let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
     let mut link = core.link(&Peer { id: 1, origin, certificate: None });
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
@@ -74,7 +74,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         session.put(namespace, key.to_string().as_bytes(), b"old").unwrap();
     }
     OTHER.with(|other| other.set((session, namespace)).unwrap());
-    let mut client = Client {
+    let mut client = CommandContext {
         catalogue: &CATALOGUE,
         server: &server,
         records: &core.records,
@@ -82,8 +82,8 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         txn: None,
     };
 
-    let asked = keys.iter().map(|key| (0, KeptArgs::from_iter([b"GET", key.as_slice()])));
-    client.link.queue = Some(Queue { requests: asked.collect(), ..Queue::default() });
+    let asked = keys.iter().map(|key| (0, OwnedArgs::from_iter([b"GET", key.as_slice()])));
+    client.link.queue = Some(CommandQueue { requests: asked.collect(), ..CommandQueue::default() });
     let mut output = Vec::new();
     let mut reply = Reply::new(&mut output, RespVersion::Resp2);
     exec(&mut client, Args::default(), &mut reply).unwrap();
@@ -103,7 +103,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         }
         // What is refused because of reads that do not fit together is not refused.
         match all.first() {
-            Some(first) if first == b"old" => Err(Refusal::SYNTAX.into()),
+            Some(first) if first == b"old" => Err(ErrorReply::SYNTAX.into()),
             _ => Ok(all),
         }
     });

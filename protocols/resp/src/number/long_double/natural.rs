@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 /// A whole number, not below 0: 32 bits a digit, the lowest first, no zeros at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Natural(Vec<u32>);
+pub(super) struct BigUint(Vec<u32>);
 
-impl Natural {
+impl BigUint {
     pub(super) fn of(number: u64) -> Self {
         let mut new = Self(vec![low(number), low(number >> 32)]);
         new.trim();
@@ -190,13 +190,13 @@ impl Natural {
     }
 }
 
-impl PartialOrd for Natural {
+impl PartialOrd for BigUint {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Natural {
+impl Ord for BigUint {
     fn cmp(&self, other: &Self) -> Ordering {
         let sizes = self.0.len().cmp(&other.0.len());
         sizes.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
