@@ -48,14 +48,14 @@ pub struct Command<R> {
 impl<R> Command<R> {
     /// Whether its first argument names a subcommand.
     #[inline]
-    pub const fn has_parts(&self) -> bool {
+    pub const fn has_subcommands(&self) -> bool {
         self.flags.has(CommandFlags::CONTAINER)
     }
 
     /// All categories that it is in.
     pub fn categories(&self) -> AclCategories {
         // What is never carried out itself is in no group, as in Redis.
-        if self.has_parts() && self.arity < -1 {
+        if self.has_subcommands() && self.arity < -1 {
             return AclCategories::SLOW;
         }
         let mut found = self.flags.categories();
@@ -67,7 +67,7 @@ impl<R> Command<R> {
     }
 
     /// The name of the command that this is a subcommand of, and its own.
-    pub fn parts(&self) -> (&'static str, Option<&'static str>) {
+    pub fn name_and_subcommand(&self) -> (&'static str, Option<&'static str>) {
         match self.name.split_once('|') {
             Some((container, own)) => (container, Some(own)),
             None => (self.name, None),

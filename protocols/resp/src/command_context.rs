@@ -15,15 +15,16 @@ use std::time::Duration;
 
 /// How long the transaction of one command is tried again when others are faster. Its core serves
 /// nobody else meanwhile; a transaction over a thousand records takes some milliseconds.
-pub(crate) const TRIED_FOR: Duration = Duration::from_millis(100);
+pub(crate) const RETRY_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// With [`TRIED_FOR`].
-pub(crate) const PATIENCE: RetryPolicy =
-    RetryPolicy { tries: TRANSACTION_TRIES, within: Some(TRIED_FOR) };
+/// With [`RETRY_TIME_MAX`].
+pub(crate) const RETRY_POLICY: RetryPolicy =
+    RetryPolicy { tries: TRANSACTION_TRIES, within: Some(RETRY_TIME_MAX) };
 
 /// Carries a command out and writes its one answer. After a refusal nothing that it has written
 /// stands: the caller rewinds the reply and writes the refusal.
-pub type CommandFn = for<'a> fn(&mut CommandContext<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), ErrorReply>;
+pub type CommandFn =
+    for<'a> fn(&mut CommandContext<'_>, Args<'a>, &mut Reply<'_>) -> Result<(), ErrorReply>;
 
 /// A row of the table.
 pub type Command = crate::command::Command<CommandFn>;
@@ -32,13 +33,13 @@ pub type Command = crate::command::Command<CommandFn>;
 #[derive(Debug)]
 pub struct CommandContext<'c> {
     /// All commands.
-    pub catalogue: &'static CommandTable<CommandFn>,
+    pub table: &'static CommandTable<CommandFn>,
     /// What all clients share, on every core.
     pub server: &'c Arc<RespServer>,
     /// The records, as this core reaches them.
     pub records: &'c Records,
     /// The connection.
-    pub link: &'c mut ConnectionState,
+    pub connection: &'c mut ConnectionState,
     /// The transaction of `EXEC`, while its commands run.
     pub txn: Option<&'c dyn ExecTxn>,
 }
@@ -83,7 +84,7 @@ pub trait ExecTxn: std::fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct DeadlineTxn<'t, 's> {
     pub(crate) txn: &'t Txn<'s>,
-    pub(crate) until: Duration,
+    pub(crate) deadline: Duration,
 }
 
 impl ExecTxn for DeadlineTxn<'_, '_> {
@@ -108,7 +109,7 @@ impl ExecTxn for DeadlineTxn<'_, '_> {
     }
 
     fn left(&self) -> Duration {
-        self.until.saturating_sub(since_boot())
+        self.deadline.saturating_sub(since_boot())
     }
 }
 
@@ -125,12 +126,16 @@ impl<'c> CommandContext<'c> {
     /// What the store says.
     #[inline]
     pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'c>>, ErrorReply> {
-        let found = match (self.records.find(key)?, self.txn) {
+        let found = match (self.records.resolve(key)?, self.txn) {
             (None, _) => None,
-            (Some(spot), None) => self.session().get(spot.namespace, spot.key)?.map(RecordRef::View),
-            (Some(spot), Some(txn)) => txn.get(spot.namespace, spot.key)?.map(RecordRef::Record),
+            (Some(resolved), None) => {
+                self.session().get(resolved.namespace, resolved.key)?.map(RecordRef::View)
+            }
+            (Some(resolved), Some(txn)) => {
+                txn.get(resolved.namespace, resolved.key)?.map(RecordRef::Record)
+            }
         };
-        self.records.note(found.is_some());
+        self.records.count_lookup(found.is_some());
         Ok(found)
     }
 
@@ -139,7 +144,7 @@ impl<'c> CommandContext<'c> {
     ///
     /// # Errors
     /// The time is over.
-    pub fn judge_time(&self) -> Result<(), ErrorReply> {
+    pub fn check_deadline(&self) -> Result<(), ErrorReply> {
         match self.txn {
             Some(txn) if txn.is_late() => Err(ErrorReply::fixed("ERR no time is left")),
             Some(_) | None => Ok(()),
@@ -156,16 +161,17 @@ impl<'c> CommandContext<'c> {
         &self,
         mut change: impl FnMut(&CommandTxn<'_, '_>) -> Result<T, ChangeError>,
     ) -> Result<T, ErrorReply> {
-        if let Some(lent) = self.txn {
+        if let Some(exec_txn) = self.txn {
             let mut done = None;
-            lent.with(&mut |txn| done = Some(change(&CommandTxn { records: self.records, txn })));
+            exec_txn
+                .with(&mut |txn| done = Some(change(&CommandTxn { records: self.records, txn })));
             return match done {
                 Some(done) => done.map_err(ErrorReply::from),
                 None => Err(ErrorReply::fixed("ERR the transaction of EXEC was not lent")),
             };
         }
         let mut refusal = None;
-        let done = self.session().transact_within(PATIENCE, |txn| {
+        let done = self.session().transact_within(RETRY_POLICY, |txn| {
             // That of a run whose reads did not fit together is none.
             refusal = None;
             txn.judged_once(|| {
@@ -190,18 +196,18 @@ impl CommandContext<'_> {
     /// many hear it.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
-            let (hearers, finding) = self.reach(channel);
-            self.link.outbox.put(channel, payload, hearers, finding);
-            return hearers;
+            let (subscribers, lookup_time) = self.count_receivers(channel);
+            self.connection.deferred_messages.put(channel, payload, subscribers, lookup_time);
+            return subscribers;
         }
         self.server.publish(channel, payload)
     }
 
     /// How many hear a channel, and how long it took to find that out.
-    pub fn reach(&self, channel: &[u8]) -> (usize, Duration) {
+    pub fn count_receivers(&self, channel: &[u8]) -> (usize, Duration) {
         let begun = since_boot();
-        let hearers = self.server.hub.reach(channel);
-        (hearers, since_boot().saturating_sub(begun))
+        let subscribers = self.server.pubsub.count_receivers(channel);
+        (subscribers, since_boot().saturating_sub(begun))
     }
 }
 
@@ -215,13 +221,17 @@ pub struct CommandTxn<'r, 's> {
 }
 
 impl<'r> CommandTxn<'r, '_> {
-    /// Where a key's record is to be, with a value of so many bytes: [`Records::make`]. Whatever
+    /// Where a key's record is to be, with a value of so many bytes: [`Records::resolve_or_create`]. Whatever
     /// else of the request can be refused is judged before.
     ///
     /// # Errors
     /// What the store says.
-    pub fn spot<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>, ChangeError> {
-        Ok(self.records.make(key, bytes)?)
+    pub fn resolved<'a>(
+        &self,
+        key: &'a [u8],
+        bytes: usize,
+    ) -> Result<ResolvedKey<'a>, ChangeError> {
+        Ok(self.records.resolve_or_create(key, bytes)?)
     }
 
     /// The record of a key; `None` if there is none.
@@ -229,8 +239,8 @@ impl<'r> CommandTxn<'r, '_> {
     /// # Errors
     /// What the store says.
     pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'r>>, ChangeError> {
-        match self.records.find(key)? {
-            Some(spot) => self.read_at(spot),
+        match self.records.resolve(key)? {
+            Some(resolved) => self.read_at(resolved),
             None => Ok(None),
         }
     }
@@ -239,8 +249,8 @@ impl<'r> CommandTxn<'r, '_> {
     ///
     /// # Errors
     /// What the store says.
-    pub fn read_at(&self, spot: ResolvedKey<'_>) -> Result<Option<RecordRef<'r>>, ChangeError> {
-        Ok(self.txn.get(spot.namespace, spot.key)?.map(RecordRef::Record))
+    pub fn read_at(&self, resolved: ResolvedKey<'_>) -> Result<Option<RecordRef<'r>>, ChangeError> {
+        Ok(self.txn.get(resolved.namespace, resolved.key)?.map(RecordRef::Record))
     }
 
     /// Deletes the record of a key. False if there was none.
@@ -248,7 +258,7 @@ impl<'r> CommandTxn<'r, '_> {
     /// # Errors
     /// What the store says.
     pub fn delete(&self, key: &[u8]) -> Result<bool, ChangeError> {
-        match self.records.find(key)? {
+        match self.records.resolve(key)? {
             Some(ResolvedKey { namespace, key }) => Ok(self.txn.delete(namespace, key)?),
             None => Ok(false),
         }

@@ -37,7 +37,7 @@ fn arg(args: Args<'_>, index: usize) -> &[u8] {
 
 /// The body of a command that has subcommands only: each of them has its own, and the catalogue
 /// refuses what names none.
-pub(crate) fn of_parts(
+pub(crate) fn container(
     _: &mut CommandContext<'_>,
     args: Args<'_>,
     _: &mut Reply<'_>,

@@ -2,10 +2,10 @@
 
 mod prefetch;
 
-use crate::command::{CommandFlags, ArgPositions};
-use crate::command_context::{CommandContext, Command};
+use crate::command::{ArgPositions, CommandFlags};
+use crate::command_context::{Command, CommandContext};
 use crate::commands::{local, pubsub};
-use crate::connection_state::{ConnectionState, CommandQueue};
+use crate::connection_state::{CommandQueue, ConnectionState};
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
@@ -37,44 +37,49 @@ const QUEUED_BYTES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct RespConnection {
     core: Rc<CoreContext>,
-    link: ConnectionState,
+    connection: ConnectionState,
     parser: RequestParser,
     /// Requests whose records were asked for already.
-    ahead: usize,
+    prefetched: usize,
     /// Requests so far.
     requests: u64,
 }
 
 impl RespConnection {
     /// Begins to talk.
-    pub(crate) fn new(core: Rc<CoreContext>, link: ConnectionState) -> Self {
+    pub(crate) fn new(core: Rc<CoreContext>, connection: ConnectionState) -> Self {
         let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
-        parser.set_stranger(link.user.is_none());
-        Self { core, link, parser, ahead: 0, requests: 0 }
+        parser.set_unauthenticated(connection.user.is_none());
+        Self { core, connection, parser, prefetched: 0, requests: 0 }
     }
 
     /// Answers one request.
-    fn answer(core: &CoreContext, link: &mut ConnectionState, args: Args<'_>, output: &mut Vec<u8>) {
+    fn answer(
+        core: &CoreContext,
+        connection: &mut ConnectionState,
+        args: Args<'_>,
+        output: &mut Vec<u8>,
+    ) {
         if args.is_empty() {
             return;
         }
         let max = core.answer_bytes_max();
-        let mut reply = Reply::new(output, link.protocol).within(max);
+        let mut reply = Reply::new(output, connection.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
-        let mut done = judge(link, args).and_then(|asked| {
-            command = Some(asked);
-            if is_queued(link, asked) {
-                return queue(link, asked, args, &mut reply);
+        let mut done = check_request(connection, args).and_then(|requested| {
+            command = Some(requested);
+            if is_queued(connection, requested) {
+                return queue(connection, requested, args, &mut reply);
             }
             let mut client = CommandContext {
-                catalogue: &TABLE,
+                table: &TABLE,
                 server: &core.server,
                 records: &core.records,
-                link: &mut *link,
+                connection: &mut *connection,
                 txn: None,
             };
-            (asked.run)(&mut client, args, &mut reply)
+            (requested.run)(&mut client, args, &mut reply)
         });
         if reply.is_over() && done.is_ok() {
             done = Err(too_long(max, command));
@@ -84,24 +89,24 @@ impl RespConnection {
             reply.rewind(mark);
             reply.error(refusal.text());
             if command.is_none()
-                && let Some(queue) = &mut link.queue
+                && let Some(queue) = &mut connection.queue
             {
-                queue.is_spoilt = true;
+                queue.is_dirty = true;
             }
         }
-        core.count(command, is_refused, |micros| slow_request(link, command, args, micros));
+        core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
     }
 
     fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<Then>> {
-        let work = self.link.work.as_mut()?;
+        let task = self.connection.task.as_mut()?;
         let max = self.core.answer_bytes_max();
-        let mut reply = Reply::new(output, self.link.protocol).within(max);
+        let mut reply = Reply::new(output, self.connection.protocol).within(max);
         let mark = reply.mark();
-        let mut stepped = work.step(&self.core.records, &self.core.server, &mut reply);
-        if stepped.is_ok() && (reply.is_over() || work.collected() > max) {
-            stepped = Err(too_long(max, None));
+        let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
+        if result.is_ok() && (reply.is_over() || task.collected() > max) {
+            result = Err(too_long(max, None));
         }
-        match stepped {
+        match result {
             Ok(TaskProgress::More) => return Some(Poll::Ready(Then::Work)),
             Ok(TaskProgress::Done) => {}
             Err(refusal) => {
@@ -109,7 +114,7 @@ impl RespConnection {
                 reply.error(refusal.text());
             }
         }
-        self.link.work = None;
+        self.connection.task = None;
         Some(Poll::Ready(Then::Listen))
     }
 }
@@ -118,7 +123,7 @@ impl ConnectionHandler for RespConnection {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         self.core.begin();
         let mut taken = 0;
-        self.ahead = 0;
+        self.prefetched = 0;
         let then = loop {
             if output.len() >= ENOUGH {
                 break Then::Listen;
@@ -126,44 +131,45 @@ impl ConnectionHandler for RespConnection {
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
                 ParseResult::Request { taken: bytes } => {
-                    if self.ahead > 0 {
-                        self.ahead -= 1;
-                    } else if bytes < rest.len() && self.link.user.is_some() {
-                        self.ahead = prefetch::look(&self.core.records, rest).saturating_sub(1);
+                    if self.prefetched > 0 {
+                        self.prefetched -= 1;
+                    } else if bytes < rest.len() && self.connection.user.is_some() {
+                        self.prefetched =
+                            prefetch::prefetch_keys(&self.core.records, rest).saturating_sub(1);
                     }
                     let args = self.parser.args(rest);
-                    Self::answer(&self.core, &mut self.link, args, output);
+                    Self::answer(&self.core, &mut self.connection, args, output);
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
                 ParseResult::Incomplete { .. } => break Then::Listen,
                 ParseResult::ProtocolError(broken) => {
-                    Reply::new(output, self.link.protocol).error(&broken.to_string());
+                    Reply::new(output, self.connection.protocol).error(&broken.to_string());
                     break Then::Close;
                 }
             }
-            self.parser.set_stranger(self.link.user.is_none());
-            if self.link.is_closing {
+            self.parser.set_unauthenticated(self.connection.user.is_none());
+            if self.connection.is_closing {
                 break Then::Close;
             }
             // What is left is heard in another turn: others are served between.
             let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
-            if let Some(what) = self.link.near.take() {
+            if let Some(what) = self.connection.near.take() {
                 break Then::Near(what);
             }
-            if self.link.work.is_some() {
+            if self.connection.task.is_some() {
                 break Then::Work;
             }
             if is_due {
                 break Then::Listen;
             }
         };
-        self.core.note_found();
+        self.core.count_lookups();
         Consumed { taken, then }
     }
 
     fn kept(&self) -> usize {
-        self.parser.kept() + self.link.kept()
+        self.parser.memory_bytes() + self.connection.memory_bytes()
     }
 
     fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
@@ -171,10 +177,10 @@ impl ConnectionHandler for RespConnection {
             return then;
         }
         while output.len() < ENOUGH {
-            match self.link.mailbox.poll(cx) {
-                Poll::Ready(Some(letter)) => {
-                    let mut reply = Reply::new(output, self.link.protocol);
-                    pubsub::write_letter(&letter, &mut reply);
+            match self.connection.mailbox.poll(cx) {
+                Poll::Ready(Some(delivery)) => {
+                    let mut reply = Reply::new(output, self.connection.protocol);
+                    pubsub::write_delivery(&delivery, &mut reply);
                 }
                 Poll::Ready(None) => return Poll::Ready(Then::Close),
                 Poll::Pending => return Poll::Pending,
@@ -186,15 +192,15 @@ impl ConnectionHandler for RespConnection {
     fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
         match refused {
             None => output.extend_from_slice(&local::given(what)),
-            Some(why) => Reply::new(output, self.link.protocol).error(&local::refused(why)),
+            Some(why) => Reply::new(output, self.connection.protocol).error(&local::refused(why)),
         }
     }
 }
 
 impl Drop for RespConnection {
     fn drop(&mut self) {
-        pubsub::leave_all(&self.core.server, &mut self.link);
-        self.core.server.leave(self.link.id);
+        pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
+        self.core.server.remove_client(self.connection.id);
     }
 }
 
@@ -203,7 +209,8 @@ impl Drop for RespConnection {
 fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;
-        flags.has(CommandFlags::WRITE) || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
+        flags.has(CommandFlags::WRITE)
+            || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
     });
     let changed = if may_change { "; what the request was to change is changed" } else { "" };
     ErrorReply::new(format!(
@@ -213,27 +220,30 @@ fn too_long(max: usize, command: Option<&Command>) -> ErrorReply {
 }
 
 /// The command that is asked for, if this client may run it now.
-fn judge(link: &ConnectionState, args: Args<'_>) -> Result<&'static Command, ErrorReply> {
-    let asked = TABLE.asked(args);
-    let Some(user) = &link.user else {
-        return match asked {
+fn check_request(
+    connection: &ConnectionState,
+    args: Args<'_>,
+) -> Result<&'static Command, ErrorReply> {
+    let requested = TABLE.lookup(args);
+    let Some(user) = &connection.user else {
+        return match requested {
             Ok(command) if command.flags.has(CommandFlags::NO_AUTH) => Ok(command),
             _ => Err(ErrorReply::NO_AUTH),
         };
     };
-    let command = asked?;
-    if !matches!(command.channels, ArgPositions::No) {
-        judge_channels(command, args)?;
+    let command = requested?;
+    if !matches!(command.channels, ArgPositions::None) {
+        check_channel_names(command, args)?;
     }
     user.check(command, args)?;
-    if link.protocol == RespVersion::Resp2 && link.hears() > 0 {
-        pubsub::may_run_while_hearing(command)?;
+    if connection.protocol == RespVersion::Resp2 && connection.subscription_count() > 0 {
+        pubsub::check_allowed_while_subscribed(command)?;
     }
     Ok(command)
 }
 
 /// A name is compared with patterns, which takes as long as both are long.
-fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
+fn check_channel_names(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
     let mut names = command.channels.of(args).filter_map(|at| args.get(at));
     match names.find(|name| name.len() > CHANNEL_BYTES_MAX) {
         Some(name) => Err(ErrorReply::new(format!(
@@ -245,8 +255,8 @@ fn judge_channels(command: &Command, args: Args<'_>) -> Result<(), ErrorReply> {
 }
 
 /// Between MULTI and EXEC commands are queued, but for those that are about that.
-fn is_queued(link: &ConnectionState, command: &Command) -> bool {
-    link.queue.is_some()
+fn is_queued(connection: &ConnectionState, command: &Command) -> bool {
+    connection.queue.is_some()
         && !matches!(
             command.name,
             "exec" | "discard" | "multi" | "watch" | "tag|watch" | "quit" | "reset"
@@ -254,16 +264,16 @@ fn is_queued(link: &ConnectionState, command: &Command) -> bool {
 }
 
 fn queue(
-    link: &mut ConnectionState,
+    connection: &mut ConnectionState,
     command: &'static Command,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), ErrorReply> {
-    let queue = link.queue.get_or_insert_with(CommandQueue::default);
+    let queue = connection.queue.get_or_insert_with(CommandQueue::default);
     let kept = args.keep();
     queue.bytes += kept.bytes() + QUEUED_BYTES;
     if queue.bytes > QUEUE_BYTES_MAX {
-        queue.is_spoilt = true;
+        queue.is_dirty = true;
         queue.requests = Vec::new();
         return Err(ErrorReply::new(format!(
             "ERR the commands since MULTI have more than {QUEUE_BYTES_MAX} bytes: send fewer"
@@ -276,13 +286,14 @@ fn queue(
 
 /// A request for the slow log. What may be a password is left out.
 fn slow_request(
-    link: &ConnectionState,
+    connection: &ConnectionState,
     command: Option<&'static Command>,
     args: Args<'_>,
     micros: u64,
 ) -> SlowLogEntry {
-    let is_secret = command
-        .is_none_or(|command| command.flags.has(CommandFlags::NO_AUTH) || command.name.starts_with("acl"));
+    let is_secret = command.is_none_or(|command| {
+        command.flags.has(CommandFlags::NO_AUTH) || command.name.starts_with("acl")
+    });
     let shown = if is_secret { 1 } else { SLOW_ARGS_MAX };
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in args.iter().take(shown) {
@@ -303,8 +314,8 @@ fn slow_request(
         at_seconds: nearstate_store::now_ms_coarse() / 1000,
         micros,
         args: kept,
-        address: link.address.clone(),
-        name: String::from_utf8_lossy(&link.name).into_owned(),
+        address: connection.address.clone(),
+        name: String::from_utf8_lossy(&connection.name).into_owned(),
     }
 }
 
@@ -335,12 +346,12 @@ mod tests {
         let counts = Arc::new(CoreStats::new(std::iter::empty()));
         let core = CoreContext::new(&server, &core.unwrap(), counts);
         let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
-        let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+        let mut connection = core.new_connection(&Peer { id: 1, origin, certificate: None });
         let client = CommandContext {
-            catalogue: &TABLE,
+            table: &TABLE,
             server: &server,
             records: &core.records,
-            link: &mut link,
+            connection: &mut connection,
             txn: None,
         };
         let mut tries = 0;
@@ -348,7 +359,7 @@ mod tests {
             tries += 1;
             // Each takes half of the time that all may take.
             let begun = since_boot();
-            while since_boot() < begun + crate::command_context::TRIED_FOR / 2 {}
+            while since_boot() < begun + crate::command_context::RETRY_TIME_MAX / 2 {}
             Err(Error::Conflict { detail: "somebody is faster".to_owned() }.into())
         });
         let refusal = done.unwrap_err();

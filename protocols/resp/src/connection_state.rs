@@ -37,9 +37,9 @@ pub struct ConnectionState {
     /// What `WATCH` has seen.
     pub watched: WatchedRecords,
     /// Messages of the commands that `EXEC` runs: they are sent once it has committed.
-    pub outbox: DeferredMessages,
+    pub deferred_messages: DeferredMessages,
     /// Work that goes on after the request: a walk over a namespace.
-    pub work: Option<Box<dyn SlicedTask>>,
+    pub task: Option<Box<dyn SlicedTask>>,
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
     /// What the client has asked the node for, to come near to it.
@@ -111,7 +111,7 @@ pub struct CommandQueue {
     /// Bytes of all of them.
     pub bytes: usize,
     /// True once one of them was refused: `EXEC` refuses all.
-    pub is_spoilt: bool,
+    pub is_dirty: bool,
 }
 
 /// Messages that are sent behind a commit, and how long that will take: behind it, it would be too
@@ -130,7 +130,7 @@ pub struct PublishCost {
     /// How many messages.
     pub messages: usize,
     /// To how many clients they go: as many letters as that.
-    pub letters: usize,
+    pub deliveries: usize,
     /// How long it will take to send all of them, at the most.
     pub takes: Duration,
 }
@@ -138,30 +138,36 @@ pub struct PublishCost {
 /// What a letter takes: a lock, a place in a mailbox, and now and then a call to another core. It
 /// is some tenths of that where the hearers are few and the caches warm; a message without a
 /// letter counts as one.
-const LETTER_TAKES: Duration = Duration::from_micros(1);
+const DELIVERY_TIME: Duration = Duration::from_micros(1);
 /// What a byte of a message takes: it is copied once, into new memory.
-const BYTE_TAKES: Duration = Duration::from_nanos(1);
+const BYTE_TIME: Duration = Duration::from_nanos(1);
 
 impl PublishCost {
     /// One more message, of so many bytes with its channel, for so many hearers. To find them took
-    /// `finding`, and will once more.
-    pub fn add(&mut self, bytes: usize, hearers: usize, finding: Duration) {
+    /// `lookup_time`, and will once more.
+    pub fn add(&mut self, bytes: usize, subscribers: usize, lookup_time: Duration) {
         let times = |each: Duration, count: usize| {
             each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
         };
-        let sending = times(LETTER_TAKES, hearers.saturating_add(1));
-        for more in [finding, sending, times(BYTE_TAKES, bytes)] {
+        let sending = times(DELIVERY_TIME, subscribers.saturating_add(1));
+        for more in [lookup_time, sending, times(BYTE_TIME, bytes)] {
             self.takes = self.takes.saturating_add(more);
         }
-        self.letters = self.letters.saturating_add(hearers);
+        self.deliveries = self.deliveries.saturating_add(subscribers);
         self.messages += 1;
     }
 }
 
 impl DeferredMessages {
     /// A message for so many hearers, who were found in so long.
-    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
-        self.weight.add(channel.len() + payload.len(), hearers, finding);
+    pub fn put(
+        &mut self,
+        channel: &[u8],
+        payload: &[u8],
+        subscribers: usize,
+        lookup_time: Duration,
+    ) {
+        self.weight.add(channel.len() + payload.len(), subscribers, lookup_time);
         self.messages.push((channel.to_vec(), payload.to_vec()));
     }
 }
@@ -235,14 +241,14 @@ impl WatchedRecords {
 
 impl ConnectionState {
     /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
-    pub fn kept(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let work = self.work.as_ref().map_or(0, |work| work.kept());
-        queued + self.watched.bytes() + work + self.channels.bytes() + self.patterns.bytes()
+        let task = self.task.as_ref().map_or(0, |task| task.memory_bytes());
+        queued + self.watched.bytes() + task + self.channels.bytes() + self.patterns.bytes()
     }
 
     /// How many channels and patterns it hears.
-    pub fn hears(&self) -> usize {
+    pub fn subscription_count(&self) -> usize {
         self.channels.len() + self.patterns.len()
     }
 }

@@ -34,7 +34,9 @@ impl ExpiryUnit {
         if number <= 0 {
             return Err(ErrorReply::expire_time(name));
         }
-        self.end_of(number).and_then(|ms| u64::try_from(ms).ok()).ok_or(ErrorReply::expire_time(name))
+        self.end_of(number)
+            .and_then(|ms| u64::try_from(ms).ok())
+            .ok_or(ErrorReply::expire_time(name))
     }
 
     /// The end in milliseconds since 1970, which may have passed; `None` beyond 64 bits.

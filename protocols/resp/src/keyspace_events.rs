@@ -22,21 +22,21 @@ const ALL: u16 = bits(b"g$lshzxetd");
 const HAPPENING: u16 = bits(b"g$shxn");
 
 /// The bits of some letters; 0 for what is none.
-const fn bits(letters: &[u8]) -> u16 {
+const fn bits(deliveries: &[u8]) -> u16 {
     let mut bits = 0;
-    let mut rest = letters;
-    while let [letter, others @ ..] = rest {
-        bits |= bit(*letter);
+    let mut rest = deliveries;
+    while let [delivery, others @ ..] = rest {
+        bits |= bit(*delivery);
         rest = others;
     }
     bits
 }
 
-const fn bit(letter: u8) -> u16 {
+const fn bit(delivery: u8) -> u16 {
     let mut bit = 1;
     let mut rest: &[u8] = &LETTERS;
     while let [known, others @ ..] = rest {
-        if *known == letter {
+        if *known == delivery {
             return bit;
         }
         bit <<= 1;
@@ -76,10 +76,10 @@ impl KeyspaceEvents {
     ///
     /// # Errors
     /// `BadArgument`: a letter that is none, in Redis' words.
-    pub fn parse(letters: &[u8]) -> Result<Self> {
+    pub fn parse(deliveries: &[u8]) -> Result<Self> {
         let mut bits = 0;
-        for letter in letters {
-            bits |= match (*letter, bit(*letter)) {
+        for delivery in deliveries {
+            bits |= match (*delivery, bit(*delivery)) {
                 (b'A', _) => ALL,
                 (_, 0) => {
                     return Err(Error::BadArgument {
@@ -93,10 +93,11 @@ impl KeyspaceEvents {
     }
 
     /// The letters, as Redis shows them: `A` for all that it stands for, and then no `n`.
-    pub fn letters(self) -> String {
+    pub fn deliveries(self) -> String {
         let has_all = self.bits & ALL == ALL;
         let hidden = if has_all { ALL | EventClass::NEW.0 } else { 0 };
-        let shown = LETTERS.into_iter().filter(|letter| self.bits & !hidden & bit(*letter) != 0);
+        let shown =
+            LETTERS.into_iter().filter(|delivery| self.bits & !hidden & bit(*delivery) != 0);
         has_all.then_some(b'A').into_iter().chain(shown).map(char::from).collect()
     }
 
@@ -153,7 +154,7 @@ mod tests {
             ("xxEgx", "gxE"),
         ] {
             let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
-            assert_eq!(events.letters(), shown, "{said}");
+            assert_eq!(events.deliveries(), shown, "{said}");
         }
         for said in ["Kq", "kea", "K E", "\u{e9}"] {
             let Err(Error::BadArgument { detail }) = KeyspaceEvents::parse(said.as_bytes()) else {

@@ -20,10 +20,10 @@ pub const ARGS_MAX: usize = 1 << 20;
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// The most arguments of a request of somebody who has not said who he is yet, as in Redis.
-pub const STRANGER_ARGS_MAX: usize = 10;
+pub const UNAUTHENTICATED_ARGS_MAX: usize = 10;
 
 /// The longest argument of a stranger, in bytes, as in Redis.
-pub const STRANGER_BULK_BYTES_MAX: usize = 16 << 10;
+pub const UNAUTHENTICATED_BULK_BYTES_MAX: usize = 16 << 10;
 
 /// The largest request that a parser may be told to accept, in bytes: places in it are 32 bits.
 pub const REQUEST_BYTES_MAX: usize = 3 << 30;
@@ -72,9 +72,9 @@ pub enum ProtocolError {
     /// The whole request is beyond the limit.
     TooLarge,
     /// A stranger's count.
-    StrangerCount,
+    UnauthenticatedCount,
     /// A stranger's length.
-    StrangerLength,
+    UnauthenticatedLength,
     /// An HTTP client that somebody sent here to do his work.
     Http,
 }
@@ -93,8 +93,8 @@ impl fmt::Display for ProtocolError {
             Self::InlineTooLong => f.write_str("too big inline request"),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
             Self::TooLarge => f.write_str("the request is larger than this server's limit"),
-            Self::StrangerCount => f.write_str("unauthenticated multibulk length"),
-            Self::StrangerLength => f.write_str("unauthenticated bulk length"),
+            Self::UnauthenticatedCount => f.write_str("unauthenticated multibulk length"),
+            Self::UnauthenticatedLength => f.write_str("unauthenticated bulk length"),
             Self::Http => f.write_str("this is no HTTP server"),
         }
     }
@@ -120,7 +120,7 @@ enum ParserStep {
 #[derive(Debug)]
 pub struct RequestParser {
     request_max: usize,
-    is_stranger: bool,
+    is_unauthenticated: bool,
     step: ParserStep,
     /// The first byte that was not read yet.
     at: usize,
@@ -138,7 +138,7 @@ impl RequestParser {
     pub fn new(request_bytes_max: usize) -> Self {
         Self {
             request_max: request_bytes_max.min(REQUEST_BYTES_MAX),
-            is_stranger: false,
+            is_unauthenticated: false,
             step: ParserStep::Begin,
             at: 0,
             searched: 0,
@@ -150,8 +150,8 @@ impl RequestParser {
     }
 
     /// Whether the client must still say who it is: until then its requests are kept small.
-    pub fn set_stranger(&mut self, is_stranger: bool) {
-        self.is_stranger = is_stranger;
+    pub fn set_unauthenticated(&mut self, is_unauthenticated: bool) {
+        self.is_unauthenticated = is_unauthenticated;
     }
 
     /// Reads on. `input` begins where the request begins, and has at least the bytes that it had at
@@ -179,7 +179,7 @@ impl RequestParser {
     }
 
     /// Bytes that it remembers of a half request, beside the request's own.
-    pub fn kept(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<ArgRange>()
     }
 
@@ -222,8 +222,8 @@ impl RequestParser {
         if count > ARGS_MAX {
             return Err(ParseStop::ProtocolError(ProtocolError::Count));
         }
-        if self.is_stranger && count > STRANGER_ARGS_MAX {
-            return Err(ParseStop::ProtocolError(ProtocolError::StrangerCount));
+        if self.is_unauthenticated && count > UNAUTHENTICATED_ARGS_MAX {
+            return Err(ParseStop::ProtocolError(ProtocolError::UnauthenticatedCount));
         }
         self.at = after;
         Ok(ParserStep::Header { left: count })
@@ -238,12 +238,13 @@ impl RequestParser {
             Some(other) => return Err(ParseStop::ProtocolError(ProtocolError::ReplyMark(*other))),
         }
         let (number, after) = number(input, self.at + 1, ProtocolError::Length)?;
-        let length = usize::try_from(number).map_err(|_| ParseStop::ProtocolError(ProtocolError::Length))?;
+        let length =
+            usize::try_from(number).map_err(|_| ParseStop::ProtocolError(ProtocolError::Length))?;
         if length > self.request_max {
             return Err(ParseStop::ProtocolError(ProtocolError::Length));
         }
-        if self.is_stranger && length > STRANGER_BULK_BYTES_MAX {
-            return Err(ParseStop::ProtocolError(ProtocolError::StrangerLength));
+        if self.is_unauthenticated && length > UNAUTHENTICATED_BULK_BYTES_MAX {
+            return Err(ParseStop::ProtocolError(ProtocolError::UnauthenticatedLength));
         }
         // So no more than a header is ever read beyond the limit.
         if after + length + 2 > self.request_max {
@@ -286,8 +287,8 @@ impl RequestParser {
         if first.eq_ignore_ascii_case(b"post") || first.eq_ignore_ascii_case(b"host:") {
             return Err(ParseStop::ProtocolError(ProtocolError::Http));
         }
-        if self.is_stranger && self.ranges.len() > STRANGER_ARGS_MAX {
-            return Err(ParseStop::ProtocolError(ProtocolError::StrangerCount));
+        if self.is_unauthenticated && self.ranges.len() > UNAUTHENTICATED_ARGS_MAX {
+            return Err(ParseStop::ProtocolError(ProtocolError::UnauthenticatedCount));
         }
         self.at = end + 1;
         Ok(())
@@ -328,7 +329,11 @@ fn number(input: &[u8], from: usize, broken: ProtocolError) -> Result<(i64, usiz
             _ => return Err(ParseStop::ProtocolError(broken)),
         }
     }
-    if rest.len() >= HEADER_BYTES_MAX { Err(ParseStop::ProtocolError(broken)) } else { Err(ParseStop::Needs(1)) }
+    if rest.len() >= HEADER_BYTES_MAX {
+        Err(ParseStop::ProtocolError(broken))
+    } else {
+        Err(ParseStop::Needs(1))
+    }
 }
 
 /// The number's sign and form, once its CR was seen at `index`.

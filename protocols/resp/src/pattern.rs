@@ -12,7 +12,7 @@ pub const PATTERN_BYTES_MAX: usize = 2 * (KEY_BYTES_MAX + NAMESPACE_NAME_BYTES_M
 ///
 /// # Errors
 /// It is too long, or has too long a run with wildcards between two stars.
-pub fn judge(pattern: &[u8]) -> Result<(), ErrorReply> {
+pub fn validate(pattern: &[u8]) -> Result<(), ErrorReply> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(ErrorReply::new(format!(
             "ERR a pattern of {} bytes: it may have {PATTERN_BYTES_MAX}",
@@ -36,13 +36,13 @@ mod tests {
     #[test]
     fn what_would_take_long_is_refused_and_what_people_ask_is_not() {
         for pattern in ["", "*", "{ue},imsi-26201*", "*a*a*a*a*b", "*[0-9]??x*", "[a-z]*[^x]"] {
-            assert_eq!(judge(pattern.as_bytes()), Ok(()), "{pattern}");
+            assert_eq!(validate(pattern.as_bytes()), Ok(()), "{pattern}");
         }
         let long = "x".repeat(PATTERN_BYTES_MAX);
-        assert_eq!(judge(long.as_bytes()), Ok(()));
-        let why = judge((long + "x").as_bytes()).unwrap_err();
+        assert_eq!(validate(long.as_bytes()), Ok(()));
+        let why = validate((long + "x").as_bytes()).unwrap_err();
         assert!(why.text().contains("it may have 8709"), "{why}");
-        let why = judge(format!("*{}*", "?a".repeat(33)).as_bytes()).unwrap_err();
+        let why = validate(format!("*{}*", "?a".repeat(33)).as_bytes()).unwrap_err();
         assert!(why.text().contains("more than 64 letters"), "{why}");
     }
 }

@@ -35,12 +35,12 @@ impl Protocol for RespProtocol {
         if self.server.keyspace.events().is_any() {
             // Before any client comes, so that each change by one is told.
             for (name, namespace) in core.session().namespaces()? {
-                self.server.keyspace.follow(core.session(), &name, namespace);
+                self.server.keyspace.watch_namespace(core.session(), &name, namespace);
             }
         }
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
         let counts = Arc::new(CoreStats::new(commands));
-        self.server.tallies.enlist(Arc::clone(&counts));
+        self.server.stats.add_core(Arc::clone(&counts));
         Ok(Rc::new(RespCoreService(Rc::new(CoreContext::new(&self.server, core, counts)))))
     }
 
@@ -65,15 +65,15 @@ impl CoreService for RespCoreService {
     fn begin(&self) {
         // One task for the process: events have an order.
         if self.0.core.index() == 0 {
-            let tell = keyspace_notifier::tell(
+            let run_notifier = keyspace_notifier::run_notifier(
                 Arc::clone(&self.0.server),
                 Rc::clone(self.0.core.session()),
             );
-            spawn(Class::Background, "keyspace events", tell);
+            spawn(Class::Background, "keyspace events", run_notifier);
         }
     }
 
     fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
-        Box::new(RespConnection::new(Rc::clone(&self.0), self.0.link(peer)))
+        Box::new(RespConnection::new(Rc::clone(&self.0), self.0.new_connection(peer)))
     }
 }

@@ -23,8 +23,8 @@ pub struct Records {
     /// What stands before its keys where clients say them; empty for the keys that name none.
     last_prefix: RefCell<Vec<u8>>,
     last_namespace: Cell<Option<Namespace>>,
-    /// Reads that found a record, and that found none, since the last [`Records::take_found`].
-    found: [Cell<u64>; 2],
+    /// Reads that found a record, and that found none, since the last [`Records::take_lookups`].
+    lookups: [Cell<u64>; 2],
 }
 
 /// Where a key's record is.
@@ -46,22 +46,22 @@ impl Records {
             last: RefCell::default(),
             last_prefix: RefCell::default(),
             last_namespace: Cell::new(None),
-            found: Default::default(),
+            lookups: Default::default(),
         }
     }
 
     /// Counts a read.
     #[inline]
-    pub(crate) fn note(&self, is_there: bool) {
-        let [hits, misses] = &self.found;
-        let count = if is_there { hits } else { misses };
+    pub(crate) fn count_lookup(&self, exists: bool) {
+        let [hits, misses] = &self.lookups;
+        let count = if exists { hits } else { misses };
         count.set(count.get() + 1);
     }
 
     /// Reads that found a record, and that found none, since this was asked before.
     #[inline]
-    pub(crate) fn take_found(&self) -> [u64; 2] {
-        self.found.each_ref().map(Cell::take)
+    pub(crate) fn take_lookups(&self) -> [u64; 2] {
+        self.lookups.each_ref().map(Cell::take)
     }
 
     /// The session.
@@ -74,30 +74,30 @@ impl Records {
     /// # Errors
     /// Those of the store.
     #[inline]
-    pub fn find<'a>(&self, key: &'a [u8]) -> Result<Option<ResolvedKey<'a>>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Ok(Some(spot));
+    pub fn resolve<'a>(&self, key: &'a [u8]) -> Result<Option<ResolvedKey<'a>>> {
+        if let Some(resolved) = self.resolve_last(key) {
+            return Ok(Some(resolved));
         }
         let KeyName { namespace, key } = KeyName::of(key);
-        let found = self.namespace(namespace)?;
-        Ok(found.map(|namespace| ResolvedKey { namespace, key }))
+        let lookups = self.namespace(namespace)?;
+        Ok(lookups.map(|namespace| ResolvedKey { namespace, key }))
     }
 
-    /// As [`Records::find`], of the namespace that was asked for last: its name is known to be
+    /// As [`Records::resolve`], of the namespace that was asked for last: its name is known to be
     /// one, so that the key need not be taken apart.
     #[inline]
-    fn last_spot<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
+    fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
         let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
         Some(ResolvedKey { namespace, key: own })
     }
 
-    /// As [`Records::find`], of namespaces that were met only: no look into the region.
+    /// As [`Records::resolve`], of namespaces that were met only: no look into the region.
     #[inline]
-    pub(crate) fn known_spot<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Some(spot);
+    pub(crate) fn resolve_known<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
+        if let Some(resolved) = self.resolve_last(key) {
+            return Some(resolved);
         }
         let KeyName { namespace, key } = KeyName::of(key);
         let last = self.last_namespace.get().filter(|_| *self.last.borrow() == namespace);
@@ -109,27 +109,27 @@ impl Records {
     /// is none; one that is made stays, so what no namespace takes is refused before.
     ///
     /// # Errors
-    /// Those of [`judge`], and of the store.
+    /// Those of [`validate`], and of the store.
     #[inline]
-    pub fn make<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
-        if let Some(spot) = self.last_spot(key) {
-            return Ok(spot);
+    pub fn resolve_or_create<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
+        if let Some(resolved) = self.resolve_last(key) {
+            return Ok(resolved);
         }
         let KeyName { namespace: name, key: own } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
             return Ok(ResolvedKey { namespace, key: own });
         }
-        judge(key, bytes)?;
-        self.make_namespace(name).map(|namespace| ResolvedKey { namespace, key: own })
+        validate(key, bytes)?;
+        self.create_namespace(name).map(|namespace| ResolvedKey { namespace, key: own })
     }
 
     #[cold]
-    fn make_namespace(&self, name: &str) -> Result<Namespace> {
+    fn create_namespace(&self, name: &str) -> Result<Namespace> {
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
         match self.session.namespace(name, &schema) {
             Ok(namespace) => {
                 // Before its first record, so that this is told as well.
-                self.server.keyspace.follow(&self.session, name, namespace);
+                self.server.keyspace.watch_namespace(&self.session, name, namespace);
                 Ok(namespace)
             }
             // Another process was faster, and made it of another kind.
@@ -151,16 +151,16 @@ impl Records {
         {
             return Ok(Some(last));
         }
-        self.other_namespace(name)
+        self.lookup_namespace(name)
     }
 
-    fn other_namespace(&self, name: &str) -> Result<Option<Namespace>> {
+    fn lookup_namespace(&self, name: &str) -> Result<Option<Namespace>> {
         let known = self.known.borrow().get(name).copied();
         let namespace = match known {
             Some(namespace) => namespace,
             None => match self.session.known_namespace(name)? {
                 Some(namespace) => {
-                    self.server.keyspace.follow(&self.session, name, namespace);
+                    self.server.keyspace.watch_namespace(&self.session, name, namespace);
                     self.known.borrow_mut().insert(name.to_owned(), namespace);
                     namespace
                 }
@@ -197,7 +197,7 @@ impl Records {
 /// # Errors
 /// `KeyTooLarge`, `ValueTooLarge`.
 #[inline]
-pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
+pub fn validate(key: &[u8], bytes: usize) -> Result<()> {
     // What stands in the namespace is no longer than all that is said.
     if key.len() > KEY_BYTES_MAX {
         let own = KeyName::of(key).key.len();
@@ -223,7 +223,7 @@ pub enum RecordRef<'r> {
 impl RecordRef<'_> {
     /// What it is.
     #[inline]
-    pub fn form(&self) -> Form {
+    pub fn record_type(&self) -> Form {
         match self {
             Self::View(view) => view.form(),
             Self::Record(record) => record.form(),
@@ -236,7 +236,7 @@ impl RecordRef<'_> {
     /// `WRONGTYPE`.
     #[inline]
     pub fn string(&self) -> Result<&[u8], ErrorReply> {
-        match (self.form(), self) {
+        match (self.record_type(), self) {
             (Form::Value, Self::View(view)) => Ok(view.bytes()),
             (Form::Value, Self::Record(record)) => Ok(record.bytes()),
             (Form::Blocks | Form::Set, _) => Err(ErrorReply::WRONG_TYPE),
@@ -248,7 +248,7 @@ impl RecordRef<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, ErrorReply> {
-        match (self.form(), self) {
+        match (self.record_type(), self) {
             (Form::Blocks, Self::View(view)) => Ok(view.blocks().collect()),
             (Form::Blocks, Self::Record(record)) => Ok(record.blocks().collect()),
             (Form::Value | Form::Set, _) => Err(ErrorReply::WRONG_TYPE),
@@ -260,7 +260,7 @@ impl RecordRef<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn field(&self, name: &[u8]) -> Result<Option<&[u8]>, ErrorReply> {
-        if self.form() != Form::Blocks {
+        if self.record_type() != Form::Blocks {
             return Err(ErrorReply::WRONG_TYPE);
         }
         let Ok(name) = str::from_utf8(name) else { return Ok(None) };
@@ -275,7 +275,7 @@ impl RecordRef<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn members(&self) -> Result<nearstate_store::Members<'_>, ErrorReply> {
-        match (self.form(), self) {
+        match (self.record_type(), self) {
             (Form::Set, Self::View(view)) => Ok(view.members()),
             (Form::Set, Self::Record(record)) => Ok(record.members()),
             (Form::Value | Form::Blocks, _) => Err(ErrorReply::WRONG_TYPE),
@@ -349,7 +349,7 @@ pub fn put_string(
     kept: &KeptMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
-    txn.put_with_metadata(namespace, key, value, kept.labels(&tags))
+    txn.put_with_metadata(namespace, key, value, kept.metadata(&tags))
 }
 
 /// Puts a set anew, with the end and the tags that another had (or with none).
@@ -363,7 +363,7 @@ pub fn put_set(
     kept: &KeptMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
-    txn.put_members(namespace, key, members, kept.labels(&tags))
+    txn.put_members(namespace, key, members, kept.metadata(&tags))
 }
 
 /// What a record keeps when its value changes: its end, its tags.
@@ -377,12 +377,12 @@ pub struct KeptMetadata {
 
 impl KeptMetadata {
     /// What this record has.
-    pub fn of(found: &RecordRef<'_>) -> Self {
-        Self { expires_ms: found.expires_ms(), tags: found.tags() }
+    pub fn of(lookups: &RecordRef<'_>) -> Self {
+        Self { expires_ms: lookups.expires_ms(), tags: lookups.tags() }
     }
 
     /// An end, and no tags.
-    pub const fn until(expires_ms: u64) -> Self {
+    pub const fn with_expiry(expires_ms: u64) -> Self {
         Self { expires_ms, tags: Vec::new() }
     }
 
@@ -392,7 +392,7 @@ impl KeptMetadata {
     }
 
     /// With those of [`KeptMetadata::tags`].
-    pub const fn labels<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
+    pub const fn metadata<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
         Metadata { tags, expires_ms: self.expires_ms }
     }
 }

@@ -51,7 +51,7 @@ impl<'o> Reply<'o> {
 
     /// The most bytes that there may be in all.
     #[inline]
-    pub fn most(&self) -> usize {
+    pub fn bytes_max(&self) -> usize {
         self.until
     }
 
@@ -62,7 +62,7 @@ impl<'o> Reply<'o> {
     }
 
     /// Judges answers that are being collected elsewhere, and are to be so long.
-    pub fn judge_more(&mut self, bytes: usize) {
+    pub fn check_room_for(&mut self, bytes: usize) {
         self.has_room(bytes);
     }
 
@@ -209,7 +209,7 @@ impl<'o> Reply<'o> {
     }
 
     /// Answers that were made elsewhere, whole, in this protocol.
-    pub fn made(&mut self, answers: &[u8]) {
+    pub fn raw(&mut self, answers: &[u8]) {
         if self.has_room(answers.len()) {
             self.out.extend_from_slice(answers);
         }

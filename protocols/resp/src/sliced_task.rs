@@ -26,7 +26,7 @@ pub trait SlicedTask: Debug {
     ) -> Result<TaskProgress, ErrorReply>;
 
     /// About how many bytes it keeps between two slices. They count for what a core may keep.
-    fn kept(&self) -> usize;
+    fn memory_bytes(&self) -> usize;
 
     /// How many bytes of its answer it has collected and not told. Work that has collected more
     /// than an answer may have is over.

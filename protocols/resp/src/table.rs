@@ -15,7 +15,7 @@ mod local;
 mod tags;
 
 use crate::command::command_table::CommandTable;
-use crate::command::{AclCategories, CommandFlags, CommandGroup, ArgPositions, KeyspaceScope};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::{Command, CommandFn};
 use crate::commands;
 use std::sync::LazyLock;
@@ -44,16 +44,16 @@ const ROW: Command = Command {
     name: "",
     arity: 1,
     flags: CommandFlags::NONE,
-    keys: ArgPositions::No,
-    channels: ArgPositions::No,
-    walk: KeyspaceScope::No,
+    keys: ArgPositions::None,
+    channels: ArgPositions::None,
+    walk: KeyspaceScope::None,
     group: CommandGroup::Server,
     also: AclCategories::NONE,
     summary: "",
     complexity: "O(1)",
     differs: "",
     number: 0,
-    run: commands::of_parts,
+    run: commands::container,
 };
 
 const READ: CommandFlags = CommandFlags::READONLY;
@@ -66,5 +66,5 @@ const GROW_FAST: CommandFlags = GROW.and(CommandFlags::FAST);
 /// Needs no records.
 const ANY_TIME: CommandFlags = CommandFlags::LOADING.and(CommandFlags::STALE);
 /// About the connection.
-const TALK: CommandFlags = ANY_TIME.and(CommandFlags::NOSCRIPT);
-const OPERATOR: CommandFlags = TALK.and(CommandFlags::ADMIN);
+const CONNECTION: CommandFlags = ANY_TIME.and(CommandFlags::NOSCRIPT);
+const OPERATOR: CommandFlags = CONNECTION.and(CommandFlags::ADMIN);

@@ -72,7 +72,7 @@ fn names_that_would_take_too_much_are_refused_before_they_do() {
     let mut talker = place.talker();
     let said = ask(&mut talker, &many("SUBSCRIBE", 10_000, 4000));
     assert!(said.starts_with("-ERR the names that a client hears may take 67108864"), "{said}");
-    assert!(talker.kept() < 1 << 20 && place.server.hub.channel_count() == 0);
+    assert!(talker.kept() < 1 << 20 && place.server.pubsub.channel_count() == 0);
     assert!(ask(&mut talker, &many("SUBSCRIBE", 100, 4000)).starts_with("*3"));
 }
 
@@ -126,14 +126,14 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
     assert!(said.ends_with(&format!("{told}|")), "{said}");
     let said = ask(&mut talker, &many("SUBSCRIBE", 1000, 100));
     assert!(said.ends_with(&format!("{told}{changed}|")) && said.starts_with("-ERR "), "{said}");
-    assert_eq!(place.server.hub.channel_count(), 1000, "it hears them");
+    assert_eq!(place.server.pubsub.channel_count(), 1000, "it hears them");
 }
 
 #[test]
 fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed() {
     let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| place.talker());
-    let post = &place.server.hub.post;
+    let post = &place.server.pubsub.post;
     slow.ask("SUBSCRIBE a");
     honest.ask("SUBSCRIBE b");
     let message = "x".repeat(30_000);
@@ -168,7 +168,7 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
 fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
     let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let (mut honest, mut sender) = (place.talker(), place.talker());
-    let post = &place.server.hub.post;
+    let post = &place.server.pubsub.post;
     honest.ask("SUBSCRIBE b");
     let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
     // Another core compares it with patterns, and nobody may hear it.
@@ -311,8 +311,8 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);
     let place = place_with(RespSettings { exec_max: most, ..settings() });
-    let mut hearers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
-    for (number, hearer) in hearers.iter_mut().enumerate() {
+    let mut subscribers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
+    for (number, hearer) in subscribers.iter_mut().enumerate() {
         hearer.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });
     }
     let mut talker = place.talker();
@@ -329,14 +329,17 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
         assert!(said.starts_with("-EXECABORT with "), "{request}: {said}");
         assert!(said.contains("it would take longer than 3s"), "{said}");
         assert_eq!(is_there, ":0|", "{request}: nothing was changed");
-        assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "and nothing sent");
+        assert!(
+            subscribers.iter_mut().all(|hearer| hearer.happen().is_empty()),
+            "and nothing sent"
+        );
     }
     let (said, is_there) = publish("PUBLISH c m", 8);
     assert_eq!(
         (said.as_str(), is_there.as_str()),
         (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
     );
-    for hearer in &mut hearers {
+    for hearer in &mut subscribers {
         let heard = String::from_utf8(hearer.happen()).unwrap();
         assert_eq!(heard.matches("message").count(), 8);
     }
@@ -345,8 +348,8 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
 #[test]
 fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
     let place = place();
-    let mut hearers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
-    for hearer in &mut hearers {
+    let mut subscribers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
+    for hearer in &mut subscribers {
         hearer.ask("SUBSCRIBE c");
     }
     let mut talker = place.talker();
@@ -371,15 +374,15 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         assert!(said.ends_with("nothing was changed and nothing sent|"), "{said}");
     }
     assert_eq!(talker.ask("MGET there new"), "*2|$1|v|$-1|");
-    assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "nothing was sent");
+    assert!(subscribers.iter_mut().all(|hearer| hearer.happen().is_empty()), "nothing was sent");
     // What is many but goes to nobody is no load, and few are sent whoever hears them.
-    for (request, letters) in [
+    for (request, deliveries) in [
         (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
         (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
     ] {
         assert_eq!(talker.ask(&request), "+OK|", "{request}");
-        let heard = String::from_utf8(hearers[0].happen()).unwrap();
-        assert_eq!(heard.matches("message").count(), letters);
+        let heard = String::from_utf8(subscribers[0].happen()).unwrap();
+        assert_eq!(heard.matches("message").count(), deliveries);
     }
 }
 
@@ -468,7 +471,7 @@ fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
         }
         others.push(other);
     }
-    assert!(place.server.hub.patterns() < 16_384 * 4 / 5, "{}", place.server.hub.patterns());
+    assert!(place.server.pubsub.patterns() < 16_384 * 4 / 5, "{}", place.server.pubsub.patterns());
     let mut late = place.talker();
     let said = ask(&mut late, &many("PSUBSCRIBE", 1000, 11));
     assert!(said.contains("and you would hear 1000."), "{said}");

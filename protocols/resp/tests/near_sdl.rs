@@ -33,7 +33,8 @@ impl Place {
         let socket = folder.path().join("near.sock");
         let options = CreateOptions { bytes_max: 128 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
-        let face = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
+        let face =
+            RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
         let address = Address::Unix { path: socket.clone(), mode: 0o600 };
         let config = Config {
             cores: 1,

@@ -131,7 +131,7 @@ fn a_client_has_a_bound_and_is_told_what_to_do() {
     talker.ask("SUBSCRIBE a b");
     let refused = talker.ask("PSUBSCRIBE x y");
     assert!(refused.starts_with("-ERR a client may hear 3 channels and patterns"), "{refused}");
-    assert_eq!(place.server.hub.patterns(), 0, "all of them or none");
+    assert_eq!(place.server.pubsub.patterns(), 0, "all of them or none");
     assert_eq!(
         talker.ask("SUBSCRIBE a b a"),
         "*3|$9|subscribe|$1|a|:2|*3|$9|subscribe|$1|b|:2|*3|$9|subscribe|$1|a|:2|"

@@ -332,8 +332,11 @@ fn keys_that_ended_are_not_counted() {
 
 #[test]
 fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
-    let settings =
-        RespSettings { slow_micros: 0, slow_entries_max: 3, ..RespSettings::new(Users::open(&TABLE)) };
+    let settings = RespSettings {
+        slow_micros: 0,
+        slow_entries_max: 3,
+        ..RespSettings::new(Users::open(&TABLE))
+    };
     let place = place_with(settings);
     let mut talker = place.talker();
     let count = "-ERR count should be greater than or equal to -1|";

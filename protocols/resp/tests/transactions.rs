@@ -306,8 +306,8 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
     let sum = (executed + added).to_string();
     let both = format!("*2|${0}|{sum}|${0}|{sum}|", sum.len());
     assert_eq!(talker.ask("MGET {n},a {n},b"), both);
-    let letters = came(&mut hearer).matches("message").count();
-    assert_eq!(u64::try_from(letters).unwrap(), executed);
+    let deliveries = came(&mut hearer).matches("message").count();
+    assert_eq!(u64::try_from(deliveries).unwrap(), executed);
 }
 
 #[test]

@@ -122,10 +122,10 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     let proving = settings.tls_clients.is_some();
     let tls = settings.tls_listen.iter().map(|address| (address, true));
     for (address, is_tls) in plain.chain(tls).filter(|(address, _)| is_wide(address)) {
-        if is_tls && (proving || !users.let_strangers_in()) {
+        if is_tls && (proving || !users.allows_passwordless()) {
             continue;
         }
-        if !users.let_strangers_in() {
+        if !users.allows_passwordless() {
             log::say(log::IN_THE_CLEAR, &[("address", address)]);
         } else if settings.is_insecure {
             log::say(log::OPEN_TO_ALL, &[("address", address)]);

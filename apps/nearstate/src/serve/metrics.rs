@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nearstate_node::executor::{Class as TaskClass, MeterSeen};
 use nearstate_node::{Core, CoreSeen, Gauges, NodeSeen};
 use nearstate_observe::{Report, Source};
-use nearstate_resp::server::Server;
+use nearstate_resp::server::RespServer;
 use nearstate_store::{Region, Session};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -31,7 +31,7 @@ pub(crate) struct Observed(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     region: Region,
-    server: Arc<Server>,
+    server: Arc<RespServer>,
     /// There once the node serves.
     gauges: OnceLock<Gauges>,
     is_ending: AtomicBool,
@@ -40,7 +40,7 @@ struct Inner {
 }
 
 impl Observed {
-    pub(crate) fn new(region: Region, server: Arc<Server>) -> Self {
+    pub(crate) fn new(region: Region, server: Arc<RespServer>) -> Self {
         let (gauges, is_ending) = (OnceLock::new(), AtomicBool::new(false));
         let census = Mutex::default();
         Self(Arc::new(Inner { region, server, gauges, is_ending, census }))
@@ -227,31 +227,35 @@ fn polls(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 
 fn requests(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let server = &observed.0.server;
-    let (all, refused) = server.tallies.requests();
+    let (all, refused) = server.stats.requests();
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    let tallies = &server.tallies;
-    let [hits, misses] = tallies.found();
+    let stats = &server.stats;
+    let [hits, misses] = stats.lookups();
     for (name, help, value) in [
         ("requests", "Requests of Redis' protocol.", all),
         ("errors", "Of these, answered with an error.", refused),
-        ("connections", "Connections that came.", read(&tallies.connections)),
-        ("published", "Messages published.", read(&tallies.published)),
+        ("connections", "Connections that came.", read(&stats.connections)),
+        ("published", "Messages published.", read(&stats.published)),
         ("keyspace_hits", "Reads of keys that found a record.", hits),
         ("keyspace_misses", "Reads of keys that found none.", misses),
-        ("overrun_subscribers", "Subscribers closed: too much waited.", server.hub.post.overruns()),
+        (
+            "overrun_subscribers",
+            "Subscribers closed: too much waited.",
+            server.pubsub.budget.overruns(),
+        ),
     ] {
         counter(to, &format!("resp_{name}"), help, value)?;
     }
     let clients = server.client_count() as u64;
     gauge(to, "resp_clients", "Clients that are connected.", clients)?;
-    let waiting = server.hub.post.bytes() as u64;
+    let waiting = server.pubsub.budget.bytes() as u64;
     gauge(to, "resp_messages_bytes", "Bytes of messages that wait for subscribers.", waiting)?;
-    let slow = server.slow_count() as u64;
+    let slow = server.slow_log_len() as u64;
     gauge(to, "resp_slow_entries", "Entries of the slow log.", slow)
 }
 
 fn commands(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all = observed.0.server.tallies.commands();
+    let all = observed.0.server.stats.commands();
     let label = |name: &&'static str| [("command", *name)];
     let values = all.iter().map(|(name, tally)| (label(name), tally.calls));
     counters(to, "resp_calls", "Calls of each command.", values)?;
@@ -262,7 +266,7 @@ fn commands(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result 
 }
 
 fn latencies(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all = observed.0.server.tallies.latencies();
+    let all = observed.0.server.stats.latencies();
     let values = all.map(|(class, seen)| ([("class", class.name())], seen));
     let help = "How long requests took from their begin to their answer, by class of command.";
     histograms(to, "resp_request_seconds", help, values)

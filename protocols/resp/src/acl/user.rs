@@ -16,7 +16,7 @@ pub struct User {
     pub(super) name: String,
     pub(super) is_on: bool,
     pub(super) is_nopass: bool,
-    pub(super) secrets: PasswordHashes,
+    pub(super) password_hashes: PasswordHashes,
     /// A bit for each command of the catalogue, by its number.
     pub(super) commands: Vec<u64>,
     /// The rules that `commands` was made of.
@@ -24,7 +24,7 @@ pub struct User {
     pub(super) namespaces: NamespaceRule,
     pub(super) channels: ChannelRule,
     /// Whether nothing is forbidden to him: then nothing needs to be looked at.
-    pub(super) may_everything: bool,
+    pub(super) is_unrestricted: bool,
 }
 
 /// Which namespaces' keys he may use.
@@ -50,23 +50,23 @@ const NO_CHANNEL: ErrorReply = ErrorReply::fixed(
 
 impl User {
     /// A user who may do nothing.
-    pub(super) fn new<R>(name: &str, catalogue: &CommandTable<R>) -> Self {
+    pub(super) fn new<R>(name: &str, table: &CommandTable<R>) -> Self {
         Self {
             name: name.to_owned(),
             is_on: false,
             is_nopass: false,
-            secrets: PasswordHashes::default(),
-            commands: vec![0; catalogue.commands().len().div_ceil(64)],
+            password_hashes: PasswordHashes::default(),
+            commands: vec![0; table.commands().len().div_ceil(64)],
             command_rules: vec!["-@all".to_owned()],
             namespaces: NamespaceRule::These(BTreeSet::new()),
             channels: ChannelRule::Matching(BTreeSet::new()),
-            may_everything: false,
+            is_unrestricted: false,
         }
     }
 
     /// The default user of a server where nobody was declared.
-    pub(super) fn everybody<R>(catalogue: &CommandTable<R>) -> Self {
-        let mut user = Self::new(DEFAULT_USER, catalogue);
+    pub(super) fn unrestricted<R>(table: &CommandTable<R>) -> Self {
+        let mut user = Self::new(DEFAULT_USER, table);
         user.commands.fill(u64::MAX);
         Self {
             is_on: true,
@@ -74,7 +74,7 @@ impl User {
             command_rules: vec!["+@all".to_owned()],
             namespaces: NamespaceRule::All,
             channels: ChannelRule::All,
-            may_everything: true,
+            is_unrestricted: true,
             ..user
         }
     }
@@ -90,8 +90,8 @@ impl User {
     }
 
     /// Whether nothing is forbidden to him: every command, key and channel.
-    pub fn may_everything(&self) -> bool {
-        self.may_everything
+    pub fn is_unrestricted(&self) -> bool {
+        self.is_unrestricted
     }
 
     /// Whether any password is right.
@@ -99,8 +99,8 @@ impl User {
         self.is_nopass
     }
 
-    pub(super) fn secrets(&self) -> &PasswordHashes {
-        &self.secrets
+    pub(super) fn password_hashes(&self) -> &PasswordHashes {
+        &self.password_hashes
     }
 
     /// Judges a request whose command and number of arguments are right.
@@ -110,7 +110,7 @@ impl User {
     /// channels.
     #[inline]
     pub fn check<R>(&self, command: &Command<R>, args: Args<'_>) -> Result<(), ErrorReply> {
-        if self.may_everything || command.flags.has(CommandFlags::NO_AUTH) {
+        if self.is_unrestricted || command.flags.has(CommandFlags::NO_AUTH) {
             return Ok(());
         }
         self.check_each(command, args)
@@ -133,11 +133,11 @@ impl User {
             // A pattern is allowed where it is written in the rules; else somebody could ask for
             // more than those match.
             let is_pattern = matches!(command.name, "psubscribe" | "punsubscribe");
-            let may = |channel: &[u8]| {
+            let is_allowed = |channel: &[u8]| {
                 let mut matching = patterns.iter().filter(|one| glob::matches(one, channel));
                 if is_pattern { patterns.contains(channel) } else { matching.next().is_some() }
             };
-            if !command.channels.of(args).all(|at| args.get(at).is_none_or(may)) {
+            if !command.channels.of(args).all(|at| args.get(at).is_none_or(is_allowed)) {
                 return Err(NO_CHANNEL);
             }
         }
@@ -163,14 +163,16 @@ impl User {
     fn may_walk(&self, scoped_namespaces: ScopedNamespaces<'_>) -> bool {
         match (&self.namespaces, scoped_namespaces) {
             (NamespaceRule::All, _) | (_, ScopedNamespaces::Nothing) => true,
-            (NamespaceRule::These(names), ScopedNamespaces::Namespace(name)) => names.contains(name),
+            (NamespaceRule::These(names), ScopedNamespaces::Namespace(name)) => {
+                names.contains(name)
+            }
             (NamespaceRule::These(_), ScopedNamespaces::All) => false,
         }
     }
 
     /// His passwords, as SHA-256 in hexadecimal digits.
     pub fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
-        self.secrets.shown()
+        self.password_hashes.hex_digits()
     }
 
     /// His rules about commands: `-@all +get`.
@@ -183,8 +185,8 @@ impl User {
         match &self.namespaces {
             NamespaceRule::All => "~*".to_owned(),
             NamespaceRule::These(names) => {
-                let said: Vec<String> = names.iter().map(|name| key_rule(name)).collect();
-                said.join(" ")
+                let rules: Vec<String> = names.iter().map(|name| key_rule(name)).collect();
+                rules.join(" ")
             }
         }
     }
@@ -194,8 +196,8 @@ impl User {
         match &self.channels {
             ChannelRule::All => "&*".to_owned(),
             ChannelRule::Matching(patterns) => {
-                let said = patterns.iter().map(|one| format!("&{}", String::from_utf8_lossy(one)));
-                said.collect::<Vec<String>>().join(" ")
+                let rules = patterns.iter().map(|one| format!("&{}", String::from_utf8_lossy(one)));
+                rules.collect::<Vec<String>>().join(" ")
             }
         }
     }
@@ -237,7 +239,7 @@ enum ScopedNamespaces<'a> {
 
 fn scoped_namespaces(walk: KeyspaceScope, args: Args<'_>) -> ScopedNamespaces<'_> {
     let pattern = match walk {
-        KeyspaceScope::No => return ScopedNamespaces::Nothing,
+        KeyspaceScope::None => return ScopedNamespaces::Nothing,
         KeyspaceScope::All => return ScopedNamespaces::All,
         KeyspaceScope::Pattern(at) => args.get(usize::from(at)),
         KeyspaceScope::Match => match_of(args),

@@ -58,13 +58,14 @@ impl CommandFlags {
 
     /// The words, as `COMMAND` says them.
     pub fn words(self) -> impl Iterator<Item = &'static str> + Clone {
-        let named = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
-        named.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
+        let find = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
+        find.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
     }
 
     /// The categories that follow, as in Redis.
     pub(super) fn categories(self) -> AclCategories {
-        let mut found = if self.has(Self::FAST) { AclCategories::FAST } else { AclCategories::SLOW };
+        let mut found =
+            if self.has(Self::FAST) { AclCategories::FAST } else { AclCategories::SLOW };
         for (flag, category) in [
             (Self::WRITE, AclCategories::WRITE),
             (Self::READONLY, AclCategories::READ),
@@ -127,13 +128,13 @@ impl AclCategories {
     }
 
     /// The category of this name, without `@`, in any case.
-    pub fn named(name: &[u8]) -> Option<Self> {
+    pub fn find(name: &[u8]) -> Option<Self> {
         let is = |word: &str| word.as_bytes().eq_ignore_ascii_case(name);
-        Self::every().find(|(_, word)| is(word)).map(|(one, _)| one)
+        Self::iter().find(|(_, word)| is(word)).map(|(one, _)| one)
     }
 
     /// Every category with its name.
-    pub fn every() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
+    pub fn iter() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
         Self::WORDS.iter().copied()
     }
 

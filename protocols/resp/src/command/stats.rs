@@ -11,7 +11,7 @@ pub struct CoreStats {
     requests: AtomicU64,
     errors: AtomicU64,
     /// Reads that found a record, and that found none.
-    found: [AtomicU64; 2],
+    lookups: [AtomicU64; 2],
     /// How long requests of each class took, in nanoseconds.
     latencies: [Histogram; CommandClass::ALL.len()],
 }
@@ -92,7 +92,7 @@ impl CoreStats {
             commands: commands.map(count).collect(),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
-            found: [none(), none()],
+            lookups: [none(), none()],
             latencies: CommandClass::ALL.map(|_| Histogram::default()),
         }
     }
@@ -123,15 +123,15 @@ impl CoreStats {
     }
 
     /// Adds reads that found a record, and that found none.
-    pub(crate) fn add_found(&self, more: [u64; 2]) {
-        for (count, more) in self.found.iter().zip(more) {
+    pub(crate) fn add_lookups(&self, more: [u64; 2]) {
+        for (count, more) in self.lookups.iter().zip(more) {
             add(count, more);
         }
     }
 
     /// Reads that found a record, and that found none.
-    pub fn found(&self) -> [u64; 2] {
-        self.found.each_ref().map(|count| count.load(Ordering::Relaxed))
+    pub fn lookups(&self) -> [u64; 2] {
+        self.lookups.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// How long the requests of each class took, in nanoseconds, in the order of [`CommandClass::ALL`].
@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn a_request_counts_for_its_command_and_its_class() {
-        let rows = [("get", CommandFlags::READONLY.and(CommandFlags::FAST)), ("set", CommandFlags::WRITE)];
+        let rows =
+            [("get", CommandFlags::READONLY.and(CommandFlags::FAST)), ("set", CommandFlags::WRITE)];
         let counts = CoreStats::new(rows.into_iter());
         counts.count(Some(0), 2_000, false);
         counts.count(Some(0), 3_000, true);
@@ -175,8 +176,8 @@ mod tests {
         let [read, write, pubsub, other] = counts.latencies();
         assert_eq!((read.total(), read.sum, write.total()), (2, 5_000, 1));
         assert_eq!((pubsub.total(), other.total()), (0, 0));
-        let tallies: Vec<_> = counts.commands().collect();
+        let stats: Vec<_> = counts.commands().collect();
         let get = CommandStats { calls: 2, micros: 5, failed: 1 };
-        assert_eq!(tallies.first(), Some(&("get", get)));
+        assert_eq!(stats.first(), Some(&("get", get)));
     }
 }

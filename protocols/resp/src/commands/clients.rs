@@ -14,23 +14,31 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// `CLIENT INFO`
-pub(crate) fn info(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let card = client.server.card(client.link.id);
+pub(crate) fn info(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let client_entry = ctx.server.client_entry(ctx.connection.id);
     let mut lines = String::new();
-    if let Some(card) = card {
-        line(client, client.link.id, &card, &mut lines);
+    if let Some(client_entry) = client_entry {
+        line(ctx, ctx.connection.id, &client_entry, &mut lines);
     }
     reply.verbatim(&lines);
     Ok(())
 }
 
 /// `CLIENT LIST [TYPE normal|master|replica|pubsub | ID id ..]`
-pub(crate) fn list(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn list(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let filter = ClientFilter::read(args.from(2))?;
     let mut lines = String::new();
-    for (id, card) in client.server.clients() {
-        if filter.takes(id, &card) {
-            line(client, id, &card, &mut lines);
+    for (id, client_entry) in ctx.server.clients() {
+        if filter.takes(id, &client_entry) {
+            line(ctx, id, &client_entry, &mut lines);
         }
     }
     reply.verbatim(&lines);
@@ -73,10 +81,12 @@ impl ClientFilter {
         }
     }
 
-    fn takes(&self, id: u64, card: &ClientEntry) -> bool {
+    fn takes(&self, id: u64, client_entry: &ClientEntry) -> bool {
         match self {
             Self::All => true,
-            Self::Hearing(hears) => (card.hears != [0; 2]) == *hears,
+            Self::Hearing(subscription_count) => {
+                (client_entry.subscription_count != [0; 2]) == *subscription_count
+            }
             Self::Ids(ids) => ids.contains(&id),
         }
     }
@@ -84,14 +94,14 @@ impl ClientFilter {
 
 /// The fields of Redis that are known here, in its order. What the client has queued is known of
 /// itself only.
-fn line(client: &CommandContext<'_>, id: u64, card: &ClientEntry, lines: &mut String) {
-    let age = now_ms_coarse().saturating_sub(card.since_ms) / 1000;
-    let [sub, psub] = card.hears;
-    let flags = if card.hears == [0; 2] { 'N' } else { 'P' };
-    let mine = if id == client.link.id { client.link.queue.as_ref() } else { None };
+fn line(ctx: &CommandContext<'_>, id: u64, client_entry: &ClientEntry, lines: &mut String) {
+    let age = now_ms_coarse().saturating_sub(client_entry.since_ms) / 1000;
+    let [sub, psub] = client_entry.subscription_count;
+    let flags = if client_entry.subscription_count == [0; 2] { 'N' } else { 'P' };
+    let mine = if id == ctx.connection.id { ctx.connection.queue.as_ref() } else { None };
     let multi = mine.map_or(-1, |queue| i64::try_from(queue.requests.len()).unwrap_or(i64::MAX));
-    let [library, version] = &card.library;
-    let ClientEntry { address, local, name, user, protocol, .. } = card;
+    let [library, version] = &client_entry.library;
+    let ClientEntry { address, local, name, user, protocol, .. } = client_entry;
     // Writing to a String cannot fail.
     let _ = writeln!(
         lines,

@@ -4,7 +4,7 @@
 
 use crate::command::command_table::CommandTable;
 use crate::command::{AclCategories, CommandFlags};
-use crate::command_context::{CommandContext, Command, CommandFn};
+use crate::command_context::{Command, CommandContext, CommandFn};
 use crate::parse::Args;
 use crate::pattern;
 use crate::reply::Reply;
@@ -22,33 +22,57 @@ const MODULE: &[u8] = b"exstrings";
 type Commands = &'static CommandTable<CommandFn>;
 
 /// `COMMAND`
-pub(crate) fn command(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell_command(client.catalogue, args, reply)
+pub(crate) fn command(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_command(ctx.table, args, reply)
 }
 
 /// `COMMAND COUNT`
-pub(crate) fn count(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell_count(client.catalogue, args, reply)
+pub(crate) fn count(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_count(ctx.table, args, reply)
 }
 
 /// `COMMAND INFO [name ...]`
-pub(crate) fn info(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell_info(client.catalogue, args, reply)
+pub(crate) fn info(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_info(ctx.table, args, reply)
 }
 
 /// `COMMAND DOCS [name ...]`
-pub(crate) fn docs(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell_docs(client.catalogue, args, reply)
+pub(crate) fn docs(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_docs(ctx.table, args, reply)
 }
 
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`
-pub(crate) fn list(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell_list(client.catalogue, args, reply)
+pub(crate) fn list(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_list(ctx.table, args, reply)
 }
 
 /// `COMMAND GETKEYS command [argument ...]`
-pub(crate) fn getkeys(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell_getkeys(client.catalogue, args, reply)
+pub(crate) fn getkeys(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    tell_getkeys(ctx.table, args, reply)
 }
 
 fn tell_command(known: Commands, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
@@ -69,7 +93,7 @@ fn tell_info(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     }
     reply.array(names.len());
     for name in names.iter() {
-        match known.named(name) {
+        match known.find(name) {
             Some(command) => row(command, reply),
             None => reply.nil_array(),
         }
@@ -82,7 +106,7 @@ fn tell_docs(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     let chosen: Vec<&Command> = if names.is_empty() {
         tops(known).collect()
     } else {
-        names.iter().filter_map(|name| known.named(name)).collect()
+        names.iter().filter_map(|name| known.find(name)).collect()
     };
     reply.map(chosen.len());
     for command in chosen {
@@ -100,22 +124,23 @@ fn tell_list(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
 }
 
 fn tell_getkeys(known: Commands, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let asked = args.from(2);
-    let command =
-        known.meant(asked).map_err(|_| ErrorReply::fixed("ERR Invalid command specified"))?;
-    if command.keys.are_none() {
+    let lookup = args.from(2);
+    let command = known
+        .lookup_any_arity(lookup)
+        .map_err(|_| ErrorReply::fixed("ERR Invalid command specified"))?;
+    if command.keys.is_none() {
         return Err(ErrorReply::fixed("ERR The command has no key arguments"));
     }
-    if command.check_arity(asked).is_err() {
+    if command.check_arity(lookup).is_err() {
         let text = "ERR Invalid number of arguments specified for command";
         return Err(ErrorReply::fixed(text));
     }
-    let keys = command.keys.of(asked);
+    let keys = command.keys.of(lookup);
     if keys.len() == 0 && !command.flags.has(CommandFlags::NO_MANDATORY_KEYS) {
         return Err(ErrorReply::fixed("ERR Invalid arguments specified for command"));
     }
     reply.array(keys.len());
-    keys.for_each(|at| reply.bulk(asked.get(at).unwrap_or_default()));
+    keys.for_each(|at| reply.bulk(lookup.get(at).unwrap_or_default()));
     Ok(())
 }
 
@@ -126,7 +151,7 @@ fn tops(known: Commands) -> impl Iterator<Item = &'static Command> {
 
 /// A row of the table in seven elements. Redis 7 has ten; sdlgo takes six or seven only.
 fn row(command: &Command, reply: &mut Reply<'_>) {
-    let (first, last, step) = command.keys.told();
+    let (first, last, step) = command.keys.triple();
     reply.array(7);
     reply.bulk(command.name.as_bytes());
     reply.int(command.arity.into());
@@ -149,9 +174,9 @@ fn row(command: &Command, reply: &mut Reply<'_>) {
 
 /// What a command does and costs, under its name.
 fn doc(known: Commands, command: &Command, reply: &mut Reply<'_>) {
-    let (_, part) = command.parts();
-    let parts: Vec<&Command> = match part {
-        None => known.parts_of(command.name).collect(),
+    let (_, part) = command.name_and_subcommand();
+    let name_and_subcommand: Vec<&Command> = match part {
+        None => known.subcommands_of(command.name).collect(),
         Some(_) => Vec::new(),
     };
     let facts = [
@@ -163,15 +188,15 @@ fn doc(known: Commands, command: &Command, reply: &mut Reply<'_>) {
     ];
     let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
     reply.bulk(command.name.as_bytes());
-    reply.map(facts.clone().count() + usize::from(!parts.is_empty()));
+    reply.map(facts.clone().count() + usize::from(!name_and_subcommand.is_empty()));
     for (name, fact) in facts {
         reply.bulk(name.as_bytes());
         reply.bulk(fact.as_bytes());
     }
-    if !parts.is_empty() {
+    if !name_and_subcommand.is_empty() {
         reply.bulk(b"subcommands");
-        reply.map(parts.len());
-        for part in parts {
+        reply.map(name_and_subcommand.len());
+        for part in name_and_subcommand {
             doc(known, part, reply);
         }
     }
@@ -196,9 +221,9 @@ fn filter(args: Args<'_>) -> Result<ListFilter<'_>, ErrorReply> {
     }
     match what.to_ascii_lowercase().as_slice() {
         b"module" => Ok(ListFilter::Module(value == MODULE)),
-        b"aclcat" => Ok(ListFilter::Category(AclCategories::named(value))),
+        b"aclcat" => Ok(ListFilter::Category(AclCategories::find(value))),
         b"pattern" => {
-            pattern::judge(value)?;
+            pattern::validate(value)?;
             Ok(ListFilter::Pattern(value))
         }
         _ => Err(ErrorReply::SYNTAX),

@@ -64,13 +64,18 @@ impl ExpireCondition {
 }
 
 /// Lets a key end at a time; at once if that has passed.
-fn end(client: &CommandContext<'_>, args: Args<'_>, unit: ExpiryUnit, name: &str) -> Result<bool, ErrorReply> {
+fn end(
+    ctx: &CommandContext<'_>,
+    args: Args<'_>,
+    unit: ExpiryUnit,
+    name: &str,
+) -> Result<bool, ErrorReply> {
     let given = ExpireCondition::read(args.from(3))?;
     let number = integer_or_refuse(arg(args, 2))?;
     let new = unit.end_of(number).ok_or_else(|| ErrorReply::expire_time(name))?;
-    client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(false) };
-        let Some(found) = change.read_at(spot)? else { return Ok(false) };
+    ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(false) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         if !given.allows(found.expires_ms(), new) {
             return Ok(false);
         }
@@ -80,43 +85,63 @@ fn end(client: &CommandContext<'_>, args: Args<'_>, unit: ExpiryUnit, name: &str
             Some(new) => {
                 kept.expires_ms = new;
                 let tags = kept.tags();
-                change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?;
+                change.txn.label(resolved.namespace, resolved.key, kept.metadata(&tags))?;
             }
-            None => drop(change.txn.delete(spot.namespace, spot.key)?),
+            None => drop(change.txn.delete(resolved.namespace, resolved.key)?),
         }
         Ok(true)
     })
 }
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`
-pub(crate) fn expire(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply.int(end(client, args, AFTER_SECONDS, "expire")?.into());
+pub(crate) fn expire(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AFTER_SECONDS, "expire")?.into());
     Ok(())
 }
 
 /// `PEXPIRE key milliseconds [NX | XX | GT | LT]`
-pub(crate) fn pexpire(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply.int(end(client, args, AFTER_MS, "pexpire")?.into());
+pub(crate) fn pexpire(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AFTER_MS, "pexpire")?.into());
     Ok(())
 }
 
 /// `EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]`
-pub(crate) fn expireat(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply.int(end(client, args, AT_SECONDS, "expireat")?.into());
+pub(crate) fn expireat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AT_SECONDS, "expireat")?.into());
     Ok(())
 }
 
 /// `PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]`
-pub(crate) fn pexpireat(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply.int(end(client, args, AT_MS, "pexpireat")?.into());
+pub(crate) fn pexpireat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.int(end(ctx, args, AT_MS, "pexpireat")?.into());
     Ok(())
 }
 
 /// `PERSIST key`
-pub(crate) fn persist(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let has_ended = client.change(|change| {
-        let Some(spot) = change.records.find(arg(args, 1))? else { return Ok(false) };
-        let Some(found) = change.read_at(spot)? else { return Ok(false) };
+pub(crate) fn persist(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let has_ended = ctx.change(|change| {
+        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(false) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         if found.expires_ms() == 0 {
             return Ok(false);
         }
@@ -124,24 +149,24 @@ pub(crate) fn persist(client: &mut CommandContext<'_>, args: Args<'_>, reply: &m
         drop(found);
         kept.expires_ms = 0;
         let tags = kept.tags();
-        Ok(change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?)
+        Ok(change.txn.label(resolved.namespace, resolved.key, kept.metadata(&tags))?)
     })?;
     reply.int(has_ended.into());
     Ok(())
 }
 
-/// Tells when a key ends: -2 if it is not there, -1 if never, else what `told` makes of it.
-fn tell(
-    client: &CommandContext<'_>,
+/// Tells when a key ends: -2 if it is not there, -1 if never, else what `triple` makes of it.
+fn deliver_event(
+    ctx: &CommandContext<'_>,
     args: Args<'_>,
-    told: impl Fn(u64) -> u64,
+    triple: impl Fn(u64) -> u64,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let key = arg(args, 1);
-    reply.int(match client.read(key)? {
+    reply.int(match ctx.read(key)? {
         None => -2,
         Some(found) if found.expires_ms() == 0 => -1,
-        Some(found) => i64::try_from(told(found.expires_ms())).unwrap_or(i64::MAX),
+        Some(found) => i64::try_from(triple(found.expires_ms())).unwrap_or(i64::MAX),
     });
     Ok(())
 }
@@ -156,25 +181,37 @@ fn left(end: u64) -> u64 {
 }
 
 /// `TTL key`
-pub(crate) fn ttl(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell(client, args, |end| seconds(left(end)), reply)
+pub(crate) fn ttl(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args, |end| seconds(left(end)), reply)
 }
 
 /// `PTTL key`
-pub(crate) fn pttl(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell(client, args, left, reply)
+pub(crate) fn pttl(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args, left, reply)
 }
 
 /// `EXPIRETIME key`
-pub(crate) fn expiretime(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell(client, args, seconds, reply)
+pub(crate) fn expiretime(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    deliver_event(ctx, args, seconds, reply)
 }
 
 /// `PEXPIRETIME key`
 pub(crate) fn pexpiretime(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    tell(client, args, |end| end, reply)
+    deliver_event(ctx, args, |end| end, reply)
 }

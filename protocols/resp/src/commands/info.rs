@@ -7,7 +7,7 @@ use crate::records::Records;
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::{REDIS_VERSION, RespServer};
-use crate::sliced_task::{TaskProgress, SlicedTask};
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_node::process;
 use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
 use std::fmt::Write as _;
@@ -32,17 +32,21 @@ const SECTIONS: [(&str, bool, bool); 10] = [
 const COUNTED_BUCKETS: u64 = 512;
 
 /// `INFO [section ..]`
-pub(crate) fn info(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let asked: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
-    let is_asked = |name: &str| asked.iter().any(|one| one == name.as_bytes());
-    let (usual, all) = (asked.is_empty() || is_asked("default"), is_asked("all"));
+pub(crate) fn info(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let lookup: Vec<Vec<u8>> = args.from(1).iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let is_asked = |name: &str| lookup.iter().any(|one| one == name.as_bytes());
+    let (usual, all) = (lookup.is_empty() || is_asked("default"), is_asked("all"));
     let everything = is_asked("everything");
-    let seen = client.session().region().inspect()?;
+    let seen = ctx.session().region().inspect()?;
     let mut text = String::new();
     for (name, is_usual, is_of_all) in SECTIONS {
         if usual && is_usual || all && is_of_all || everything || is_asked(name) {
             begin(&mut text, name);
-            section(client, &seen, name, &mut text);
+            section(ctx, &seen, name, &mut text);
         }
     }
     if !(usual || all || everything || is_asked("keyspace")) {
@@ -50,10 +54,10 @@ pub(crate) fn info(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut 
         return Ok(());
     }
     // The keys are counted, a slice at a time.
-    let mut namespaces = client.records.namespaces()?;
+    let mut namespaces = ctx.records.namespaces()?;
     namespaces.retain(|(_, namespace)| namespace.kind() != Kind::Counters);
     let namespaces = namespaces.into_iter().map(|(_, namespace)| namespace).collect();
-    client.link.work =
+    ctx.connection.task =
         Some(Box::new(KeyspaceSection { text, namespaces, from: 0, counted: Counted::default() }));
     Ok(())
 }
@@ -63,11 +67,11 @@ fn begin(text: &mut String, name: &str) {
     if !text.is_empty() {
         text.push_str("\r\n");
     }
-    let mut letters = name.chars();
-    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    let mut deliveries = name.chars();
+    let first = deliveries.next().map(|first| first.to_ascii_uppercase());
     text.push_str("# ");
     text.extend(first);
-    text.push_str(letters.as_str());
+    text.push_str(deliveries.as_str());
     if name == "cpu" {
         text.truncate(text.len() - "Cpu".len());
         text.push_str("CPU");
@@ -75,17 +79,17 @@ fn begin(text: &mut String, name: &str) {
     text.push_str("\r\n");
 }
 
-fn section(client: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut String) {
+fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut String) {
     let mut facts = InfoText(text);
     match name {
-        "server" => server(client.server, seen, &mut facts),
+        "server" => server(ctx.server, seen, &mut facts),
         "clients" => {
-            facts.say("connected_clients", client.server.client_count());
+            facts.say("connected_clients", ctx.server.client_count());
             facts.say("blocked_clients", 0);
         }
         "memory" => memory(seen, &mut facts),
         "persistence" => facts.say("loading", 0),
-        "stats" => stats(client.server, &mut facts),
+        "stats" => stats(ctx.server, &mut facts),
         "replication" => {
             facts.say("role", "master");
             facts.say("connected_slaves", 0);
@@ -97,7 +101,7 @@ fn section(client: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mu
                 facts.say("used_cpu_user", format_args!("{:.6}", used.user_seconds));
             }
         }
-        "commandstats" => commands(client.server, &mut facts),
+        "commandstats" => commands(ctx.server, &mut facts),
         "cluster" => facts.say("cluster_enabled", 0),
         _ => {}
     }
@@ -180,23 +184,23 @@ fn memory(seen: &Inspection, facts: &mut InfoText<'_>) {
 }
 
 fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
-    let tallies = &server.tallies;
-    let (requests, errors) = tallies.requests();
-    facts.say("total_connections_received", tallies.connections.load(Ordering::Relaxed));
+    let stats = &server.stats;
+    let (requests, errors) = stats.requests();
+    facts.say("total_connections_received", stats.connections.load(Ordering::Relaxed));
     facts.say("total_commands_processed", requests);
     facts.say("total_error_replies", errors);
-    let [hits, misses] = tallies.found();
+    let [hits, misses] = stats.lookups();
     facts.say("keyspace_hits", hits);
     facts.say("keyspace_misses", misses);
-    facts.say("messages_published", tallies.published.load(Ordering::Relaxed));
-    facts.say("pubsub_channels", server.hub.channel_count());
-    facts.say("pubsub_patterns", server.hub.patterns());
+    facts.say("messages_published", stats.published.load(Ordering::Relaxed));
+    facts.say("pubsub_channels", server.pubsub.channel_count());
+    facts.say("pubsub_patterns", server.pubsub.patterns());
     let keyspace = &server.keyspace.counts;
     facts.say("keyspace_namespaces_watched", keyspace.watched.load(Ordering::Relaxed));
     facts.say("keyspace_events_seen", keyspace.seen.load(Ordering::Relaxed));
     facts.say("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
     facts.say("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
-    facts.say("slowlog_entries", server.slow_count());
+    facts.say("slowlog_entries", server.slow_log_len());
     // There is nobody to be in sync with, and nothing is thrown away.
     for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {
         facts.say(name, 0);
@@ -205,7 +209,7 @@ fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
-    for (name, tally) in server.tallies.commands() {
+    for (name, tally) in server.stats.commands() {
         let each = tally.micros as f64 / tally.calls.max(1) as f64;
         facts.say(
             &format!("cmdstat_{name}"),
@@ -255,7 +259,7 @@ impl SlicedTask for KeyspaceSection {
         Ok(TaskProgress::Done)
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         self.text.capacity() + self.namespaces.capacity() * size_of::<Namespace>()
     }
 }

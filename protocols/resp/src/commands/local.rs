@@ -9,28 +9,32 @@ use nearstate_model::Error;
 use nearstate_node::Near;
 
 /// `LOCAL REGION`. Whoever has the file may write every byte of it, past all rules.
-pub(crate) fn region(client: &mut CommandContext<'_>, _: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
-    let user = client.link.user.as_ref();
-    if !user.is_some_and(|user| user.may_everything()) {
+pub(crate) fn region(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    _: &mut Reply<'_>,
+) -> CommandResult {
+    let user = ctx.connection.user.as_ref();
+    if !user.is_some_and(|user| user.is_unrestricted()) {
         return Err(ErrorReply::fixed(
             "NOPERM only a user who may run every command on every key and channel is given the \
              region; ask for LOCAL RING",
         ));
     }
-    ask(client, Near::Region)
+    ask(ctx, Near::Region)
 }
 
 /// `LOCAL RING`. What goes through it is judged as it is on the socket.
-pub(crate) fn ring(client: &mut CommandContext<'_>, _: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
-    ask(client, Near::Ring)
+pub(crate) fn ring(ctx: &mut CommandContext<'_>, _: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
+    ask(ctx, Near::Ring)
 }
 
 /// The node answers, once everything before is sent.
-fn ask(client: &mut CommandContext<'_>, what: Near) -> CommandResult {
-    if client.txn.is_some() {
+fn ask(ctx: &mut CommandContext<'_>, what: Near) -> CommandResult {
+    if ctx.txn.is_some() {
         return Err(ErrorReply::fixed("ERR NEAR is not allowed between MULTI and EXEC"));
     }
-    client.link.near = Some(what);
+    ctx.connection.near = Some(what);
     Ok(())
 }
 

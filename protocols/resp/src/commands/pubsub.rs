@@ -4,9 +4,9 @@
 
 use super::arg;
 use super::deferred_array::DeferredArray;
-use super::transactions::refuse_inside;
+use super::transactions::reject_in_exec;
 use crate::command::CommandFlags;
-use crate::command_context::{CommandContext, Command};
+use crate::command_context::{Command, CommandContext};
 use crate::connection_state::{ConnectionState, Subscriptions};
 use crate::parse::Args;
 use crate::pattern;
@@ -16,7 +16,7 @@ use crate::records::Records;
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
-use crate::sliced_task::{TaskProgress, SlicedTask};
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ const NAMES_BYTES_MAX: usize = 64 << 20;
 
 /// Refuses what a RESP2 client that hears something may not ask: it could not tell the answer from
 /// a message.
-pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), ErrorReply> {
+pub(crate) fn check_allowed_while_subscribed(command: &Command) -> Result<(), ErrorReply> {
     if command.flags.has(CommandFlags::SUBSCRIBED) {
         return Ok(());
     }
@@ -45,17 +45,17 @@ pub(crate) fn may_run_while_hearing(command: &Command) -> Result<(), ErrorReply>
 }
 
 /// A client hears nothing any more.
-pub(crate) fn leave_all(server: &RespServer, link: &mut ConnectionState) {
-    for channel in std::mem::take(&mut link.channels).iter() {
-        server.hub.leave(channel, link.id);
+pub(crate) fn unsubscribe_all(server: &RespServer, connection: &mut ConnectionState) {
+    for channel in std::mem::take(&mut connection.channels).iter() {
+        server.pubsub.unsubscribe(channel, connection.id);
     }
-    let patterns = std::mem::take(&mut link.patterns);
-    server.hub.leave_all_matching(patterns.iter(), link.id);
+    let patterns = std::mem::take(&mut connection.patterns);
+    server.pubsub.unsubscribe_patterns(patterns.iter(), connection.id);
 }
 
 /// Writes a message.
-pub(crate) fn write_letter(letter: &Delivery, reply: &mut Reply<'_>) {
-    match &letter.pattern {
+pub(crate) fn write_delivery(delivery: &Delivery, reply: &mut Reply<'_>) {
+    match &delivery.pattern {
         None => {
             reply.push(3);
             reply.bulk(b"message");
@@ -66,14 +66,14 @@ pub(crate) fn write_letter(letter: &Delivery, reply: &mut Reply<'_>) {
             reply.bulk(pattern);
         }
     }
-    reply.bulk(&letter.message.channel);
-    reply.bulk(&letter.message.payload);
+    reply.bulk(&delivery.message.channel);
+    reply.bulk(&delivery.message.payload);
 }
 
 /// Writes the messages that have come already: in RESP2 they could not be told from answers once
 /// the client hears nothing.
-pub(crate) fn write_letters(link: &ConnectionState, reply: &mut Reply<'_>) {
-    link.mailbox.take_all().iter().for_each(|letter| write_letter(letter, reply));
+pub(crate) fn write_deliveries(connection: &ConnectionState, reply: &mut Reply<'_>) {
+    connection.mailbox.take_all().iter().for_each(|delivery| write_delivery(delivery, reply));
 }
 
 /// What a client may hear: channels, or those that match patterns.
@@ -84,10 +84,10 @@ enum SubscriptionKind {
 }
 
 impl SubscriptionKind {
-    fn of(self, link: &mut ConnectionState) -> &mut Subscriptions {
+    fn of(self, connection: &mut ConnectionState) -> &mut Subscriptions {
         match self {
-            Self::Channel => &mut link.channels,
-            Self::Pattern => &mut link.patterns,
+            Self::Channel => &mut connection.channels,
+            Self::Pattern => &mut connection.patterns,
         }
     }
 
@@ -100,154 +100,183 @@ impl SubscriptionKind {
 }
 
 /// `SUBSCRIBE channel ..`
-pub(crate) fn subscribe(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    subscribe_all(client, args, SubscriptionKind::Channel, reply)
+pub(crate) fn subscribe(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    subscribe_all(ctx, args, SubscriptionKind::Channel, reply)
 }
 
 /// `PSUBSCRIBE pattern ..`
-pub(crate) fn psubscribe(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    subscribe_all(client, args, SubscriptionKind::Pattern, reply)
+pub(crate) fn psubscribe(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    subscribe_all(ctx, args, SubscriptionKind::Pattern, reply)
 }
 
 /// `UNSUBSCRIBE [channel ..]`
 pub(crate) fn unsubscribe(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    leave(client, args, SubscriptionKind::Channel, reply)
+    leave(ctx, args, SubscriptionKind::Channel, reply)
 }
 
 /// `PUNSUBSCRIBE [pattern ..]`
 pub(crate) fn punsubscribe(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    leave(client, args, SubscriptionKind::Pattern, reply)
+    leave(ctx, args, SubscriptionKind::Pattern, reply)
 }
 
 fn subscribe_all(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     kind: SubscriptionKind,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    refuse_inside(client, args)?;
+    reject_in_exec(ctx, args)?;
     let names = args.from(1);
-    let (hub, link) = (&client.server.hub, &mut *client.link);
+    let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
     let fresh: BTreeSet<&[u8]> =
-        names.iter().filter(|name| !kind.of(link).contains(name)).collect();
-    let most = client.server.settings.subscriptions_max;
-    if link.hears().saturating_add(fresh.len()) > most {
+        names.iter().filter(|name| !kind.of(connection).contains(name)).collect();
+    let bytes_max = ctx.server.settings.subscriptions_max;
+    if connection.subscription_count().saturating_add(fresh.len()) > bytes_max {
         return Err(ErrorReply::new(format!(
-            "ERR a client may hear {most} channels and patterns: unsubscribe from some, use a \
+            "ERR a client may hear {bytes_max} channels and patterns: unsubscribe from some, use a \
              pattern, or open another connection"
         )));
     }
     let more: usize = fresh.iter().map(|name| Subscriptions::cost(name)).sum();
-    if link.channels.bytes() + link.patterns.bytes() + more > NAMES_BYTES_MAX {
+    if connection.channels.bytes() + connection.patterns.bytes() + more > NAMES_BYTES_MAX {
         return Err(ErrorReply::new(format!(
             "ERR the names that a client hears may take {NAMES_BYTES_MAX} bytes of the node: \
              unsubscribe from some, or use a pattern"
         )));
     }
     if kind == SubscriptionKind::Pattern {
-        hear_matching(hub, link, &fresh)?;
+        subscribe_patterns(pubsub, connection, &fresh)?;
     }
     let [word, _] = kind.words();
     for name in names.iter() {
-        if kind.of(link).insert(name) && kind == SubscriptionKind::Channel {
-            hub.subscribe(name, link.id, &link.mailbox);
+        if kind.of(connection).insert(name) && kind == SubscriptionKind::Channel {
+            pubsub.subscribe(name, connection.id, &connection.mailbox);
         }
-        confirm(word, Some(name), link, reply);
+        confirm(word, Some(name), connection, reply);
     }
-    tell(client);
+    deliver_event(ctx);
     Ok(())
 }
 
 /// Hears all patterns that are new to a client, or none: with too many a message would take too
 /// long.
-fn hear_matching(hub: &PubSub, link: &ConnectionState, fresh: &BTreeSet<&[u8]>) -> CommandResult {
-    fresh.iter().try_for_each(|name| pattern::judge(name))?;
-    let held = link.patterns.len();
+fn subscribe_patterns(
+    pubsub: &PubSub,
+    connection: &ConnectionState,
+    fresh: &BTreeSet<&[u8]>,
+) -> CommandResult {
+    fresh.iter().try_for_each(|name| pattern::validate(name))?;
+    let held = connection.patterns.len();
     if held.saturating_add(fresh.len()) > PATTERNS_MAX {
         return Err(ErrorReply::new(format!(
             "ERR a client may hear {PATTERNS_MAX} patterns: unsubscribe from some, or subscribe to \
              channels"
         )));
     }
-    hub.hear_matching(fresh, held, (link.id, &link.mailbox)).map_err(|PatternShareExceeded { heard, share }| {
-        ErrorReply::new(format!(
-            "ERR the clients of this node hear {heard} different patterns of at most {}, and \
+    pubsub.subscribe_patterns(fresh, held, (connection.id, &connection.mailbox)).map_err(
+        |PatternShareExceeded { heard, share }| {
+            ErrorReply::new(format!(
+                "ERR the clients of this node hear {heard} different patterns of at most {}, and \
                  the more they are, the fewer each may have: {share} now, and you would hear {}. \
                  Unsubscribe from some, subscribe to channels, or to patterns that others hear",
-            pubsub::PATTERNS_MAX,
-            held + fresh.len()
-        ))
-    })
+                pubsub::PATTERNS_MAX,
+                held + fresh.len()
+            ))
+        },
+    )
 }
 
-fn leave(client: &mut CommandContext<'_>, args: Args<'_>, kind: SubscriptionKind, reply: &mut Reply<'_>) -> CommandResult {
-    refuse_inside(client, args)?;
-    let (hub, link) = (&client.server.hub, &mut *client.link);
+fn leave(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    kind: SubscriptionKind,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
+    let (pubsub, connection) = (&ctx.server.pubsub, &mut *ctx.connection);
     let given = args.from(1);
     let names: Vec<Vec<u8>> = if given.is_empty() {
-        kind.of(link).iter().map(<[u8]>::to_vec).collect()
+        kind.of(connection).iter().map(<[u8]>::to_vec).collect()
     } else {
         given.iter().map(<[u8]>::to_vec).collect()
     };
     for name in &names {
         match kind {
-            SubscriptionKind::Channel => hub.leave(name, link.id),
-            SubscriptionKind::Pattern => hub.leave_matching(name, link.id),
+            SubscriptionKind::Channel => pubsub.unsubscribe(name, connection.id),
+            SubscriptionKind::Pattern => pubsub.unsubscribe_pattern(name, connection.id),
         };
     }
-    write_letters(link, reply);
+    write_deliveries(connection, reply);
     let [_, word] = kind.words();
     if names.is_empty() {
-        confirm(word, None, link, reply);
+        confirm(word, None, connection, reply);
     }
     for name in &names {
-        kind.of(link).remove(name);
-        confirm(word, Some(name), link, reply);
+        kind.of(connection).remove(name);
+        confirm(word, Some(name), connection, reply);
     }
-    tell(client);
+    deliver_event(ctx);
     Ok(())
 }
 
-fn confirm(word: &[u8], name: Option<&[u8]>, link: &ConnectionState, reply: &mut Reply<'_>) {
+fn confirm(word: &[u8], name: Option<&[u8]>, connection: &ConnectionState, reply: &mut Reply<'_>) {
     reply.push(3);
     reply.bulk(word);
     reply.bulk_or_nil(name);
-    reply.count(link.hears());
+    reply.count(connection.subscription_count());
 }
 
 /// Lets `CLIENT LIST` know.
-pub(crate) fn tell(client: &CommandContext<'_>) {
-    let hears = [client.link.channels.len(), client.link.patterns.len()];
-    client.server.note(client.link.id, |card| card.hears = hears);
+pub(crate) fn deliver_event(ctx: &CommandContext<'_>) {
+    let subscription_count = [ctx.connection.channels.len(), ctx.connection.patterns.len()];
+    ctx.server.update_client(ctx.connection.id, |client_entry| {
+        client_entry.subscription_count = subscription_count
+    });
 }
 
 /// `PUBLISH channel message`
-pub(crate) fn publish(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let reached = client.publish(arg(args, 1), arg(args, 2));
+pub(crate) fn publish(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let reached = ctx.publish(arg(args, 1), arg(args, 2));
     reply.count(reached);
     Ok(())
 }
 
 /// `PUBSUB CHANNELS [pattern]`
-pub(crate) fn channels(client: &mut CommandContext<'_>, args: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn channels(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    _: &mut Reply<'_>,
+) -> CommandResult {
     if args.len() > 3 {
         return Err(ErrorReply::fixed(
             "ERR unknown subcommand or wrong number of arguments for 'channels'. Try PUBSUB HELP.",
         ));
     }
     if let Some(pattern) = args.get(2) {
-        pattern::judge(pattern)?;
+        pattern::validate(pattern)?;
     }
     let pattern = args.get(2).map(<[u8]>::to_vec);
-    client.link.work = Some(Box::new(ChannelsTask { pattern, ..ChannelsTask::default() }));
+    ctx.connection.task = Some(Box::new(ChannelsTask { pattern, ..ChannelsTask::default() }));
     Ok(())
 }
 
@@ -269,9 +298,9 @@ impl SlicedTask for ChannelsTask {
         reply: &mut Reply<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if self.is_walked {
-            return Ok(self.found.hand_on(reply));
+            return Ok(self.found.write_part(reply));
         }
-        let looked = server.hub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
+        let looked = server.pubsub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
         let takes =
             |name: &[u8]| self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, name));
         looked.iter().filter(|name| takes(name)).for_each(|name| self.found.push(name));
@@ -281,10 +310,10 @@ impl SlicedTask for ChannelsTask {
             return Ok(TaskProgress::More);
         }
         reply.array(self.found.count());
-        Ok(self.found.hand_on(reply))
+        Ok(self.found.write_part(reply))
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let names = [&self.pattern, &self.last];
         self.found.bytes() + names.into_iter().flatten().map(Vec::len).sum::<usize>()
     }
@@ -295,18 +324,26 @@ impl SlicedTask for ChannelsTask {
 }
 
 /// `PUBSUB NUMSUB [channel ..]`
-pub(crate) fn numsub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn numsub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let channels = args.from(2);
     reply.array(channels.len() * 2);
     for channel in channels.iter() {
         reply.bulk(channel);
-        reply.count(client.server.hub.hearers(channel));
+        reply.count(ctx.server.pubsub.subscribers(channel));
     }
     Ok(())
 }
 
 /// `PUBSUB NUMPAT`
-pub(crate) fn numpat(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply.count(client.server.hub.patterns());
+pub(crate) fn numpat(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.count(ctx.server.pubsub.patterns());
     Ok(())
 }

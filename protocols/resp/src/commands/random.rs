@@ -35,7 +35,7 @@ pub(super) fn next() -> u64 {
 }
 
 /// So many different places below `all`, in no order; all of them if there are not so many.
-pub(super) fn some_of(all: usize, count: usize) -> Vec<usize> {
+pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..all).collect();
     let count = count.min(all);
     if count < all {
@@ -73,7 +73,7 @@ impl RandomCount {
     /// The places of that many among `all`.
     pub(super) fn places(self, all: usize) -> Result<Vec<usize>, ErrorReply> {
         match self {
-            Self::Different(count) => Ok(some_of(all, count)),
+            Self::Different(count) => Ok(sample(all, count)),
             Self::Any(_) if all == 0 => Ok(Vec::new()),
             Self::Any(count) if count as u64 > PICKS_MAX => Err(too_many()),
             Self::Any(count) => Ok((0..count).map(|_| below(all)).collect()),
@@ -81,7 +81,7 @@ impl RandomCount {
     }
 
     /// Whether the answer may be longer than what is stored.
-    pub(super) const fn may_repeat(self) -> bool {
+    pub(super) const fn allows_repeats(self) -> bool {
         matches!(self, Self::Any(_))
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     fn some_are_different_ones_and_every_one_comes_at_some_time() {
         let mut seen = [0; 10];
         for _ in 0..1000 {
-            let mut some = some_of(10, 3);
+            let mut some = sample(10, 3);
             for place in &some {
                 seen[*place] += 1;
             }
@@ -116,8 +116,8 @@ mod tests {
             assert_eq!(some.len(), 3);
         }
         assert!(seen.iter().all(|times| (100..600).contains(times)), "{seen:?}");
-        assert_eq!(some_of(3, 9), [0, 1, 2]);
-        assert_eq!(some_of(0, 9), []);
+        assert_eq!(sample(3, 9), [0, 1, 2]);
+        assert_eq!(sample(0, 9), []);
         assert_eq!(below(0), 0);
     }
 

@@ -18,7 +18,7 @@ pub(super) struct ScanOptions<'a> {
     /// Roughly how many to look at.
     pub(super) count: u64,
     /// Only records of this type.
-    pub(super) form: Option<&'a [u8]>,
+    pub(super) record_type: Option<&'a [u8]>,
 }
 
 /// Reads a cursor.
@@ -29,7 +29,7 @@ pub(super) fn read_cursor(text: &[u8]) -> Result<u64, ErrorReply> {
 impl<'a> ScanOptions<'a> {
     /// Reads the arguments behind the cursor. `has_type`: `TYPE` is one.
     pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, ErrorReply> {
-        let mut options = Self { pattern: None, count: COUNT, form: None };
+        let mut options = Self { pattern: None, count: COUNT, record_type: None };
         while let Some(option) = rest.get(0) {
             let Some(value) = rest.get(1) else { return Err(ErrorReply::SYNTAX) };
             match option.to_ascii_lowercase().as_slice() {
@@ -39,10 +39,10 @@ impl<'a> ScanOptions<'a> {
                     options.count = if count == 0 { return Err(ErrorReply::SYNTAX) } else { count };
                 }
                 b"match" => {
-                    pattern::judge(value)?;
+                    pattern::validate(value)?;
                     options.pattern = (value != b"*").then_some(value);
                 }
-                b"type" if has_type => options.form = Some(value),
+                b"type" if has_type => options.record_type = Some(value),
                 _ => return Err(ErrorReply::SYNTAX),
             }
             rest = rest.from(2);
@@ -51,14 +51,14 @@ impl<'a> ScanOptions<'a> {
     }
 
     /// Whether a name is asked for.
-    pub(super) fn takes(&self, name: &[u8]) -> bool {
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
 }
 
 /// The answer of a walk that was whole in one call: no cursor to go on with, and what `each`
 /// writes, as many elements as it says.
-pub(super) fn whole(reply: &mut Reply<'_>, each: impl FnOnce(&mut Reply<'_>) -> usize) {
+pub(super) fn write_single_page(reply: &mut Reply<'_>, each: impl FnOnce(&mut Reply<'_>) -> usize) {
     reply.array(2);
     reply.bulk(b"0");
     let mark = reply.mark();

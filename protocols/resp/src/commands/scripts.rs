@@ -3,11 +3,11 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use crate::command_context::{CommandTxn, CommandContext};
+use crate::command_context::{CommandContext, CommandTxn};
 use crate::expiry_options::ExpiryUnit;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, RecordRef, KeptMetadata};
+use crate::records::{ChangeError, KeptMetadata, RecordRef};
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::script::Script;
@@ -23,38 +23,62 @@ const NO_LOCK: i64 = -10;
 const NOT_MINE: i64 = -11;
 
 /// `EVAL script keys [key ..] [arg ..]`
-pub(crate) fn eval(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn eval(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let call = ScriptCall::read(args)?;
-    call.run(client, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
+    call.run(ctx, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
 }
 
 /// `EVALSHA sha1 keys [key ..] [arg ..]`
-pub(crate) fn evalsha(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn evalsha(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let call = ScriptCall::read(args)?;
-    call.run(client, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
+    call.run(ctx, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
 }
 
 /// `EVAL_RO script keys [key ..] [arg ..]`
-pub(crate) fn eval_ro(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn eval_ro(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let call = ScriptCall::read(args)?;
-    call.run_reading(client, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
+    call.run_reading(ctx, Script::of_text(arg(args, 1)).ok_or(UNKNOWN)?, reply)
 }
 
 /// `EVALSHA_RO sha1 keys [key ..] [arg ..]`
-pub(crate) fn evalsha_ro(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn evalsha_ro(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let call = ScriptCall::read(args)?;
-    call.run_reading(client, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
+    call.run_reading(ctx, Script::of_sha(arg(args, 1)).ok_or(ErrorReply::NO_SCRIPT)?, reply)
 }
 
 /// `SCRIPT LOAD script`
-pub(crate) fn load(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn load(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let script = Script::of_text(arg(args, 2)).ok_or(UNKNOWN)?;
     reply.bulk(script.sha().as_bytes());
     Ok(())
 }
 
 /// `SCRIPT EXISTS sha1 ..`
-pub(crate) fn exists(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn exists(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let shas = args.from(2);
     reply.array(shas.len());
     for sha in shas.iter() {
@@ -64,7 +88,11 @@ pub(crate) fn exists(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Rep
 }
 
 /// `SCRIPT FLUSH [ASYNC|SYNC]`
-pub(crate) fn flush(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn flush(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
     if args.len() > 3 || args.len() == 3 && !is("async") && !is("sync") {
         return Err(ErrorReply::fixed("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
@@ -93,7 +121,7 @@ impl<'a> ScriptCall<'a> {
         Ok(Self { key, argv: args.from(3 + keys) })
     }
 
-    fn run(self, client: &CommandContext<'_>, script: Script, reply: &mut Reply<'_>) -> CommandResult {
+    fn run(self, ctx: &CommandContext<'_>, script: Script, reply: &mut Reply<'_>) -> CommandResult {
         let wanted = match script {
             Script::Release | Script::Validity => 1,
             Script::Refresh | Script::Reacquire => 2,
@@ -105,36 +133,46 @@ impl<'a> ScriptCall<'a> {
             )));
         };
         let answer = match script {
-            Script::Validity => self.validity(client, key)?,
+            Script::Validity => self.validity(ctx, key)?,
             Script::Refresh | Script::Release | Script::Reacquire | Script::Extend => {
-                client.change(|change| self.change(change, key, script))?
+                ctx.change(|change| self.change(change, key, script))?
             }
         };
         reply.int(answer);
         Ok(())
     }
 
-    fn run_reading(self, client: &CommandContext<'_>, script: Script, reply: &mut Reply<'_>) -> CommandResult {
+    fn run_reading(
+        self,
+        ctx: &CommandContext<'_>,
+        script: Script,
+        reply: &mut Reply<'_>,
+    ) -> CommandResult {
         if script != Script::Validity {
             let text = "ERR Write commands are not allowed from read-only scripts.";
             return Err(ErrorReply::fixed(text));
         }
-        self.run(client, script, reply)
+        self.run(ctx, script, reply)
     }
 
     fn token(self) -> &'a [u8] {
         arg(self.argv, 0)
     }
 
-    fn validity(self, client: &CommandContext<'_>, key: &[u8]) -> Result<i64, ErrorReply> {
-        let Some(found) = client.read(key)? else { return Ok(NO_LOCK) };
+    fn validity(self, ctx: &CommandContext<'_>, key: &[u8]) -> Result<i64, ErrorReply> {
+        let Some(found) = ctx.read(key)? else { return Ok(NO_LOCK) };
         let answer = if found.string()? == self.token() { left_ms(&found) } else { NOT_MINE };
-        client.session().whole()?;
+        ctx.session().whole()?;
         Ok(answer)
     }
 
     /// The scripts that change a lock, which they do only for who has its token.
-    fn change(self, change: &CommandTxn<'_, '_>, key: &[u8], script: Script) -> Result<i64, ChangeError> {
+    fn change(
+        self,
+        change: &CommandTxn<'_, '_>,
+        key: &[u8],
+        script: Script,
+    ) -> Result<i64, ChangeError> {
         let Some(found) = change.read(key)? else { return Ok(0) };
         if found.string()? != self.token() {
             return Ok(0);
@@ -173,13 +211,14 @@ fn end_in(
     ms: Option<i64>,
 ) -> Result<(), ChangeError> {
     let unit = ExpiryUnit { is_seconds: false, is_absolute: false };
-    let end = ms.and_then(|ms| unit.end_of(ms)).ok_or_else(|| ErrorReply::expire_time("pexpire"))?;
+    let end =
+        ms.and_then(|ms| unit.end_of(ms)).ok_or_else(|| ErrorReply::expire_time("pexpire"))?;
     match u64::try_from(end) {
         Ok(end) if end > now_ms_coarse() => {
             kept.expires_ms = end;
-            let spot = change.spot(key, 0)?;
+            let resolved = change.resolved(key, 0)?;
             let tags = kept.tags();
-            change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?;
+            change.txn.label(resolved.namespace, resolved.key, kept.metadata(&tags))?;
         }
         _ => drop(change.delete(key)?),
     }

@@ -7,7 +7,7 @@ pub(crate) use pattern::{ndel_atomic, nget_atomic, nget_noatomic};
 
 use super::arg;
 use super::strings::{SetOptions, put_all, set_in};
-use crate::command_context::{CommandTxn, CommandContext};
+use crate::command_context::{CommandContext, CommandTxn};
 use crate::connection_state::PublishCost;
 use crate::number::integer;
 use crate::parse::Args;
@@ -30,7 +30,7 @@ const DEL_COUNTS: [ErrorReply; 2] = [
 const MESSAGES_MAX: usize = 1024;
 
 /// So few messages are sent without being weighed before: with the slowest patterns that clients
-/// can hear (`hub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
+/// can hear (`pubsub.rs`, 50 ms) they take less than [`EXEC_MAX`](crate::server::EXEC_MAX).
 const UNWEIGHED_MAX: usize = 16;
 
 /// What must be so of a key's string.
@@ -61,19 +61,32 @@ impl ValueCondition<'_> {
 }
 
 /// `SETIE key new old [options of SET]`
-pub(crate) fn setie(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    set_if(client, args, ValueCondition::Equal(arg(args, 3)), reply)
+pub(crate) fn setie(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if(ctx, args, ValueCondition::Equal(arg(args, 3)), reply)
 }
 
 /// `SETNE key new old [options of SET]`
-pub(crate) fn setne(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    set_if(client, args, ValueCondition::Different(arg(args, 3)), reply)
+pub(crate) fn setne(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if(ctx, args, ValueCondition::Different(arg(args, 3)), reply)
 }
 
-fn set_if(client: &CommandContext<'_>, args: Args<'_>, when: ValueCondition<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn set_if(
+    ctx: &CommandContext<'_>,
+    args: Args<'_>,
+    when: ValueCondition<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let options = SetOptions::read(args.from(4))?;
     let (key, new) = (arg(args, 1), arg(args, 2));
-    let outcome = client.change(|change| {
+    let outcome = ctx.change(|change| {
         if !when.holds(change, key)? {
             return Ok(None);
         }
@@ -87,97 +100,157 @@ fn set_if(client: &CommandContext<'_>, args: Args<'_>, when: ValueCondition<'_>,
 }
 
 /// `DELIE key old`
-pub(crate) fn delie(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    del_if_pub(client, args, ValueCondition::Equal(arg(args, 2)), reply)
+pub(crate) fn delie(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
 
 /// `DELNE key old`
-pub(crate) fn delne(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    del_if_pub(client, args, ValueCondition::Different(arg(args, 2)), reply)
+pub(crate) fn delne(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
 
 /// `MSETPUB key value [key value ..] channel message`
-pub(crate) fn msetpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn msetpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetpub"));
     }
     let message = args.len() - 2;
-    set_all_pub(client, args.first(message).from(1), args.from(message), reply)
+    set_all_pub(ctx, args.first(message).from(1), args.from(message), reply)
 }
 
 /// `MSETMPUB pairs messages key value .. channel message ..`
-pub(crate) fn msetmpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn msetmpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetmpub"));
     }
     let messages = counted(args, 2, &SET_COUNTS)?;
-    set_all_pub(client, args.first(messages).from(3), args.from(messages), reply)
+    set_all_pub(ctx, args.first(messages).from(3), args.from(messages), reply)
 }
 
 /// `SETXXPUB key value channel message`
-pub(crate) fn setxxpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    set_if_pub(client, args, (ValueCondition::Present, 3), reply)
+pub(crate) fn setxxpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Present, 3), reply)
 }
 
 /// `SETNXPUB key value channel message`
-pub(crate) fn setnxpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    set_if_pub(client, args, (ValueCondition::Absent, 3), reply)
+pub(crate) fn setnxpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Absent, 3), reply)
 }
 
 /// `SETNXMPUB key value channel message [channel message ..]`
-pub(crate) fn setnxmpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn setnxmpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("setnxmpub"));
     }
-    set_if_pub(client, args, (ValueCondition::Absent, 3), reply)
+    set_if_pub(ctx, args, (ValueCondition::Absent, 3), reply)
 }
 
 /// `SETIEPUB key new old channel message`
-pub(crate) fn setiepub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    set_if_pub(client, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
+pub(crate) fn setiepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
 }
 
 /// `SETIEMPUB key new old channel message [channel message ..]`
-pub(crate) fn setiempub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn setiempub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if !args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("setiempub"));
     }
-    set_if_pub(client, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
+    set_if_pub(ctx, args, (ValueCondition::Equal(arg(args, 3)), 4), reply)
 }
 
 /// `SETNEPUB key new old channel message`
-pub(crate) fn setnepub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    set_if_pub(client, args, (ValueCondition::Different(arg(args, 3)), 4), reply)
+pub(crate) fn setnepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    set_if_pub(ctx, args, (ValueCondition::Different(arg(args, 3)), 4), reply)
 }
 
 /// `DELPUB key [key ..] channel message`
-pub(crate) fn delpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn delpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let message = args.len() - 2;
-    del_all_pub(client, args.first(message).from(1), args.from(message), reply)
+    del_all_pub(ctx, args.first(message).from(1), args.from(message), reply)
 }
 
 /// `DELMPUB keys messages key .. channel message ..`
-pub(crate) fn delmpub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn delmpub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let messages = counted(args, 1, &DEL_COUNTS)?;
-    del_all_pub(client, args.first(messages).from(3), args.from(messages), reply)
+    del_all_pub(ctx, args.first(messages).from(3), args.from(messages), reply)
 }
 
 /// `DELIEPUB key old channel message`
-pub(crate) fn deliepub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    del_if_pub(client, args, ValueCondition::Equal(arg(args, 2)), reply)
+pub(crate) fn deliepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
 
 /// `DELIEMPUB key old channel message [channel message ..]`
-pub(crate) fn deliempub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn deliempub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("deliempub"));
     }
-    del_if_pub(client, args, ValueCondition::Equal(arg(args, 2)), reply)
+    del_if_pub(ctx, args, ValueCondition::Equal(arg(args, 2)), reply)
 }
 
 /// `DELNEPUB key old channel message`
-pub(crate) fn delnepub(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    del_if_pub(client, args, ValueCondition::Different(arg(args, 2)), reply)
+pub(crate) fn delnepub(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    del_if_pub(ctx, args, ValueCondition::Different(arg(args, 2)), reply)
 }
 
 /// Where the messages begin, of a request that counts its keys, each with `step` arguments, and its
@@ -197,7 +270,7 @@ fn counted(args: Args<'_>, step: usize, refusals: &[ErrorReply; 2]) -> Result<us
 
 /// Refuses what would keep the core for too long, before anything is written: behind the write it
 /// would be too late. What `EXEC` sends it weighs itself.
-fn judge_messages(client: &CommandContext<'_>, messages: Args<'_>) -> CommandResult {
+fn check_publish_cost(ctx: &CommandContext<'_>, messages: Args<'_>) -> CommandResult {
     let count = messages.len() / 2;
     if count > MESSAGES_MAX {
         return Err(ErrorReply::new(format!(
@@ -205,22 +278,22 @@ fn judge_messages(client: &CommandContext<'_>, messages: Args<'_>) -> CommandRes
              nothing was changed and nothing sent"
         )));
     }
-    if client.txn.is_some() || count <= UNWEIGHED_MAX {
+    if ctx.txn.is_some() || count <= UNWEIGHED_MAX {
         return Ok(());
     }
-    let (most, mut weight) = (client.server.settings.exec_max, PublishCost::default());
+    let (bytes_max, mut weight) = (ctx.server.settings.exec_max, PublishCost::default());
     // To find the hearers keeps the core as well, and is done once more to send.
-    let until = since_boot().saturating_add(most);
+    let until = since_boot().saturating_add(bytes_max);
     for at in (0..messages.len()).step_by(2) {
         let (channel, payload) = (arg(messages, at), arg(messages, at + 1));
-        let (hearers, finding) = client.reach(channel);
-        weight.add(channel.len() + payload.len(), hearers, finding);
+        let (subscribers, finding) = ctx.count_receivers(channel);
+        weight.add(channel.len() + payload.len(), subscribers, finding);
         if weight.takes > until.saturating_sub(since_boot()) {
             return Err(ErrorReply::new(format!(
                 "ERR to send {count} messages, the first {} of them to {} hearers, would take \
-                 longer than {most:?}, and nobody else would be served: publish fewer at once, or \
+                 longer than {bytes_max:?}, and nobody else would be served: publish fewer at once, or \
                  raise resp.exec_max; nothing was changed and nothing sent",
-                weight.messages, weight.letters
+                weight.messages, weight.deliveries
             )));
         }
     }
@@ -228,41 +301,41 @@ fn judge_messages(client: &CommandContext<'_>, messages: Args<'_>) -> CommandRes
 }
 
 /// Sends messages, of pairs of a channel and a message.
-fn publish(client: &mut CommandContext<'_>, messages: Args<'_>) -> CommandResult {
+fn publish(ctx: &mut CommandContext<'_>, messages: Args<'_>) -> CommandResult {
     for at in (0..messages.len()).step_by(2) {
         // Who hears each of them is looked up at once between MULTI and EXEC as well.
-        client.judge_time()?;
-        client.publish(arg(messages, at), arg(messages, at + 1));
+        ctx.check_deadline()?;
+        ctx.publish(arg(messages, at), arg(messages, at + 1));
     }
     Ok(())
 }
 
 fn set_all_pub(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     pairs: Args<'_>,
     messages: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    judge_messages(client, messages)?;
-    client.change(|change| put_all(change, pairs))?;
-    publish(client, messages)?;
+    check_publish_cost(ctx, messages)?;
+    ctx.change(|change| put_all(change, pairs))?;
+    publish(ctx, messages)?;
     reply.ok();
     Ok(())
 }
 
 /// Sets argument 1 to argument 2 under a condition; the messages begin at the given argument.
 fn set_if_pub(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     (when, messages): (ValueCondition<'_>, usize),
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    judge_messages(client, args.from(messages))?;
-    let is_set = client.change(|change| {
+    check_publish_cost(ctx, args.from(messages))?;
+    let is_set = ctx.change(|change| {
         let is_so = when.holds(change, arg(args, 1))?;
         if is_so {
-            let spot = change.spot(arg(args, 1), arg(args, 2).len())?;
-            put_string(change.txn, spot, arg(args, 2), &KeptMetadata::default())?;
+            let resolved = change.resolved(arg(args, 1), arg(args, 2).len())?;
+            put_string(change.txn, resolved, arg(args, 2), &KeptMetadata::default())?;
         }
         Ok(is_so)
     })?;
@@ -270,19 +343,19 @@ fn set_if_pub(
         reply.nil();
         return Ok(());
     }
-    publish(client, args.from(messages))?;
+    publish(ctx, args.from(messages))?;
     reply.ok();
     Ok(())
 }
 
 fn del_all_pub(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     keys: Args<'_>,
     messages: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    judge_messages(client, messages)?;
-    let deleted = client.change(|change| {
+    check_publish_cost(ctx, messages)?;
+    let deleted = ctx.change(|change| {
         let mut deleted = 0_usize;
         for key in keys.iter() {
             deleted += usize::from(change.delete(key)?);
@@ -290,7 +363,7 @@ fn del_all_pub(
         Ok(deleted)
     })?;
     if deleted > 0 {
-        publish(client, messages)?;
+        publish(ctx, messages)?;
     }
     reply.count(deleted);
     Ok(())
@@ -298,16 +371,16 @@ fn del_all_pub(
 
 /// Deletes argument 1 under a condition; messages follow the value.
 fn del_if_pub(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     when: ValueCondition<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    judge_messages(client, args.from(3))?;
-    let is_deleted = client
-        .change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
+    check_publish_cost(ctx, args.from(3))?;
+    let is_deleted =
+        ctx.change(|change| Ok(when.holds(change, arg(args, 1))? && change.delete(arg(args, 1))?))?;
     if is_deleted {
-        publish(client, args.from(3))?;
+        publish(ctx, args.from(3))?;
     }
     reply.int(is_deleted.into());
     Ok(())

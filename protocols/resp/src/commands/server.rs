@@ -24,14 +24,20 @@ const PATTERNS_MAX: usize = 128;
 pub(super) const NOTIFY: &str = "notify-keyspace-events";
 
 /// `CONFIG GET pattern ..`
-pub(crate) fn config_get(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let asked = args.from(2);
-    if asked.len() > PATTERNS_MAX {
-        return Err(ErrorReply::new(format!("ERR CONFIG GET takes at most {PATTERNS_MAX} patterns")));
+pub(crate) fn config_get(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let lookup = args.from(2);
+    if lookup.len() > PATTERNS_MAX {
+        return Err(ErrorReply::new(format!(
+            "ERR CONFIG GET takes at most {PATTERNS_MAX} patterns"
+        )));
     }
-    asked.iter().try_for_each(pattern::judge)?;
-    let patterns: Vec<Vec<u8>> = asked.iter().map(<[u8]>::to_ascii_lowercase).collect();
-    let mut settings = settings(client)?;
+    lookup.iter().try_for_each(pattern::validate)?;
+    let patterns: Vec<Vec<u8>> = lookup.iter().map(<[u8]>::to_ascii_lowercase).collect();
+    let mut settings = settings(ctx)?;
     settings
         .retain(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
     reply.map(settings.len());
@@ -43,9 +49,11 @@ pub(crate) fn config_get(client: &mut CommandContext<'_>, args: Args<'_>, reply:
 }
 
 /// The settings of Redis that mean something here, or whose only value is known.
-pub(super) fn settings(client: &CommandContext<'_>) -> Result<Vec<(&'static str, String)>, ErrorReply> {
-    let settings = &client.server.settings;
-    let seen = client.session().region().inspect()?;
+pub(super) fn settings(
+    ctx: &CommandContext<'_>,
+) -> Result<Vec<(&'static str, String)>, ErrorReply> {
+    let settings = &ctx.server.settings;
+    let seen = ctx.session().region().inspect()?;
     let (folder, file) = settings.region.rsplit_once('/').unwrap_or((".", &settings.region));
     let pubsub = settings.mailbox_bytes_max;
     let fixed = [
@@ -68,12 +76,12 @@ pub(super) fn settings(client: &CommandContext<'_>) -> Result<Vec<(&'static str,
     let mut all: Vec<(&'static str, String)> =
         fixed.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     all.extend([
-        ("bind", client.link.local_host.clone()),
+        ("bind", ctx.connection.local_host.clone()),
         ("client-output-buffer-limit", format!("normal 0 0 0 slave 0 0 0 pubsub {pubsub} 0 0")),
         ("client-query-buffer-limit", settings.request_bytes_max.to_string()),
         ("dbfilename", file.to_owned()),
         ("dir", folder.to_owned()),
-        (NOTIFY, client.server.keyspace.events().letters()),
+        (NOTIFY, ctx.server.keyspace.events().deliveries()),
         ("maxmemory", seen.bytes_max.to_string()),
         ("port", settings.port.to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
@@ -86,7 +94,7 @@ pub(super) fn settings(client: &CommandContext<'_>) -> Result<Vec<(&'static str,
 
 /// `SLOWLOG GET [count]`
 pub(crate) fn slowlog_get(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
@@ -104,7 +112,7 @@ pub(crate) fn slowlog_get(
             return Err(ErrorReply::fixed(text));
         }
     };
-    let slow = client.server.slow_requests(count);
+    let slow = ctx.server.slow_log_entries(count);
     reply.array(slow.len());
     for request in &slow {
         slow_request(request, reply);
@@ -125,14 +133,22 @@ fn slow_request(request: &SlowLogEntry, reply: &mut Reply<'_>) {
 }
 
 /// `SLOWLOG LEN`
-pub(crate) fn slowlog_len(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply.count(client.server.slow_count());
+pub(crate) fn slowlog_len(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reply.count(ctx.server.slow_log_len());
     Ok(())
 }
 
 /// `SLOWLOG RESET`
-pub(crate) fn slowlog_reset(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    client.server.forget_slow();
+pub(crate) fn slowlog_reset(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    ctx.server.reset_slow_log();
     reply.ok();
     Ok(())
 }
@@ -144,7 +160,7 @@ const LINE: usize = 64;
 
 /// `MEMORY USAGE key [SAMPLES count]`
 pub(crate) fn memory_usage(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
@@ -158,12 +174,12 @@ pub(crate) fn memory_usage(
         _ => return Err(ErrorReply::SYNTAX),
     }
     let key = arg(args, 2);
-    let Some(found) = client.read(key)? else {
+    let Some(found) = ctx.read(key)? else {
         reply.nil();
         return Ok(());
     };
     let bytes = RECORD_HEAD + key.len() + content_bytes(&found)?;
-    client.session().whole()?;
+    ctx.session().whole()?;
     reply.count(bytes.next_multiple_of(LINE));
     Ok(())
 }
@@ -171,8 +187,10 @@ pub(crate) fn memory_usage(
 /// About what a record's value takes: what stands before each part of it is some ten bytes.
 fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
     const PART: usize = 8;
-    let sum = |parts: &mut dyn Iterator<Item = usize>| parts.map(|bytes| bytes + PART).sum();
-    let value: usize = match found.form() {
+    let sum = |name_and_subcommand: &mut dyn Iterator<Item = usize>| {
+        name_and_subcommand.map(|bytes| bytes + PART).sum()
+    };
+    let value: usize = match found.record_type() {
         Form::Value => found.string()?.len(),
         Form::Blocks => {
             sum(&mut found.fields()?.iter().map(|(name, bytes)| name.len() + bytes.len()))
@@ -184,7 +202,11 @@ fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
 }
 
 /// `TIME`
-pub(crate) fn time(_: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn time(
+    _: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let now = now_ms_coarse();
     reply.array(2);
     reply.bulk((now / 1000).to_string().as_bytes());
@@ -193,14 +215,22 @@ pub(crate) fn time(_: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_
 }
 
 /// `LASTSAVE`
-pub(crate) fn lastsave(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let seconds = client.server.settings.started_ms / 1000;
+pub(crate) fn lastsave(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let seconds = ctx.server.settings.started_ms / 1000;
     reply.int(i64::try_from(seconds).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// `WAIT replicas timeout`
-pub(crate) fn wait(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn wait(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     integer_or_refuse(arg(args, 1))?;
     match integer(arg(args, 2)) {
         None => Err(ErrorReply::fixed("ERR timeout is not an integer or out of range")),
@@ -213,7 +243,11 @@ pub(crate) fn wait(_: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply
 }
 
 /// `ROLE`
-pub(crate) fn role(_: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn role(
+    _: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     reply.array(3);
     reply.bulk(b"master");
     reply.int(0);

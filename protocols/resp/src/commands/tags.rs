@@ -5,9 +5,9 @@
 //! be walked hold for what is found by a tag.
 
 use super::arg;
-use super::hashes::{fields, pairs, set_fields, spot_of};
-use super::transactions::{judge_watched, refuse_inside};
-use crate::command_context::{CommandTxn, CommandContext};
+use super::hashes::{fields, pairs, resolve_hash, set_fields};
+use super::transactions::{check_watched, reject_in_exec};
+use crate::command_context::{CommandContext, CommandTxn};
 use crate::connection_state::WatchedTag;
 use crate::key_name::{KeyName, PLAIN_NAMESPACE, is_literal, pattern_namespace};
 use crate::number::integer;
@@ -16,7 +16,7 @@ use crate::records::{ChangeError, RecordRef, Records, ResolvedKey};
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
-use crate::sliced_task::{TaskProgress, SlicedTask};
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
 use nearstate_model::limits::{
     NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
@@ -145,17 +145,17 @@ fn check_declared<'a>(
     key: &'a [u8],
     tags: &[TagValue<'_>],
 ) -> Result<Option<ResolvedKey<'a>>, ChangeError> {
-    let spot = change.records.find(key)?;
+    let resolved = change.records.resolve(key)?;
     for (name, _) in tags {
-        let is_there = match spot {
-            Some(spot) => change.records.session().has_tag(spot.namespace, name)?,
+        let exists = match resolved {
+            Some(resolved) => change.records.session().has_tag(resolved.namespace, name)?,
             None => false,
         };
-        if !is_there {
+        if !exists {
             return Err(undeclared(KeyName::of(key).namespace, name).into());
         }
     }
-    Ok(spot)
+    Ok(resolved)
 }
 
 #[cold]
@@ -193,18 +193,22 @@ impl WriteCondition {
         }
     }
 
-    const fn holds(self, is_there: bool) -> bool {
+    const fn holds(self, exists: bool) -> bool {
         match self {
             Self::Always => true,
-            Self::Absent => !is_there,
-            Self::Present => is_there,
+            Self::Absent => !exists,
+            Self::Present => exists,
         }
     }
 }
 
 /// `TAG DECLARE {ns},* tag [UNIQUE] [ORDERED] [COUNTED] [REQUIRED]`
-pub(crate) fn declare(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    refuse_inside(client, args)?;
+pub(crate) fn declare(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
     namespace_of(arg(args, 2))?;
     let mut tag = TagSchema { name: tag_name(arg(args, 3))?.to_owned(), ..TagSchema::default() };
     for word in args.from(4).iter() {
@@ -216,13 +220,13 @@ pub(crate) fn declare(client: &mut CommandContext<'_>, args: Args<'_>, reply: &m
             _ => return Err(ErrorReply::SYNTAX),
         }
     }
-    let namespace = client.records.make(arg(args, 2), 0)?.namespace;
+    let namespace = ctx.records.resolve_or_create(arg(args, 2), 0)?.namespace;
     let name = tag.name.clone();
-    let declaring = client.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
+    let declaring = ctx.session().begin_declaring(namespace, &[tag], DECLARE_PATIENCE)?;
     let mut building = DeclareTagTask { declaring, namespace, name };
     // What is there already is answered at once.
-    if building.step(client.records, client.server, reply)? == TaskProgress::More {
-        client.link.work = Some(Box::new(building));
+    if building.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
+        ctx.connection.task = Some(Box::new(building));
     }
     Ok(())
 }
@@ -278,26 +282,32 @@ impl SlicedTask for DeclareTagTask {
         Ok(TaskProgress::More)
     }
 
-    fn kept(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         2 * self.name.len() + size_of::<Self>()
     }
 }
 
 /// `TAG SET key value tags|KEEP [tag value ..] [NX | XX]`
-pub(crate) fn set(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn set(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let is_keeping = arg(args, 4).eq_ignore_ascii_case(b"keep");
     let (pairs, options) =
         if is_keeping { (Args::default(), args.from(5)) } else { counted(args, 4)? };
     let (tags, when) = (tags_of(pairs)?, WriteCondition::read(options)?);
-    let is_set = client.change(|change| {
-        let spot = check_declared(change, arg(args, 2), &tags)?;
-        if spot.is_none() && !when.holds(false) {
+    let is_set = ctx.change(|change| {
+        let resolved = check_declared(change, arg(args, 2), &tags)?;
+        if resolved.is_none() && !when.holds(false) {
             return Ok(false);
         }
-        let spot = change.spot(arg(args, 2), arg(args, 3).len())?;
+        let resolved = change.resolved(arg(args, 2), arg(args, 3).len())?;
         let found = match (is_keeping, when) {
             (false, WriteCondition::Always) => None,
-            (true, _) | (false, WriteCondition::Absent | WriteCondition::Present) => change.read_at(spot)?,
+            (true, _) | (false, WriteCondition::Absent | WriteCondition::Present) => {
+                change.read_at(resolved)?
+            }
         };
         if !when.holds(found.is_some()) {
             return Ok(false);
@@ -306,8 +316,8 @@ pub(crate) fn set(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut R
         drop(found);
         let kept: Vec<TagValue<'_>> =
             kept.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
-        let labels = Metadata { tags: if is_keeping { &kept } else { &tags }, expires_ms: 0 };
-        change.txn.put_with_metadata(spot.namespace, spot.key, arg(args, 3), labels)?;
+        let metadata = Metadata { tags: if is_keeping { &kept } else { &tags }, expires_ms: 0 };
+        change.txn.put_with_metadata(resolved.namespace, resolved.key, arg(args, 3), metadata)?;
         Ok(true)
     })?;
     if is_set {
@@ -319,7 +329,11 @@ pub(crate) fn set(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut R
 }
 
 /// `TAG HSET key fields field value .. tags [tag value ..] [NX | XX]`
-pub(crate) fn hset(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn hset(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (given, rest) = counted(args, 3)?;
     if given.is_empty() {
         return Err(ErrorReply::fixed("ERR no field is set: TAG CHANGE changes the tags alone"));
@@ -327,50 +341,62 @@ pub(crate) fn hset(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut 
     let (given_tags, options) = counted(rest, 0)?;
     let (tags, when) = (tags_of(given_tags)?, WriteCondition::read(options)?);
     let changes = pairs(given)?;
-    let made = client.change(|change| {
-        let spot = check_declared(change, arg(args, 2), &tags)?;
-        if spot.is_none() && !when.holds(false) {
+    let raw = ctx.change(|change| {
+        let resolved = check_declared(change, arg(args, 2), &tags)?;
+        if resolved.is_none() && !when.holds(false) {
             return Ok(None);
         }
-        let spot = spot_of(change, arg(args, 2), &changes)?;
-        let found = change.read_at(spot)?;
+        let resolved = resolve_hash(change, arg(args, 2), &changes)?;
+        let found = change.read_at(resolved)?;
         if !when.holds(found.is_some()) {
             return Ok(None);
         }
         let expires_ms = found.as_ref().map_or(0, RecordRef::expires_ms);
-        let made = set_fields(change, spot, &fields(found.as_ref())?, &changes)?;
-        change.txn.label(spot.namespace, spot.key, Metadata { tags: &tags, expires_ms })?;
-        Ok(Some(made))
+        let raw = set_fields(change, resolved, &fields(found.as_ref())?, &changes)?;
+        change.txn.label(resolved.namespace, resolved.key, Metadata { tags: &tags, expires_ms })?;
+        Ok(Some(raw))
     })?;
-    match made {
-        Some(made) => reply.count(made),
+    match raw {
+        Some(raw) => reply.count(raw),
         None => reply.nil(),
     }
     Ok(())
 }
 
 /// `TAG CHANGE key tags [tag value ..]`
-pub(crate) fn change(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn change(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let (pairs, rest) = counted(args, 3)?;
     if !rest.is_empty() {
         return Err(ErrorReply::SYNTAX);
     }
     let tags = tags_of(pairs)?;
-    let is_there = client.change(|change| {
-        let spot = check_declared(change, arg(args, 2), &tags)?;
-        let Some(spot) = spot else { return Ok(false) };
-        let Some(found) = change.read_at(spot)? else { return Ok(false) };
+    let exists = ctx.change(|change| {
+        let resolved = check_declared(change, arg(args, 2), &tags)?;
+        let Some(resolved) = resolved else { return Ok(false) };
+        let Some(found) = change.read_at(resolved)? else { return Ok(false) };
         let expires_ms = found.expires_ms();
         drop(found);
-        Ok(change.txn.label(spot.namespace, spot.key, Metadata { tags: &tags, expires_ms })?)
+        Ok(change.txn.label(
+            resolved.namespace,
+            resolved.key,
+            Metadata { tags: &tags, expires_ms },
+        )?)
     })?;
-    reply.int(is_there.into());
+    reply.int(exists.into());
     Ok(())
 }
 
 /// `TAG OF key`
-pub(crate) fn of(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let Some(found) = client.read(arg(args, 2))? else {
+pub(crate) fn of(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let Some(found) = ctx.read(arg(args, 2))? else {
         reply.nil_array();
         return Ok(());
     };
@@ -381,7 +407,7 @@ pub(crate) fn of(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Re
         reply.bulk(name.as_bytes());
         reply.bulk(&value);
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
@@ -396,14 +422,14 @@ struct TagQuery<'a> {
 
 impl<'a> TagQuery<'a> {
     /// Of arguments 2 to 4. A tag that is not declared is refused.
-    fn of(client: &CommandContext<'_>, args: Args<'a>) -> Result<Self, ErrorReply> {
+    fn of(ctx: &CommandContext<'_>, args: Args<'a>) -> Result<Self, ErrorReply> {
         let name = namespace_of(arg(args, 2))?;
         let (tag, value) = (tag_name(arg(args, 3))?, value_of(arg(args, 4))?);
         // The pattern is that of all of its keys.
         let prefix = arg(args, 2).strip_suffix(b"*");
-        let known = client.records.namespace(name)?.zip(prefix);
+        let known = ctx.records.namespace(name)?.zip(prefix);
         let Some((namespace, prefix)) = known else { return Err(undeclared(name, tag)) };
-        if !client.session().has_tag(namespace, tag)? {
+        if !ctx.session().has_tag(namespace, tag)? {
             return Err(undeclared(name, tag));
         }
         Ok(Self { namespace, prefix, tag, value })
@@ -417,11 +443,11 @@ impl<'a> TagQuery<'a> {
     /// Hands the record that has a unique tag's value to `read`, with its key.
     fn find<T>(
         &self,
-        client: &CommandContext<'_>,
+        ctx: &CommandContext<'_>,
         read: impl Fn(&[u8], &RecordRef<'_>) -> Result<T, ErrorReply>,
     ) -> Result<Option<T>, ErrorReply> {
-        let Some(lent) = client.txn else {
-            let view = client.session().find(self.namespace, self.tag, self.value)?;
+        let Some(lent) = ctx.txn else {
+            let view = ctx.session().find(self.namespace, self.tag, self.value)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
             return read(&key, &RecordRef::View(view)).map(Some);
@@ -439,35 +465,39 @@ impl<'a> TagQuery<'a> {
 }
 
 /// `TAG FIND {ns},* tag value [field ..]`
-pub(crate) fn find(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let query = TagQuery::of(client, args)?;
-    let (asked, mark) = (args.from(5), reply.mark());
+pub(crate) fn find(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let query = TagQuery::of(ctx, args)?;
+    let (lookup, mark) = (args.from(5), reply.mark());
     let reply = std::cell::RefCell::new(reply);
-    let found = query.find(client, |key, found| {
+    let found = query.find(ctx, |key, found| {
         let mut reply = reply.borrow_mut();
         reply.rewind(mark);
         reply.array(2);
         reply.bulk(&query.said(key));
-        write_record(found, asked, &mut reply)
+        write_record(found, lookup, &mut reply)
     })?;
-    client.records.note(found.is_some());
+    ctx.records.count_lookup(found.is_some());
     if found.is_none() {
         reply.borrow_mut().nil_array();
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// A record in the form that it has, or some fields of a hash.
-fn write_record(found: &RecordRef<'_>, asked: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    if !asked.is_empty() {
-        reply.array(asked.len());
-        for field in asked.iter() {
+fn write_record(found: &RecordRef<'_>, lookup: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    if !lookup.is_empty() {
+        reply.array(lookup.len());
+        for field in lookup.iter() {
             reply.bulk_or_nil(found.field(field)?);
         }
         return Ok(());
     }
-    match found.form() {
+    match found.record_type() {
         Form::Value => reply.bulk(found.string()?),
         Form::Blocks => {
             let there = found.fields()?;
@@ -487,8 +517,12 @@ fn write_record(found: &RecordRef<'_>, asked: Args<'_>, reply: &mut Reply<'_>) -
 }
 
 /// `TAG KEYS {ns},* tag value [COUNT n]`
-pub(crate) fn keys(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let most = match args.len() {
+pub(crate) fn keys(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let bytes_max = match args.len() {
         5 => None,
         7 if arg(args, 5).eq_ignore_ascii_case(b"count") => {
             let count = integer(arg(args, 6)).and_then(|count| usize::try_from(count).ok());
@@ -499,22 +533,22 @@ pub(crate) fn keys(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut 
         }
         _ => return Err(ErrorReply::SYNTAX),
     };
-    let query = TagQuery::of(client, args)?;
+    let query = TagQuery::of(ctx, args)?;
     let mut found: Vec<Vec<u8>> = Vec::new();
     // One more than may be tells that there are more.
-    let enough = most.unwrap_or(KEYS_MAX + 1);
+    let enough = bytes_max.unwrap_or(KEYS_MAX + 1);
     let mut note = |key: &[u8]| {
         found.push(query.said(key));
         found.len() < enough
     };
     let values = Values::Equal(query.value);
-    match client.txn {
+    match ctx.txn {
         None => {
             let each = |view: &nearstate_store::View<'_>| note(view.key());
             let (namespace, of) = (query.namespace, (query.tag, values));
-            if !client.session().find_some(namespace, of, ENTRIES_MAX, each)? {
+            if !ctx.session().find_some(namespace, of, ENTRIES_MAX, each)? {
                 // What keeps them from being collected is told to whoever writes.
-                let _ = client.session().collect_expired(COLLECTED_MAX);
+                let _ = ctx.session().collect_expired(COLLECTED_MAX);
                 return Err(ErrorReply::new(format!(
                     "BUSY of more than {ENTRIES_MAX} records that had this value most have ended, \
                      and are still being collected: ask again"
@@ -539,22 +573,26 @@ pub(crate) fn keys(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut 
     for key in &found {
         reply.bulk(key);
     }
-    client.session().whole()?;
+    ctx.session().whole()?;
     Ok(())
 }
 
 /// `TAG WATCH {ns},* tag value`
-pub(crate) fn watch(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    if client.link.queue.is_some() {
+pub(crate) fn watch(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    if ctx.connection.queue.is_some() {
         return Err(ErrorReply::fixed("ERR TAG WATCH inside MULTI is not allowed"));
     }
-    let query = TagQuery::of(client, args)?;
-    judge_watched(client.link, 2)?;
-    let seen = query.find(client, |key, found| Ok((query.said(key), found.version())))?;
+    let query = TagQuery::of(ctx, args)?;
+    check_watched(ctx.connection, 2)?;
+    let seen = query.find(ctx, |key, found| Ok((query.said(key), found.version())))?;
     let (key, version) = seen.unwrap_or_else(|| (query.said(b""), None));
     let (name, value) = (query.tag.to_owned(), query.value.to_vec());
-    client.link.watched.add_tag(WatchedTag { name, value, key, version });
-    client.session().whole()?;
+    ctx.connection.watched.add_tag(WatchedTag { name, value, key, version });
+    ctx.session().whole()?;
     reply.ok();
     Ok(())
 }

@@ -10,32 +10,48 @@ use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 
 /// `ACL WHOAMI`
-pub(crate) fn whoami(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let name = client.link.user.as_ref().map_or("", |user| user.name());
+pub(crate) fn whoami(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let name = ctx.connection.user.as_ref().map_or("", |user| user.name());
     reply.bulk(name.as_bytes());
     Ok(())
 }
 
 /// `ACL LIST`
-pub(crate) fn list(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let users = client.server.settings.users.every();
+pub(crate) fn list(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let users = ctx.server.settings.users.iter();
     reply.array(users.len());
     users.for_each(|user| reply.bulk(user.line().as_bytes()));
     Ok(())
 }
 
 /// `ACL USERS`
-pub(crate) fn users(client: &mut CommandContext<'_>, _: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let users = client.server.settings.users.every();
+pub(crate) fn users(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let users = ctx.server.settings.users.iter();
     reply.array(users.len());
     users.for_each(|user| reply.bulk(user.name().as_bytes()));
     Ok(())
 }
 
 /// `ACL CAT [category]`
-pub(crate) fn cat(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+pub(crate) fn cat(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let Some(name) = args.get(2) else {
-        let every = AclCategories::every();
+        let every = AclCategories::iter();
         reply.array(every.len());
         every.for_each(|(_, word)| reply.bulk(word.as_bytes()));
         return Ok(());
@@ -45,11 +61,11 @@ pub(crate) fn cat(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut R
             "ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.",
         ));
     }
-    let Some(category) = AclCategories::named(name) else {
+    let Some(category) = AclCategories::find(name) else {
         let shown = String::from_utf8_lossy(name.get(..32).unwrap_or(name)).into_owned();
         return Err(ErrorReply::new(format!("ERR Unknown category '{shown}'")));
     };
-    let all = client.catalogue.commands().iter();
+    let all = ctx.table.commands().iter();
     let chosen = all.filter(|command| command.categories().has(category));
     reply.array(chosen.clone().count());
     chosen.for_each(|command| reply.bulk(command.name.as_bytes()));
@@ -57,8 +73,12 @@ pub(crate) fn cat(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut R
 }
 
 /// `ACL GETUSER name`
-pub(crate) fn getuser(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let Some(user) = client.server.settings.users.named(arg(args, 2)) else {
+pub(crate) fn getuser(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let Some(user) = ctx.server.settings.users.find(arg(args, 2)) else {
         reply.nil();
         return Ok(());
     };

@@ -65,8 +65,12 @@ impl LongDouble {
 
     /// The sum; `None` if it is no finite number.
     pub fn plus(self, other: Self) -> Option<Self> {
-        let Magnitude::Finite { mantissa: one, exponent: from } = self.magnitude else { return None };
-        let Magnitude::Finite { mantissa: two, exponent: to } = other.magnitude else { return None };
+        let Magnitude::Finite { mantissa: one, exponent: from } = self.magnitude else {
+            return None;
+        };
+        let Magnitude::Finite { mantissa: two, exponent: to } = other.magnitude else {
+            return None;
+        };
         let exponent = from.min(to);
         let mut left = BigUint::of(one).shifted_left(above(from, exponent));
         let mut right = BigUint::of(two).shifted_left(above(to, exponent));
@@ -135,7 +139,11 @@ fn rounded(whole: &BigUint, exponent: i32, has_more: bool) -> Magnitude {
         None => (1 << 63, lowest + 1),
     };
     let power = lowest + 64 - i32::try_from(mantissa.leading_zeros()).unwrap_or_default();
-    if power > POWER_MAX { Magnitude::Infinite } else { Magnitude::Finite { mantissa, exponent: lowest } }
+    if power > POWER_MAX {
+        Magnitude::Infinite
+    } else {
+        Magnitude::Finite { mantissa, exponent: lowest }
+    }
 }
 
 /// Digits with a point somewhere among them, and what stands behind: the digits, how many of them
@@ -158,9 +166,9 @@ fn digits_of(text: &[u8], is_digit: impl Fn(u8) -> bool) -> Option<(Vec<u8>, i64
 }
 
 /// The exponent behind its letter; 0 for nothing. Beyond any that matters it is cut.
-fn exponent_of(text: &[u8], letter: u8) -> Option<i64> {
+fn exponent_of(text: &[u8], delivery: u8) -> Option<i64> {
     let Some((first, rest)) = text.split_first() else { return Some(0) };
-    if first.to_ascii_lowercase() != letter {
+    if first.to_ascii_lowercase() != delivery {
         return None;
     }
     let (is_negative, digits) = signed(rest);
@@ -183,8 +191,8 @@ fn decimal(text: &[u8]) -> Option<Magnitude> {
     if digits.is_empty() {
         return Some(Magnitude::Finite { mantissa: 0, exponent: EXPONENT_MIN });
     }
-    let reach = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
-    if !(TENS_MIN..=TENS_MAX).contains(&reach) {
+    let count_receivers = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
+    if !(TENS_MIN..=TENS_MAX).contains(&count_receivers) {
         return None;
     }
     let mut whole = BigUint::of_digits(digits, 10);

@@ -1,6 +1,6 @@
 //! An inline line cut into words, with the quotes that Redis knows: `"a\x41\n"` and `'it\'s'`.
 
-use super::{ProtocolError, ArgRange, ParseStop, offset};
+use super::{ArgRange, ParseStop, ProtocolError, offset};
 
 /// Cuts `line`; the words go to `unquoted`, one behind the other.
 pub(super) fn split(
@@ -15,7 +15,8 @@ pub(super) fn split(
             [byte, after @ ..] if is_space(*byte) => after,
             _ => {
                 let from = offset(unquoted.len());
-                let after = word(rest, unquoted).ok_or(ParseStop::ProtocolError(ProtocolError::Quotes))?;
+                let after =
+                    word(rest, unquoted).ok_or(ParseStop::ProtocolError(ProtocolError::Quotes))?;
                 ranges.push((from, offset(unquoted.len())));
                 after
             }

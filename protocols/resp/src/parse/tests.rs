@@ -16,7 +16,9 @@ fn read(input: &[u8]) -> (Vec<Vec<String>>, ParseResult) {
                 requests.push(args.map(|arg| arg.escape_ascii().to_string()).collect());
                 rest = &rest[taken..];
             }
-            stop @ (ParseResult::Incomplete { .. } | ParseResult::ProtocolError(_)) => return (requests, stop),
+            stop @ (ParseResult::Incomplete { .. } | ParseResult::ProtocolError(_)) => {
+                return (requests, stop);
+            }
         }
     }
 }
@@ -122,10 +124,19 @@ fn an_inline_line_has_a_longest_length() {
 #[test]
 fn a_request_beyond_the_limit_is_refused_before_it_has_come() {
     let whole = |bytes: usize| format!("*1\r\n${bytes}\r\n");
-    let most = LIMIT - whole(LIMIT).len() - 2;
-    assert_eq!(read(whole(most).as_bytes()).1, ParseResult::Incomplete { needed: most + 2 });
-    assert_eq!(read(whole(most + 1).as_bytes()).1, ParseResult::ProtocolError(ProtocolError::TooLarge));
-    assert_eq!(read(whole(LIMIT + 1).as_bytes()).1, ParseResult::ProtocolError(ProtocolError::Length));
+    let bytes_max = LIMIT - whole(LIMIT).len() - 2;
+    assert_eq!(
+        read(whole(bytes_max).as_bytes()).1,
+        ParseResult::Incomplete { needed: bytes_max + 2 }
+    );
+    assert_eq!(
+        read(whole(bytes_max + 1).as_bytes()).1,
+        ParseResult::ProtocolError(ProtocolError::TooLarge)
+    );
+    assert_eq!(
+        read(whole(LIMIT + 1).as_bytes()).1,
+        ParseResult::ProtocolError(ProtocolError::Length)
+    );
     let many = [&b"*1000000\r\n"[..], &b"$0\r\n\r\n".repeat(LIMIT / 6)].concat();
     assert_eq!(read(&many).1, ParseResult::ProtocolError(ProtocolError::TooLarge));
 }
@@ -177,16 +188,22 @@ fn pieces_are_read_once() {
 #[test]
 fn a_stranger_may_say_little() {
     let mut parser = RequestParser::new(LIMIT);
-    parser.set_stranger(true);
-    assert_eq!(parser.next(b"*11\r\n"), ParseResult::ProtocolError(ProtocolError::StrangerCount));
+    parser.set_unauthenticated(true);
+    assert_eq!(
+        parser.next(b"*11\r\n"),
+        ParseResult::ProtocolError(ProtocolError::UnauthenticatedCount)
+    );
     let mut parser = RequestParser::new(LIMIT);
-    parser.set_stranger(true);
-    assert_eq!(parser.next(b"*1\r\n$16385\r\n"), ParseResult::ProtocolError(ProtocolError::StrangerLength));
+    parser.set_unauthenticated(true);
+    assert_eq!(
+        parser.next(b"*1\r\n$16385\r\n"),
+        ParseResult::ProtocolError(ProtocolError::UnauthenticatedLength)
+    );
     let mut parser = RequestParser::new(LIMIT);
-    parser.set_stranger(true);
+    parser.set_unauthenticated(true);
     let auth = b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n";
     assert_eq!(parser.next(auth), ParseResult::Request { taken: auth.len() });
-    parser.set_stranger(false);
+    parser.set_unauthenticated(false);
     assert_eq!(parser.next(b"*11\r\n"), ParseResult::Incomplete { needed: 1 });
 }
 

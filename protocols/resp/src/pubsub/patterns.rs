@@ -23,18 +23,18 @@ pub(super) struct PatternSubscribers {
     pub(super) pattern: Arc<[u8]>,
     /// What every channel that matches begins with: all of it, or as much as is kept.
     begin: Box<[u8]>,
-    hearers: Mutex<Subscribers>,
+    subscribers: Mutex<Subscribers>,
 }
 
 impl PatternSubscribers {
     pub(super) fn new(pattern: &[u8]) -> Self {
         let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX).into_boxed_slice();
-        Self { pattern: Arc::from(pattern), begin, hearers: Mutex::default() }
+        Self { pattern: Arc::from(pattern), begin, subscribers: Mutex::default() }
     }
 
     /// Who hears it: nobody any more, if it was taken out since it was found.
-    pub(super) fn hearers(&self) -> MutexGuard<'_, Subscribers> {
-        self.hearers.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self) -> (&[u8], &[u8]) {

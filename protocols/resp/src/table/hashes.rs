@@ -1,7 +1,7 @@
 //! Hashes: a record of form *named blocks*; a field is a block.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::command::{CommandGroup, ArgPositions};
+use crate::command::{ArgPositions, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::hashes;
 

@@ -1,7 +1,7 @@
 //! Keys, whatever their records are.
 
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
-use crate::command::{AclCategories, CommandFlags, CommandGroup, ArgPositions, KeyspaceScope};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::{expiry, keys, keyspace};
 
@@ -169,7 +169,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "keys",
         arity: 2,
         flags: READ,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         walk: KeyspaceScope::Pattern(1),
         also: AclCategories::DANGEROUS,
         summary: "All keys that match a pattern.",
@@ -183,7 +183,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "scan",
         arity: -2,
         flags: READ,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         walk: KeyspaceScope::Match,
         summary: "Walks the keys in parts.",
         complexity: "O(1) a call, O(N) for all N keys",
@@ -195,7 +195,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "randomkey",
         flags: READ,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         walk: KeyspaceScope::All,
         summary: "A key by chance.",
         run: keyspace::randomkey,
@@ -204,7 +204,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "dbsize",
         flags: READ_FAST,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         walk: KeyspaceScope::All,
         summary: "How many keys there are.",
         complexity: "O(N), N keys",
@@ -216,7 +216,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "flushdb",
         arity: -1,
         flags: WRITE,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         walk: KeyspaceScope::All,
         also: AclCategories::DANGEROUS,
         summary: "Deletes all keys.",
@@ -229,7 +229,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "flushall",
         arity: -1,
         flags: WRITE,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         walk: KeyspaceScope::All,
         also: AclCategories::DANGEROUS,
         summary: "Deletes all keys.",
@@ -243,7 +243,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "object",
         arity: -2,
         flags: CommandFlags::CONTAINER,
-        keys: ArgPositions::No,
+        keys: ArgPositions::None,
         summary: "Looks into a record.",
         differs: "Has no subcommand but ENCODING.",
         ..ROW

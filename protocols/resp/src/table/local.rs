@@ -28,7 +28,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "near|ring",
         arity: 2,
-        flags: super::TALK,
+        flags: super::CONNECTION,
         summary: "A ring in shared memory, through which the connection goes on.",
         differs: "Is not there. Nothing may be sent behind it before its answer.",
         run: local::ring,

@@ -1,7 +1,7 @@
 //! Publish and subscribe.
 
-use super::{ANY_TIME, TALK};
-use crate::command::{CommandFlags, CommandGroup, ArgPositions};
+use super::{ANY_TIME, CONNECTION};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::pubsub;
 
@@ -11,7 +11,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "subscribe",
         arity: -2,
-        flags: TALK.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
         summary: "Listens to channels.",
         complexity: "O(N), N channels given",
@@ -22,7 +22,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "unsubscribe",
         arity: -1,
-        flags: TALK.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
         summary: "Listens to channels no longer; without one, to none.",
         complexity: "O(N), N channels given",
@@ -33,7 +33,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "psubscribe",
         arity: -2,
-        flags: TALK.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
         summary: "Listens to the channels that match patterns.",
         complexity: "O(N), N patterns given",
@@ -47,7 +47,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "punsubscribe",
         arity: -1,
-        flags: TALK.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
         channels: ArgPositions::ALL,
         summary: "Listens to patterns no longer; without one, to none.",
         complexity: "O(N), N patterns given",

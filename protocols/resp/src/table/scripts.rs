@@ -1,6 +1,6 @@
 //! Scripts: those five that the clients send, by their SHA-1.
 
-use crate::command::{CommandFlags, CommandGroup, ArgPositions};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::scripts;
 

@@ -1,7 +1,7 @@
 //! The commands of the SDL back-end's module (o-ran-sc/ric-plt-dbaas), all twenty.
 
 use super::{GROW, READ, WRITE};
-use crate::command::{CommandFlags, CommandGroup, ArgPositions, KeyspaceScope};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::sdl;
 
@@ -71,9 +71,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "msetmpub",
         arity: -7,
-        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MOVABLE_KEYS).and(CommandFlags::MODULE),
+        flags: GROW
+            .and(CommandFlags::PUBSUB)
+            .and(CommandFlags::MOVABLE_KEYS)
+            .and(CommandFlags::MODULE),
         keys: ArgPositions::Counted { count: 1, first: 3, step: 2 },
-        channels: ArgPositions::Behind { count: 1, first: 3, step: 2 },
+        channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 2 },
         summary: "Sets keys, and publishes messages.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,
@@ -163,9 +166,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delmpub",
         arity: -6,
-        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MOVABLE_KEYS).and(CommandFlags::MODULE),
+        flags: WRITE
+            .and(CommandFlags::PUBSUB)
+            .and(CommandFlags::MOVABLE_KEYS)
+            .and(CommandFlags::MODULE),
         keys: ArgPositions::Counted { count: 1, first: 3, step: 1 },
-        channels: ArgPositions::Behind { count: 1, first: 3, step: 1 },
+        channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 1 },
         summary: "Deletes keys, and publishes messages if one was there.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,

@@ -1,7 +1,7 @@
 //! The connection and the server.
 
-use super::{ANY_TIME, OPERATOR, READ, TALK};
-use crate::command::{AclCategories, CommandFlags, CommandGroup, ArgPositions};
+use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::{clients, command, config, connection, info, server, users};
 
@@ -29,7 +29,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "quit",
         arity: -1,
-        flags: TALK
+        flags: CONNECTION
             .and(CommandFlags::FAST)
             .and(CommandFlags::NO_AUTH)
             .and(CommandFlags::ALLOW_BUSY)
@@ -42,7 +42,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "reset",
-        flags: TALK
+        flags: CONNECTION
             .and(CommandFlags::FAST)
             .and(CommandFlags::NO_AUTH)
             .and(CommandFlags::ALLOW_BUSY)
@@ -66,7 +66,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "hello",
         arity: -1,
-        flags: TALK.and(CommandFlags::FAST).and(CommandFlags::NO_AUTH).and(CommandFlags::ALLOW_BUSY).and(CommandFlags::SECRET),
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::SECRET),
         group: CommandGroup::Connection,
         summary: "Chooses the protocol; may say who the client is.",
         differs: "Refused between MULTI and EXEC.",
@@ -76,7 +80,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "auth",
         arity: -2,
-        flags: TALK.and(CommandFlags::FAST).and(CommandFlags::NO_AUTH).and(CommandFlags::ALLOW_BUSY).and(CommandFlags::SECRET),
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::SECRET),
         group: CommandGroup::Connection,
         summary: "Says who the client is.",
         run: connection::auth,
@@ -94,7 +102,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "acl|whoami",
         arity: 2,
-        flags: TALK,
+        flags: CONNECTION,
         summary: "Who the client is.",
         run: users::whoami,
         ..ROW
@@ -121,7 +129,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "acl|cat",
         arity: -2,
-        flags: TALK,
+        flags: CONNECTION,
         summary: "The categories, or the commands of one.",
         complexity: "O(N), N commands",
         differs: "Has the category `@sdl`, and none of the forms that are not offered.",
@@ -150,7 +158,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|id",
         arity: 2,
-        flags: TALK,
+        flags: CONNECTION,
         group: CommandGroup::Connection,
         summary: "The number of this connection.",
         run: connection::id,
@@ -159,7 +167,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|setname",
         arity: 3,
-        flags: TALK,
+        flags: CONNECTION,
         group: CommandGroup::Connection,
         summary: "Gives this connection a name.",
         run: connection::setname,
@@ -168,7 +176,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|getname",
         arity: 2,
-        flags: TALK,
+        flags: CONNECTION,
         group: CommandGroup::Connection,
         summary: "The name of this connection.",
         run: connection::getname,
@@ -177,7 +185,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|setinfo",
         arity: 4,
-        flags: TALK,
+        flags: CONNECTION,
         group: CommandGroup::Connection,
         summary: "Says which library the client uses.",
         differs: "As in Redis 7.2.",
@@ -187,7 +195,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|info",
         arity: 2,
-        flags: TALK,
+        flags: CONNECTION,
         group: CommandGroup::Connection,
         summary: "What is known of this connection.",
         differs: "Only the fields that are known; `lib-name` and `lib-ver` as in Redis 7.2.",
@@ -208,7 +216,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|no-touch",
         arity: 3,
-        flags: TALK,
+        flags: CONNECTION,
         group: CommandGroup::Connection,
         summary: "Accepted.",
         differs: "As in Redis 7.2; changes nothing: there is no eviction.",
@@ -408,7 +416,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "role",
-        flags: TALK.and(CommandFlags::FAST),
+        flags: CONNECTION.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
         summary: "What the server is for others.",
         run: server::role,

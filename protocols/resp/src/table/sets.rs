@@ -1,7 +1,7 @@
 //! Sets: a record of form *set*.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::command::{CommandFlags, CommandGroup, ArgPositions};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::sets;
 

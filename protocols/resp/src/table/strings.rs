@@ -1,14 +1,15 @@
 //! Strings: a record of form *value*, or of a namespace of values.
 
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::command::{CommandGroup, ArgPositions};
+use crate::command::{ArgPositions, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::strings as run;
 
 /// What the region can keep.
 const LENGTH: &str = "A value has at most 128 MiB.";
 
-const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Strings, ..super::ROW };
+const ROW: Command =
+    Command { keys: ArgPositions::ONE, group: CommandGroup::Strings, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {

@@ -1,7 +1,7 @@
 //! Records with tags: ours, `docs/decisions/011-tags-over-resp.md`.
 
 use super::{GROW, READ, READ_FAST};
-use crate::command::{AclCategories, CommandFlags, CommandGroup, ArgPositions, KeyspaceScope};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::tags;
 

@@ -3,9 +3,9 @@
 //! The names are collected in slices, so that others are served meanwhile. What is to be of one
 //! instant is then done by one transaction, at once.
 
-use crate::command_context::{CommandContext, PATIENCE};
+use crate::command_context::{CommandContext, RETRY_POLICY};
 use crate::commands::arg;
-use crate::commands::keyspace_walk::{KeyspaceWalk, areas};
+use crate::commands::keyspace_walk::{KeyspaceWalk, list_namespaces};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::pattern;
@@ -13,7 +13,7 @@ use crate::records::{Records, ResolvedKey};
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
-use crate::sliced_task::{TaskProgress, SLICE_BUCKETS, SlicedTask};
+use crate::sliced_task::{SLICE_BUCKETS, SlicedTask, TaskProgress};
 use nearstate_model::Result as Stored;
 use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{Form, Kind, Txn};
@@ -35,36 +35,37 @@ const _: () = assert!(ANSWER_BYTES_MAX == 256 << 20, "the text above says it");
 
 /// `NGET.ATOMIC pattern [COUNT n]`
 pub(crate) fn nget_atomic(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     check_count(args, "nget.atomic")?;
-    begin(client, arg(args, 1), PatternAction::Get, reply)
+    begin(ctx, arg(args, 1), PatternAction::Get, reply)
 }
 
 /// `NGET.NOATOMIC pattern [COUNT n]`
 pub(crate) fn nget_noatomic(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     check_count(args, "nget.noatomic")?;
-    if client.txn.is_some() {
-        return begin(client, arg(args, 1), PatternAction::Get, reply);
+    if ctx.txn.is_some() {
+        return begin(ctx, arg(args, 1), PatternAction::Get, reply);
     }
-    let path = path(client, arg(args, 1))?;
-    client.link.work = Some(Box::new(PatternReadTask { path, found: BTreeMap::new(), bytes: 0 }));
+    let path = path(ctx, arg(args, 1))?;
+    ctx.connection.task =
+        Some(Box::new(PatternReadTask { path, found: BTreeMap::new(), bytes: 0 }));
     Ok(())
 }
 
 /// `NDEL.ATOMIC pattern`
 pub(crate) fn ndel_atomic(
-    client: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
-    begin(client, arg(args, 1), PatternAction::Delete, reply)
+    begin(ctx, arg(args, 1), PatternAction::Delete, reply)
 }
 
 /// The count changes nothing; what is none is refused with the module's texts, which have two
@@ -82,28 +83,33 @@ fn check_count(args: Args<'_>, name: &str) -> CommandResult {
     }
 }
 
-fn begin(client: &mut CommandContext<'_>, pattern: &[u8], action: PatternAction, reply: &mut Reply<'_>) -> CommandResult {
-    let path = path(client, pattern)?;
+fn begin(
+    ctx: &mut CommandContext<'_>,
+    pattern: &[u8],
+    action: PatternAction,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let path = path(ctx, pattern)?;
     let mut gather = PatternTxnTask { path, keys: BTreeSet::new(), bytes: 0, action };
-    let Some(lent) = client.txn else {
-        client.link.work = Some(Box::new(gather));
+    let Some(lent) = ctx.txn else {
+        ctx.connection.task = Some(Box::new(gather));
         return Ok(());
     };
-    while gather.step_walk(client.records)? {
-        client.judge_time()?;
+    while gather.step_walk(ctx.records)? {
+        ctx.check_deadline()?;
     }
     let mut done: Stored<PatternResult> = Ok(PatternResult::default());
-    lent.with(&mut |txn| done = gather.carry_out(client.records, txn));
+    lent.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
     done?.answer(action, reply)
 }
 
 /// Over the one namespace that the pattern names, or over all.
-fn path(client: &CommandContext<'_>, pattern: &[u8]) -> Result<KeyspaceWalk, ErrorReply> {
-    pattern::judge(pattern)?;
-    let mut areas = areas(client.records, Some(pattern))?;
+fn path(ctx: &CommandContext<'_>, pattern: &[u8]) -> Result<KeyspaceWalk, ErrorReply> {
+    pattern::validate(pattern)?;
+    let mut namespaces = list_namespaces(ctx.records, Some(pattern))?;
     // Counters are no records to these commands.
-    areas.retain(|area| area.namespace.kind() != Kind::Counters);
-    Ok(KeyspaceWalk::new(areas, Some(pattern)))
+    namespaces.retain(|namespace_keys| namespace_keys.namespace.kind() != Kind::Counters);
+    Ok(KeyspaceWalk::new(namespaces, Some(pattern)))
 }
 
 /// What is done with the keys.
@@ -130,7 +136,7 @@ impl SlicedTask for PatternReadTask {
         reply: &mut Reply<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         let Self { path, found, bytes } = self;
-        let has_more = path.find(records.session(), SLICE_BUCKETS, |key, view| {
+        let has_more = path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             if view.form() == Form::Value {
                 *bytes += key.len() + view.bytes().len();
                 if *bytes > ANSWER_BYTES_MAX {
@@ -152,8 +158,8 @@ impl SlicedTask for PatternReadTask {
         Ok(TaskProgress::Done)
     }
 
-    fn kept(&self) -> usize {
-        self.path.kept() + self.bytes + self.found.len() * FOUND_BYTES
+    fn memory_bytes(&self) -> usize {
+        self.path.memory_bytes() + self.bytes + self.found.len() * FOUND_BYTES
     }
 
     fn collected(&self) -> usize {
@@ -178,7 +184,7 @@ impl PatternTxnTask {
     /// Walks a slice. False at the end.
     fn step_walk(&mut self, records: &Records) -> Result<bool, ErrorReply> {
         let Self { path, keys, bytes, action } = self;
-        path.find(records.session(), SLICE_BUCKETS, |key, view| {
+        path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             let is_asked = *action == PatternAction::Delete || view.form() == Form::Value;
             if is_asked && keys.insert(key.to_vec()) {
                 *bytes += key.len() + FOUND_BYTES;
@@ -190,8 +196,8 @@ impl PatternTxnTask {
     fn carry_out(&self, records: &Records, txn: &Txn<'_>) -> Stored<PatternResult> {
         let mut outcome = PatternResult::default();
         let mut bytes = 0;
-        for said in &self.keys {
-            let Some(ResolvedKey { namespace, key }) = records.find(said)? else { continue };
+        for key_text in &self.keys {
+            let Some(ResolvedKey { namespace, key }) = records.resolve(key_text)? else { continue };
             if self.action == PatternAction::Delete {
                 outcome.deleted += usize::from(txn.delete(namespace, key)?);
                 continue;
@@ -200,12 +206,12 @@ impl PatternTxnTask {
             if record.form() != Form::Value {
                 continue;
             }
-            bytes += said.len() + record.bytes().len();
+            bytes += key_text.len() + record.bytes().len();
             if bytes > ANSWER_BYTES_MAX {
                 outcome.is_too_large = true;
                 break;
             }
-            outcome.found.push((said.clone(), record.bytes().to_vec()));
+            outcome.found.push((key_text.clone(), record.bytes().to_vec()));
         }
         Ok(outcome)
     }
@@ -222,14 +228,14 @@ impl SlicedTask for PatternTxnTask {
             return Ok(TaskProgress::More);
         }
         let session = records.session();
-        let outcome = session.transact_within(PATIENCE, |txn| self.carry_out(records, txn))?;
+        let outcome = session.transact_within(RETRY_POLICY, |txn| self.carry_out(records, txn))?;
         session.whole()?;
         outcome.answer(self.action, reply)?;
         Ok(TaskProgress::Done)
     }
 
-    fn kept(&self) -> usize {
-        self.path.kept() + self.bytes
+    fn memory_bytes(&self) -> usize {
+        self.path.memory_bytes() + self.bytes
     }
 }
 

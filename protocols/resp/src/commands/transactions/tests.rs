@@ -37,14 +37,14 @@ fn meddle() {
     }
 }
 
-fn get(client: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let done = strings::get(client, args, reply);
+fn get(ctx: &mut CommandContext<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let done = strings::get(ctx, args, reply);
     meddle();
     done
 }
 
 static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
-    let command = Command { run: get, ..*TABLE.named(b"get").unwrap() };
+    let command = Command { run: get, ..*TABLE.find(b"get").unwrap() };
     CommandTable::new(&[command])
 });
 
@@ -56,7 +56,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let session = region.session().unwrap();
     let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
-    let parts = CoreParts {
+    let name_and_subcommand = CoreParts {
         index: 0,
         count: 1,
         region,
@@ -65,28 +65,29 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         clock: Clock::new_virtual(),
     };
     let counts = Arc::new(CoreStats::new(std::iter::empty()));
-    let core = CoreContext::new(&server, &Core::new(parts).unwrap(), counts);
+    let core = CoreContext::new(&server, &Core::new(name_and_subcommand).unwrap(), counts);
     let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
-    let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+    let mut connection = core.new_connection(&Peer { id: 1, origin, certificate: None });
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
-    let namespace = core.records.make(b"{n},", 0).unwrap().namespace;
+    let namespace = core.records.resolve_or_create(b"{n},", 0).unwrap().namespace;
     for key in 0..KEYS {
         session.put(namespace, key.to_string().as_bytes(), b"old").unwrap();
     }
     OTHER.with(|other| other.set((session, namespace)).unwrap());
-    let mut client = CommandContext {
-        catalogue: &CATALOGUE,
+    let mut ctx = CommandContext {
+        table: &CATALOGUE,
         server: &server,
         records: &core.records,
-        link: &mut link,
+        connection: &mut connection,
         txn: None,
     };
 
-    let asked = keys.iter().map(|key| (0, OwnedArgs::from_iter([b"GET", key.as_slice()])));
-    client.link.queue = Some(CommandQueue { requests: asked.collect(), ..CommandQueue::default() });
+    let lookup = keys.iter().map(|key| (0, OwnedArgs::from_iter([b"GET", key.as_slice()])));
+    ctx.connection.queue =
+        Some(CommandQueue { requests: lookup.collect(), ..CommandQueue::default() });
     let mut output = Vec::new();
     let mut reply = Reply::new(&mut output, RespVersion::Resp2);
-    exec(&mut client, Args::default(), &mut reply).unwrap();
+    exec(&mut ctx, Args::default(), &mut reply).unwrap();
     assert!(output.starts_with(b"*100\r\n$3\r\nnew\r\n$3\r\nold\r\n"), "{}", output.escape_ascii());
     assert_eq!(READS.replace(0), 2 * KEYS, "both runs read all");
 
@@ -94,7 +95,7 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         let (session, namespace) = other.get().unwrap();
         session.put(*namespace, b"0", b"old").unwrap();
     });
-    let found = client.change(|change| {
+    let found = ctx.change(|change| {
         let mut all = Vec::new();
         for key in &keys {
             let found = change.read(key);
