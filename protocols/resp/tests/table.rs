@@ -62,7 +62,7 @@ fn a_row_says_all_that_is_said_of_a_command() {
         assert_ne!(command.arity, 0, "{name}");
         let writes = command.flags.has(CommandFlags::WRITE);
         assert!(!(writes && command.flags.has(CommandFlags::READONLY)), "{name} reads and writes");
-        let touches = command.keys != ArgPositions::No || command.walk != KeyspaceScope::None;
+        let touches = command.keys != ArgPositions::None || command.walk != KeyspaceScope::None;
         assert!(
             touches || !(writes || command.flags.has(CommandFlags::READONLY)),
             "{name} touches none"
@@ -75,7 +75,7 @@ fn a_row_says_all_that_is_said_of_a_command() {
         let (container, part) = command.name_and_subcommand();
         let top = TABLE.find(container.as_bytes()).unwrap();
         assert!(part.is_none() || top.has_subcommands(), "{name} has no container");
-        assert!(part.is_some() || !top.has_subcommands() || TABLE.parts_of(name).next().is_some());
+        assert!(part.is_some() || !top.has_subcommands() || TABLE.subcommands_of(name).next().is_some());
     }
 }
 
