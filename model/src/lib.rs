@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod invariant;
 pub mod limits;
 
 pub use error::{Error, Holder, Result};

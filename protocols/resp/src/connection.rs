@@ -17,7 +17,9 @@ use crate::table::TABLE;
 use nearstate_model::Error;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
-use nearstate_node::{ConnectionHandler, Consumed, ENOUGH, Near, Then};
+use nearstate_node::{
+    ConnectionHandler, Consumed, LocalResource, NextAction, OUTPUT_HIGH_WATER_BYTES,
+};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -97,7 +99,7 @@ impl RespConnection {
         core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
     }
 
-    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<Then>> {
+    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
         let task = self.connection.task.as_mut()?;
         let max = self.core.answer_bytes_max();
         let mut reply = Reply::new(output, self.connection.protocol).within(max);
@@ -107,7 +109,7 @@ impl RespConnection {
             result = Err(too_long(max, None));
         }
         match result {
-            Ok(TaskProgress::More) => return Some(Poll::Ready(Then::Work)),
+            Ok(TaskProgress::More) => return Some(Poll::Ready(NextAction::Work)),
             Ok(TaskProgress::Done) => {}
             Err(refusal) => {
                 reply.rewind(mark);
@@ -115,7 +117,7 @@ impl RespConnection {
             }
         }
         self.connection.task = None;
-        Some(Poll::Ready(Then::Listen))
+        Some(Poll::Ready(NextAction::Read))
     }
 }
 
@@ -125,8 +127,8 @@ impl ConnectionHandler for RespConnection {
         let mut taken = 0;
         self.prefetched = 0;
         let then = loop {
-            if output.len() >= ENOUGH {
-                break Then::Listen;
+            if output.len() >= OUTPUT_HIGH_WATER_BYTES {
+                break NextAction::Read;
             }
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
@@ -142,54 +144,54 @@ impl ConnectionHandler for RespConnection {
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
-                ParseResult::Incomplete { .. } => break Then::Listen,
+                ParseResult::Incomplete { .. } => break NextAction::Read,
                 ParseResult::ProtocolError(broken) => {
                     Reply::new(output, self.connection.protocol).error(&broken.to_string());
-                    break Then::Close;
+                    break NextAction::Close;
                 }
             }
             self.parser.set_unauthenticated(self.connection.user.is_none());
             if self.connection.is_closing {
-                break Then::Close;
+                break NextAction::Close;
             }
             // What is left is heard in another turn: others are served between.
             let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
             if let Some(what) = self.connection.near.take() {
-                break Then::Near(what);
+                break NextAction::Near(what);
             }
             if self.connection.task.is_some() {
-                break Then::Work;
+                break NextAction::Work;
             }
             if is_due {
-                break Then::Listen;
+                break NextAction::Read;
             }
         };
         self.core.count_lookups();
-        Consumed { taken, then }
+        Consumed { bytes: taken, next: then }
     }
 
-    fn kept(&self) -> usize {
+    fn buffered_bytes(&self) -> usize {
         self.parser.memory_bytes() + self.connection.memory_bytes()
     }
 
-    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
+    fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         if let Some(then) = self.finish(output) {
             return then;
         }
-        while output.len() < ENOUGH {
+        while output.len() < OUTPUT_HIGH_WATER_BYTES {
             match self.connection.mailbox.poll(cx) {
                 Poll::Ready(Some(delivery)) => {
                     let mut reply = Reply::new(output, self.connection.protocol);
                     pubsub::write_delivery(&delivery, &mut reply);
                 }
-                Poll::Ready(None) => return Poll::Ready(Then::Close),
+                Poll::Ready(None) => return Poll::Ready(NextAction::Close),
                 Poll::Pending => return Poll::Pending,
             }
         }
         Poll::Pending
     }
 
-    fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
+    fn near(&mut self, what: LocalResource, refused: Option<&Error>, output: &mut Vec<u8>) {
         match refused {
             None => output.extend_from_slice(&local::given(what)),
             Some(why) => Reply::new(output, self.connection.protocol).error(&local::refused(why)),
@@ -326,7 +328,7 @@ mod tests {
     use crate::command::stats::CoreStats;
     use crate::server::{RespServer, RespSettings};
     use nearstate_node::clock::Clock;
-    use nearstate_node::{Core, CoreParts, Origin, Peer};
+    use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
     use nearstate_store::{CreateOptions, Region, since_boot};
     use std::sync::Arc;
 
@@ -340,13 +342,13 @@ mod tests {
             count: 1,
             region,
             limits: Arc::default(),
-            metric: Arc::default(),
+            metrics: Arc::default(),
             clock: Clock::new_virtual(),
         });
         let counts = Arc::new(CoreStats::new(std::iter::empty()));
         let core = CoreContext::new(&server, &core.unwrap(), counts);
-        let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
-        let mut connection = core.new_connection(&Peer { id: 1, origin, certificate: None });
+        let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
+        let mut connection = core.new_connection(&Peer { id: 1, address, certificate: None });
         let client = CommandContext {
             table: &TABLE,
             server: &server,

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nearstate_node::executor::{Config, Executor, sleep, timeout};
+use nearstate_node::executor::{Executor, ExecutorConfig, sleep, timeout};
 use nearstate_resp::acl::Users;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 use nearstate_resp::server::RespSettings;
@@ -33,7 +33,7 @@ fn run(deliveries: &str, test: impl AsyncFnOnce(&Place) + 'static) {
     let keyspace_events = KeyspaceEvents::parse(deliveries.as_bytes()).unwrap();
     let place =
         place_with(RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) });
-    let executor = Executor::new(&Config::default()).unwrap();
+    let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     executor.run(async move {
         place.begin();
         timeout(LONG, test(&place)).await.expect("it was not told in time");
@@ -65,7 +65,7 @@ async fn told_until(listener: &mut Talker, last: &str) -> Vec<String> {
     let mut all = Vec::new();
     while !all.iter().any(|message| message == last) {
         sleep(Duration::from_millis(1)).await;
-        all.extend(messages(&listener.happen()));
+        all.extend(messages(&listener.poll_progress()));
     }
     assert_eq!(all.pop().unwrap(), last, "something came after the last: {all:?}");
     all

@@ -75,7 +75,9 @@ fn a_row_says_all_that_is_said_of_a_command() {
         let (container, part) = command.name_and_subcommand();
         let top = TABLE.find(container.as_bytes()).unwrap();
         assert!(part.is_none() || top.has_subcommands(), "{name} has no container");
-        assert!(part.is_some() || !top.has_subcommands() || TABLE.subcommands_of(name).next().is_some());
+        assert!(
+            part.is_some() || !top.has_subcommands() || TABLE.subcommands_of(name).next().is_some()
+        );
     }
 }
 

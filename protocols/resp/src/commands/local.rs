@@ -6,7 +6,7 @@ use crate::parse::Args;
 use crate::reply::Reply;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
-use nearstate_node::Near;
+use nearstate_node::LocalResource;
 
 /// `LOCAL REGION`. Whoever has the file may write every byte of it, past all rules.
 pub(crate) fn region(
@@ -21,29 +21,29 @@ pub(crate) fn region(
              region; ask for LOCAL RING",
         ));
     }
-    ask(ctx, Near::Region)
+    ask(ctx, LocalResource::Region)
 }
 
 /// `LOCAL RING`. What goes through it is judged as it is on the socket.
 pub(crate) fn ring(ctx: &mut CommandContext<'_>, _: Args<'_>, _: &mut Reply<'_>) -> CommandResult {
-    ask(ctx, Near::Ring)
+    ask(ctx, LocalResource::Ring)
 }
 
 /// The node answers, once everything before is sent.
-fn ask(ctx: &mut CommandContext<'_>, what: Near) -> CommandResult {
+fn ask(ctx: &mut CommandContext<'_>, what: LocalResource) -> CommandResult {
     if ctx.txn.is_some() {
-        return Err(ErrorReply::fixed("ERR NEAR is not allowed between MULTI and EXEC"));
+        return Err(ErrorReply::fixed("ERR LOCAL is not allowed between MULTI and EXEC"));
     }
     ctx.connection.near = Some(what);
     Ok(())
 }
 
 /// The answer that descriptors travel with.
-pub(crate) fn given(what: Near) -> Vec<u8> {
-    nearstate_local_transport::answer(what)
+pub(crate) fn given(what: LocalResource) -> Vec<u8> {
+    nearstate_local_transport::response_line(what)
 }
 
 /// Why there are none.
 pub(crate) fn refused(why: &Error) -> String {
-    format!("ERR NEAR: {why}")
+    format!("ERR LOCAL: {why}")
 }

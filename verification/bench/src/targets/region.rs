@@ -1,11 +1,14 @@
 //! Our own region, in the client's process: a file in memory that every client attaches.
 
+mod loops;
+
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Reply, Request, Schema,
-    TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
+    Access, Body, Change, Connection, Entry, Hear, OPERATIONS, PARTS_MAX, Parts, Reply, Request,
+    Schema, TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
 };
 use crate::keeper::Keeper;
+use crate::operations::{self, Block, Operation, Store};
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
@@ -50,6 +53,7 @@ impl Target for RegionTarget {
             scan: Way::Emulated("an ordered tag holds the key of each record"),
             pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
             shared: Way::Native,
+            walk: Way::Native,
         }
     }
 
@@ -436,6 +440,14 @@ impl Access for RegionConnection {
 }
 
 impl Connection for RegionConnection {
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        operations::run(&mut self.loops(OPERATIONS)?, operation, block)
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        self.loops(table)?.walk()
+    }
+
     #[inline]
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { session, tables, .. } = self;
