@@ -188,10 +188,10 @@ proptest! {
         words in prop::collection::vec(word(), 0..8)
     ) {
         let users = Users::parse("user u on nopass ~{a},* &c +@all", &TABLE).expect("a user");
-        let user = users.named(b"u").expect("the user");
+        let user = users.find(b"u").expect("the user");
         let kept: OwnedArgs =
             name.split('|').map(str::as_bytes).chain(words.iter().map(Vec::as_slice)).collect();
-        if let Ok(command) = TABLE.asked(kept.args()) {
+        if let Ok(command) = TABLE.lookup(kept.args()) {
             let count = kept.args().len();
             prop_assert!(command.keys.of(kept.args()).all(|at| 0 < at && at < count));
             prop_assert!(command.channels.of(kept.args()).all(|at| 0 < at && at < count));
