@@ -62,7 +62,7 @@ fn no_command_is_forgotten() {
         .commands()
         .iter()
         .filter(|command| groups.contains(&command.group))
-        .map(|command| command.parts().0)
+        .map(|command| command.name_and_subcommand().0)
         .filter(|name| !is_said(name))
         .collect();
     assert!(forgotten.is_empty(), "put forms of these into forms.rs: {forgotten:?}");
