@@ -8,6 +8,7 @@ pub mod conformance;
 pub mod code;
 pub mod deliver;
 pub mod commands;
+pub mod presets;
 pub mod compare;
 pub mod report;
 pub mod outputs;

@@ -11,6 +11,7 @@ pub mod lmdb;
 pub mod dashmap;
 pub mod memcached;
 pub mod geode;
+pub mod whitedb;
 mod resp;
 mod joined;
 mod started;
@@ -212,6 +213,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.push(Box::new(lmdb::LmdbTarget));
     all.push(Box::new(dashmap::DashMapTarget));
     all.push(Box::new(geode::GeodeTarget));
+    all.push(Box::new(whitedb::WhiteDbTarget));
     all.push(Box::new(null::NullTarget));
     all
 }
