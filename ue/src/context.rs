@@ -32,7 +32,7 @@ pub(crate) fn each_member(
     Ok(())
 }
 
-/// Puts a variable that is there into an object.
+/// Adds a present variable to a JSON object.
 pub(crate) fn insert(object: &mut Map<String, Json>, name: &str, value: Json) {
     object.insert(name.to_owned(), value);
 }
@@ -43,7 +43,7 @@ pub(crate) fn drawn<T: Value>(draw: u64, number: u64) -> T {
     T::drawn(Draw::new(draw, if T::SALT == 0 { number + 1 } else { T::SALT }))
 }
 
-/// What is wrong with the bytes that a block begins with.
+/// What is wrong with the header of a block.
 #[inline]
 pub(crate) fn check_head(
     head: &[u8],
@@ -87,16 +87,16 @@ pub(crate) fn line(
     value: Option<&dyn fmt::Display>,
 ) -> fmt::Result {
     let (last, now) = category;
-    let shown = if *last == now { "" } else { now };
+    let heading = if *last == now { "" } else { now };
     *last = now;
     match value {
-        Some(value) => writeln!(f, "{shown:<22}{name:<24}{value}"),
-        None => writeln!(f, "{shown:<22}{name:<24}-"),
+        Some(value) => writeln!(f, "{heading:<22}{name:<24}{value}"),
+        None => writeln!(f, "{heading:<22}{name:<24}-"),
     }
 }
 
-/// `View`, `Text`, `Context` of a table; its `Block`, `BlockSet`, `Variable`, `Category`, `ROWS`,
-/// `FORMAT` and `CONTEXT_BYTES` are there.
+/// `ContextView`, `ContextText`, `Context` of a table; its `Block`, `BlockSet`, `Variable`,
+/// `Category`, `ROWS`, `FORMAT` and `CONTEXT_BYTES` are there.
 macro_rules! contexts {
     (
         blocks { $($Block:ident,)+ }
@@ -107,13 +107,13 @@ macro_rules! contexts {
             $source:literal;
         )+ }
     ) => {
-        /// A context as it lies somewhere: bytes that were checked once, read without a copy.
+        /// A borrowed context: bytes that were checked once and are read without a copy.
         #[derive(Clone, Copy, PartialEq, Eq)]
-        pub struct View<'a> {
+        pub struct ContextView<'a> {
             bytes: &'a [u8; CONTEXT_BYTES],
         }
 
-        impl<'a> View<'a> {
+        impl<'a> ContextView<'a> {
             /// The context that these bytes are. After this nothing can fail.
             ///
             /// Cost: each variable that is there is checked against its type, and that the others'
@@ -143,16 +143,16 @@ macro_rules! contexts {
                 self.bytes.get(block.range()).unwrap_or_default()
             }
 
-            /// True if no variable of the block is there. Such a block need not be stored.
+            /// True if no variable of the block is present. Such a block need not be stored.
             pub fn is_block_empty(self, block: Block) -> bool {
                 block.variables().all(|variable| !self.has(variable))
             }
 
-            /// True if the variable is there.
+            /// True if the variable is present.
             pub fn has(self, variable: Variable) -> bool {
                 match variable {
                     $(Variable::$Variable => {
-                        const PLACE: $crate::layout::Place =
+                        const PLACE: $crate::layout::VariableSlot =
                             $crate::layout::place(ROWS, Variable::$Variable as usize);
                         $crate::layout::is_present::<
                             CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
@@ -161,7 +161,7 @@ macro_rules! contexts {
                 }
             }
 
-            /// The bytes of a variable, if it is there.
+            /// The bytes of a variable, if it is present.
             pub fn raw(self, variable: Variable) -> Option<&'a [u8]> {
                 self.has(variable).then(|| self.bytes.get(variable.range()).unwrap_or_default())
             }
@@ -171,7 +171,7 @@ macro_rules! contexts {
                 #[doc = concat!("\n\n", $name, ": at most ", $bits, " bits, ", $source, ".")]
                 #[inline]
                 pub fn $get(self) -> Option<$Kind> {
-                    const PLACE: $crate::layout::Place =
+                    const PLACE: $crate::layout::VariableSlot =
                         $crate::layout::place(ROWS, Variable::$Variable as usize);
                     let slot = $crate::layout::slot::<
                         CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
@@ -183,8 +183,8 @@ macro_rules! contexts {
                 }
             )+
 
-            /// The variables that are there, as a JSON object.
-            pub fn json(self, keys: $crate::value::Keys) -> serde_json::Value {
+            /// The present variables as a JSON object.
+            pub fn json(self, keys: $crate::value::KeyText) -> serde_json::Value {
                 let mut object = serde_json::Map::new();
                 $(
                     if let Some(value) = self.$get() {
@@ -196,18 +196,18 @@ macro_rules! contexts {
             }
 
             /// The context for people: a line for each variable; keys shortened, or whole.
-            pub fn text(self, keys: $crate::value::Keys) -> Text<'a> {
-                Text { view: self, keys }
+            pub fn text(self, keys: $crate::value::KeyText) -> ContextText<'a> {
+                ContextText { view: self, keys }
             }
         }
 
-        impl std::fmt::Display for View<'_> {
+        impl std::fmt::Display for ContextView<'_> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.text($crate::value::Keys::Short).fmt(f)
+                self.text($crate::value::KeyText::Short).fmt(f)
             }
         }
 
-        impl std::fmt::Debug for View<'_> {
+        impl std::fmt::Debug for ContextView<'_> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 std::fmt::Display::fmt(self, f)
             }
@@ -215,42 +215,43 @@ macro_rules! contexts {
 
         /// A context for people: category, variable, value.
         #[derive(Clone, Copy, Debug)]
-        pub struct Text<'a> {
-            view: View<'a>,
-            keys: $crate::value::Keys,
+        pub struct ContextText<'a> {
+            view: ContextView<'a>,
+            keys: $crate::value::KeyText,
         }
 
-        impl std::fmt::Display for Text<'_> {
+        impl std::fmt::Display for ContextText<'_> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let mut last = "";
                 $(
                     let value = self.view.$get();
-                    let shown = value.as_ref().map(|value| $crate::value::Shown(value, self.keys));
-                    let shown = shown.as_ref().map(|shown| shown as &dyn std::fmt::Display);
+                    let text =
+                        value.as_ref().map(|value| $crate::value::ValueText(value, self.keys));
+                    let text = text.as_ref().map(|text| text as &dyn std::fmt::Display);
                     let category = Category::$InCategory.name();
-                    $crate::context::line(f, (&mut last, category), $name, shown)?;
+                    $crate::context::line(f, (&mut last, category), $name, text)?;
                 )+
                 Ok(())
             }
         }
 
-        /// A context of one's own: read, changed in place, given away as bytes.
+        /// An owned context: read, changed in place, converted to bytes.
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub struct Context {
             bytes: [u8; CONTEXT_BYTES],
         }
 
         impl Context {
-            /// A context in which no variable is there.
+            /// A context without any variable.
             pub const EMPTY: Self = Self { bytes: empty() };
 
             /// A copy of the context that these bytes are.
             ///
             /// # Errors
-            /// As [`View::new`].
+            /// As [`ContextView::new`].
             #[inline]
             pub fn from_bytes(bytes: &[u8]) -> nearstate_model::Result<Self> {
-                View::new(bytes).map(View::to_context)
+                ContextView::new(bytes).map(ContextView::to_context)
             }
 
             /// A context from its blocks as a store keeps them; one that is missing is empty.
@@ -274,8 +275,8 @@ macro_rules! contexts {
 
             /// To be read.
             #[inline]
-            pub const fn view(&self) -> View<'_> {
-                View { bytes: &self.bytes }
+            pub const fn view(&self) -> ContextView<'_> {
+                ContextView { bytes: &self.bytes }
             }
 
             /// The bytes.
@@ -302,7 +303,7 @@ macro_rules! contexts {
             /// Replaces a block.
             ///
             /// # Errors
-            /// As [`View::new`], of this block; the context stays as it was.
+            /// As [`ContextView::new`], of this block; the context stays as it was.
             pub fn set_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
                 let mut changed = *self;
                 changed.place_block(block, bytes)?;
@@ -311,8 +312,8 @@ macro_rules! contexts {
                 Ok(())
             }
 
-            /// Replaces a block by bytes that the caller knows to be one, as [`View`]'s are; only
-            /// their number is looked at. What is made of other bytes is not said, but that
+            /// Replaces a block by bytes that the caller knows to be one, as [`ContextView`]'s are;
+            /// only their number is looked at. What is made of other bytes is not said, but that
             /// nothing panics.
             ///
             /// # Errors
@@ -337,7 +338,7 @@ macro_rules! contexts {
                 #[doc = concat!("Sets ", $name, ", or takes it away.")]
                 #[inline]
                 pub fn $set(&mut self, value: impl Into<Option<$Kind>>) {
-                    const PLACE: $crate::layout::Place =
+                    const PLACE: $crate::layout::VariableSlot =
                         $crate::layout::place(ROWS, Variable::$Variable as usize);
                     let value = value.into();
                     $crate::layout::set_present::<
@@ -355,8 +356,8 @@ macro_rules! contexts {
                 }
             )+
 
-            /// The context that a JSON object describes, as [`View::json`] gives it with whole
-            /// keys.
+            /// The context that a JSON object describes, as [`ContextView::json`] gives it with
+            /// whole keys.
             ///
             /// # Errors
             /// `BadArgument` with the name of the member that is unknown or wrong.
@@ -417,7 +418,7 @@ macro_rules! contexts {
             }
         }
 
-        impl View<'_> {
+        impl ContextView<'_> {
             /// A copy of its own.
             #[inline]
             pub const fn to_context(self) -> Context {
@@ -442,8 +443,8 @@ macro_rules! contexts {
         fn check(bytes: &[u8; CONTEXT_BYTES], blocks: BlockSet) -> nearstate_model::Result<()> {
             $(
                 if blocks.contains(Block::$Block) {
-                    const HEAD: $crate::layout::Head =
-                        $crate::layout::head(ROWS, Block::$Block as usize);
+                    const HEAD: $crate::layout::BlockHeader =
+                        $crate::layout::block_header(ROWS, Block::$Block as usize);
                     let head = $crate::layout::slot::<
                         CONTEXT_BYTES, { HEAD.at }, { HEAD.bytes },
                     >(bytes);
@@ -455,7 +456,7 @@ macro_rules! contexts {
             )+
             $(
                 if blocks.contains(Block::$InBlock) {
-                    const PLACE: $crate::layout::Place =
+                    const PLACE: $crate::layout::VariableSlot =
                         $crate::layout::place(ROWS, Variable::$Variable as usize);
                     let slot = $crate::layout::slot::<
                         CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },

@@ -3,7 +3,7 @@
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;
 use crate::effect::Effect;
-use crate::layout::{self, Facts};
+use crate::layout::{self, ProcedureFootprint};
 use crate::value::Value;
 use crate::value::identity::{Gpsi, Supi};
 use crate::value::slice::LongNssai;
@@ -37,7 +37,7 @@ impl SessionPlace {
         }
     }
 
-    /// The variable that says whether the session is there.
+    /// The variable whose presence means that the session exists.
     pub const fn variable(self) -> Variable {
         match self {
             Self::First => Variable::Session1,
@@ -69,7 +69,7 @@ pub enum Procedure {
     SessionEstablishment(SessionPlace),
     /// It gets another quality: clause 4.3.3.
     SessionModification(SessionPlace),
-    /// It goes: clause 4.3.4.
+    /// It is released: clause 4.3.4.
     SessionRelease(SessionPlace),
 }
 
@@ -187,7 +187,7 @@ impl Procedure {
     }
 
     /// What follows from its column, worked out beforehand.
-    const fn facts(self) -> Facts {
+    const fn facts(self) -> ProcedureFootprint {
         for_each!(self, |COLUMN, BLOCKS| const { layout::facts(ROWS, COLUMN, BLOCKS) })
     }
 

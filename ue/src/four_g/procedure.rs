@@ -1,9 +1,9 @@
-//! Procedures of EPS: how often they come, what they change, and the change itself.
+//! Procedures of EPS: their frequency, the variables that they change, and the change itself.
 
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;
 use crate::effect::Effect;
-use crate::layout::{self, Facts};
+use crate::layout::{self, ProcedureFootprint};
 use crate::value::Value;
 use crate::value::apn::Apn;
 use crate::value::bearer::Qci;
@@ -89,8 +89,8 @@ impl Procedure {
     }
 
     /// What follows from its column, worked out beforehand.
-    const fn facts(self) -> Facts {
-        const fn of(procedure: Procedure) -> Facts {
+    const fn facts(self) -> ProcedureFootprint {
+        const fn of(procedure: Procedure) -> ProcedureFootprint {
             layout::facts(ROWS, procedure as usize, BlockSet::ALL.0)
         }
         match self {
@@ -134,7 +134,7 @@ pub const fn blocks_touched(procedure: Procedure) -> BlockSet {
 }
 
 /// Changes a context as the procedure does: what it adds or modifies gets a legal value that `draw`
-/// and the variable alone decide, what it removes goes, the rest stays byte for byte.
+/// and the variable alone decide, what it removes is cleared, the rest keeps its bytes.
 ///
 /// So what a variable holds follows from the last procedure that wrote it: of a sequence, the last
 /// occurrence of each procedure, in their order, gives the same bytes as all of them. Whether the

@@ -1,7 +1,7 @@
 //! What a UE may do next.
 
 use super::procedure::Procedure;
-use super::{Context, View};
+use super::{Context, ContextView};
 use crate::state::UeState;
 
 impl Procedure {
@@ -36,12 +36,13 @@ impl Procedure {
     }
 }
 
-/// The state of a UE, by which variables are there: a C-RNTI says connected, a bearer idle.
+/// The state of a UE, from its variables: with a C-RNTI it is connected, with a bearer only it is
+/// idle.
 pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }
 
-impl View<'_> {
+impl ContextView<'_> {
     /// The state of the UE, as [`state_of`].
     pub fn state(self) -> UeState {
         if self.c_rnti().is_some() {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde_json::{Map, Value as Json};
 
 use super::composite::{member, object};
-use super::{Keys, Value, fill, front, shown, string};
+use super::{KeyText, Value, fill, front, string, text_impls};
 use crate::draw::Draw;
 
 impl Value for Ipv4Addr {
@@ -34,11 +34,11 @@ impl Value for Ipv4Addr {
         Self::new(10, b, c, d)
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.to_string())
     }
 
@@ -83,7 +83,7 @@ pub enum UeAddress {
     V4V6(Ipv4Addr, Prefix),
 }
 
-/// The type octet, the IPv4 address, the prefix; what there is not is zeros.
+/// The type octet, the IPv4 address, the prefix; absent parts are zero.
 const UE_ADDRESS_BYTES: usize = 1 + 4 + 8;
 /// Of the type octet: 1 IPv4, 2 IPv6, 3 both.
 const V4: u8 = 1;
@@ -106,7 +106,7 @@ impl UeAddress {
         }
     }
 
-    /// Where the bytes of the IPv4 address and of the prefix stand in a slot, if they are there.
+    /// The ranges of the IPv4 address and of the prefix in a slot, if present.
     pub(crate) fn parts(slot: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
         let [kind] = front(slot);
         let v4 = slot.get(1..5).filter(|_| kind & V4 != 0);
@@ -115,7 +115,7 @@ impl UeAddress {
     }
 }
 
-shown!(UeAddress);
+text_impls!(UeAddress);
 
 impl Value for UeAddress {
     const BYTES: usize = UE_ADDRESS_BYTES;
@@ -156,14 +156,14 @@ impl Value for UeAddress {
         fill(slot, &bytes);
     }
 
-    /// IPv4 and a prefix of the documentation's (RFC 3849): what most UEs ask for.
+    /// IPv4 and a prefix of the documentation's (RFC 3849): what most UEs request.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [a, b, c, d] = draw.part(1).bytes();
         Self::V4V6(Ipv4Addr::drawn(draw), Prefix([0x20, 0x01, 0x0d, 0xb8, a, b, c, d]))
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::V4(v4) => write!(f, "{v4}"),
             Self::V6(v6) => write!(f, "{}/64", v6.address()),
@@ -171,7 +171,7 @@ impl Value for UeAddress {
         }
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         let mut object = Map::new();
         if let Some(v4) = self.v4() {
             object.insert("ipv4Addr".to_owned(), Json::from(v4.to_string()));

@@ -1,4 +1,4 @@
-//! Values that consist of values, one behind the other.
+//! Values that consist of consecutive values.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub(crate) fn member<T>(
     parse(json).map_err(|what| format!("{name}: {what}"))
 }
 
-/// What stands between two parts in a text.
+/// The separator of two parts in a text.
 pub(crate) fn separate(is_first: &mut bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if std::mem::take(is_first) { Ok(()) } else { f.write_str(", ") }
 }
@@ -59,7 +59,7 @@ macro_rules! composite {
             $($(#[$field_doc])* pub $field: $kind,)+
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = 0 $(+ <$kind as $crate::value::Value>::BYTES)+;
@@ -107,13 +107,13 @@ macro_rules! composite {
 
             fn text(
                 &self,
-                keys: $crate::value::Keys,
+                keys: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 $crate::value::composite::composite_text!($text, self, keys, f, $($field $json)+)
             }
 
-            fn json(&self, keys: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, keys: $crate::value::KeyText) -> serde_json::Value {
                 let mut object = serde_json::Map::new();
                 $(
                     let value = $crate::value::Value::json(&self.$field, keys);
@@ -140,7 +140,7 @@ macro_rules! composite_text {
         let mut is_first = true;
         $(
             $crate::value::composite::separate(&mut is_first, $f)?;
-            write!($f, concat!($json, " {}"), $crate::value::Shown(&$self.$field, $keys))?;
+            write!($f, concat!($json, " {}"), $crate::value::ValueText(&$self.$field, $keys))?;
         )+
         Ok(())
     }};

@@ -1,6 +1,6 @@
 //! Strings of decimal digits: identities of subscribers and equipment.
 //!
-//! In half bytes, the first one low, `f` behind the last (TS 24.008 clause 10.5.1.4).
+//! In half bytes, the first one low, `f` after the last (TS 24.008 clause 10.5.1.4).
 
 use std::fmt;
 
@@ -96,13 +96,13 @@ macro_rules! digits {
                 Self($crate::value::digits::digits_of_number(number, $most))
             }
 
-            /// Its bytes: two digits in each, the first one low, `f` behind the last.
+            /// Its bytes: two digits in each, the first one low, `f` after the last.
             pub const fn as_bytes(&self) -> &[u8; 8] {
                 &self.0
             }
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = 8;
@@ -129,14 +129,14 @@ macro_rules! digits {
 
             fn text(
                 &self,
-                _: $crate::value::Keys,
+                _: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 f.write_str($prefix)?;
                 $crate::value::digits::write_digits(self.0, f)
             }
 
-            fn json(&self, _: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, _: $crate::value::KeyText) -> serde_json::Value {
                 serde_json::Value::from(self.to_string())
             }
 

@@ -1,4 +1,4 @@
-//! Who a UE is: permanent and temporary identities, and the numbers that interfaces give it.
+//! Permanent and temporary identities of a UE, and the numbers that interfaces assign to it.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::composite::composite;
 use super::digits::digits;
 use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown};
+use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
@@ -14,7 +14,7 @@ number! {
     CRnti(u16), 2 bytes, 0x003d to 0xfff3, Hex
 }
 number! {
-    /// Number that an eNB gives a UE on S1 (TS 36.413 clause 9.2.3.4): 24 bits.
+    /// Number that the eNB assigns to a UE on S1 (TS 36.413 clause 9.2.3.4): 24 bits.
     EnbUeS1apId(u32), 3 bytes, 0 to 0x00ff_ffff, Decimal
 }
 number! {
@@ -42,14 +42,14 @@ composite! {
     }
 }
 
-fn dashed_gummei(gummei: Gummei, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn dashed_gummei(gummei: Gummei, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Gummei { plmn, group, code } = gummei;
-    write!(f, "{}-{}-{}", Shown(&plmn, keys), Shown(&group, keys), Shown(&code, keys))
+    write!(f, "{}-{}-{}", ValueText(&plmn, keys), ValueText(&group, keys), ValueText(&code, keys))
 }
 
 composite! {
     /// Globally unique temporary identity (TS 23.003 clause 2.8.1): 80 bits, the MME that gave it
-    /// and its M-TMSI. Draws that differ in their low 52 bits give GUTIs that differ.
+    /// and its M-TMSI. Draws that differ in their low 52 bits give different GUTIs.
     Guti, salt 0, text dashed_guti, drawn reallocated_guti {
         /// The MME that gave it.
         gummei: Gummei = "gummei",
@@ -58,8 +58,8 @@ composite! {
     }
 }
 
-fn dashed_guti(guti: Guti, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&guti.gummei, keys), Shown(&guti.m_tmsi, keys))
+fn dashed_guti(guti: Guti, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&guti.gummei, keys), ValueText(&guti.m_tmsi, keys))
 }
 
 fn reallocated_guti(draw: Draw) -> Guti {

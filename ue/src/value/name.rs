@@ -1,4 +1,4 @@
-//! Names that services of the core give: identifiers of instances, addresses of resources.
+//! Names that services of the core assign: identifiers of instances, addresses of resources.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use nearstate_model::Result;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Value, fill, front, hex, is_zero, refused, shown, string, unhex};
+use super::{KeyText, Value, fill, front, hex, is_zero, refused, string, text_impls, unhex};
 use crate::draw::Draw;
 
 /// A universally unique identifier (RFC 9562): of an instance of a network function (TS 29.571
@@ -26,7 +26,7 @@ impl Uuid {
     }
 }
 
-shown!(Uuid);
+text_impls!(Uuid);
 
 impl Value for Uuid {
     const BYTES: usize = 16;
@@ -54,7 +54,7 @@ impl Value for Uuid {
         Self((bits & !((0xf << 76) | (0b11 << 62)) | fixed).to_be_bytes())
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, byte) in self.0.iter().enumerate() {
             let dash = if matches!(number, 4 | 6 | 8 | 10) { "-" } else { "" };
             write!(f, "{dash}{byte:02x}")?;
@@ -62,7 +62,7 @@ impl Value for Uuid {
         Ok(())
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.to_string())
     }
 
@@ -77,11 +77,11 @@ impl Value for Uuid {
     }
 }
 
-/// Which equipment a UE is, as far as its radio goes: hexadecimal digits, of the maker (20) or of
-/// the network (13), `f` behind the last (TS 23.003 clause 29.2).
+/// The radio capability identifier of a UE: hexadecimal digits, of the manufacturer (20) or of
+/// the network (13), `f` after the last (TS 23.003 clause 29.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RadioCapabilityId {
-    /// Who gave it, and in it the number of the capabilities.
+    /// Its issuer, and the number of the capabilities.
     digits: [u8; 10],
 }
 
@@ -92,7 +92,7 @@ impl RadioCapabilityId {
     }
 }
 
-shown!(RadioCapabilityId);
+text_impls!(RadioCapabilityId);
 
 impl Value for RadioCapabilityId {
     const BYTES: usize = 10;
@@ -112,7 +112,7 @@ impl Value for RadioCapabilityId {
         fill(slot, &self.digits);
     }
 
-    /// The first digit says that a maker gave it.
+    /// The first digit marks a manufacturer's identifier.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [first, rest @ ..] = draw.bytes::<10>();
@@ -122,11 +122,11 @@ impl Value for RadioCapabilityId {
         Self { digits }
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.digits))
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.to_string())
     }
 
@@ -188,12 +188,12 @@ impl Uri {
 fn is_legal(text: &[u8]) -> bool {
     text.iter().fold(true, |all, byte| {
         let is_visible = matches!(byte, b'!' | b'#'..=b'[' | b']'..=b'~');
-        // Without a way out of the loop many bytes are looked at together.
+        // A loop without an early exit is vectorised.
         if is_visible { all } else { false }
     })
 }
 
-shown!(Uri);
+text_impls!(Uri);
 
 impl Value for Uri {
     const BYTES: usize = URI_SLOT;
@@ -237,11 +237,11 @@ impl Value for Uri {
         Self::packed(&text)
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.as_str())
     }
 

@@ -6,15 +6,15 @@ use super::composite::composite;
 use super::list::list;
 use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown};
+use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
-    /// Number that an AMF gives a UE on NG (TS 38.413 clause 9.3.3.1): 40 bits.
+    /// Number that the AMF assigns to a UE on NG (TS 38.413 clause 9.3.3.1): 40 bits.
     AmfUeNgapId(u64), 5 bytes, 0 to 0xff_ffff_ffff, Decimal
 }
 number! {
-    /// Number that a gNB gives a UE on NG (TS 38.413 clause 9.3.3.2): 32 bits.
+    /// Number that the gNB assigns to a UE on NG (TS 38.413 clause 9.3.3.2): 32 bits.
     RanUeNgapId(u32), 4 bytes, 0 to 0xffff_ffff, Decimal
 }
 number! {
@@ -42,7 +42,7 @@ number! {
     Seconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 1_700_000_000 to 1_900_000_000
 }
 number! {
-    /// Why a UE asked for a connection (TS 38.413 clause 9.3.1.111).
+    /// Why a UE requested a connection (TS 38.413 clause 9.3.1.111).
     EstablishmentCause(u8), 1 bytes, 0 to 10, Decimal
 }
 
@@ -56,8 +56,8 @@ composite! {
     }
 }
 
-fn dashed_guami(guami: Guami, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&guami.plmn, keys), Shown(&guami.amf, keys))
+fn dashed_guami(guami: Guami, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&guami.plmn, keys), ValueText(&guami.amf, keys))
 }
 
 composite! {
@@ -71,8 +71,8 @@ composite! {
     }
 }
 
-fn dashed_guti(guti: FiveGGuti, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&guti.guami, keys), Shown(&guti.tmsi, keys))
+fn dashed_guti(guti: FiveGGuti, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&guti.guami, keys), ValueText(&guti.tmsi, keys))
 }
 
 /// 20 bits of the AMF, 32 of the number.
@@ -94,13 +94,13 @@ composite! {
     }
 }
 
-fn dashed_tai(tai: Tai, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&tai.plmn, keys), Shown(&tai.tac, keys))
+fn dashed_tai(tai: Tai, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&tai.plmn, keys), ValueText(&tai.tac, keys))
 }
 
 list! {
-    /// Registration area (TS 24.501 clause 9.11.3.9): where a UE may move without telling. The
-    /// first area that is drawn is the TAI of the same draw.
+    /// Registration area (TS 24.501 clause 9.11.3.9): the area in which a UE moves without an
+    /// update. The first area that is drawn is the TAI of the same draw.
     TaiList of Tai, at most 16, drawn 3, salt 0x0a7e_a005
 }
 
@@ -114,8 +114,8 @@ composite! {
     }
 }
 
-fn dashed_ncgi(ncgi: Ncgi, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&ncgi.plmn, keys), Shown(&ncgi.cell, keys))
+fn dashed_ncgi(ncgi: Ncgi, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&ncgi.plmn, keys), ValueText(&ncgi.cell, keys))
 }
 
 composite! {
@@ -128,6 +128,6 @@ composite! {
     }
 }
 
-fn dashed_gnb(gnb: GlobalGnbId, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&gnb.plmn, keys), Shown(&gnb.gnb, keys))
+fn dashed_gnb(gnb: GlobalGnbId, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&gnb.plmn, keys), ValueText(&gnb.gnb, keys))
 }

@@ -10,7 +10,7 @@ use super::{kind_of, string};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Decimal,
-    /// With as many digits as the largest has; a string in JSON, as 3GPP writes a TAC.
+    /// With the number of digits of the largest value; a string in JSON, as 3GPP writes a TAC.
     Hex,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn from_json(json: &Json, most: u64, style: Style) -> Result<u64, Str
     }
 }
 
-/// A number of at most as many digits as the largest has.
+/// A number with at most the digits of the largest value.
 pub(crate) fn from_hex(text: &str, most: u64) -> Result<u64, String> {
     let width = digits(most);
     let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -133,7 +133,7 @@ macro_rules! number {
             }
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = $bytes;
@@ -166,14 +166,14 @@ macro_rules! number {
 
             fn text(
                 &self,
-                _: $crate::value::Keys,
+                _: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 let style = $crate::value::number::Style::$style;
                 $crate::value::number::text(u64::from(self.0), $high, style, f)
             }
 
-            fn json(&self, _: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, _: $crate::value::KeyText) -> serde_json::Value {
                 let style = $crate::value::number::Style::$style;
                 $crate::value::number::json(u64::from(self.0), $high, style)
             }

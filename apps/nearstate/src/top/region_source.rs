@@ -1,0 +1,176 @@
+//! A region, seen through its file: attached, inspected, counted. Attached anew when another file
+//! has taken the place of the one that was.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nearstate_store::{Inspection, Region, Result, Session};
+
+use super::snapshot::{NamespaceSnapshot, ProcessSnapshot, RegionSnapshot};
+use crate::record_counts::RecordCounter;
+
+/// How long one look may count records. What was not counted by then is counted with the next one.
+const COUNT_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// Namespaces that are looked at: those with the most records. More than any screen has lines.
+const NAMESPACES_MAX: usize = 256;
+
+/// Where a region is.
+#[derive(Debug)]
+pub(super) struct RegionSource {
+    path: PathBuf,
+    open: Option<AttachedRegion>,
+}
+
+/// A region that is attached.
+#[derive(Debug)]
+struct AttachedRegion {
+    session: Session,
+    region: Region,
+    counter: RecordCounter,
+    /// Device and inode of its file.
+    file: (u64, u64),
+}
+
+impl RegionSource {
+    pub(super) const fn new(path: PathBuf) -> Self {
+        Self { path, open: None }
+    }
+
+    /// What is there.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn poll(&mut self) -> std::result::Result<RegionSnapshot, String> {
+        let file = file_at(&self.path)?;
+        let open = match self.open.take().filter(|open| open.file == file) {
+            Some(open) => open,
+            None => AttachedRegion::at(&self.path, file).map_err(|error| error.to_string())?,
+        };
+        let open = self.open.insert(open);
+        let seen = open.poll(&self.path);
+        if seen.is_err() {
+            // What was damaged may be whole when it is attached again.
+            self.open = None;
+        }
+        seen.map_err(|error| error.to_string())
+    }
+}
+
+fn file_at(path: &Path) -> std::result::Result<(u64, u64), String> {
+    let found = std::fs::metadata(path).map_err(|error| {
+        let path = path.display();
+        format!("there is no region at {path} ({error}): `nearstate region create {path}`")
+    })?;
+    Ok((found.dev(), found.ino()))
+}
+
+impl AttachedRegion {
+    fn at(path: &Path, file: (u64, u64)) -> Result<Self> {
+        let region = Region::attach(path)?;
+        let session = region.session()?;
+        Ok(Self { session, region, counter: RecordCounter::default(), file })
+    }
+
+    fn poll(&mut self, path: &Path) -> Result<RegionSnapshot> {
+        let start = Instant::now();
+        while self.counter.step(&self.session)? && start.elapsed() < COUNT_TIME_MAX {}
+        let seen = self.region.inspect()?;
+        let (namespaces, omitted) = self.counter.largest(NAMESPACES_MAX);
+        let namespaces = namespaces.into_iter().map(|counted| NamespaceSnapshot {
+            name: counted.name,
+            records: counted.records,
+            bytes: counted.bytes,
+            tags: counted.tags,
+        });
+        let alive = seen.members.iter().filter(|member| member.is_alive).count();
+        let pins = seen.members.iter().filter_map(|member| member.pinned_epoch);
+        Ok(RegionSnapshot {
+            path: path.display().to_string(),
+            bytes_max: seen.bytes_max,
+            bytes_taken: seen.bytes_taken,
+            epoch: seen.epoch,
+            oldest_pin: pins.min().map_or(0, |epoch| seen.epoch.saturating_sub(epoch)),
+            records: self.counter.records(),
+            sessions: alive as u64,
+            sessions_dead: (seen.members.len() - alive) as u64,
+            namespaces: namespaces.collect(),
+            namespaces_omitted: omitted as u64,
+            processes: processes(&seen),
+            processes_omitted: 0,
+        })
+    }
+}
+
+/// The living processes that are attached, each once.
+fn processes(seen: &Inspection) -> Vec<ProcessSnapshot> {
+    let mut all: BTreeMap<(u32, &str), ProcessSnapshot> = BTreeMap::new();
+    for member in seen.members.iter().filter(|member| member.is_alive) {
+        let (pid, name) = (member.process.pid, member.process.name.as_str());
+        let process = all.entry((pid, name)).or_insert_with(|| ProcessSnapshot {
+            pid: pid.into(),
+            name: name.to_owned(),
+            ..ProcessSnapshot::default()
+        });
+        process.sessions += 1;
+        let behind = member.pinned_epoch.map_or(0, |epoch| seen.epoch.saturating_sub(epoch));
+        process.oldest_pin = process.oldest_pin.max(behind);
+    }
+    all.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearstate_store::{CreateOptions, Schema};
+
+    #[test]
+    fn a_region_is_seen_and_so_is_the_one_that_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let mut source = RegionSource::new(path.clone());
+        let why = source.poll().unwrap_err();
+        assert!(why.contains("nearstate region create"), "{why}");
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let first = Region::create(&path, &options).unwrap();
+        let session = first.session().unwrap();
+        let ns = session.namespace("ue", &Schema::default()).unwrap();
+        session.put(ns, b"k", b"v").unwrap();
+        let seen = source.poll().unwrap();
+        assert_eq!((seen.records, seen.sessions, seen.bytes_max), (1, 2, 64 << 20));
+        assert_eq!((seen.namespaces.len(), seen.namespaces[0].name.as_str()), (1, "ue"));
+        assert_eq!((seen.processes.len(), seen.processes[0].sessions), (1, 2));
+        assert_eq!(seen.processes[0].pid, u64::from(std::process::id()));
+        std::fs::remove_file(&path).unwrap();
+        assert!(source.poll().is_err(), "its file is gone");
+        let second = Region::create(&path, &options).unwrap();
+        let session = second.session().unwrap();
+        session.namespace("other", &Schema::default()).unwrap();
+        assert_eq!(source.poll().unwrap().namespaces[0].name, "other");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "not a region").unwrap();
+        assert!(source.poll().unwrap_err().contains("not a region"));
+    }
+
+    #[test]
+    fn who_holds_memory_back_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let (reader, writer) = (region.session().unwrap(), region.session().unwrap());
+        let ns = writer.namespace("ue", &Schema::default()).unwrap();
+        writer.put(ns, b"k", b"v").unwrap();
+        let view = reader.get(ns, b"k").unwrap();
+        for number in 0..20_000_u32 {
+            writer.put(ns, b"k", &number.to_le_bytes()).unwrap();
+        }
+        let mut source = RegionSource::new(path);
+        let seen = source.poll().unwrap();
+        assert!(seen.oldest_pin > 0, "{seen:?}");
+        assert_eq!(seen.processes[0].oldest_pin, seen.oldest_pin);
+        drop(view);
+        assert_eq!(source.poll().unwrap().oldest_pin, 0);
+    }
+}
