@@ -4,15 +4,15 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::dice::Dice;
-use crate::histories::player;
+use crate::histories::process;
+use crate::node_kills::{embedded, node_process};
 use crate::reader;
+use crate::rng::seeded;
 use crate::scenario;
-use crate::served::{embedded, node};
 use crate::step;
-use crate::tagged::actor;
-use crate::tagged::crowd::worker;
-use crate::writer::Writer;
+use crate::tags::script_process;
+use crate::tags::stress::worker;
+use crate::writer::JournaledWriter;
 
 /// A child's words after the sub-command.
 ///
@@ -38,25 +38,25 @@ fn run(words: &[String]) -> Result<(), String> {
     let number: u16 = number.parse().map_err(|_| "NUMBER is no number")?;
     let seed: u64 = seed.parse().map_err(|_| "SEED is no number")?;
     let round: u64 = round.parse().map_err(|_| "ROUND is no number")?;
-    let mut dice = Dice::new(&[seed, round, u64::from(number)]);
+    let mut rng = seeded(&[seed, round, u64::from(number)]);
     let word = more.first().map_or("", String::as_str);
     match role.as_str() {
-        "writer" => Writer::open(folder, number, round)?.run(&mut dice),
+        "writer" => JournaledWriter::open(folder, number, round)?.run(&mut rng),
         "reader" => {
             let writers = word.parse().map_err(|_| "the number of writers is none")?;
-            reader::run(folder, number, writers, round, &mut dice)
+            reader::run(folder, number, writers, round, &mut rng)
         }
         "scenario" => scenario::play(folder, word),
-        "player" => player::run(folder, number),
+        "player" => process::run(folder, number),
         "step" => step::play(folder, word),
         "put" => scenario::put_one(folder, number),
-        "tagged" => actor::play(folder, word, usize::from(number)),
-        "tagged-writer" => worker::write(folder, number, &mut dice),
-        "tagged-collector" => worker::collect(folder, &mut dice),
-        "tagged-reader" => worker::read(folder, number, &mut dice),
-        "served-node" => node::serve(folder),
-        "served-embedded" => embedded::write(folder, number, &mut dice),
-        "fill" => actor::fill(folder),
+        "tagged" => script_process::play(folder, word, usize::from(number)),
+        "tagged-writer" => worker::write(folder, number, &mut rng),
+        "tagged-collector" => worker::collect(folder, &mut rng),
+        "tagged-reader" => worker::read(folder, number, &mut rng),
+        "served-node" => node_process::serve(folder),
+        "served-embedded" => embedded::write(folder, number, &mut rng),
+        "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
         other => Err(format!("no role {other}")),
     }

@@ -9,10 +9,10 @@
 //! Modules stand in the order of floors: each uses only those below it.
 
 pub mod rounds;
-mod team;
+mod process_group;
 pub mod checker;
-pub mod game;
-pub mod player;
-mod pad;
+pub mod options;
+pub mod process;
+mod recorded_txn;
 pub mod history;
 pub mod model;

@@ -7,8 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::content::{Key, Space};
-use crate::dice::mix;
+use crate::content::{KeySpace, RecordKey};
+use crate::rng::mix;
 
 const WORDS: usize = 8;
 const BYTES: usize = 8 * WORDS;
@@ -16,7 +16,7 @@ const BYTES: usize = 8 * WORDS;
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Tag {
+pub enum EntryKind {
     /// The first entry of a file: `seq` counts from here.
     Base = 1,
     /// A process began to use the region.
@@ -30,7 +30,7 @@ pub enum Tag {
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Op {
+pub enum WriteKind {
     /// `put`.
     Put = 1,
     /// `put_if` that there is none.
@@ -53,17 +53,17 @@ pub enum Op {
     Raise = 10,
 }
 
-const OPS: [Op; 10] = [
-    Op::Put,
-    Op::PutAbsent,
-    Op::PutPresent,
-    Op::PutVersion,
-    Op::PutValue,
-    Op::PutStale,
-    Op::Delete,
-    Op::DeleteVersion,
-    Op::Patch,
-    Op::Raise,
+const OPS: [WriteKind; 10] = [
+    WriteKind::Put,
+    WriteKind::PutAbsent,
+    WriteKind::PutPresent,
+    WriteKind::PutVersion,
+    WriteKind::PutValue,
+    WriteKind::PutStale,
+    WriteKind::Delete,
+    WriteKind::DeleteVersion,
+    WriteKind::Patch,
+    WriteKind::Raise,
 ];
 
 /// The mask of an acknowledgement that says: there was no room.
@@ -74,13 +74,13 @@ pub const CONFLICT: u32 = u32::MAX - 1;
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// What it says.
-    pub tag: Tag,
+    pub tag: EntryKind,
     /// What is done.
-    pub op: Op,
+    pub op: WriteKind,
     /// To which record.
-    pub key: Key,
+    pub key: RecordKey,
     /// How many entries of the same transaction follow at once.
     pub left: u8,
     /// Sequence number of the intent: greater than all before of this writer.
@@ -97,7 +97,7 @@ pub struct Entry {
     pub at_ns: u64,
 }
 
-impl Entry {
+impl JournalEntry {
     fn words(&self) -> [u64; WORDS] {
         let kind = (self.tag as u64)
             | (self.op as u64) << 8
@@ -118,12 +118,12 @@ impl Entry {
         let mut word = || words.next();
         let (kind, number, seq, sizes) = (word()?, word()?, word()?, word()?);
         let [tag, op, space, left, low, high, ..] = kind.to_le_bytes();
-        let tags = [Tag::Base, Tag::Attached, Tag::Intent, Tag::Ack];
+        let tags = [EntryKind::Base, EntryKind::Attached, EntryKind::Intent, EntryKind::Ack];
         let entry = Self {
             tag: tags.into_iter().find(|known| *known as u8 == tag)?,
             op: OPS.into_iter().find(|known| *known as u8 == op)?,
-            key: Key {
-                space: Space::of(space)?,
+            key: RecordKey {
+                space: KeySpace::of(space)?,
                 writer: u16::from_le_bytes([low, high]),
                 number: u32::try_from(number).ok()?,
             },
@@ -139,11 +139,11 @@ impl Entry {
         (word()? == sum).then_some(entry)
     }
 
-    fn mark(tag: Tag, seq: u64, at_ns: u64) -> Self {
+    fn mark(tag: EntryKind, seq: u64, at_ns: u64) -> Self {
         Self {
             tag,
-            op: Op::Put,
-            key: Key { space: Space::Own, writer: 0, number: 0 },
+            op: WriteKind::Put,
+            key: RecordKey { space: KeySpace::Own, writer: 0, number: 0 },
             left: 0,
             seq,
             len: 0,
@@ -174,11 +174,11 @@ pub fn path_of(folder: &Path, writer: u16) -> PathBuf {
 /// The file system's.
 pub fn begin(path: &Path, base: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
-    write(&mut file, &[Entry::mark(Tag::Base, base, 0)])
+    write(&mut file, &[JournalEntry::mark(EntryKind::Base, base, 0)])
 }
 
-fn write(file: &mut File, entries: &[Entry]) -> io::Result<()> {
-    let words = entries.iter().flat_map(Entry::words);
+fn write(file: &mut File, entries: &[JournalEntry]) -> io::Result<()> {
+    let words = entries.iter().flat_map(JournalEntry::words);
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     file.write_all(&bytes)
 }
@@ -187,12 +187,12 @@ fn write(file: &mut File, entries: &[Entry]) -> io::Result<()> {
 ///
 /// # Errors
 /// The file system's; an entry in the middle that is none.
-pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
+pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
     let bytes = std::fs::read(path)?;
     let count = bytes.len() / BYTES;
     let mut entries = Vec::with_capacity(count);
     for chunk in bytes.chunks_exact(BYTES) {
-        match Entry::parse(chunk) {
+        match JournalEntry::parse(chunk) {
             Some(entry) => entries.push(entry),
             None => return Err(io::Error::other(format!("{}: a bad entry", path.display()))),
         }
@@ -206,22 +206,22 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's.
-    pub fn open(path: &Path) -> io::Result<(Self, Option<Entry>)> {
+    pub fn open(path: &Path) -> io::Result<(Self, Option<JournalEntry>)> {
         use std::io::{Read, Seek, SeekFrom};
         let mut file = OpenOptions::new().read(true).append(true).open(path)?;
         let mut bytes = [0; BYTES];
         file.read_exact(&mut bytes)?;
-        let base = Entry::parse(&bytes)
-            .filter(|entry| entry.tag == Tag::Base)
+        let base = JournalEntry::parse(&bytes)
+            .filter(|entry| entry.tag == EntryKind::Base)
             .ok_or_else(|| io::Error::other("a journal without a beginning"))?;
         let count = file.metadata()?.len() / BYTES as u64;
         file.seek(SeekFrom::Start((count - 1) * BYTES as u64))?;
         file.read_exact(&mut bytes)?;
-        let last = Entry::parse(&bytes).filter(|entry| entry.tag == Tag::Intent);
+        let last = JournalEntry::parse(&bytes).filter(|entry| entry.tag == EntryKind::Intent);
         Ok((Self { file, path: path.to_owned(), next: base.seq + count }, last))
     }
 
-    fn append(&mut self, entries: &[Entry]) -> Result<(), String> {
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
         write(&mut self.file, entries).map_err(|e| format!("{}: {e}", self.path.display()))?;
         self.next += entries.len() as u64;
         Ok(())
@@ -232,7 +232,7 @@ impl Journal {
     /// # Errors
     /// The file system's, in words.
     pub fn attached(&mut self, at_ns: u64) -> Result<(), String> {
-        self.append(&[Entry::mark(Tag::Attached, self.next, at_ns)])
+        self.append(&[JournalEntry::mark(EntryKind::Attached, self.next, at_ns)])
     }
 
     /// The sequence number of the next intent.
@@ -244,7 +244,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's, in words.
-    pub fn intend(&mut self, entries: &[Entry]) -> Result<(), String> {
+    pub fn intend(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
         self.append(entries)
     }
 
@@ -252,7 +252,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's, in words.
-    pub fn acknowledge_all(&mut self, acks: &[Entry]) -> Result<(), String> {
+    pub fn acknowledge_all(&mut self, acks: &[JournalEntry]) -> Result<(), String> {
         self.append(acks)
     }
 
@@ -260,7 +260,12 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's, in words.
-    pub fn acknowledge(&mut self, intent: &Entry, version: u64, at_ns: u64) -> Result<(), String> {
-        self.append(&[Entry { tag: Tag::Ack, version, at_ns, ..*intent }])
+    pub fn acknowledge(
+        &mut self,
+        intent: &JournalEntry,
+        version: u64,
+        at_ns: u64,
+    ) -> Result<(), String> {
+        self.append(&[JournalEntry { tag: EntryKind::Ack, version, at_ns, ..*intent }])
     }
 }

@@ -12,8 +12,8 @@
 pub mod run;
 pub mod report;
 pub mod child;
-pub mod served;
-pub mod tagged;
+pub mod node_kills;
+pub mod tags;
 #[cfg(feature = "crash-points")]
 pub mod points;
 pub mod histories;
@@ -21,11 +21,11 @@ pub mod step;
 pub mod scenario;
 mod reader;
 pub mod verify;
-mod told;
+mod stream_check;
 mod writer;
 pub mod spawn;
 pub mod oracle;
 pub mod journal;
 pub mod content;
-pub mod dice;
+pub mod rng;
 pub mod clock;

@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::content::{Key, Space, Stamp, count_in, verify};
-use crate::dice::{Dice, mix};
-use crate::journal::{CONFLICT, Entry, FULL, Op, Tag};
+use crate::content::{ContentStamp, KeySpace, RecordKey, count_in, verify};
+use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
+use crate::rng::{mix, seeded};
 
 /// How many blocks a record of a run may have.
 pub const BLOCKS: u8 = 6;
@@ -27,11 +27,11 @@ pub fn block_name(block: u8) -> &'static str {
 /// Bytes of a block in a patch: the first is large, so that others are patched beside it; the rest
 /// stand in the record's cell or in one of their own.
 pub fn block_len(seq: u64, block: u8) -> u32 {
-    let mut dice = Dice::new(&[seq, u64::from(block)]);
+    let mut rng = seeded(&[seq, u64::from(block)]);
     match block {
-        0 => 20_000 + dice.pick(40_000),
-        1 => 400 + dice.pick(800),
-        _ => dice.pick(700),
+        0 => 20_000 + rng.u32(..40_000),
+        1 => 400 + rng.u32(..800),
+        _ => rng.u32(..700),
     }
 }
 
@@ -46,35 +46,37 @@ pub const fn block_change(mask: u32, block: u8) -> Option<bool> {
 
 /// A record's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum RecordContent {
     /// Print of its value.
     Value(u64),
     /// Prints of its blocks.
     Blocks(BTreeMap<u8, u64>),
 }
 
-impl Content {
-    /// Its print, never 0.
-    pub fn print(&self) -> u64 {
+impl RecordContent {
+    /// Its fingerprint, never 0.
+    pub fn fingerprint(&self) -> u64 {
         match self {
-            Self::Value(print) => *print,
+            Self::Value(fingerprint) => *fingerprint,
             Self::Blocks(blocks) => {
-                blocks.iter().fold(7, |sum, (block, print)| mix(sum ^ print ^ u64::from(*block)))
+                blocks
+                    .iter()
+                    .fold(7, |sum, (block, fingerprint)| mix(sum ^ fingerprint ^ u64::from(*block)))
                     | 1
             }
         }
     }
 }
 
-fn print_of(state: Option<&Content>) -> u64 {
-    state.map_or(0, Content::print)
+fn fingerprint_of(state: Option<&RecordContent>) -> u64 {
+    state.map_or(0, RecordContent::fingerprint)
 }
 
 /// A record as it was found in the region.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ObservedRecord {
     /// Its content, every byte verified.
-    pub content: Content,
+    pub content: RecordContent,
     /// Its version.
     pub version: u64,
     /// The number in it, if it is a counter; of one of a pair, which transaction wrote it.
@@ -85,42 +87,45 @@ pub struct Found {
 ///
 /// # Errors
 /// One sentence: what is not as written.
-pub fn judge(key: Key, view: &nearstate_store::View<'_>) -> Result<Found, String> {
+pub fn observe(key: RecordKey, view: &nearstate_store::View<'_>) -> Result<ObservedRecord, String> {
     if key.bytes() != view.key() {
         return Err(format!("{key:?}: has the key {:x?}", view.key()));
     }
-    judge_parts(key, view.version(), view.bytes(), view.blocks())
+    observe_parts(key, view.version(), view.bytes(), view.blocks())
 }
 
 /// Verifies each byte of a record as a transaction sees it, before it has changed it.
 ///
 /// # Errors
 /// One sentence: what is not as written.
-pub fn judge_record(key: Key, record: &nearstate_store::Record<'_>) -> Result<Found, String> {
-    judge_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
+pub fn observe_record(
+    key: RecordKey,
+    record: &nearstate_store::Record<'_>,
+) -> Result<ObservedRecord, String> {
+    observe_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
 }
 
-fn judge_parts<'r>(
-    key: Key,
+fn observe_parts<'r>(
+    key: RecordKey,
     version: u64,
     value: &[u8],
     blocks_there: impl Iterator<Item = (&'r str, &'r [u8])>,
-) -> Result<Found, String> {
+) -> Result<ObservedRecord, String> {
     match key.space {
-        Space::Own | Space::Grow | Space::Hot | Space::Pair => {
-            let (print, stamp) = verify(key, 0, value)?;
+        KeySpace::Own | KeySpace::Grow | KeySpace::Hot | KeySpace::Pair => {
+            let (fingerprint, stamp) = verify(key, 0, value)?;
             let count = match (key.space, stamp) {
-                (Space::Pair, Some(stamp)) => round_of(key, stamp.seq),
-                (Space::Pair, None) => return Err(format!("{key:?}: too short for a pair")),
+                (KeySpace::Pair, Some(stamp)) => round_of(key, stamp.seq),
+                (KeySpace::Pair, None) => return Err(format!("{key:?}: too short for a pair")),
                 _ => 0,
             };
-            Ok(Found { content: Content::Value(print), version, count })
+            Ok(ObservedRecord { content: RecordContent::Value(fingerprint), version, count })
         }
-        Space::Count => {
+        KeySpace::Count => {
             let count = count_in(key, value)?;
-            Ok(Found { content: Content::Value(mix(count) | 1), version, count })
+            Ok(ObservedRecord { content: RecordContent::Value(mix(count) | 1), version, count })
         }
-        Space::Blocks => {
+        KeySpace::Blocks => {
             let mut blocks = BTreeMap::new();
             for (name, bytes) in blocks_there {
                 let block = (0..BLOCKS)
@@ -128,28 +133,36 @@ fn judge_parts<'r>(
                     .ok_or_else(|| format!("{key:?}: a block {name:?}"))?;
                 blocks.insert(block, verify(key, block, bytes)?.0);
             }
-            Ok(Found { content: Content::Blocks(blocks), version, count: 0 })
+            Ok(ObservedRecord { content: RecordContent::Blocks(blocks), version, count: 0 })
         }
     }
 }
 
 /// Both of a pair are written next to each other: the same number for both.
-const fn round_of(key: Key, seq: u64) -> u64 {
+const fn round_of(key: RecordKey, seq: u64) -> u64 {
     seq.wrapping_sub(key.number as u64 & 1)
 }
 
 /// What an operation makes of a record if it is carried out.
-fn after(entry: &Entry, writer: u16, before: Option<&Content>) -> Option<Content> {
-    let stamp = |block, len| Stamp { key: entry.key, block, writer, seq: entry.seq, len }.print();
+fn after(
+    entry: &JournalEntry,
+    writer: u16,
+    before: Option<&RecordContent>,
+) -> Option<RecordContent> {
+    let stamp = |block, len| {
+        ContentStamp { key: entry.key, block, writer, seq: entry.seq, len }.fingerprint()
+    };
     match entry.op {
-        Op::Put | Op::PutAbsent | Op::PutPresent | Op::PutVersion | Op::PutValue => {
-            Some(Content::Value(stamp(0, entry.len)))
-        }
-        Op::PutStale | Op::Raise => before.cloned(),
-        Op::Delete | Op::DeleteVersion => None,
-        Op::Patch => {
+        WriteKind::Put
+        | WriteKind::PutAbsent
+        | WriteKind::PutPresent
+        | WriteKind::PutVersion
+        | WriteKind::PutValue => Some(RecordContent::Value(stamp(0, entry.len))),
+        WriteKind::PutStale | WriteKind::Raise => before.cloned(),
+        WriteKind::Delete | WriteKind::DeleteVersion => None,
+        WriteKind::Patch => {
             let mut blocks = match before {
-                Some(Content::Blocks(blocks)) => blocks.clone(),
+                Some(RecordContent::Blocks(blocks)) => blocks.clone(),
                 _ => BTreeMap::new(),
             };
             for block in 0..BLOCKS {
@@ -163,24 +176,24 @@ fn after(entry: &Entry, writer: u16, before: Option<&Content>) -> Option<Content
                     None => {}
                 }
             }
-            Some(Content::Blocks(blocks))
+            Some(RecordContent::Blocks(blocks))
         }
     }
 }
 
 /// A key of one writer.
 #[derive(Clone, Debug)]
-struct Own {
+struct OwnedKey {
     /// States that it may have; one unless a change was cut short.
-    states: Vec<Option<Content>>,
+    states: Vec<Option<RecordContent>>,
     /// The greatest version that was acknowledged.
     version: u64,
 }
 
 /// A key that all writers write.
 #[derive(Clone, Debug, Default)]
-struct Shared {
-    /// Acknowledged changes: twice the version, plus one for a deletion; the print, 0 if deleted.
+struct SharedKey {
+    /// Acknowledged changes: twice the version, plus one for a deletion; the fingerprint, 0 if deleted.
     last: (u64, u64),
     /// Acknowledged since the last comparison, by version: no two may have the same.
     acks: BTreeMap<u64, u64>,
@@ -193,20 +206,20 @@ struct Shared {
 
 /// One record of a transaction that was cut short.
 #[derive(Clone, Copy, Debug)]
-struct Member {
-    entry: Entry,
+struct UncertainWrite {
+    entry: JournalEntry,
     /// Prints before and after. Of a key that all write: 0 and what is written.
     old: u64,
     new: u64,
 }
 
-fn is_shared(key: Key) -> bool {
-    matches!(key.space, Space::Hot | Space::Count)
+fn is_shared(key: RecordKey) -> bool {
+    matches!(key.space, KeySpace::Hot | KeySpace::Count)
 }
 
 /// What was counted in the journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct OracleCounts {
     /// Operations that were acknowledged.
     pub acks: u64,
     /// Operations that a kill cut short.
@@ -231,12 +244,12 @@ pub struct Tally {
 /// The oracle.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
-    own: BTreeMap<Key, Own>,
-    shared: BTreeMap<Key, Shared>,
+    own: BTreeMap<RecordKey, OwnedKey>,
+    shared: BTreeMap<RecordKey, SharedKey>,
     /// Transactions that were cut short, and of which nothing was seen since.
-    torn: Vec<Vec<Member>>,
+    torn: Vec<Vec<UncertainWrite>>,
     /// What was counted.
-    pub tally: Tally,
+    pub tally: OracleCounts,
 }
 
 impl Oracle {
@@ -244,24 +257,24 @@ impl Oracle {
     ///
     /// # Errors
     /// One sentence: the writer saw what cannot be, or was told what cannot be.
-    pub fn replay(&mut self, writer: u16, entries: &[Entry]) -> Result<(), String> {
-        let mut open: Vec<Entry> = Vec::new();
+    pub fn replay(&mut self, writer: u16, entries: &[JournalEntry]) -> Result<(), String> {
+        let mut open: Vec<JournalEntry> = Vec::new();
         let mut last_ack = None;
         for entry in entries {
             match entry.tag {
-                Tag::Base => {}
-                Tag::Attached => {
+                EntryKind::Base => {}
+                EntryKind::Attached => {
                     self.tally.attached += 1;
                     self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                 }
-                Tag::Intent => {
+                EntryKind::Intent => {
                     if open.last().is_some_and(|before| before.left == 0) {
                         self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                     }
                     open.push(*entry);
                     self.saw(entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
-                Tag::Ack => {
+                EntryKind::Ack => {
                     let is_whole = open.len() > 1 || last_ack.is_some();
                     open.retain(|intent| intent.seq != entry.seq);
                     last_ack = if open.is_empty() { None } else { Some(*entry) };
@@ -275,8 +288,8 @@ impl Oracle {
         Ok(())
     }
 
-    fn tally_ack(&mut self, entry: &Entry, is_last_of_many: bool) {
-        let is_nothing = entry.op == Op::PutStale && entry.mask >= CONFLICT;
+    fn tally_ack(&mut self, entry: &JournalEntry, is_last_of_many: bool) {
+        let is_nothing = entry.op == WriteKind::PutStale && entry.mask >= CONFLICT;
         self.tally.acks += u64::from(!is_nothing);
         self.tally.full += u64::from(is_nothing && entry.mask == FULL);
         if is_last_of_many {
@@ -285,19 +298,19 @@ impl Oracle {
         }
     }
 
-    fn own(&mut self, key: Key) -> &mut Own {
-        self.own.entry(key).or_insert_with(|| Own { states: vec![None], version: 0 })
+    fn own(&mut self, key: RecordKey) -> &mut OwnedKey {
+        self.own.entry(key).or_insert_with(|| OwnedKey { states: vec![None], version: 0 })
     }
 
     /// The writer saw the record before its change.
-    fn saw(&mut self, entry: &Entry) -> Result<(), String> {
+    fn saw(&mut self, entry: &JournalEntry) -> Result<(), String> {
         if is_shared(entry.key) {
             return Ok(());
         }
         self.resolve(entry.key, entry.old)?;
         let own = self.own(entry.key);
         let before = own.states.clone();
-        own.states.retain(|state| print_of(state.as_ref()) == entry.old);
+        own.states.retain(|state| fingerprint_of(state.as_ref()) == entry.old);
         if own.states.is_empty() {
             return Err(format!(
                 "{:?}: before {:?} number {} it saw {:#x}, and there may only be {before:x?}",
@@ -308,7 +321,7 @@ impl Oracle {
         Ok(())
     }
 
-    fn done(&mut self, writer: u16, entry: &Entry) -> Result<(), String> {
+    fn done(&mut self, writer: u16, entry: &JournalEntry) -> Result<(), String> {
         if is_shared(entry.key) {
             return self.done_shared(writer, entry);
         }
@@ -316,8 +329,8 @@ impl Oracle {
         for state in &mut own.states {
             *state = after(entry, writer, state.as_ref());
         }
-        let is_change = entry.version != 0 && entry.op != Op::PutStale;
-        let is_delete = matches!(entry.op, Op::Delete | Op::DeleteVersion);
+        let is_change = entry.version != 0 && entry.op != WriteKind::PutStale;
+        let is_delete = matches!(entry.op, WriteKind::Delete | WriteKind::DeleteVersion);
         if is_change && !is_delete && entry.version <= own.version {
             return Err(format!(
                 "{:?}: version {} after {}",
@@ -328,32 +341,33 @@ impl Oracle {
         Ok(())
     }
 
-    fn done_shared(&mut self, writer: u16, entry: &Entry) -> Result<(), String> {
+    fn done_shared(&mut self, writer: u16, entry: &JournalEntry) -> Result<(), String> {
         let shared = self.shared.entry(entry.key).or_default();
         if entry.version == 0 {
             return Ok(()); // Refused, or nothing to delete.
         }
-        let is_delete = matches!(entry.op, Op::Delete | Op::DeleteVersion);
-        let print = if is_delete { 0 } else { print_of(after(entry, writer, None).as_ref()) };
+        let is_delete = matches!(entry.op, WriteKind::Delete | WriteKind::DeleteVersion);
+        let fingerprint =
+            if is_delete { 0 } else { fingerprint_of(after(entry, writer, None).as_ref()) };
         let order = 2 * entry.version + u64::from(is_delete);
-        if shared.acks.insert(order, print).is_some() {
+        if shared.acks.insert(order, fingerprint).is_some() {
             return Err(format!(
                 "{:?}: version {} was given to two changes",
                 entry.key, entry.version
             ));
         }
-        shared.last = shared.last.max((order, print));
-        shared.raised += u64::from(entry.op == Op::Raise);
+        shared.last = shared.last.max((order, fingerprint));
+        shared.raised += u64::from(entry.op == WriteKind::Raise);
         Ok(())
     }
 
     /// A process ended. `open`: what it had not written an acknowledgement of. `last_ack`: one of
     /// the same transaction, which tells that all of it is done, or that nothing is.
-    fn cut_short(&mut self, writer: u16, open: Vec<Entry>, last_ack: Option<Entry>) {
+    fn cut_short(&mut self, writer: u16, open: Vec<JournalEntry>, last_ack: Option<JournalEntry>) {
         match (open.last(), last_ack) {
             (None, _) => return,
             (Some(_), Some(ack)) => {
-                let is_done = ack.op != Op::PutStale;
+                let is_done = ack.op != WriteKind::PutStale;
                 for entry in open.iter().filter(|_| is_done) {
                     self.done_unnumbered(writer, entry);
                 }
@@ -367,20 +381,20 @@ impl Oracle {
         let mut members = Vec::new();
         for entry in open {
             if is_shared(entry.key) {
-                let print = print_of(after(&entry, writer, None).as_ref());
+                let fingerprint = fingerprint_of(after(&entry, writer, None).as_ref());
                 let shared = self.shared.entry(entry.key).or_default();
-                shared.doubts.push(print);
-                shared.raised_perhaps += u64::from(entry.op == Op::Raise);
-                members.push(Member { entry, old: 0, new: print });
+                shared.doubts.push(fingerprint);
+                shared.raised_perhaps += u64::from(entry.op == WriteKind::Raise);
+                members.push(UncertainWrite { entry, old: 0, new: fingerprint });
                 continue;
             }
             let own = self.own(entry.key);
             for state in own.states.clone() {
                 let next = after(&entry, writer, state.as_ref());
-                members.push(Member {
+                members.push(UncertainWrite {
                     entry,
-                    old: print_of(state.as_ref()),
-                    new: print_of(next.as_ref()),
+                    old: fingerprint_of(state.as_ref()),
+                    new: fingerprint_of(next.as_ref()),
                 });
                 if !own.states.contains(&next) {
                     own.states.push(next);
@@ -394,12 +408,12 @@ impl Oracle {
     }
 
     /// It is done, and with which version is not known.
-    fn done_unnumbered(&mut self, writer: u16, entry: &Entry) {
+    fn done_unnumbered(&mut self, writer: u16, entry: &JournalEntry) {
         if is_shared(entry.key) {
-            let print = print_of(after(entry, writer, None).as_ref());
+            let fingerprint = fingerprint_of(after(entry, writer, None).as_ref());
             let shared = self.shared.entry(entry.key).or_default();
-            shared.doubts.push(print);
-            shared.raised += u64::from(entry.op == Op::Raise);
+            shared.doubts.push(fingerprint);
+            shared.raised += u64::from(entry.op == WriteKind::Raise);
             return;
         }
         for state in &mut self.own(entry.key).states {
@@ -408,8 +422,8 @@ impl Oracle {
     }
 
     /// A record was seen. If a transaction that was cut short has it, this tells of all others.
-    fn resolve(&mut self, key: Key, print: u64) -> Result<(), String> {
-        let tells = |member: &Member| {
+    fn resolve(&mut self, key: RecordKey, fingerprint: u64) -> Result<(), String> {
+        let tells = |member: &UncertainWrite| {
             member.entry.key == key && member.old != member.new && !is_shared(key)
         };
         let Some(place) = self.torn.iter().position(|members| members.iter().any(tells)) else {
@@ -420,7 +434,7 @@ impl Oracle {
             return Ok(());
         };
         let members = self.torn.swap_remove(place);
-        let is_done = members.iter().any(|member| tells(member) && member.new == print);
+        let is_done = members.iter().any(|member| tells(member) && member.new == fingerprint);
         self.tally.transactions_resolved += 1;
         for member in members {
             let other = member.entry.key;
@@ -431,10 +445,10 @@ impl Oracle {
             }
             let wanted = if is_done { member.new } else { member.old };
             let states = &mut self.own(other).states;
-            states.retain(|state| print_of(state.as_ref()) == wanted);
+            states.retain(|state| fingerprint_of(state.as_ref()) == wanted);
             if states.is_empty() {
                 return Err(format!(
-                    "half of a transaction: {key:?} has {print:#x}, so {other:?} should have \
+                    "half of a transaction: {key:?} has {fingerprint:#x}, so {other:?} should have \
                      {wanted:#x}"
                 ));
             }
@@ -447,21 +461,22 @@ impl Oracle {
     ///
     /// # Errors
     /// One sentence: what is lost, torn, old or invented.
-    pub fn compare(&mut self, found: &BTreeMap<Key, Found>) -> Result<(), String> {
+    pub fn compare(&mut self, found: &BTreeMap<RecordKey, ObservedRecord>) -> Result<(), String> {
         for key in found.keys() {
             if !self.own.contains_key(key) && !self.shared.contains_key(key) {
                 return Err(format!("{key:?}: nobody ever wrote it"));
             }
         }
-        let torn: Vec<Key> = self.torn.iter().flatten().map(|member| member.entry.key).collect();
+        let torn: Vec<RecordKey> =
+            self.torn.iter().flatten().map(|member| member.entry.key).collect();
         for key in torn.into_iter().filter(|key| !is_shared(*key)) {
-            self.resolve(key, print_of(found.get(&key).map(|found| &found.content)))?;
+            self.resolve(key, fingerprint_of(found.get(&key).map(|found| &found.content)))?;
         }
         self.torn.clear();
         for (key, own) in &mut self.own {
             let there = found.get(key);
-            let print = print_of(there.map(|found| &found.content));
-            own.states.retain(|state| print_of(state.as_ref()) == print);
+            let fingerprint = fingerprint_of(there.map(|found| &found.content));
+            own.states.retain(|state| fingerprint_of(state.as_ref()) == fingerprint);
             if own.states.is_empty() {
                 return Err(format!("{key:?}: there is {there:x?}, which cannot be"));
             }
@@ -482,20 +497,20 @@ impl Oracle {
     }
 
     /// The keys of a space that may be there.
-    pub fn keys(&self, space: Space) -> Vec<Key> {
+    pub fn keys(&self, space: KeySpace) -> Vec<RecordKey> {
         self.own.keys().filter(|key| key.space == space).copied().collect()
     }
 
     /// Forgets the keys of a space, whose namespace is left behind.
-    pub fn forget(&mut self, space: Space) {
+    pub fn forget(&mut self, space: KeySpace) {
         self.own.retain(|key, _| key.space != space);
     }
 }
 
-impl Shared {
+impl SharedKey {
     /// Whether a transaction that was cut short is done has become known.
-    fn resolve(&mut self, member: &Member, is_done: bool) {
-        if member.entry.op == Op::Raise {
+    fn resolve(&mut self, member: &UncertainWrite, is_done: bool) {
+        if member.entry.op == WriteKind::Raise {
             self.raised_perhaps = self.raised_perhaps.saturating_sub(1);
             self.raised += u64::from(is_done);
         } else if !is_done && let Some(at) = self.doubts.iter().position(|d| *d == member.new) {
@@ -503,19 +518,19 @@ impl Shared {
         }
     }
 
-    fn compare(&mut self, key: Key, found: Option<&Found>) -> Result<(), String> {
-        if key.space == Space::Count {
+    fn compare(&mut self, key: RecordKey, found: Option<&ObservedRecord>) -> Result<(), String> {
+        if key.space == KeySpace::Count {
             return self.compare_count(key, found);
         }
-        let (order, print) = match found {
-            Some(found) => (2 * found.version, found.content.print()),
+        let (order, fingerprint) = match found {
+            Some(found) => (2 * found.version, found.content.fingerprint()),
             None => (u64::MAX, 0),
         };
         let is_last = match found {
-            Some(_) => (order, print) == self.last,
+            Some(_) => (order, fingerprint) == self.last,
             None => self.last.1 == 0,
         };
-        let is_doubt = order > self.last.0 && self.doubts.contains(&print);
+        let is_doubt = order > self.last.0 && self.doubts.contains(&fingerprint);
         if !is_last && !is_doubt {
             return Err(format!(
                 "{key:?}: there is {found:x?}; acknowledged last: {:x?}, cut short: {:x?}",
@@ -523,7 +538,7 @@ impl Shared {
             ));
         }
         if found.is_some() {
-            self.last = (order, print);
+            self.last = (order, fingerprint);
         } else {
             // A deletion that was cut short has no known version; what it deleted had at least
             // this.
@@ -534,7 +549,11 @@ impl Shared {
         Ok(())
     }
 
-    fn compare_count(&mut self, key: Key, found: Option<&Found>) -> Result<(), String> {
+    fn compare_count(
+        &mut self,
+        key: RecordKey,
+        found: Option<&ObservedRecord>,
+    ) -> Result<(), String> {
         let count = found.map_or(0, |found| found.count);
         if !(self.raised..=self.raised + self.raised_perhaps).contains(&count) {
             return Err(format!(

@@ -6,17 +6,17 @@ use std::path::Path;
 
 use nearstate_store::crash::POINTS;
 
-use crate::scenario::{End, SCENARIOS, Scenario, child, named, prepare, verify};
-use crate::spawn::Starter;
+use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, named, prepare, verify};
+use crate::spawn::ChildCommand;
 
 /// How often each point was reached, by scenario.
 #[derive(Clone, Debug, Default)]
-pub struct Reached {
+pub struct ReachedPoints {
     /// Kills at each point.
     pub kills: BTreeMap<&'static str, u64>,
 }
 
-impl Reached {
+impl ReachedPoints {
     /// Points that no scenario reached.
     pub fn missing(&self) -> Vec<&'static str> {
         POINTS.iter().filter(|point| !self.kills.contains_key(*point)).copied().collect()
@@ -29,7 +29,7 @@ impl Reached {
 
 /// How thoroughly points are tried.
 #[derive(Clone, Copy, Debug)]
-pub struct Depth {
+pub struct CrashDepth {
     /// The most occurrences of a point that are tried in one scenario.
     pub occurrences: u32,
     /// Of the points at which a child is left dead for recovery to be killed, one in this many.
@@ -41,8 +41,12 @@ pub struct Depth {
 ///
 /// # Errors
 /// What must not be, and at which point of which scenario.
-pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
-    let mut reached = Reached::default();
+pub fn writes(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
         for point in POINTS {
             let mut occurrence = 1_u32;
@@ -52,7 +56,7 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
                 let mut oracle = prepare(folder, scenario).map_err(context)?;
                 let words = ["scenario", scenario.name];
                 let end = child(starter, folder, words, Some(&plan)).map_err(context)?;
-                if end == End::Finished {
+                if end == ChildEnd::Finished {
                     break;
                 }
                 reached.count(point);
@@ -69,8 +73,12 @@ pub fn writes(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached,
 ///
 /// # Errors
 /// What must not be, and at which points of which scenario.
-pub fn recoveries(folder: &Path, starter: &Starter, depth: Depth) -> Result<Reached, String> {
-    let mut reached = Reached::default();
+pub fn recoveries(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
         // Those of transactions have their own pairs below.
         let is_own = scenario.name.starts_with("transaction") || scenario.name == "told";
@@ -126,27 +134,27 @@ fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
 
 fn two_deaths(
     folder: &Path,
-    starter: &Starter,
+    starter: &ChildCommand,
     scenario: &Scenario,
     [first, second]: [&'static str; 2],
-    reached: &mut Reached,
+    reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
     let mut oracle = prepare(folder, scenario).map_err(context)?;
     let words = ["scenario", scenario.name];
     let plan = format!("{first}:2");
-    if child(starter, folder, words, Some(&plan)).map_err(context)? == End::Finished {
+    if child(starter, folder, words, Some(&plan)).map_err(context)? == ChildEnd::Finished {
         return Ok(());
     }
     reached.count(first);
     let plan = format!("{second}:1");
     let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
-    if end == End::Killed {
+    if end == ChildEnd::Killed {
         reached.count(second);
         if second.starts_with("recover.") {
             // A third one dies while it recovers both.
             let end = child(starter, folder, ["attach", ""], Some("recover.record:1"));
-            if end.map_err(context)? == End::Killed {
+            if end.map_err(context)? == ChildEnd::Killed {
                 reached.count("recover.record");
             }
         }

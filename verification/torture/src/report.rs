@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use crate::histories::game::Totals;
-use crate::tagged::crowd;
+use crate::histories::options::HistoryTotals;
+use crate::tags::stress;
 
 /// True if the named points are built in.
 const HAS_POINTS: bool = cfg!(feature = "crash-points");
@@ -22,7 +22,7 @@ const LONGEST_NS: u64 = 600_000_000_000;
 
 /// Numbers of a run.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct TortureReport {
     /// Seed of all choices.
     pub seed: u64,
     /// Processes killed at random instants.
@@ -54,9 +54,9 @@ pub struct Report {
     /// Of these, those that were read in one transaction.
     pub pair_snapshots: u64,
     /// What the crowd with tags came to, if there was one.
-    pub crowd: Option<crowd::Totals>,
+    pub crowd: Option<stress::TagStressTotals>,
     /// What the histories came to, if any were played.
-    pub histories: Option<Totals>,
+    pub histories: Option<HistoryTotals>,
     /// Dead sessions that were put in order.
     pub recoveries: u64,
     /// Of these, by the check, because nobody had met them before.
@@ -88,7 +88,7 @@ fn histogram() -> Histogram<u64> {
     })
 }
 
-impl Report {
+impl TortureReport {
     /// Before the first kill.
     pub fn new(seed: u64, bytes_taken_bound: u64) -> Self {
         Self {
@@ -151,8 +151,8 @@ impl Report {
             "views_verified": self.views,
             "pairs_verified": self.pairs,
             "pairs_verified_in_transactions": self.pair_snapshots,
-            "crowd": self.crowd.as_ref().map(crowd::Totals::json),
-            "histories": self.histories.as_ref().map(Totals::json),
+            "crowd": self.crowd.as_ref().map(stress::TagStressTotals::json),
+            "histories": self.histories.as_ref().map(HistoryTotals::json),
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
             "checks": self.checks,
@@ -226,8 +226,8 @@ impl Report {
             ("seconds", format!("{:.1}", self.seconds)),
         ];
         let mut text = String::new();
-        let crowd = self.crowd.iter().flat_map(crowd::Totals::lines);
-        let more = crowd.chain(self.histories.iter().flat_map(Totals::lines));
+        let crowd = self.crowd.iter().flat_map(stress::TagStressTotals::lines);
+        let more = crowd.chain(self.histories.iter().flat_map(HistoryTotals::lines));
         for (name, value) in lines.into_iter().chain(more) {
             let _ = writeln!(text, "{name:<30} {value}");
         }

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
 
-use crate::content::{Key, Space};
-use crate::journal::{self, Op};
+use crate::content::{KeySpace, RecordKey};
+use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::spawn::Starter;
-use crate::told::{self, STREAMED};
+use crate::spawn::ChildCommand;
+use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
-use crate::writer::{Order, Spaces, Writer};
+use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
 
 /// A piece of work.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +19,9 @@ pub struct Scenario {
     /// Its name.
     pub name: &'static str,
     /// What is there before, written by a process that ends well.
-    before: fn(&mut Script),
+    before: fn(&mut WriteScript),
     /// What the child does.
-    work: fn(&mut Script),
+    work: fn(&mut WriteScript),
     /// Its region is filled to the brim first.
     is_full: bool,
     /// Its records are watched, and told to the commit stream.
@@ -30,19 +30,25 @@ pub struct Scenario {
 
 /// Orders for a writer; those that stand together are one transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Script(pub(crate) Vec<Vec<Order>>);
+pub(crate) struct WriteScript(pub(crate) Vec<Vec<PlannedWrite>>);
 
-impl Script {
-    pub(crate) fn each(&mut self, op: Op, space: Space, numbers: std::ops::Range<u32>, len: u32) {
+impl WriteScript {
+    pub(crate) fn each(
+        &mut self,
+        op: WriteKind,
+        space: KeySpace,
+        numbers: std::ops::Range<u32>,
+        len: u32,
+    ) {
         for number in numbers {
-            let key = Key { space, writer: 0, number };
-            self.0.push(vec![Order { op, key, len, mask: 0 }]);
+            let key = RecordKey { space, writer: 0, number };
+            self.0.push(vec![PlannedWrite { op, key, len, mask: 0 }]);
         }
     }
 
     pub(crate) fn patch(&mut self, number: u32, mask: u32) {
-        let key = Key { space: Space::Blocks, writer: 0, number };
-        self.0.push(vec![Order { op: Op::Patch, key, len: 0, mask }]);
+        let key = RecordKey { space: KeySpace::Blocks, writer: 0, number };
+        self.0.push(vec![PlannedWrite { op: WriteKind::Patch, key, len: 0, mask }]);
     }
 
     /// What `fill` orders is one transaction.
@@ -63,29 +69,29 @@ const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "insert",
-        before: |s| s.each(Op::Put, Space::Own, 0..40, 100),
-        work: |s| s.each(Op::PutAbsent, Space::Own, 40..60, 300),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 100),
+        work: |s| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..60, 300),
         is_full: false,
         is_told: false,
     },
     Scenario {
         name: "replace",
-        before: |s| s.each(Op::Put, Space::Own, 0..20, 700),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..20, 700),
         work: |s| {
             for len in [700, 30, 5000] {
-                s.each(Op::PutVersion, Space::Own, 0..6, len);
+                s.each(WriteKind::PutVersion, KeySpace::Own, 0..6, len);
             }
-            s.each(Op::PutStale, Space::Own, 0..2, 700);
+            s.each(WriteKind::PutStale, KeySpace::Own, 0..2, 700);
         },
         is_full: false,
         is_told: false,
     },
     Scenario {
         name: "delete",
-        before: |s| s.each(Op::Put, Space::Own, 0..40, 200),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 200),
         work: |s| {
-            s.each(Op::DeleteVersion, Space::Own, 0..10, 0);
-            s.each(Op::Put, Space::Own, 0..5, 200);
+            s.each(WriteKind::DeleteVersion, KeySpace::Own, 0..10, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..5, 200);
         },
         is_full: false,
         is_told: false,
@@ -102,7 +108,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.patch(1, SET_FIRST);
             s.patch(2, TAKE_FIRST);
             s.patch(5, ALL);
-            s.each(Op::Delete, Space::Blocks, 3..4, 0);
+            s.each(WriteKind::Delete, KeySpace::Blocks, 3..4, 0);
         },
         is_full: false,
         is_told: false,
@@ -110,16 +116,16 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "grow",
         before: |_| {},
-        work: |s| s.each(Op::Put, Space::Grow, 0..400, 20),
+        work: |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20),
         is_full: false,
         is_told: false,
     },
     Scenario {
         name: "pool",
-        before: |s| s.each(Op::Put, Space::Own, 0..40, 60_000),
+        before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 60_000),
         work: |s| {
-            s.each(Op::Delete, Space::Own, 0..36, 0);
-            s.each(Op::Put, Space::Own, 0..36, 60_000);
+            s.each(WriteKind::Delete, KeySpace::Own, 0..36, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
         },
         is_full: false,
         is_told: false,
@@ -128,8 +134,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "chunk",
         before: |_| {},
         work: |s| {
-            s.each(Op::Put, Space::Own, 0..8, 90_000);
-            s.each(Op::Put, Space::Own, 8..40, 12_000);
+            s.each(WriteKind::Put, KeySpace::Own, 0..8, 90_000);
+            s.each(WriteKind::Put, KeySpace::Own, 8..40, 12_000);
         },
         is_full: false,
         is_told: false,
@@ -137,11 +143,11 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "transaction",
         before: |s| {
-            s.each(Op::Put, Space::Own, 0..30, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
             for number in 0..3 {
                 s.patch(number, ALL);
             }
-            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
         },
         work: transactions,
         is_full: false,
@@ -153,8 +159,8 @@ pub const SCENARIOS: &[Scenario] = &[
         work: |s| {
             for first in 0..16 {
                 s.together(|s| {
-                    s.each(Op::Put, Space::Grow, 20 * first..20 * first + 20, 20);
-                    s.each(Op::Put, Space::Own, first..first + 1, 50);
+                    s.each(WriteKind::Put, KeySpace::Grow, 20 * first..20 * first + 20, 20);
+                    s.each(WriteKind::Put, KeySpace::Own, first..first + 1, 50);
                 });
             }
         },
@@ -164,16 +170,16 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "told",
         before: |s| {
-            s.each(Op::Put, Space::Own, 0..30, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
             for number in 0..3 {
                 s.patch(number, ALL);
             }
-            s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 100));
+            s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 100));
         },
         work: |s| {
-            s.each(Op::Put, Space::Own, 20..22, 300);
+            s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
             transactions(s);
-            s.each(Op::Delete, Space::Own, 20..21, 0);
+            s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
         },
         is_full: false,
         is_told: true,
@@ -181,14 +187,14 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "full",
         before: |s| {
-            s.each(Op::Put, Space::Own, 0..50, 60_000);
-            s.each(Op::Put, Space::Hot, 0..15, 4 << 20);
-            s.each(Op::Put, Space::Hot, 15..400, 60_000);
-            s.each(Op::Delete, Space::Own, 0..40, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 0..50, 60_000);
+            s.each(WriteKind::Put, KeySpace::Hot, 0..15, 4 << 20);
+            s.each(WriteKind::Put, KeySpace::Hot, 15..400, 60_000);
+            s.each(WriteKind::Delete, KeySpace::Own, 0..40, 0);
         },
         work: |s| {
-            s.each(Op::Put, Space::Own, 100..103, 500);
-            s.each(Op::Put, Space::Own, 103..140, 20_000);
+            s.each(WriteKind::Put, KeySpace::Own, 100..103, 500);
+            s.each(WriteKind::Put, KeySpace::Own, 103..140, 20_000);
         },
         is_full: true,
         is_told: false,
@@ -196,33 +202,33 @@ pub const SCENARIOS: &[Scenario] = &[
 ];
 
 /// Inserts, replacements, deletions and patches in transactions.
-pub(crate) fn transactions(s: &mut Script) {
+pub(crate) fn transactions(s: &mut WriteScript) {
     s.together(|s| {
-        s.each(Op::Put, Space::Own, 0..2, 300);
-        s.each(Op::Put, Space::Own, 40..42, 700);
-        s.each(Op::Delete, Space::Own, 2..4, 0);
+        s.each(WriteKind::Put, KeySpace::Own, 0..2, 300);
+        s.each(WriteKind::Put, KeySpace::Own, 40..42, 700);
+        s.each(WriteKind::Delete, KeySpace::Own, 2..4, 0);
     });
-    s.together(|s| s.each(Op::Put, Space::Pair, 0..2, 200));
+    s.together(|s| s.each(WriteKind::Put, KeySpace::Pair, 0..2, 200));
     s.together(|s| {
         s.patch(0, SET_SECOND);
         s.patch(1, TAKE_FIRST);
         s.patch(5, ALL);
-        s.each(Op::Delete, Space::Blocks, 2..3, 0);
-        s.each(Op::Put, Space::Own, 4..5, 5000);
+        s.each(WriteKind::Delete, KeySpace::Blocks, 2..3, 0);
+        s.each(WriteKind::Put, KeySpace::Own, 4..5, 5000);
     });
     s.together(|s| {
-        s.each(Op::Put, Space::Hot, 0..2, 100);
-        s.each(Op::Raise, Space::Count, 0..2, 0);
-        s.each(Op::Delete, Space::Own, 40..41, 0);
+        s.each(WriteKind::Put, KeySpace::Hot, 0..2, 100);
+        s.each(WriteKind::Raise, KeySpace::Count, 0..2, 0);
+        s.each(WriteKind::Delete, KeySpace::Own, 40..41, 0);
     });
-    s.together(|s| s.each(Op::Delete, Space::Pair, 0..2, 0));
+    s.together(|s| s.each(WriteKind::Delete, KeySpace::Pair, 0..2, 0));
 }
 
 /// As "pool", with values that take fewer instructions to write: only stepped through.
 const STEPPED: &[Scenario] = &[Scenario {
     name: "pool-4k",
-    before: |s| s.each(Op::Put, Space::Own, 0..400, 4000),
-    work: |s| s.each(Op::Put, Space::Own, 380..400, 4000),
+    before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
+    work: |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
     is_full: false,
     is_told: false,
 }];
@@ -247,7 +253,7 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
     drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
     let mut oracle = Oracle::default();
-    let mut script = Script::default();
+    let mut script = WriteScript::default();
     (scenario.before)(&mut script);
     work(folder, &mut oracle, 0, script, scenario.is_full)?;
     if scenario.is_told {
@@ -260,8 +266,8 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
 fn tell(path: &Path) -> Result<(), String> {
     let words = |e: Error| e.to_string();
     let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
-    let spaces = Spaces::open(&session, 0)?;
-    for space in [Space::Own, Space::Pair, Space::Blocks] {
+    let spaces = KeySpaces::open(&session, 0)?;
+    for space in [KeySpace::Own, KeySpace::Pair, KeySpace::Blocks] {
         drop(session.watch(spaces.of(space), Filter::Namespace).map_err(words)?);
     }
     STREAMED
@@ -271,11 +277,11 @@ fn tell(path: &Path) -> Result<(), String> {
 }
 
 /// What there is in scenario "told" before the commit stream begins.
-fn is_before_told(key: Key) -> bool {
+fn is_before_told(key: RecordKey) -> bool {
     match key.space {
-        Space::Own => key.number < 30,
-        Space::Pair => key.number < 2,
-        Space::Blocks | Space::Grow | Space::Hot | Space::Count => false,
+        KeySpace::Own => key.number < 30,
+        KeySpace::Pair => key.number < 2,
+        KeySpace::Blocks | KeySpace::Grow | KeySpace::Hot | KeySpace::Count => false,
     }
 }
 
@@ -284,14 +290,14 @@ pub(crate) fn work(
     folder: &Path,
     oracle: &mut Oracle,
     base: u64,
-    script: Script,
+    script: WriteScript,
     is_full: bool,
 ) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
     // A process that wrote nothing opened no namespace either: that is left to the child.
     if !script.0.is_empty() {
-        let mut writer = Writer::open(folder, WRITER, 0)?;
+        let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
         writer.is_full_fine = is_full;
         for orders in script.0 {
             writer.work(&orders)?;
@@ -315,9 +321,9 @@ pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
 /// What must not be, in words.
 pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     let scenario = named(name).ok_or_else(|| format!("no scenario {name:?}"))?;
-    let mut writer = Writer::open(folder, WRITER, 0)?;
+    let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     writer.is_full_fine = scenario.is_full;
-    let mut script = Script::default();
+    let mut script = WriteScript::default();
     (scenario.work)(&mut script);
     for orders in script.0 {
         writer.work(&orders)?;
@@ -330,17 +336,17 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
 /// # Errors
 /// What the store said, in words.
 pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
-    let key = Key { space: Space::Own, writer: WRITER, number: u32::from(number) };
+    let key = RecordKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
-    let spaces = Spaces::open(&session, 0)?;
+    let spaces = KeySpaces::open(&session, 0)?;
     let put = session.put(spaces.of(key.space), &key.bytes(), &[7; 500]);
     put.map(drop).map_err(|e| format!("put: {e}"))
 }
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ChildEnd {
     /// Killed, as planned.
     Killed,
     /// It did all of its work without passing the point often enough.
@@ -352,11 +358,11 @@ pub enum End {
 /// # Errors
 /// It met something that must not be.
 pub fn child(
-    starter: &Starter,
+    starter: &ChildCommand,
     folder: &Path,
     words: [&str; 2],
     crash_at: Option<&str>,
-) -> Result<End, String> {
+) -> Result<ChildEnd, String> {
     let [role, scenario] = words;
     child_from(starter, folder, (role, 0, scenario), crash_at)
 }
@@ -366,11 +372,11 @@ pub fn child(
 /// # Errors
 /// It met something that must not be.
 pub fn child_from(
-    starter: &Starter,
+    starter: &ChildCommand,
     folder: &Path,
     (role, number, what): (&str, usize, &str),
     crash_at: Option<&str>,
-) -> Result<End, String> {
+) -> Result<ChildEnd, String> {
     let errors = folder.join("errors");
     let (place, number) = (folder.display().to_string(), number.to_string());
     let words = [role, &place, &number, "0", "0", what].map(str::to_owned);
@@ -379,10 +385,10 @@ pub fn child_from(
     let mut child = starter.start(&words, &settings, &errors)?;
     let status = child.wait().map_err(|e| format!("wait: {e}"))?;
     if crate::spawn::was_killed(status) {
-        return Ok(End::Killed);
+        return Ok(ChildEnd::Killed);
     }
     if status.success() {
-        return Ok(End::Finished);
+        return Ok(ChildEnd::Finished);
     }
     let said = std::fs::read_to_string(&errors).unwrap_or_default();
     Err(format!("a child ended with {status}: {}", said.trim()))
@@ -398,12 +404,12 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
     check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
     if scenario.is_told {
-        told::compare(&path, is_before_told).map_err(|e| format!("after recovery: {e}"))?;
+        stream_check::compare(&path, is_before_told).map_err(|e| format!("after recovery: {e}"))?;
     }
     go_on(folder, scenario, oracle).map_err(|e| format!("going on: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after going on: {e}"))?;
     if scenario.is_told {
-        told::compare(&path, is_before_told).map_err(|e| format!("after going on: {e}"))?;
+        stream_check::compare(&path, is_before_told).map_err(|e| format!("after going on: {e}"))?;
     }
     check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
     Ok(())
@@ -411,22 +417,22 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
 
 /// Some more of everything, among them the keys of the scenario.
 fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
-    let mut script = Script::default();
+    let mut script = WriteScript::default();
     (scenario.work)(&mut script);
     // Of many orders some; of few, which are transactions, all.
     let step = if script.0.len() < 20 { 1 } else { 7 };
-    let mut script = Script(script.0.into_iter().step_by(step).take(12).collect());
+    let mut script = WriteScript(script.0.into_iter().step_by(step).take(12).collect());
     for order in script.0.iter_mut().flatten() {
         order.op = match order.key.space {
-            Space::Blocks => Op::Patch,
-            Space::Count => Op::Raise,
-            Space::Own | Space::Grow | Space::Hot | Space::Pair => Op::Put,
+            KeySpace::Blocks => WriteKind::Patch,
+            KeySpace::Count => WriteKind::Raise,
+            KeySpace::Own | KeySpace::Grow | KeySpace::Hot | KeySpace::Pair => WriteKind::Put,
         };
         order.mask = SET_SECOND;
         order.len = order.len.clamp(40, 1000);
     }
-    script.each(Op::Put, Space::Own, 1000..1012, 64);
-    script.each(Op::Delete, Space::Own, 1000..1004, 0);
+    script.each(WriteKind::Put, KeySpace::Own, 1000..1012, 64);
+    script.each(WriteKind::Delete, KeySpace::Own, 1000..1004, 0);
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     let base = entries.first().map_or(0, |first| first.seq) + entries.len() as u64;

@@ -8,12 +8,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// How a child is started: a program and its first words; the child's own words follow.
 #[derive(Clone, Debug)]
-pub struct Starter(pub Vec<OsString>);
+pub struct ChildCommand(pub Vec<OsString>);
 
 /// What an environment variable of a child is set to.
 pub type Setting<'a> = (&'a str, &'a str);
 
-impl Starter {
+impl ChildCommand {
     /// This binary, with a hidden sub-command.
     ///
     /// # Errors

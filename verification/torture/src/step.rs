@@ -15,83 +15,83 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::content::{Key, Space};
-use crate::journal::{self, Op};
+use crate::content::{KeySpace, RecordKey};
+use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
-use crate::scenario::{SET_SECOND, Scenario, Script, WRITER, named, prepare, verify};
-use crate::spawn::Starter;
-use crate::writer::{Order, Writer};
+use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare, verify};
+use crate::spawn::ChildCommand;
+use crate::writer::{JournaledWriter, PlannedWrite};
 
 /// An operation that is stepped through.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation {
+pub struct SteppedOperation {
     /// Its name.
     pub name: &'static str,
     /// The scenario whose region it begins with.
     scenario: &'static str,
     /// What the child does at full speed first, and as its last order step by step.
-    work: fn(&mut Script, u32),
+    work: fn(&mut WriteScript, u32),
 }
 
 /// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go
 /// to a pool and come from it, a transaction, a split.
-pub const OPERATIONS: &[Operation] = &[
-    Operation {
+pub const OPERATIONS: &[SteppedOperation] = &[
+    SteppedOperation {
         name: "insert",
         scenario: "insert",
-        work: |s, _| s.each(Op::PutAbsent, Space::Own, 40..42, 300),
+        work: |s, _| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..42, 300),
     },
-    Operation {
+    SteppedOperation {
         name: "replace",
         scenario: "replace",
-        work: |s, _| s.each(Op::PutVersion, Space::Own, 0..3, 700),
+        work: |s, _| s.each(WriteKind::PutVersion, KeySpace::Own, 0..3, 700),
     },
-    Operation {
+    SteppedOperation {
         name: "delete",
         scenario: "delete",
-        work: |s, _| s.each(Op::DeleteVersion, Space::Own, 3..5, 0),
+        work: |s, _| s.each(WriteKind::DeleteVersion, KeySpace::Own, 3..5, 0),
     },
-    Operation { name: "patch", scenario: "patch", work: |s, _| s.patch(0, SET_SECOND) },
-    Operation {
+    SteppedOperation { name: "patch", scenario: "patch", work: |s, _| s.patch(0, SET_SECOND) },
+    SteppedOperation {
         name: "chunk",
         scenario: "chunk",
-        work: |s, _| s.each(Op::Put, Space::Own, 0..1, 300),
+        work: |s, _| s.each(WriteKind::Put, KeySpace::Own, 0..1, 300),
     },
-    Operation {
+    SteppedOperation {
         name: "give",
         scenario: "pool-4k",
-        work: |s, _| s.each(Op::Delete, Space::Own, 0..385, 0),
+        work: |s, _| s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0),
     },
-    Operation {
+    SteppedOperation {
         name: "take",
         scenario: "pool-4k",
         work: |s, _| {
-            s.each(Op::Delete, Space::Own, 0..385, 0);
-            s.each(Op::Put, Space::Own, 450..451, 4000);
+            s.each(WriteKind::Delete, KeySpace::Own, 0..385, 0);
+            s.each(WriteKind::Put, KeySpace::Own, 450..451, 4000);
         },
     },
-    Operation {
+    SteppedOperation {
         name: "transaction",
         scenario: "transaction",
         work: |s, _| {
-            s.together(|s| s.each(Op::Put, Space::Own, 10..12, 300));
+            s.together(|s| s.each(WriteKind::Put, KeySpace::Own, 10..12, 300));
             s.together(|s| {
-                s.each(Op::Put, Space::Own, 0..1, 300);
-                s.each(Op::Put, Space::Own, 43..44, 300);
-                s.each(Op::Delete, Space::Own, 5..6, 0);
+                s.each(WriteKind::Put, KeySpace::Own, 0..1, 300);
+                s.each(WriteKind::Put, KeySpace::Own, 43..44, 300);
+                s.each(WriteKind::Delete, KeySpace::Own, 5..6, 0);
             });
         },
     },
-    Operation {
+    SteppedOperation {
         name: "split",
         scenario: "grow",
-        work: |s, number| s.each(Op::Put, Space::Grow, number..number + 1, 20),
+        work: |s, number| s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 20),
     },
 ];
 
 /// What was found out about one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct SweepRow {
     /// Its name.
     pub name: &'static str,
     /// Instructions of the whole call.
@@ -102,7 +102,7 @@ pub struct Row {
 
 /// Where to kill.
 #[derive(Clone, Copy, Debug)]
-pub enum Stride {
+pub enum StepStride {
     /// After every so many instructions.
     Every(u64),
     /// At this many places, evenly over the call.
@@ -111,15 +111,15 @@ pub enum Stride {
 
 /// Why there is nothing to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum SweepError {
     /// This machine does not let a process trace its child: nothing was tested.
     NotPermitted(String),
     /// Something must not be.
-    Found(String),
+    Violation(String),
 }
 
 /// For people.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[SweepRow]) -> String {
     let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
     for row in rows {
         let _ = writeln!(text, "{:<12} {:>14} {:>8}", row.name, row.instructions, row.kills);
@@ -128,7 +128,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// For programs.
-pub fn json(rows: &[Row]) -> Value {
+pub fn json(rows: &[SweepRow]) -> Value {
     let rows = rows.iter().map(|row| {
         let (name, instructions, kills) = (row.name, row.instructions, row.kills);
         json!({ "operation": name, "instructions": instructions, "kills": kills })
@@ -148,10 +148,10 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
         .find(|operation| operation.name == name)
         .ok_or_else(|| format!("no operation {name:?}"))?;
     ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))?;
-    let mut script = Script::default();
+    let mut script = WriteScript::default();
     (operation.work)(&mut script, number);
-    let last: Vec<Order> = script.0.pop().ok_or("nothing to do")?;
-    let mut writer = Writer::open(folder, WRITER, 0)?;
+    let last: Vec<PlannedWrite> = script.0.pop().ok_or("nothing to do")?;
+    let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     for orders in script.0 {
         writer.work(&orders)?;
     }
@@ -162,30 +162,30 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
 /// Kills children at instructions of every operation. `tick` learns which operation and how far.
 ///
 /// # Errors
-/// [`Stop`].
+/// [`SweepError`].
 pub fn sweep(
     folder: &Path,
-    starter: &Starter,
-    stride: Stride,
+    starter: &ChildCommand,
+    stride: StepStride,
     tick: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Vec<Row>, Stop> {
+) -> Result<Vec<SweepRow>, SweepError> {
     let mut rows = Vec::new();
     for operation in OPERATIONS {
         let scenario = named(operation.scenario)
-            .ok_or_else(|| Stop::Found(format!("no scenario {}", operation.scenario)))?;
+            .ok_or_else(|| SweepError::Violation(format!("no scenario {}", operation.scenario)))?;
         let context = |at: u64| {
             let name = operation.name;
             move |error: String| {
-                Stop::Found(format!("{name} killed after {at} instructions: {error}"))
+                SweepError::Violation(format!("{name} killed after {at} instructions: {error}"))
             }
         };
         // Once to the end, to learn how long it is.
         let (_, whole) = one(folder, starter, operation, scenario, u64::MAX)?;
         let step = match stride {
-            Stride::Every(step) => step,
-            Stride::Places(places) => (whole / places).max(1),
+            StepStride::Every(step) => step,
+            StepStride::Places(places) => (whole / places).max(1),
         };
-        let mut row = Row { name: operation.name, instructions: whole, kills: 0 };
+        let mut row = SweepRow { name: operation.name, instructions: whole, kills: 0 };
         let mut at = 0;
         loop {
             tick(operation.name, at, whole);
@@ -199,19 +199,20 @@ pub fn sweep(
         }
         rows.push(row);
     }
-    std::fs::remove_dir_all(folder).map_err(|e| Stop::Found(format!("cannot clean up: {e}")))?;
+    std::fs::remove_dir_all(folder)
+        .map_err(|e| SweepError::Violation(format!("cannot clean up: {e}")))?;
     Ok(rows)
 }
 
 /// One child, killed after `limit` instructions or at the end of the call. Returns how many it did.
 fn one(
     folder: &Path,
-    starter: &Starter,
-    operation: &Operation,
+    starter: &ChildCommand,
+    operation: &SteppedOperation,
     scenario: &Scenario,
     limit: u64,
-) -> Result<(Oracle, u64), Stop> {
-    let context = |error: String| Stop::Found(format!("{}: {error}", operation.name));
+) -> Result<(Oracle, u64), SweepError> {
+    let context = |error: String| SweepError::Violation(format!("{}: {error}", operation.name));
     let mut oracle = prepare(folder, scenario).map_err(context)?;
     let number = match operation.name {
         "split" => find_split(folder, &mut oracle).map_err(context)?,
@@ -233,7 +234,7 @@ fn one(
     let said = std::fs::read_to_string(&errors).unwrap_or_default();
     match done {
         Ok(count) => Ok((oracle, count)),
-        Err(_) if said.contains("not permitted") => Err(Stop::NotPermitted(said)),
+        Err(_) if said.contains("not permitted") => Err(SweepError::NotPermitted(said)),
         Err(error) => Err(context(format!("{error}: {said}"))),
     }
 }
@@ -282,21 +283,21 @@ fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
         let all = region.inspect().map_err(|e| format!("inspect: {e}"))?.namespaces;
         Ok(all.iter().find(|entry| entry.name == b"grow-0").map_or(0, |entry| entry.buckets))
     };
-    let mut writer = Writer::open(folder, WRITER, 0)?;
+    let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     let mut change = |op, number| {
-        let key = Key { space: Space::Grow, writer: WRITER, number };
-        writer.order(Order { op, key, len: 20, mask: 0 })
+        let key = RecordKey { space: KeySpace::Grow, writer: WRITER, number };
+        writer.order(PlannedWrite { op, key, len: 20, mask: 0 })
     };
     for number in 0..2000 {
         let mut splits = 0;
         for _ in 0..3 {
             let before = buckets()?;
-            change(Op::Put, number)?;
+            change(WriteKind::Put, number)?;
             if buckets()? == before {
                 break;
             }
             splits += 1;
-            change(Op::Delete, number)?;
+            change(WriteKind::Delete, number)?;
         }
         if splits == 3 {
             drop(writer);

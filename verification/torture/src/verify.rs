@@ -5,9 +5,9 @@ use std::path::Path;
 
 use nearstate_store::{CheckReport, Region, Session, check};
 
-use crate::content::{Key, Space};
-use crate::oracle::{Found, Oracle, judge};
-use crate::writer::Spaces;
+use crate::content::{KeySpace, RecordKey};
+use crate::oracle::{ObservedRecord, Oracle, observe};
+use crate::writer::KeySpaces;
 
 /// Runs the offline check.
 ///
@@ -30,16 +30,19 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
 ///
 /// # Errors
 /// What is torn, in words.
-pub fn collect(session: &Session, spaces: &Spaces) -> Result<BTreeMap<Key, Found>, String> {
+pub fn collect(
+    session: &Session,
+    spaces: &KeySpaces,
+) -> Result<BTreeMap<RecordKey, ObservedRecord>, String> {
     let mut found = BTreeMap::new();
-    for space in Space::ALL {
+    for space in KeySpace::ALL {
         let words = |e| format!("scan of {space:?}: {e}");
         let mut scan = session.scan(spaces.of(space)).map_err(words)?;
         while let Some(view) = scan.next().map_err(words)? {
-            let key = Key::parse(view.key())
+            let key = RecordKey::parse(view.key())
                 .filter(|key| key.space == space)
                 .ok_or_else(|| format!("{space:?}: nobody wrote the key {:x?}", view.key()))?;
-            if found.insert(key, judge(key, &view)?).is_some() {
+            if found.insert(key, observe(key, &view)?).is_some() {
                 return Err(format!("{key:?}: met twice in one walk"));
             }
         }
@@ -54,7 +57,7 @@ pub fn collect(session: &Session, spaces: &Spaces) -> Result<BTreeMap<Key, Found
 pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), String> {
     let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
-    let spaces = Spaces::open(&session, round)?;
+    let spaces = KeySpaces::open(&session, round)?;
     let found = collect(&session, &spaces)?;
     oracle.compare(&found)?;
     for (key, there) in &found {

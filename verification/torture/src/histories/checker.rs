@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::{env, fs};
 
 use super::history::History;
-use crate::dice::mix;
+use crate::rng::mix;
 
 /// What the checker is made of: part of this program, so that it can be built anywhere.
 const SOURCES: [(&str, &str); 3] = [
@@ -21,7 +21,7 @@ const LIMIT_MS: u64 = 20_000;
 
 /// What the checker says of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum CheckerVerdict {
     /// One order explains it.
     Legal,
     /// No order explains it.
@@ -32,13 +32,13 @@ pub enum Ruling {
 
 /// A running checker.
 #[derive(Debug)]
-pub struct Checker {
+pub struct HistoryChecker {
     child: Child,
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Checker {
+impl HistoryChecker {
     /// Builds it if need be, and starts it.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Checker {
     ///
     /// # Errors
     /// The checker's end, in words.
-    pub fn ask(&mut self, history: &History, page: &Path) -> Result<Ruling, String> {
+    pub fn ask(&mut self, history: &History, page: &Path) -> Result<CheckerVerdict, String> {
         let gone = |e: std::io::Error| format!("talking with the checker: {e}");
         let question = history.json(LIMIT_MS, &page.to_string_lossy());
         if let Some(questions) = &mut self.questions {
@@ -71,15 +71,15 @@ impl Checker {
         let mut line = String::new();
         self.answers.read_line(&mut line).map_err(gone)?;
         match line.trim_end().strip_prefix(&history.name).map(str::trim) {
-            Some("legal") => Ok(Ruling::Legal),
-            Some("illegal") => Ok(Ruling::Illegal),
-            Some("undecided") => Ok(Ruling::Undecided),
+            Some("legal") => Ok(CheckerVerdict::Legal),
+            Some("illegal") => Ok(CheckerVerdict::Illegal),
+            Some("undecided") => Ok(CheckerVerdict::Undecided),
             _ => Err(format!("the checker said {line:?} of {}", history.name)),
         }
     }
 }
 
-impl Drop for Checker {
+impl Drop for HistoryChecker {
     fn drop(&mut self) {
         drop(self.questions.take());
         let _ = self.child.wait();

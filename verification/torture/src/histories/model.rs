@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// What the records of a round are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Model {
+pub enum HistoryModel {
     /// Anything may be read and written with anything.
     Registers,
     /// Money moves between accounts.
@@ -20,7 +20,7 @@ pub enum Model {
 pub type Payload = u64;
 
 /// All keys of a round, as one moment shows them.
-pub type Snapshot = BTreeMap<u32, Option<Payload>>;
+pub type KeySnapshot = BTreeMap<u32, Option<Payload>>;
 
 /// Values that are registers of their own.
 pub(crate) const PLAIN: u32 = 6;
@@ -38,7 +38,7 @@ const NODES_AT_START: u32 = 4;
 pub(crate) const FIRSTS: u32 = 4;
 pub(crate) const NAMES: u32 = 5;
 
-impl Model {
+impl HistoryModel {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Registers, Self::Bank, Self::Ring, Self::Index];
 
@@ -84,23 +84,23 @@ impl Model {
     ///
     /// # Errors
     /// What is not as the model promises, in words.
-    pub fn judge(self, all: &Snapshot) -> Result<(), String> {
+    pub fn judge(self, all: &KeySnapshot) -> Result<(), String> {
         match self {
             Self::Registers => Ok(()),
-            Self::Bank => judge_bank(all),
-            Self::Ring => judge_ring(all),
-            Self::Index => judge_index(all),
+            Self::Bank => check_bank(all),
+            Self::Ring => check_ring(all),
+            Self::Index => check_index(all),
         }
     }
 }
 
-fn judge_bank(all: &Snapshot) -> Result<(), String> {
+fn check_bank(all: &KeySnapshot) -> Result<(), String> {
     let sum: u64 = all.values().flatten().sum();
     let whole = u64::from(ACCOUNTS) * BALANCE;
     if sum == whole { Ok(()) } else { Err(format!("the accounts have {sum} of {whole}")) }
 }
 
-fn judge_ring(all: &Snapshot) -> Result<(), String> {
+fn check_ring(all: &KeySnapshot) -> Result<(), String> {
     let present = all.values().flatten().count();
     let (mut node, mut met) = (0, 0);
     loop {
@@ -123,7 +123,7 @@ fn judge_ring(all: &Snapshot) -> Result<(), String> {
     }
 }
 
-fn judge_index(all: &Snapshot) -> Result<(), String> {
+fn check_index(all: &KeySnapshot) -> Result<(), String> {
     for (key, value) in all {
         let Some(other) = value else { continue };
         let back = u32::try_from(*other).ok().and_then(|other| all.get(&other).copied().flatten());
@@ -141,10 +141,10 @@ mod tests {
 
     #[test]
     fn every_model_fulfils_its_promise_at_the_start_and_not_without_one_key() {
-        for model in Model::ALL {
-            let all: Snapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
+        for model in HistoryModel::ALL {
+            let all: KeySnapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
             assert_eq!(model.judge(&all), Ok(()));
-            for key in (0..model.keys()).filter(|_| model != Model::Registers) {
+            for key in (0..model.keys()).filter(|_| model != HistoryModel::Registers) {
                 let mut broken = all.clone();
                 if broken.insert(key, None).flatten().is_some() {
                     assert!(model.judge(&broken).is_err(), "{model:?} without {key}");
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn two_rings_and_a_ring_without_its_first_node_are_none() {
-        let ring = |all: &[Option<u64>]| judge_ring(&(0..).zip(all.iter().copied()).collect());
+        let ring = |all: &[Option<u64>]| check_ring(&(0..).zip(all.iter().copied()).collect());
         assert_eq!(ring(&[Some(1), Some(0), None]), Ok(()));
         assert!(ring(&[Some(1), Some(0), Some(2)]).is_err());
         assert!(ring(&[Some(1), Some(2), Some(1)]).is_err());

@@ -2,23 +2,24 @@
 
 use super::*;
 
-const FIRST: Key = Key { space: Space::Own, writer: 0, number: 1 };
-const SECOND: Key = Key { space: Space::Own, writer: 0, number: 2 };
+const FIRST: RecordKey = RecordKey { space: KeySpace::Own, writer: 0, number: 1 };
+const SECOND: RecordKey = RecordKey { space: KeySpace::Own, writer: 0, number: 2 };
 
-fn entry(tag: Tag, key: Key, seq: u64, left: u8) -> Entry {
-    let (op, len, version) = (Op::Put, 100, seq);
-    Entry { tag, op, key, left, seq, len, mask: 0, old: 0, version, at_ns: 0 }
+fn entry(tag: EntryKind, key: RecordKey, seq: u64, left: u8) -> JournalEntry {
+    let (op, len, version) = (WriteKind::Put, 100, seq);
+    JournalEntry { tag, op, key, left, seq, len, mask: 0, old: 0, version, at_ns: 0 }
 }
 
-fn found(key: Key, seq: u64) -> (Key, Found) {
-    let content = Stamp { key, block: 0, writer: 0, seq, len: 100 }.print();
-    (key, Found { content: Content::Value(content), version: seq, count: 0 })
+fn found(key: RecordKey, seq: u64) -> (RecordKey, ObservedRecord) {
+    let content = ContentStamp { key, block: 0, writer: 0, seq, len: 100 }.fingerprint();
+    (key, ObservedRecord { content: RecordContent::Value(content), version: seq, count: 0 })
 }
 
 /// Both records in one transaction, which a kill cut short after this many acknowledgements.
 fn after_a_kill(acks: usize) -> Oracle {
-    let mut entries = vec![entry(Tag::Intent, FIRST, 1, 1), entry(Tag::Intent, SECOND, 2, 0)];
-    let all = [entry(Tag::Ack, FIRST, 1, 1), entry(Tag::Ack, SECOND, 2, 0)];
+    let mut entries =
+        vec![entry(EntryKind::Intent, FIRST, 1, 1), entry(EntryKind::Intent, SECOND, 2, 0)];
+    let all = [entry(EntryKind::Ack, FIRST, 1, 1), entry(EntryKind::Ack, SECOND, 2, 0)];
     entries.extend(all.iter().take(acks));
     let mut oracle = Oracle::default();
     oracle.replay(0, &entries).unwrap();
@@ -48,14 +49,14 @@ fn one_acknowledgement_tells_that_all_of_a_transaction_is_done() {
 #[test]
 fn a_writer_that_sees_half_of_its_transaction_is_believed() {
     let mut oracle = after_a_kill(0);
-    let saw = |key, old, seq| Entry { old, ..entry(Tag::Intent, key, seq, 0) };
-    let new = found(FIRST, 1).1.content.print();
+    let saw = |key, old, seq| JournalEntry { old, ..entry(EntryKind::Intent, key, seq, 0) };
+    let new = found(FIRST, 1).1.content.fingerprint();
     // The first is new, so the second must be as well.
     let error = oracle.replay(0, &[saw(FIRST, new, 3), saw(SECOND, 0, 4)]).unwrap_err();
     assert!(error.contains("there may only be"), "{error}");
     // Killed while it wrote its intents: before the call.
     let mut oracle = Oracle::default();
-    oracle.replay(0, &[entry(Tag::Intent, FIRST, 1, 1)]).unwrap();
+    oracle.replay(0, &[entry(EntryKind::Intent, FIRST, 1, 1)]).unwrap();
     assert!(oracle.clone().compare(&BTreeMap::from([found(FIRST, 1)])).is_err());
     assert_eq!(oracle.compare(&BTreeMap::new()), Ok(()));
 }

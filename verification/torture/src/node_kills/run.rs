@@ -1,0 +1,373 @@
+//! The run: clients and embedded writers write, the node is killed and started again, everything
+//! is read back and judged.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nearstate_store::{CreateOptions, Region, Schema, Session};
+
+use super::client::PipelinedClient;
+use super::embedded::{self, WriterProgress, progress, raises};
+use super::injected_fault::InjectedFault;
+use super::node_process::NodeProcess;
+use super::readback;
+use super::shared_counters::{Increments, SharedCounter};
+use super::totals::NodeKillTotals;
+use crate::rng::{Rng, percent, seeded};
+use crate::spawn::ChildCommand;
+use crate::verify::check_clean;
+
+/// The size of the region.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// The size of the values that fill it.
+const FILL_BYTES: usize = 16 << 10;
+
+/// Operations that each embedded writer must get done while no node is there.
+const WHILE_DOWN: u64 = 20;
+
+/// Longer than any embedded writer waits for its turn on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The longest time after which a node is killed that is just starting.
+const STARTING_US_MAX: u64 = 60_000;
+
+/// What a run does.
+#[derive(Clone, Debug)]
+pub struct NodeKillOptions {
+    /// Nodes to kill.
+    pub kills: u64,
+    /// Kills between two offline checks, for which all stops.
+    pub kills_per_check: u64,
+    /// Clients at sockets, in turn over TCP and over the Unix socket.
+    pub clients: u16,
+    /// Processes that have the region attached and write.
+    pub embedded: u16,
+    /// Bytes that the region has before: a start must not depend on them.
+    pub fill_bytes: u64,
+    /// A folder of its own; made, and removed at the end of a run that found nothing. Its path is
+    /// short enough for a Unix socket in it.
+    pub folder: PathBuf,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// The longest time that a node serves.
+    pub pause_us_max: u64,
+    /// A fault to be found.
+    pub injected_fault: InjectedFault,
+}
+
+struct NodeKillRun<'r> {
+    options: &'r NodeKillOptions,
+    starter: &'r ChildCommand,
+    rng: Rng,
+    clients: Vec<PipelinedClient>,
+    embedded: Vec<(u16, Child)>,
+    /// What the clients at sockets have raised the shared counters by, as last read.
+    raised: Increments,
+    starts: u64,
+    totals: NodeKillTotals,
+}
+
+/// Runs, and calls `tick` after every kill.
+///
+/// # Errors
+/// What must not be, in words; the folder is kept.
+pub fn run(
+    options: &NodeKillOptions,
+    starter: &ChildCommand,
+    tick: &mut dyn FnMut(&NodeKillTotals),
+) -> Result<NodeKillTotals, String> {
+    let begun = Instant::now();
+    let folder = &options.folder;
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let clients = 0..usize::from(options.clients);
+    let mut run = NodeKillRun {
+        options,
+        starter,
+        rng: seeded(&[options.seed, 6 << 32]),
+        clients: clients
+            .map(|n| PipelinedClient::new(n, options.seed, options.injected_fault))
+            .collect(),
+        embedded: Vec::new(),
+        raised: Increments::default(),
+        starts: 0,
+        totals: NodeKillTotals { seed: options.seed, ..NodeKillTotals::default() },
+    };
+    let done = run.all(tick);
+    for (_, child) in &mut run.embedded {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    run.totals.seconds = begun.elapsed().as_secs_f64();
+    run.totals.starts_us.sort_unstable();
+    match done {
+        Ok(()) => {
+            fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
+            Ok(run.totals)
+        }
+        Err(error) => Err(format!(
+            "{error}\n(after {} kills of seed {}; everything is in {})",
+            run.totals.kills,
+            options.seed,
+            folder.display()
+        )),
+    }
+}
+
+impl NodeKillRun<'_> {
+    fn all(&mut self, tick: &mut dyn FnMut(&NodeKillTotals)) -> Result<(), String> {
+        self.create()?;
+        for number in 0..self.options.embedded {
+            embedded::begin(&self.options.folder, number)?;
+        }
+        let mut is_last = false;
+        while !is_last {
+            self.start_embedded()?;
+            let until = self.options.kills.min(self.totals.kills + self.options.kills_per_check);
+            let mut node = self.start_node()?;
+            while self.totals.kills < until {
+                node = self.kill_one(node)?;
+                tick(&self.totals);
+            }
+            node.stop()?;
+            self.stop_embedded()?;
+            self.check()?;
+            is_last = self.totals.kills >= self.options.kills;
+        }
+        Ok(())
+    }
+
+    fn create(&self) -> Result<(), String> {
+        let words = |e| format!("create: {e}");
+        let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
+        let path = self.options.folder.join("region");
+        let region = Region::create(&path, &options).map_err(words)?;
+        let session = region.session().map_err(words)?;
+        let bulk = session.namespace("bulk", &Schema::default()).map_err(words)?;
+        let value = vec![7; FILL_BYTES];
+        for number in 0..self.options.fill_bytes / FILL_BYTES as u64 {
+            session.put(bulk, number.to_string().as_bytes(), &value).map_err(words)?;
+        }
+        Ok(())
+    }
+
+    fn start_embedded(&mut self) -> Result<(), String> {
+        let folder = &self.options.folder;
+        for number in 0..self.options.embedded {
+            let words = [
+                "served-embedded".to_owned(),
+                folder.display().to_string(),
+                number.to_string(),
+                self.rng.u64(..).to_string(),
+                "0".to_owned(),
+            ];
+            let errors = folder.join(format!("embedded-{number}.errors"));
+            let child = self.starter.start_piped(&words, &[], &errors)?;
+            self.embedded.push((number, child));
+        }
+        self.wait_for_embedded("before a node is there")?;
+        Ok(())
+    }
+
+    fn stop_embedded(&mut self) -> Result<(), String> {
+        for (number, mut child) in std::mem::take(&mut self.embedded) {
+            // Its standard input ends.
+            drop(child.stdin.take());
+            let status = child.wait().map_err(|e| format!("wait: {e}"))?;
+            if !status.success() {
+                return Err(self.ended(number, &status.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&self, number: u16, status: &str) -> String {
+        let file = self.options.folder.join(format!("embedded-{number}.errors"));
+        let said = fs::read_to_string(file).unwrap_or_default();
+        format!("embedded {number} ended with {status}: {}", said.trim())
+    }
+
+    fn progress(&self) -> Result<Vec<WriterProgress>, String> {
+        let all = 0..self.options.embedded;
+        all.map(|number| progress(&self.options.folder, number)).collect()
+    }
+
+    /// Waits until each embedded writer has done some more.
+    fn wait_for_embedded(&mut self, when: &str) -> Result<u64, String> {
+        let begun = Instant::now();
+        let before = self.progress()?;
+        loop {
+            for at in 0..self.embedded.len() {
+                let Some((number, child)) = self.embedded.get_mut(at) else { continue };
+                if let Ok(Some(status)) = child.try_wait() {
+                    let number = *number;
+                    return Err(self.ended(number, &status.to_string()));
+                }
+            }
+            let now = self.progress()?;
+            let more = now.iter().zip(&before).map(|(now, before)| now.acked - before.acked);
+            if more.clone().all(|more| more >= WHILE_DOWN) {
+                return Ok(more.sum());
+            }
+            if begun.elapsed() > WAIT_MAX {
+                return Err(format!("embedded writers do not go on {when}: {now:?}"));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn spawn_node(&mut self) -> Result<NodeProcess, String> {
+        self.starts += 1;
+        NodeProcess::spawn(self.starter, &self.options.folder, self.starts)
+    }
+
+    fn start_node(&mut self) -> Result<NodeProcess, String> {
+        let mut node = self.spawn_node()?;
+        let took = node.answers()?;
+        self.totals.starts_us.push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        Ok(node)
+    }
+
+    /// Lets all write, kills the node, starts another, and judges what it has.
+    fn kill_one(&mut self, node: NodeProcess) -> Result<NodeProcess, String> {
+        let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
+        let mut lines = Vec::new();
+        for number in 0..self.clients.len() {
+            lines.push(node.client(number)?);
+        }
+        std::thread::scope(|scope| {
+            let clients = self.clients.iter_mut().zip(lines);
+            let clients: Vec<_> = clients
+                .map(|(client, line)| scope.spawn(move || client.run_until_closed(line)))
+                .collect();
+            std::thread::sleep(pause);
+            let killed = node.kill();
+            for client in clients {
+                client.join().map_err(|_| "a client has panicked")??;
+            }
+            killed
+        })?;
+        self.totals.kills += 1;
+        self.totals.embedded_while_down += self.wait_for_embedded("while the node is down")?;
+        if self.totals.kills < self.options.kills && percent(&mut self.rng, 10) {
+            let starting = self.spawn_node()?;
+            std::thread::sleep(Duration::from_micros(self.rng.u64(..STARTING_US_MAX)));
+            starting.kill()?;
+            self.totals.kills += 1;
+            self.totals.kills_starting += 1;
+        }
+        let node = self.start_node()?;
+        self.judge(&node)?;
+        Ok(node)
+    }
+
+    /// Reads everything back, over a socket and out of the region.
+    fn judge(&mut self, node: &NodeProcess) -> Result<(), String> {
+        let folder = &self.options.folder;
+        let session = readback::session(folder)?;
+        let mut line = node.client(self.rng.usize(..2))?;
+        let (mut least, mut most) = (Increments::default(), Increments::default());
+        for client in &mut self.clients {
+            let namespace = client.namespace();
+            let found = readback::by_socket(&mut line, &namespace)?;
+            let embedded = readback::by_session(&session, &namespace)?;
+            if found != embedded {
+                return Err(format!(
+                    "{namespace}: over a socket {found:?}, out of the region {embedded:?}"
+                ));
+            }
+            let settled = client.settle(found)?;
+            least.merge(settled.least);
+            most.merge(settled.most);
+            self.totals.records_by_socket += client.records() as u64;
+            self.totals.records_by_session += client.records() as u64;
+        }
+        for number in 0..self.options.embedded {
+            let read = readback::check_by_socket(folder, number, &mut line)?;
+            self.totals.records_by_socket += read;
+            let read = readback::check_by_session(folder, number, &session)?;
+            self.totals.records_by_session += read;
+        }
+        for counter in SharedCounter::ALL {
+            let now = self.raised_by_sockets(counter, &session)?;
+            let before = self.raised.of(counter);
+            let (from, until) = (before + least.of(counter), before + most.of(counter));
+            if !(from..=until).contains(&now) {
+                return Err(format!(
+                    "{counter:?} was raised {now} times at sockets; {from} were acknowledged or \
+                     seen, {until} with all that was in flight"
+                ));
+            }
+            let told = readback::counter_by_socket(&mut line, counter)?;
+            let is_right = match counter {
+                SharedCounter::Sockets => told == now,
+                SharedCounter::All => told >= now,
+            };
+            if !is_right {
+                return Err(format!(
+                    "{counter:?} is {told} over a socket, and {now} in the region"
+                ));
+            }
+            self.set_raised(counter, now);
+        }
+        self.sum_up()
+    }
+
+    fn set_raised(&mut self, counter: SharedCounter, now: u64) {
+        match counter {
+            SharedCounter::Sockets => self.raised.sockets = now,
+            SharedCounter::All => self.raised.all = now,
+        }
+    }
+
+    /// How often clients at sockets have raised a counter: what it is without what the embedded
+    /// writers have done, read at a moment at which none of them is at work.
+    fn raised_by_sockets(&self, counter: SharedCounter, session: &Session) -> Result<u64, String> {
+        if counter == SharedCounter::Sockets {
+            return readback::counter(session, counter);
+        }
+        let begun = Instant::now();
+        loop {
+            let before = self.progress()?;
+            let found = readback::counter(session, counter)?;
+            let after = self.progress()?;
+            if before == after && after.iter().all(|writer| writer.acked == writer.begun) {
+                let embedded: u64 = after.iter().map(|writer| raises(writer.acked)).sum();
+                return found.checked_sub(embedded).ok_or_else(|| {
+                    format!("{counter:?} is {found}, embedded writers alone raised it {embedded}")
+                });
+            }
+            if begun.elapsed() > WAIT_MAX {
+                return Err("the embedded writers never rest".to_owned());
+            }
+        }
+    }
+
+    fn sum_up(&mut self) -> Result<(), String> {
+        let totals = &mut self.totals;
+        (totals.answered, totals.transactions, totals.cut, totals.cut_done) = (0, 0, 0, 0);
+        for client in &self.clients {
+            totals.answered += client.tally.answered;
+            totals.transactions += client.tally.transactions;
+            totals.cut += client.tally.cut;
+            totals.cut_done += client.tally.cut_done;
+        }
+        self.totals.embedded = self.progress()?.iter().map(|writer| writer.acked).sum();
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let path = self.options.folder.join("region");
+        // Dead sessions that nobody has met are put in order.
+        let region = Region::attach(&path).map_err(|e| format!("attach: {e}"))?;
+        region.inspect().map_err(|e| format!("inspect: {e}"))?;
+        drop(region);
+        let checked = check_clean(&path)?;
+        self.totals.checks += 1;
+        self.totals.bytes_leaked += checked.bytes_leaked;
+        self.totals.bytes_taken = checked.bytes_taken;
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! What the commit stream tells, against what is there: each change exactly once, each transaction
+//! as a whole, also those whose writer was killed and which another process finished.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nearstate_store::{Region, Session, Step, StreamItem};
+
+use crate::content::{KeySpace, RecordKey};
+use crate::writer::KeySpaces;
+
+/// KeySpaces whose changes are streamed.
+pub(crate) const STREAMED: [KeySpace; 2] = [KeySpace::Own, KeySpace::Pair];
+
+/// What is told last of a key: its version, and its value; `None` if it was deleted.
+#[derive(Debug, PartialEq, Eq)]
+struct Last {
+    version: u64,
+    value: Option<Vec<u8>>,
+}
+
+/// Reads the whole stream and compares. `was_there` says which keys there were before it began.
+///
+/// # Errors
+/// What is told twice, by half or not at all, in words.
+pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(), String> {
+    let words = |e: nearstate_store::Error| format!("commit stream: {e}");
+    let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
+    let told = read(&session)?;
+    let spaces = KeySpaces::open(&session, 0)?;
+    let mut found = BTreeMap::new();
+    for space in STREAMED {
+        let mut scan = session.scan(spaces.of(space)).map_err(words)?;
+        while let Some(view) = scan.next().map_err(words)? {
+            let key = RecordKey::parse(view.key()).ok_or("a key that nobody wrote")?;
+            found.insert(key, (view.version(), view.bytes().to_vec()));
+        }
+    }
+    for (key, (version, value)) in &found {
+        match told.get(key) {
+            None if was_there(*key) => {}
+            Some(last) if last.version == *version && last.value.as_ref() == Some(value) => {}
+            last => {
+                let told = last.map(|last| (last.version, last.value.is_some()));
+                return Err(format!("{key:?} has version {version}; told last: {told:?}"));
+            }
+        }
+    }
+    for (key, last) in &told {
+        if last.value.is_some() && !found.contains_key(key) {
+            return Err(format!("{key:?} is gone; told last: version {}", last.version));
+        }
+    }
+    Ok(())
+}
+
+/// The last change of each key, in the order of versions. A deletion comes after the version that
+/// it deleted.
+fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
+    let words = |e: nearstate_store::Error| format!("commit stream: {e}");
+    let mut all: BTreeMap<(RecordKey, u64, bool), Option<Vec<u8>>> = BTreeMap::new();
+    let mut stream = session.commit_stream().map_err(words)?;
+    while let Some(told) = stream.next().map_err(words)? {
+        let StreamItem::Transaction(entry) = told else {
+            return Err(format!("commit stream: {told:?}, and it was not full"));
+        };
+        let mut pairs = 0;
+        for record in entry.records() {
+            let record = record.map_err(|damage| damage.0.to_owned())?;
+            let key = RecordKey::parse(record.key).ok_or("a key that nobody wrote is told")?;
+            pairs += u32::from(key.space == KeySpace::Pair);
+            let value = match record.step {
+                Step::Put { value, .. } => Some(value.to_vec()),
+                Step::Deleted { .. } => None,
+                Step::Patched { .. } => return Err(format!("{key:?}: told as patched")),
+            };
+            let place = (key, record.version, value.is_none());
+            if all.insert(place, value).is_some() {
+                return Err(format!("{key:?}: version {} is told twice", record.version));
+            }
+        }
+        if pairs % 2 != 0 {
+            return Err(format!("half of a transaction is told: number {}", entry.number));
+        }
+    }
+    // Later ones replace earlier ones.
+    Ok(all.into_iter().map(|((key, version, _), value)| (key, Last { version, value })).collect())
+}

@@ -1,0 +1,368 @@
+//! The model of a script: what records there are after so many of its transactions, and what its
+//! watchers and the commit stream were told. Pure; everything is text, so that a difference reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A time that has passed on every clock.
+pub const PAST: u64 = 1;
+/// A time that passes when a script sets its clock forward.
+pub const SOON: u64 = 4_000_000_000_000;
+/// A time that does not pass then either.
+pub const LATE: u64 = 8_000_000_000_000;
+/// How far a script sets its clock forward: a hundred years.
+pub const FORWARD_MS: i64 = 3_155_760_000_000;
+
+/// A change of one record in a transaction. A key is `space/name`, tags are
+/// `name=value name=value`.
+#[derive(Clone, Copy, Debug)]
+pub enum RecordChange {
+    /// The record has this value, these tags and this end.
+    Put(&'static str, &'static str, &'static str, u64),
+    /// Other tags and another end.
+    Label(&'static str, &'static str, u64),
+    /// One block is set, or taken away.
+    Patch(&'static str, &'static str, Option<&'static str>),
+    /// The record is gone.
+    Delete(&'static str),
+    /// An object is made whose bytes are `key` and these.
+    Alloc(&'static str, &'static str),
+    /// The object's bytes behind its key are these now; as many as before.
+    Write(&'static str, &'static str),
+    /// The object is gone.
+    Free(&'static str),
+}
+
+/// A step of a script.
+#[derive(Clone, Debug)]
+pub enum ScriptStep {
+    /// One transaction.
+    Txn(Vec<RecordChange>),
+    /// A plain put of one record, which the store turns into a transaction if it must.
+    Plain(&'static str, &'static str),
+    /// Whatever has ended is collected, each record in a transaction.
+    Collect,
+    /// The clock is set forward, or right again.
+    Forward(bool),
+    /// The tags of `late` are declared.
+    Declare,
+    /// The tags of `late` are declared, and two of its records have the same unique value.
+    DeclareInVain,
+    /// Tag `cell` of `late` is declared, and not finished.
+    DeclareLeft,
+    /// A space is watched, by the process that writes.
+    Watch(&'static str),
+    /// A space is streamed, to a stream that refuses when it is full if that is true.
+    Stream(&'static str, bool),
+    /// What the streams hold is read, and acknowledged.
+    Acknowledge,
+    /// Added to a counter.
+    Add(&'static str, i64),
+    /// A counter is deleted.
+    Drop(&'static str),
+}
+
+/// A record of the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelRecord {
+    /// Blocks by name; of a record with one value its block has no name.
+    pub blocks: BTreeMap<String, String>,
+    /// Tags.
+    pub tags: BTreeSet<(String, String)>,
+    /// When it ends.
+    pub expires: u64,
+}
+
+impl ModelRecord {
+    /// As text.
+    pub fn text(&self) -> String {
+        let blocks: Vec<String> = self.blocks.iter().map(|(n, b)| format!("{n}:{b}")).collect();
+        format!("[{}] {} ends {}", blocks.join(","), tags_text(&self.tags), self.expires)
+    }
+
+    fn is_past(&self, is_forward: bool) -> bool {
+        self.expires != 0 && self.expires <= if is_forward { SOON } else { PAST }
+    }
+}
+
+/// Tags as text.
+pub fn tags_text(tags: &BTreeSet<(String, String)>) -> String {
+    let all: Vec<String> = tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("{{{}}}", all.join(" "))
+}
+
+/// Tags from text.
+pub fn tags_of(text: &str) -> BTreeSet<(String, String)> {
+    let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// The space of a key.
+pub fn space_of(key: &str) -> &str {
+    key.split_once('/').map_or("", |(space, _)| space)
+}
+
+/// What is there, and what was told.
+#[derive(Clone, Debug, Default)]
+pub struct TagModel {
+    /// Records by key; those whose time has passed as well.
+    pub records: BTreeMap<String, ModelRecord>,
+    /// Counters by key.
+    pub counters: BTreeMap<String, i64>,
+    /// ScriptNamespaces that are watched, and the events of each.
+    pub events: BTreeMap<String, Vec<String>>,
+    /// ScriptNamespaces that are streamed.
+    pub streamed: BTreeSet<String>,
+    /// Transactions in the stream: the steps of each.
+    pub stream: Vec<Vec<String>>,
+    /// The earliest entry of each record in the order of expiry: one that was put off has it still.
+    pub entries: BTreeMap<String, u64>,
+    /// True if the tags of `late` answer.
+    pub is_late_ready: bool,
+    /// True once writers keep tag `cell` of `late`, also if it does not answer.
+    pub is_cell_kept: bool,
+    /// True while the clock is set forward.
+    pub is_forward: bool,
+}
+
+impl TagModel {
+    /// The worlds after no, one, two ... transactions of an act: the last one is after all of it.
+    /// Only one of an act that changes nothing which can be seen: that is done again.
+    pub fn after(&self, act: &ScriptStep) -> Vec<Self> {
+        let mut worlds = vec![self.clone()];
+        let mut next = self.clone();
+        match act {
+            ScriptStep::Txn(changes) => {
+                next.transact(changes);
+                worlds.push(next);
+            }
+            ScriptStep::Plain(key, value) => {
+                next.transact(&[RecordChange::Put(key, value, "", 0)]);
+                worlds.push(next);
+            }
+            ScriptStep::Collect => {
+                let mut due: Vec<(u64, String)> = Vec::new();
+                for (key, rec) in &self.records {
+                    if rec.is_past(self.is_forward) {
+                        let entry = self.entries.get(key).copied();
+                        due.push((entry.unwrap_or(rec.expires), key.clone()));
+                    }
+                }
+                due.sort();
+                for (_, key) in due {
+                    next.end(&key);
+                    worlds.push(next.clone());
+                }
+            }
+            ScriptStep::Forward(is_forward) => {
+                next.is_forward = *is_forward;
+                worlds = vec![next];
+            }
+            ScriptStep::Declare => {
+                next.is_late_ready = true;
+                worlds.push(next);
+            }
+            ScriptStep::DeclareInVain | ScriptStep::Watch(_) => {}
+            ScriptStep::DeclareLeft => {
+                next.is_cell_kept = true;
+                worlds.push(next);
+            }
+            ScriptStep::Stream(space, _) => {
+                next.streamed.insert((*space).to_owned());
+                worlds = vec![next];
+            }
+            ScriptStep::Acknowledge => {
+                next.stream.clear();
+                worlds.push(next);
+            }
+            ScriptStep::Add(key, delta) => {
+                *next.counters.entry((*key).to_owned()).or_default() += delta;
+                worlds.push(next);
+            }
+            ScriptStep::Drop(key) => {
+                next.counters.remove(*key);
+                worlds.push(next);
+            }
+        }
+        worlds
+    }
+
+    /// The world after a whole script.
+    #[must_use]
+    pub fn after_all(&self, acts: &[ScriptStep]) -> Self {
+        let mut world = self.clone();
+        for act in acts {
+            world = world.after(act).pop().unwrap_or_default();
+        }
+        world
+    }
+
+    fn tell(&mut self, key: &str, what: &str, before: &ModelRecord, after: &ModelRecord) {
+        if let Some(events) = self.events.get_mut(space_of(key)) {
+            let (before, after) = (tags_text(&before.tags), tags_text(&after.tags));
+            events.push(format!("{what} {key} {before} -> {after}"));
+        }
+    }
+
+    fn transact(&mut self, changes: &[RecordChange]) {
+        let mut steps = Vec::new();
+        let mut evicted = Vec::new();
+        for change in changes {
+            let key = change.key();
+            let old = self.records.get(key).cloned();
+            let living = old.clone().filter(|rec| !rec.is_past(self.is_forward));
+            let none = ModelRecord::default();
+            if let (Some(old), None) = (&old, &living) {
+                self.tell(key, "expired", old, &none);
+            }
+            let before = living.as_ref().unwrap_or(&none);
+            let new = change.applied(before);
+            if let Some(new) = &new {
+                let what = if living.is_some() { "updated" } else { "created" };
+                self.tell(key, what, before, new);
+                evicted.extend(self.evicted_by(key, new));
+                if new.expires != 0 {
+                    let entry = self.entries.entry(key.to_owned()).or_insert(new.expires);
+                    *entry = new.expires.min(*entry);
+                }
+                self.records.insert(key.to_owned(), new.clone());
+            } else {
+                if living.is_some() {
+                    self.tell(key, "deleted", before, &none);
+                }
+                self.records.remove(key);
+            }
+            if self.streamed.contains(space_of(key)) {
+                let is_anew = old.is_some() && living.is_none();
+                steps.push(change.step(new.as_ref(), is_anew));
+            }
+        }
+        for key in evicted {
+            if self.streamed.contains(space_of(&key)) {
+                steps.push(format!("expired {key}"));
+            }
+            let none = ModelRecord::default();
+            let old = self.records.remove(&key).unwrap_or_default();
+            self.tell(&key, "expired", &old, &none);
+        }
+        if !steps.is_empty() {
+            self.stream.push(steps);
+        }
+    }
+
+    /// Another record that has ended and has a unique value of this one.
+    fn evicted_by(&self, key: &str, new: &ModelRecord) -> Option<String> {
+        let is_unique = |tag: &&(String, String)| tag.0 == "guti" || tag.0 == "teid";
+        let shares =
+            |rec: &ModelRecord| new.tags.iter().filter(is_unique).any(|tag| rec.tags.contains(tag));
+        let mut others = self
+            .records
+            .iter()
+            .filter(|(other, _)| other.as_str() != key && space_of(other) == space_of(key));
+        others.find(|(_, rec)| shares(rec) && rec.is_past(self.is_forward)).map(|(k, _)| k.clone())
+    }
+
+    /// A record is collected.
+    fn end(&mut self, key: &str) {
+        let Some(old) = self.records.remove(key) else { return };
+        self.tell(key, "expired", &old, &ModelRecord::default());
+        if self.streamed.contains(space_of(key)) {
+            self.stream.push(vec![format!("expired {key}")]);
+        }
+    }
+
+    /// The records that a process with a right clock sees.
+    pub fn seen(&self) -> BTreeMap<String, String> {
+        let living = self.records.iter().filter(|(_, rec)| !rec.is_past(false));
+        living.map(|(key, rec)| (key.clone(), rec.text())).collect()
+    }
+
+    /// How many records of a space have a value of a tag, collected or not.
+    pub fn count(&self, space: &str, name: &str, value: &str) -> u64 {
+        let tag = (name.to_owned(), value.to_owned());
+        let all = self.records.iter().filter(|(key, _)| space_of(key) == space);
+        all.filter(|(_, rec)| rec.tags.contains(&tag)).count() as u64
+    }
+}
+
+impl RecordChange {
+    /// The record's key.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Put(key, ..)
+            | Self::Label(key, ..)
+            | Self::Patch(key, ..)
+            | Self::Delete(key)
+            | Self::Alloc(key, _)
+            | Self::Write(key, _)
+            | Self::Free(key) => key,
+        }
+    }
+
+    fn applied(&self, before: &ModelRecord) -> Option<ModelRecord> {
+        let mut new = before.clone();
+        match self {
+            Self::Put(_, value, tags, expires) => {
+                new.blocks = [(String::new(), (*value).to_owned())].into();
+                (new.tags, new.expires) = (tags_of(tags), *expires);
+            }
+            Self::Label(_, tags, expires) => (new.tags, new.expires) = (tags_of(tags), *expires),
+            Self::Patch(_, block, Some(bytes)) => {
+                new.blocks.insert((*block).to_owned(), (*bytes).to_owned());
+            }
+            Self::Patch(_, block, None) => {
+                new.blocks.remove(*block);
+            }
+            Self::Alloc(key, bytes) | Self::Write(key, bytes) => {
+                new.blocks = [(String::new(), format!("{key} {bytes}"))].into();
+            }
+            Self::Delete(_) | Self::Free(_) => return None,
+        }
+        Some(new)
+    }
+
+    /// What the stream has of it.
+    fn step(&self, new: Option<&ModelRecord>, is_anew: bool) -> String {
+        let key = self.key();
+        let text = new.map(ModelRecord::text).unwrap_or_default();
+        match self {
+            Self::Label(_, tags, expires) if space_of(key) == "blocks" => {
+                let tags = tags_text(&tags_of(tags));
+                format!("patch {key} false [] {tags} ends {expires}")
+            }
+            Self::Put(..) | Self::Label(..) => format!("put {key} {text}"),
+            Self::Patch(_, block, bytes) => {
+                let bytes = bytes.map_or_else(|| "-".to_owned(), |b| format!(":{b}"));
+                let meta = if is_anew { " {} ends 0" } else { "" };
+                format!("patch {key} {is_anew} [{block}{bytes}]{meta}")
+            }
+            Self::Alloc(..) | Self::Write(..) => format!("put object {text}"),
+            Self::Free(_) => "deleted object".to_owned(),
+            Self::Delete(_) => format!("deleted {key}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_whose_time_has_passed_gives_way_and_is_told_once() {
+        let mut world = TagModel::default();
+        world.events.insert("tagged".to_owned(), Vec::new());
+        let acts = [
+            ScriptStep::Txn(vec![RecordChange::Put("tagged/a", "1", "guti=g", PAST)]),
+            ScriptStep::Txn(vec![RecordChange::Put("tagged/b", "2", "guti=g", 0)]),
+            ScriptStep::Collect,
+        ];
+        let world = world.after_all(&acts);
+        let events = world.events.get("tagged").map(Vec::as_slice).unwrap_or_default();
+        let expected = [
+            "created tagged/a {} -> {guti=g}",
+            "created tagged/b {} -> {guti=g}",
+            "expired tagged/a {guti=g} -> {}",
+        ];
+        assert_eq!(events, expected);
+        assert_eq!(world.seen().into_keys().collect::<Vec<_>>(), ["tagged/b"]);
+    }
+}

@@ -1,0 +1,233 @@
+//! Every crash point that a script passes: a child kills itself there, another process verifies,
+//! a second child does the rest of the script, and the whole is verified again.
+
+use std::path::{Path, PathBuf};
+
+use nearstate_store::crash::POINTS;
+use nearstate_store::{CreateOptions, Pattern, Region, Schema, StreamItem, WhenFull};
+
+use crate::points::{CrashDepth, ReachedPoints};
+use crate::scenario::{ChildEnd, child_from};
+use crate::spawn::ChildCommand;
+use crate::tags::model::TagModel;
+use crate::tags::script_process::{KEPT, ScriptProgress, forget_progress, progress};
+use crate::tags::scripts::{SCRIPTS, TagScript};
+use crate::tags::verifier::ScriptVerifier;
+use crate::verify::check_clean;
+
+/// A new region in a folder.
+fn create(folder: &Path) -> Result<PathBuf, String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let path = folder.join("region");
+    if path.exists() {
+        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+    Ok(path)
+}
+
+/// A region at the beginning of a script.
+struct CrashCase<'c> {
+    folder: &'c Path,
+    starter: &'c ChildCommand,
+    script: &'c TagScript,
+    world: TagModel,
+    judge: ScriptVerifier,
+}
+
+impl<'c> CrashCase<'c> {
+    fn new(
+        folder: &'c Path,
+        starter: &'c ChildCommand,
+        script: &'c TagScript,
+    ) -> Result<Self, String> {
+        let path = create(folder)?;
+        forget_progress(folder)?;
+        let mut world = TagModel::default();
+        if let Some(before) = script.before {
+            let what = format!("{}:before", script.name);
+            child_from(starter, folder, ("tagged", 0, &what), None)?;
+            world = world.after_all(&before());
+            world.is_forward = false;
+            forget_progress(folder)?;
+        }
+        let judge = ScriptVerifier::new(&path, script, &mut world)?;
+        Ok(Self { folder, starter, script, world, judge })
+    }
+
+    /// A child plays the script; it is killed at a point.
+    fn play(&self, plan: &str) -> Result<ChildEnd, String> {
+        child_from(self.starter, self.folder, ("tagged", 0, self.script.name), Some(plan))
+    }
+
+    /// Judges what there is, has the rest done, and judges again.
+    fn verify(mut self) -> Result<(), String> {
+        let path = self.folder.join("region");
+        let acts = (self.script.work)();
+        check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
+        let ScriptProgress { done, is_begun } = progress(self.folder)?;
+        let before = self.world.after_all(acts.get(..done).unwrap_or_default());
+        let worlds = match acts.get(done) {
+            Some(act) if is_begun => before.after(act),
+            _ => vec![before],
+        };
+        let context = |e| format!("after {done} acts (one more begun: {is_begun}): {e}");
+        let which = self.judge.compare(&path, &worlds).map_err(context)?;
+        // What was half done is done again, unless that would do it twice.
+        let is_whole = worlds.len() > 1 && which + 1 == worlds.len();
+        let from = done + usize::from(is_whole);
+        let rest = acts.get(from..).unwrap_or_default();
+        let wanted = worlds.get(which).map(|world| world.after_all(rest)).unwrap_or_default();
+        child_from(self.starter, self.folder, ("tagged", from, self.script.name), None)
+            .map_err(|e| format!("going on: {e}"))?;
+        let compared = self.judge.compare(&path, &[wanted]);
+        compared.map_err(|e| format!("after going on from act {from}: {e}"))?;
+        check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
+        Ok(())
+    }
+}
+
+/// Kills at every point in every script, at several of its occurrences.
+///
+/// # Errors
+/// What must not be, and at which point of which script.
+pub fn writes(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    for script in SCRIPTS {
+        for point in POINTS {
+            let mut occurrence = 1_u32;
+            for _ in 0..depth.occurrences {
+                let plan = format!("{point}:{occurrence}");
+                let context = |e| format!("{} killed at {plan}: {e}", script.name);
+                let case = CrashCase::new(folder, starter, script).map_err(context)?;
+                if case.play(&plan).map_err(context)? == ChildEnd::Finished {
+                    case.verify().map_err(context)?;
+                    break;
+                }
+                reached.count(point);
+                case.verify().map_err(context)?;
+                occurrence = 2 * occurrence + 1;
+            }
+        }
+    }
+    Ok(reached)
+}
+
+/// A child is left dead at a point of a commit with events, or where a ring is made; the next one,
+/// which recovers it, is killed at every point that recovery passes; then another verifies.
+///
+/// # Errors
+/// What must not be, and at which points of which script.
+pub fn recoveries(
+    folder: &Path,
+    starter: &ChildCommand,
+    depth: CrashDepth,
+) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let of_recovery = |point: &str| {
+        ["recover.", "tell.", "event.retired", "txn.sett", "txn.un", "txn.retired", "txn.appended"]
+            .iter()
+            .any(|prefix| point.starts_with(prefix))
+    };
+    let is_first = |point: &str| {
+        ["txn.", "tell.", "event.", "ring.", "line.", "counter."]
+            .iter()
+            .any(|prefix| point.starts_with(prefix))
+    };
+    let mut turn = 0_usize;
+    for script in SCRIPTS {
+        for first in POINTS.iter().copied().filter(|point| is_first(point)) {
+            for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
+                turn += 1;
+                if turn.is_multiple_of(depth.stride) {
+                    two_deaths(folder, starter, script, [first, second], &mut reached)?;
+                }
+            }
+        }
+    }
+    Ok(reached)
+}
+
+fn two_deaths(
+    folder: &Path,
+    starter: &ChildCommand,
+    script: &TagScript,
+    [first, second]: [&'static str; 2],
+    reached: &mut ReachedPoints,
+) -> Result<(), String> {
+    let context = |e| format!("{} killed at {first}, then {second}: {e}", script.name);
+    let case = CrashCase::new(folder, starter, script).map_err(context)?;
+    if case.play(&format!("{first}:3")).map_err(context)? == ChildEnd::Finished {
+        return Ok(());
+    }
+    reached.count(first);
+    let plan = format!("{second}:1");
+    let end = child_from(starter, folder, ("attach", 0, ""), Some(&plan)).map_err(context)?;
+    if end == ChildEnd::Killed {
+        reached.count(second);
+    }
+    case.verify().map_err(context)
+}
+
+/// A process is killed while it makes its stream's ring, or as it appends to it, in a namespace
+/// whose stream is to keep everything; the next one in its place writes until it is refused.
+///
+/// # Errors
+/// What must not be, and at which point: above all a stream that has lost something.
+pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
+    let mut kills = 0;
+    let of_rings = |point: &&&str| {
+        ["ring.", "tell.", "txn.announced"].iter().any(|prefix| point.starts_with(prefix))
+    };
+    for point in POINTS.iter().filter(of_rings) {
+        for occurrence in [1, 3] {
+            let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
+            let path = create(folder).map_err(context)?;
+            stream_kept(&path).map_err(|e| context(e.to_string()))?;
+            let plan = format!("{point}:{occurrence}");
+            let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));
+            kills += u64::from(end.map_err(context)? == ChildEnd::Killed);
+            // The dead one's slot is free, and its ring there for the next one.
+            child_from(starter, folder, ("attach", 0, ""), None).map_err(context)?;
+            child_from(starter, folder, ("fill", 0, ""), None).map_err(context)?;
+            verify_kept(&path).map_err(context)?;
+            check_clean(&path).map_err(context)?;
+        }
+    }
+    Ok(kills)
+}
+
+fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
+    let session = Region::attach(path)?.session()?;
+    let ns = session.namespace(KEPT, &Schema::default())?;
+    session.stream(ns, WhenFull::Refuse)
+}
+
+/// Each record is in the stream once, and nothing is lost.
+fn verify_kept(path: &Path) -> Result<(), String> {
+    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
+    let session = region.session().map_err(|e| format!("session: {e}"))?;
+    let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
+    let mut there = Vec::new();
+    let listed = session.list(ns, Pattern::All, |key| there.push(key.to_vec()));
+    listed.map_err(|e| format!("list: {e}"))?;
+    let mut told = Vec::new();
+    let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+    while let Some(next) = consumer.next().map_err(|e| format!("stream: {e}"))? {
+        let StreamItem::Transaction(entry) = next else { return Err(format!("{next:?}")) };
+        for record in entry.records() {
+            told.push(record.map_err(|e| format!("{e:?}"))?.key.to_vec());
+        }
+    }
+    there.sort();
+    told.sort();
+    if there != told {
+        return Err(format!("{} records are there, {} in the stream", there.len(), told.len()));
+    }
+    Ok(())
+}

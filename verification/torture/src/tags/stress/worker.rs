@@ -1,0 +1,269 @@
+//! What the processes of a crowd do: attach and detach sessions with tags that others want as well,
+//! collect what has ended, look records up by their tags.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearstate_store::{
+    Error, Metadata, Namespace, Region, Schema, Session, TagSchema, Values, View, now_ms_coarse,
+};
+
+use crate::rng::{Rng, percent};
+use crate::tags::script_process::tags;
+
+/// Keys of each writer.
+const KEYS: u64 = 24;
+/// Values of each unique tag, over all writers: fewer than they have keys, so that they meet.
+pub(super) const UNIQUES: u64 = 40;
+/// Values of the counted tag.
+pub(super) const CELLS: u64 = 6;
+/// Values of the tag that is looked up by equality alone.
+pub(super) const ZONES: u64 = 2;
+/// The longest time until a record ends, if it does.
+const ENDS_MS_MAX: u64 = 60;
+
+/// The name of the namespace.
+const NAME: &str = "sessions";
+
+/// Opens the crowd's namespace.
+pub(super) fn open(session: &Session) -> Result<Namespace, String> {
+    let zone = TagSchema { name: "zone".to_owned(), ..TagSchema::default() };
+    let tags = tags().into_iter().chain([zone]).collect();
+    let schema = Schema { tags, ..Schema::default() };
+    session.namespace(NAME, &schema).map_err(|e| format!("open: {e}"))
+}
+
+/// The file in which a process says what it does.
+pub(super) fn path_of(folder: &Path, role: &str, number: u16) -> PathBuf {
+    folder.join(format!("{role}-{number}"))
+}
+
+fn append_to(path: &Path) -> Result<File, String> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn attach(folder: &Path) -> Result<Session, String> {
+    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
+    region.session().map_err(|e| format!("session: {e}"))
+}
+
+/// What a record's value says, and its tags and its end must say as well.
+pub(super) fn value_of(writer: u16, seq: u64, tags: &[String], expires_ms: u64) -> String {
+    format!("{writer} {seq} {expires_ms} {}", tags.join(" "))
+}
+
+/// The change of one record.
+enum SessionChange {
+    Put { key: String, tags: Vec<String>, expires_ms: u64 },
+    Delete { key: String },
+}
+
+fn step(me: u16, rng: &mut Rng, key: u64) -> SessionChange {
+    // Long ones, so that lists of a few dozen postings are split and joined.
+    let key = format!("w{me}-{key:050}");
+    if percent(rng, 25) {
+        return SessionChange::Delete { key };
+    }
+    // In the order in which a record has them.
+    let mut tags = vec![format!("cell=c{}", rng.u64(..CELLS))];
+    if percent(rng, 90) {
+        tags.push(format!("guti=g{}", rng.u64(..UNIQUES)));
+    }
+    if percent(rng, 60) {
+        tags.push(format!("teid=t{}", rng.u64(..UNIQUES)));
+    }
+    if percent(rng, 80) {
+        tags.push(format!("zone=z{}", rng.u64(..ZONES)));
+    }
+    let ends = if percent(rng, 40) { now_ms_coarse() + rng.u64(..ENDS_MS_MAX) } else { 0 };
+    SessionChange::Put { key, tags, expires_ms: ends }
+}
+
+/// Writes for ever.
+pub(crate) fn write(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> {
+    let path = path_of(folder, "writer", me);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut seq = text.lines().count() as u64;
+    let mut file = append_to(&path)?;
+    let mut say = |line: String| file.write_all(line.as_bytes()).map_err(|e| format!("say: {e}"));
+    let session = attach(folder)?;
+    let ns = open(&session)?;
+    loop {
+        let key = rng.u64(..KEYS);
+        let mut steps = vec![step(me, rng, key)];
+        if percent(rng, 30) {
+            let other = (key + 1 + rng.u64(..KEYS - 1)) % KEYS;
+            steps.push(step(me, rng, other));
+        }
+        // Two of one transaction that want the same value are refused: by each other.
+        seq += 1;
+        say(format!("begun {seq}\n"))?;
+        let done = session.transact(|txn| {
+            // By this record the transaction is known in the stream.
+            let mark = value_of(me, seq, &[], 0);
+            txn.put(ns, format!("w{me}-mark").as_bytes(), mark.as_bytes())?;
+            for step in &steps {
+                match step {
+                    SessionChange::Delete { key } => {
+                        txn.delete(ns, key.as_bytes())?;
+                    }
+                    SessionChange::Put { key, tags, expires_ms } => {
+                        let value = value_of(me, seq, tags, *expires_ms);
+                        let pairs: Vec<(&str, &[u8])> = tags
+                            .iter()
+                            .filter_map(|tag| tag.split_once('='))
+                            .map(|(name, value)| (name, value.as_bytes()))
+                            .collect();
+                        let labels = Metadata { tags: &pairs, expires_ms: *expires_ms };
+                        txn.put_with_metadata(ns, key.as_bytes(), value.as_bytes(), labels)?;
+                    }
+                }
+            }
+            Ok(())
+        });
+        let said = match done {
+            Ok(()) => "done",
+            Err(Error::TagTaken { .. }) => "taken",
+            Err(Error::Deadline { .. } | Error::Conflict { .. }) => "late",
+            Err(Error::Behind { .. }) => {
+                std::thread::sleep(Duration::from_millis(1));
+                "behind"
+            }
+            Err(error) => return Err(format!("transaction {seq}: {error}")),
+        };
+        say(format!("{said} {seq}\n"))?;
+    }
+}
+
+/// Collects for ever.
+pub(crate) fn collect(folder: &Path, rng: &mut Rng) -> Result<(), String> {
+    let session = attach(folder)?;
+    open(&session)?;
+    loop {
+        match session.collect_expired(1 + usize::from(percent(rng, 50)) * 20) {
+            Ok(_) | Err(Error::Behind { .. }) => {}
+            Err(error) => return Err(format!("collect: {error}")),
+        }
+        std::thread::sleep(Duration::from_micros(rng.u64(..2000)));
+    }
+}
+
+/// Judges a view by itself: what its value says is what its tags and its end say.
+fn check_view(view: &View<'_>) -> Result<(), String> {
+    let tags: Vec<String> =
+        view.tags().map(|(name, value)| format!("{name}={}", value.escape_ascii())).collect();
+    let text = String::from_utf8_lossy(view.bytes()).into_owned();
+    let mut words = text.splitn(3, ' ');
+    let (writer, seq) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let wanted = format!("{writer} {seq} {} {}", view.expires_ms(), tags.join(" "));
+    let key = view.key().escape_ascii().to_string();
+    if text != wanted || !key.starts_with(&format!("w{writer}-")) {
+        return Err(format!("{key}: its value is {text:?}, its tags are {tags:?}"));
+    }
+    Ok(())
+}
+
+struct LookupReader {
+    session: Session,
+    ns: Namespace,
+    /// Who was seen to have a unique value, last time.
+    holders: BTreeMap<String, Vec<u8>>,
+}
+
+/// Looks up for ever.
+pub(crate) fn read(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> {
+    let mut file = append_to(&path_of(folder, "reader", me))?;
+    let session = attach(folder)?;
+    let ns = open(&session)?;
+    let mut reader = LookupReader { session, ns, holders: BTreeMap::new() };
+    loop {
+        let mut lookups = 0;
+        for _ in 0..100 {
+            lookups += reader.look_up(rng)?;
+        }
+        lookups += reader.walk(rng)?;
+        file.write_all(format!("{lookups}\n").as_bytes()).map_err(|e| format!("say: {e}"))?;
+    }
+}
+
+impl LookupReader {
+    /// One record by a unique value, and at one moment nobody else that has it. Returns how many
+    /// lookups it was.
+    fn look_up(&mut self, rng: &mut Rng) -> Result<u64, String> {
+        let (name, letter) = if percent(rng, 50) { ("guti", 'g') } else { ("teid", 't') };
+        let value = format!("{letter}{}", rng.u64(..UNIQUES));
+        let found = match self.session.find(self.ns, name, value.as_bytes()) {
+            Ok(found) => found,
+            Err(Error::Conflict { .. }) => return Ok(0),
+            Err(error) => return Err(format!("find {value}: {error}")),
+        };
+        if let Some(view) = &found {
+            check_view(view)?;
+            if !view.tags().any(|tag| tag == (name, value.as_bytes())) {
+                return Err(format!("{value} led to {:?}", view.key().escape_ascii().to_string()));
+            }
+        }
+        let holder = found.map(|view| view.key().to_vec());
+        let before = self.holders.get(&value).cloned();
+        if let Some(holder) = &holder {
+            self.holders.insert(value.clone(), holder.clone());
+        }
+        let others = before.into_iter().chain(holder);
+        for other in others {
+            match self.has_two((name, &value), &other) {
+                Ok(None) | Err(Error::Conflict { .. }) => {}
+                Ok(Some(holder)) => {
+                    let (one, other) = (holder.escape_ascii(), other.escape_ascii());
+                    return Err(format!("{value} has two living holders: {one} and {other}"));
+                }
+                Err(error) => return Err(format!("find {value} in a transaction: {error}")),
+            }
+        }
+        Ok(2)
+    }
+
+    /// In one transaction: whoever has the value by the index, if another record has it too; or the
+    /// other, if by the index nobody has it.
+    fn has_two(&self, (name, value): (&str, &str), other: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let txn = self.session.begin()?;
+        // By the index first: one that ends between the two looks is missed by the second as well.
+        let holder = txn.find(self.ns, name, value.as_bytes())?.map(|(key, _)| key);
+        let Some(record) = txn.get(self.ns, other)? else { return Ok(None) };
+        let has_it = record.tags().any(|tag| tag == (name, value.as_bytes()));
+        if !has_it || holder.as_deref() == Some(other) {
+            return Ok(None);
+        }
+        // By the index it is another one's, or nobody's; by itself it has the value and lives.
+        Ok(Some(holder.unwrap_or_default()))
+    }
+
+    /// Every record with a value of the counted tag, or of the one that has lists; none twice.
+    fn walk(&self, rng: &mut Rng) -> Result<u64, String> {
+        let (name, value) = if percent(rng, 50) {
+            ("cell", format!("c{}", rng.u64(..CELLS)))
+        } else {
+            ("zone", format!("z{}", rng.u64(..ZONES)))
+        };
+        let (mut lookups, mut failure, mut met) = (1, Ok(()), BTreeSet::new());
+        let walked =
+            self.session.find_all(self.ns, name, Values::Equal(value.as_bytes()), |view| {
+                lookups += 1;
+                let has_it = view.tags().any(|tag| tag == (name, value.as_bytes()));
+                let is_new = met.insert(view.key().to_vec());
+                failure = check_view(view).and_then(|()| match (has_it, is_new) {
+                    (true, true) => Ok(()),
+                    (false, _) => Err(format!("{value} led to another")),
+                    (_, false) => Err(format!("{value} led to one record twice")),
+                });
+                failure.is_ok()
+            });
+        match walked {
+            Ok(()) | Err(Error::Conflict { .. }) => failure.map(|()| lookups),
+            Err(error) => Err(format!("find all of {value}: {error}")),
+        }
+    }
+}
