@@ -1,6 +1,6 @@
 //! The heap: cells, their size classes, the queues of retired cells, and allocation.
 
-pub(crate) mod alloc;
+pub(crate) mod allocate;
 pub(crate) mod queue;
 pub(crate) mod cell;
 pub(crate) mod class;

@@ -32,21 +32,22 @@ mod atomic;
 mod models;
 
 pub use counter::Counter;
-pub use heap::cell::{Cell, FLAG_META, FLAGS_FORM, HEADER, Head, Kind};
-pub use index::lookup::{Placed, Seen, hash};
+pub use heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM};
+pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
-pub use member::presence::Presence;
-pub use member::{Member, Pin, WAIT_MAX};
+pub use layout::Corruption;
+pub use member::presence::AdvisoryLock;
+pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
-pub use pipe::{Moved, PIPE_BYTES, PipeEnd, RING_FORMAT, Wants};
-pub use recovery::{Decision, Fact, decide};
-pub use region::directory::Table;
+pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
 pub use region::file::{
-    CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles, Superblock, judge_superblock,
+    CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles, Superblock,
+    validate_superblock,
 };
+pub use region::index_table::IndexTable;
 pub use region::map::prefetch;
-pub use ring::{Next, RingReader, RingWaiter, Start, wait_any};
-pub use system::{event_descriptor, now_ms_coarse, since_boot, without_signals};
-pub use txn::announce::{Announcement, Announcements};
-pub use txn::plan::{Access, Change, Committed, Expect, Plan};
-pub use txn::publish::{Changed, Draft, Target, Verdict};
+pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
+pub use system::{create_eventfd, now_ms_coarse, since_boot, with_signals_blocked};
+pub use txn::events::{TxnEvent, TxnEvents};
+pub use txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+pub use txn::publish::{PendingCell, WriteDecision, WriteOutcome, WriteTarget};

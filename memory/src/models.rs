@@ -24,7 +24,7 @@ use crate::layout::{HEAP, seal};
 use crate::member::{lock, pin};
 use crate::region::linear_hash::step;
 use crate::region::member_state as state;
-use crate::ring::words::{Look, RingWords, call_waiters, enlist};
+use crate::ring::words::{EntryRead, RingWords, call_waiters, enlist};
 
 /// Forced switches in one run: the known errors of such protocols need two.
 const PREEMPTIONS: usize = 3;
@@ -489,13 +489,13 @@ impl Ring {
         let (mut at, mut out) = (ENTRY_WORDS * number, Vec::new());
         for _ in 0..4 {
             match self.words().look(at, &mut out).unwrap() {
-                Look::Empty => return,
-                Look::Entry { number: seen, end } => {
+                EntryRead::Empty => return,
+                EntryRead::Entry { number: seen, end } => {
                     assert_eq!((seen, end), (number, at + ENTRY_WORDS));
                     assert_eq!(out, payload(number), "the words of two entries");
                     (at, number) = (end, number + 1);
                 }
-                Look::Overwritten => {
+                EntryRead::Overwritten => {
                     let begun = self.words().begin(&self.tail).unwrap();
                     assert!(begun.1 > number && begun.0 == ENTRY_WORDS * begun.1);
                     (at, number) = begun;

@@ -5,32 +5,32 @@ use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::heap::alloc::{noted_op, settle_batch, settle_chunk};
-use crate::heap::queue::settle_line;
+use crate::heap::allocate::{finish_batch, finish_chunk, undo_operation};
+use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::split;
-use crate::layout::{Damage, MEMBER_ANCHOR, MEMBER_PIN, MEMBER_STATE, member_at};
-use crate::member::arena::{Arena, note, op, settle_word};
+use crate::layout::{Corruption, MEMBER_LIVENESS_LOCK, MEMBER_PIN, MEMBER_STATE, member_at};
+use crate::member::arena::{Arena, finish_word, op, undo};
 use crate::member::lock;
 use crate::member::{Member, claim_slot, is_dead};
-use crate::region::member_table::{members_high, state};
-use crate::txn::commit as transaction;
-use crate::txn::publish::settle_record;
+use crate::region::member_table::{member_slots_used, state};
+use crate::txn::commit;
+use crate::txn::publish::finish_record;
 
 /// What a noted change of one word has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fact {
+pub(crate) enum WordState {
     /// The word has the new value.
-    IsNew,
+    New,
     /// The word has the old value.
-    IsOld,
+    Old,
     /// The word has another value.
-    IsNeither,
+    Neither,
 }
 
 /// What recovery does with a dead member's noted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum RecoveryDecision {
     /// It did not happen: pending cells are free again.
     RollBack,
     /// It happened: what it replaced is retired.
@@ -51,18 +51,18 @@ pub enum Decision {
 
 /// The recovery table: the noted operation and the fact about its word give the decision. For a
 /// split the word is the bucket's depth, for a transaction its status.
-pub const fn decide(noted: u64, fact: Fact) -> Decision {
+pub(crate) const fn decide(noted: u64, fact: WordState) -> RecoveryDecision {
     match (noted, fact) {
         (op::NONE, _)
-        | (op::RECORD | op::WORD | op::SPLIT | op::LINE, Fact::IsOld)
-        | (op::ONCE, Fact::IsOld | Fact::IsNeither) => Decision::RollBack,
-        (op::RECORD, Fact::IsNew) => Decision::RollForwardRecord,
-        (op::WORD | op::ONCE, Fact::IsNew) => Decision::RollForwardWord,
-        (op::SPLIT, Fact::IsNew) => Decision::RollForwardSplit,
-        (op::TXN, Fact::IsNew) => Decision::RollForwardTransaction,
-        (op::TXN, Fact::IsOld) => Decision::RollBackTransaction,
-        (op::LINE, Fact::IsNew) => Decision::RollForwardLine,
-        _ => Decision::Refuse,
+        | (op::RECORD | op::WORD | op::SPLIT | op::LINE, WordState::Old)
+        | (op::ONCE, WordState::Old | WordState::Neither) => RecoveryDecision::RollBack,
+        (op::RECORD, WordState::New) => RecoveryDecision::RollForwardRecord,
+        (op::WORD | op::ONCE, WordState::New) => RecoveryDecision::RollForwardWord,
+        (op::SPLIT, WordState::New) => RecoveryDecision::RollForwardSplit,
+        (op::TXN, WordState::New) => RecoveryDecision::RollForwardTransaction,
+        (op::TXN, WordState::Old) => RecoveryDecision::RollBackTransaction,
+        (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
+        _ => RecoveryDecision::Refuse,
     }
 }
 
@@ -71,14 +71,14 @@ impl Member {
     /// each process that is attached.
     pub(crate) fn recover_the_dead(&self) -> Result<()> {
         let mut seen = None;
-        for index in 0..members_high(self.map())? {
+        for index in 0..member_slots_used(self.map())? {
             let at = member_at(index);
             let word = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
             if state::of(word) == state::FREE {
                 continue;
             }
             // Sessions of one process stand side by side: ask once for a run of them.
-            let anchor = self.map().word(at + MEMBER_ANCHOR)?.load(Ordering::Acquire);
+            let anchor = self.map().word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
             if seen == Some(anchor) && state::of(word) == state::ALIVE {
                 continue;
             }
@@ -95,7 +95,7 @@ impl Member {
         let mut index = index;
         // If its recoverer is dead too, recovering that one takes this one along. Each step leads
         // to another member: more steps than members are a circle.
-        for step in 0..=members_high(self.map())? {
+        for step in 0..=member_slots_used(self.map())? {
             if index == self.index() {
                 return Ok(false);
             }
@@ -105,15 +105,15 @@ impl Member {
                 state::FREE if step == 0 => return Ok(true),
                 // A recoverer's slot is free only when nobody is recovered by it any more.
                 state::FREE => return self.is_free(first),
-                state::RECOVERING if state::recoverer(seen) != self.me() => {
+                state::RECOVERING if state::recoverer(seen) != self.lock_owner() => {
                     index = u32::try_from(state::recoverer(seen).wrapping_sub(1))
-                        .map_err(|_| Damage("a member is recovered by nobody"))?;
+                        .map_err(|_| Corruption("a member is recovered by nobody"))?;
                 }
                 _ if !is_dead(self.shared(), index)? => return Ok(false),
                 _ => return self.recover(index, word, seen),
             }
         }
-        Err(Error::from(Damage("members recover each other in a circle")))
+        Err(Error::from(Corruption("members recover each other in a circle")))
     }
 
     /// True if a slot is free; damage if it waits for a recoverer that there is not.
@@ -125,7 +125,7 @@ impl Member {
                 let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
                 let again = self.map().word(member_at(index) + MEMBER_STATE)?;
                 if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
-                    return Err(Error::from(Damage("a member is recovered by nobody")));
+                    return Err(Error::from(Corruption("a member is recovered by nobody")));
                 }
                 Ok(false)
             }
@@ -135,11 +135,11 @@ impl Member {
 
     /// Recovers a member that was found dead in state `seen`. False if another one does.
     fn recover(&self, index: u32, word: &AtomicU64, seen: u64) -> Result<bool> {
-        if !state::win(word, seen, self.me()) {
+        if !state::win(word, seen, self.lock_owner()) {
             return Ok(false);
         }
         crash_point!("recover.won");
-        if let Err(error) = self.settle(index) {
+        if let Err(error) = self.finish_work_of(index) {
             // Somebody else may try; nobody must find it recovered by one who gave up.
             word.store(seen, Ordering::Release);
             return Err(error);
@@ -149,16 +149,16 @@ impl Member {
         Ok(true)
     }
 
-    fn settle(&self, index: u32) -> Result<()> {
+    fn finish_work_of(&self, index: u32) -> Result<()> {
         let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
         let owner = u64::from(index) + 1;
-        settle_chunk(&arena)?;
+        finish_chunk(&arena)?;
         crash_point!("recover.chunk");
-        settle_batch(&arena, owner)?;
+        finish_batch(&arena, owner)?;
         crash_point!("recover.batch");
-        arena.settle_transit()?;
+        arena.finish_transit()?;
         crash_point!("recover.transit");
-        settle_op(&arena, owner)?;
+        finish_operation(&arena, owner)?;
         crash_point!("recover.record");
         unlock_all(&arena, owner)?;
         crash_point!("recover.unlocked");
@@ -169,14 +169,14 @@ impl Member {
 
     /// Members that the dead one was recovering are ours now: its slot must not be free before.
     fn inherit_recoveries(&self, owner: u64) -> Result<()> {
-        for index in 0..members_high(self.map())? {
+        for index in 0..member_slots_used(self.map())? {
             let word = self.map().word(member_at(index) + MEMBER_STATE)?;
             let seen = word.load(Ordering::Acquire);
             let is_left = state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner;
-            if !is_left || index == self.index() || !state::win(word, seen, self.me()) {
+            if !is_left || index == self.index() || !state::win(word, seen, self.lock_owner()) {
                 continue;
             }
-            if let Err(error) = self.settle(index) {
+            if let Err(error) = self.finish_work_of(index) {
                 word.store(seen, Ordering::Release);
                 return Err(error);
             }
@@ -186,7 +186,7 @@ impl Member {
     }
 
     /// Takes a slot that nobody has, for as long as it takes to give its free cells to the pools.
-    pub(crate) fn empty_slot(&self, index: u32) -> Result<()> {
+    pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
         let Some(lock) = self.shared().try_lock_attach()? else { return Ok(()) };
         let word = self.map().word(member_at(index) + MEMBER_STATE)?;
         if state::of(word.load(Ordering::Acquire)) != state::FREE {
@@ -199,66 +199,68 @@ impl Member {
     }
 }
 
-fn settle_op(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
-    let noted = noted_op(arena)?;
-    let (old, new) = (arena.get(note::OLD), arena.get(note::NEW));
+fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let noted = undo_operation(arena)?;
+    let (old, new) = (arena.get(undo::OLD), arena.get(undo::NEW));
     let fact = match noted {
-        op::SPLIT if split::is_committed(arena)? => Fact::IsNew,
-        op::TXN if transaction::is_committed(arena)? => Fact::IsNew,
-        op::NONE | op::SPLIT | op::TXN => Fact::IsOld,
-        _ => match arena.map.word(arena.get(note::SLOT))?.load(Ordering::Acquire) {
-            value if value == new => Fact::IsNew,
-            value if value == old => Fact::IsOld,
-            _ => Fact::IsNeither,
+        op::SPLIT if split::is_committed(arena)? => WordState::New,
+        op::TXN if commit::is_committed(arena)? => WordState::New,
+        op::NONE | op::SPLIT | op::TXN => WordState::Old,
+        _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
+            value if value == new => WordState::New,
+            value if value == old => WordState::Old,
+            _ => WordState::Neither,
         },
     };
     match decide(noted, fact) {
-        Decision::RollBack => {
-            arena.set(note::OP, op::NONE);
+        RecoveryDecision::RollBack => {
+            arena.set(undo::OP, op::NONE);
             arena.roll_back()
         }
-        Decision::RollForwardRecord => settle_record(arena, old, new),
-        Decision::RollForwardWord => {
-            settle_word(arena);
+        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new),
+        RecoveryDecision::RollForwardWord => {
+            finish_word(arena);
             Ok(())
         }
-        Decision::RollForwardSplit => {
-            arena.set(note::PENDING, 0);
+        RecoveryDecision::RollForwardSplit => {
+            arena.set(undo::PENDING, 0);
             crash_point!("recover.split");
             split::finish(arena, owner)
         }
-        Decision::RollForwardTransaction => {
-            transaction::finish(arena)?;
-            transaction::wake(arena)
+        RecoveryDecision::RollForwardTransaction => {
+            commit::finish(arena)?;
+            commit::wake(arena)
         }
-        Decision::RollBackTransaction => {
-            transaction::undo(arena)?;
+        RecoveryDecision::RollBackTransaction => {
+            commit::undo(arena)?;
             crash_point!("recover.undone");
             arena.roll_back()
         }
-        Decision::RollForwardLine => {
-            settle_line(arena, at_of(new))?;
+        RecoveryDecision::RollForwardLine => {
+            finish_line(arena, at_of(new))?;
             crash_point!("recover.line");
             arena.roll_back()
         }
-        Decision::Refuse => Err(Damage("a noted word has neither its old nor its new value")),
+        RecoveryDecision::Refuse => {
+            Err(Corruption("a noted word has neither its old nor its new value"))
+        }
     }
 }
 
 /// The locks of a dead member, from its note.
-fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
-    for slot in 0..note::LOCKS_MAX {
-        let at = arena.get(note::LOCKS + slot);
+fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    for slot in 0..undo::LOCKS_MAX {
+        let at = arena.get(undo::LOCKS + slot);
         if at != 0 {
             let word = arena.map.word(at)?;
             let seen = word.load(Ordering::Acquire);
             if lock::owner_of(seen) == owner {
                 lock::release(word, seen);
             }
-            arena.set(note::LOCKS + slot, 0);
+            arena.set(undo::LOCKS + slot, 0);
         }
     }
-    transaction::unlock(arena, owner)
+    commit::unlock(arena, owner)
 }
 
 #[cfg(test)]
@@ -279,21 +281,21 @@ mod tests {
             ("once", op::ONCE),
             ("unknown", 9),
         ] {
-            for fact in [Fact::IsOld, Fact::IsNew, Fact::IsNeither] {
+            for fact in [WordState::Old, WordState::New, WordState::Neither] {
                 text.extend([name, " ", &format!("{fact:?} {:?}\n", decide(noted, fact))]);
             }
         }
         assert_eq!(
             text,
             "none IsOld RollBack\nnone IsNew RollBack\nnone IsNeither RollBack\n\
-             record IsOld RollBack\nrecord IsNew RollForwardRecord\nrecord IsNeither Refuse\n\
-             word IsOld RollBack\nword IsNew RollForwardWord\nword IsNeither Refuse\n\
-             split IsOld RollBack\nsplit IsNew RollForwardSplit\nsplit IsNeither Refuse\n\
-             txn IsOld RollBackTransaction\ntxn IsNew RollForwardTransaction\n\
-             txn IsNeither Refuse\n\
-             line IsOld RollBack\nline IsNew RollForwardLine\nline IsNeither Refuse\n\
-             once IsOld RollBack\nonce IsNew RollForwardWord\nonce IsNeither RollBack\n\
-             unknown IsOld Refuse\nunknown IsNew Refuse\nunknown IsNeither Refuse\n"
+             record Old RollBack\nrecord New RollForwardRecord\nrecord Neither Refuse\n\
+             word Old RollBack\nword New RollForwardWord\nword Neither Refuse\n\
+             split Old RollBack\nsplit New RollForwardSplit\nsplit Neither Refuse\n\
+             txn Old RollBackTransaction\ntxn New RollForwardTransaction\n\
+             txn Neither Refuse\n\
+             line Old RollBack\nline New RollForwardLine\nline Neither Refuse\n\
+             once Old RollBack\nonce New RollForwardWord\nonce Neither RollBack\n\
+             unknown Old Refuse\nunknown New Refuse\nunknown Neither Refuse\n"
         );
     }
 }

@@ -2,7 +2,7 @@
 //! are.
 
 pub(crate) mod file;
-pub(crate) mod directory;
+pub(crate) mod index_table;
 pub(crate) mod linear_hash;
 pub(crate) mod member_table;
 pub(crate) mod member_state;

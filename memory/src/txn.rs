@@ -2,5 +2,5 @@
 
 pub(crate) mod commit;
 pub(crate) mod plan;
-pub(crate) mod announce;
+pub(crate) mod events;
 pub(crate) mod publish;

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nearstate_local_transport::Near;
+use nearstate_local_transport::LocalResource;
 use nearstate_model::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -228,7 +228,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Gives the client what it has asked for, or lets the handler say why not.
-    fn give(&mut self, what: Near, cx: &mut Context<'_>) -> Poll<Option<End>> {
+    fn give(&mut self, what: LocalResource, cx: &mut Context<'_>) -> Poll<Option<End>> {
         let (answer, mut reply) = match self.reply.take() {
             Some(begun) => begun,
             None => match self.prepare(what) {
@@ -266,7 +266,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    fn prepare(&mut self, what: Near) -> Result<DescriptorReply, Error> {
+    fn prepare(&mut self, what: LocalResource) -> Result<DescriptorReply, Error> {
         let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         if self.input.len() > self.taken {
             // It would be heard, and what follows it on the socket would not.

@@ -28,7 +28,7 @@ pub mod clock;
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, RINGS_MAX};
 pub use listener::Address;
-pub use nearstate_local_transport::Near;
+pub use nearstate_local_transport::LocalResource;
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use nearstate_local_transport::{Near, PipeEnd, Wants, call, send};
+use nearstate_local_transport::{LocalResource, PipeEnd, PipeInterest, ring_doorbell, send};
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
@@ -69,7 +69,7 @@ struct Ring {
 #[derive(Debug)]
 struct Shared {
     end: RefCell<PipeEnd>,
-    wants: Cell<Wants>,
+    wants: Cell<PipeInterest>,
     is_registered: Cell<bool>,
 }
 
@@ -102,22 +102,22 @@ impl LocalStream {
     }
 
     /// Makes what a client asks for.
-    pub(crate) fn prepare(&mut self, what: Near, core: &Core) -> Result<DescriptorReply> {
+    pub(crate) fn prepare(&mut self, what: LocalResource, core: &Core) -> Result<DescriptorReply> {
         let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         if self.ring.is_some() {
             return refused("this connection is a ring; ask over another");
         }
         match what {
             // Descriptors on their way to a client that does not read are the node's until then.
-            Near::Region if self.is_region_given => {
+            LocalResource::Region if self.is_region_given => {
                 refused("this connection was given the region; ask over another")
             }
-            Near::Region => {
+            LocalResource::Region => {
                 let files = core.region().files()?;
                 self.is_region_given = true;
-                Ok(DescriptorReply { descriptors: vec![files.file, files.anchor], ring: None })
+                Ok(DescriptorReply { descriptors: vec![files.file, files.liveness], ring: None })
             }
-            Near::Ring => {
+            LocalResource::Ring => {
                 let counted = self.rings.admit(core.limits().rings_max)?;
                 let (end, memory) = PipeEnd::create()?;
                 let shared = Rc::new(Shared {
@@ -173,9 +173,9 @@ impl Ring {
         &mut self,
         socket: &mut UnixStream,
         cx: &mut Context<'_>,
-        wants: Wants,
+        interest: PipeInterest,
     ) -> Poll<io::Result<()>> {
-        self.shared.wants.set(wants);
+        self.shared.wants.set(interest);
         let mut calls = [0; 64];
         let mut into = ReadBuf::new(&mut calls);
         match Pin::new(socket).poll_read(cx, &mut into) {
@@ -207,14 +207,14 @@ impl Ring {
             let free = into.initialize_unfilled();
             let read = self.shared.end.borrow_mut().read(free);
             let moved = read.map_err(|e| self.broken(&e))?;
-            if moved.must_call {
-                call(socket.as_fd());
+            if moved.must_ring_doorbell {
+                ring_doorbell(socket.as_fd());
             }
             if moved.bytes > 0 || was_over {
                 into.advance(moved.bytes);
                 return Poll::Ready(Ok(()));
             }
-            ready!(self.wait(socket, cx, Wants { bytes: true, room: false }))?;
+            ready!(self.wait(socket, cx, PipeInterest { readable: true, writable: false }))?;
         }
     }
 
@@ -231,14 +231,14 @@ impl Ring {
             }
             let written = self.shared.end.borrow_mut().write(bytes);
             let moved = written.map_err(|e| self.broken(&e))?;
-            if moved.must_call {
-                call(socket.as_fd());
+            if moved.must_ring_doorbell {
+                ring_doorbell(socket.as_fd());
             }
             if moved.bytes > 0 {
                 return Poll::Ready(Ok(moved.bytes));
             }
             // Only room: bytes that nobody reads now would wake the task for ever.
-            ready!(self.wait(socket, cx, Wants { bytes: false, room: true }))?;
+            ready!(self.wait(socket, cx, PipeInterest { readable: false, writable: true }))?;
         }
     }
 }

@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nearstate_local_transport::Near;
+use nearstate_local_transport::LocalResource;
 use nearstate_model::{Error, Result};
 
 use crate::core::Core;
@@ -96,9 +96,9 @@ pub trait ConnectionHandler {
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction>;
 
     /// What came of [`NextAction::Near`]: appends the answer, with whose first byte the descriptors
-    /// travel ([`nearstate_local_transport::answer`]), or says why there are none, and the handler goes
+    /// travel ([`nearstate_local_transport::response_line`]), or says why there are none, and the handler goes
     /// on as before. A handler that never asks needs none of it.
-    fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
+    fn near(&mut self, _: LocalResource, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
 
     /// Bytes that the handler keeps for its client while it waits, whatever they are: they
     /// count as those of half requests do, for [`crate::ConnectionLimits::core_bytes_max`].
@@ -126,7 +126,7 @@ pub enum NextAction {
     /// Flush, then close.
     Close,
     /// The client has asked to come near: for the region's file, or to go on over a ring.
-    Near(Near),
+    Near(LocalResource),
 }
 
 /// Where a client is.
@@ -190,10 +190,10 @@ impl CloseReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::SlowReader => "slow_reader",
-            Self::HalfSent => "half_sent",
+            Self::HalfSent => "request_timeout",
             Self::TooLarge => "too_large",
             Self::OutOfMemory => "out_of_memory",
-            Self::Handshake => "handshake",
+            Self::Handshake => "tls_handshake",
         }
     }
 }

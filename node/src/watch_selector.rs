@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_model::Result;
-use nearstate_store::{Waiter, WatchPosition, without_signals};
+use nearstate_store::{Waiter, WatchPosition, with_signals_blocked};
 
 use crate::placement;
 
@@ -71,8 +71,9 @@ impl WatchSelector {
         shared.lock().is_resting = true;
         let threads = Arc::clone(&shared);
         // The program's handlers go on running in the program's own threads.
-        let thread =
-            without_signals(|| placement::spawn("near-watch_selector", move || threads.attend()))?;
+        let thread = with_signals_blocked(|| {
+            placement::spawn("near-watch_selector", move || threads.attend())
+        })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

@@ -5,16 +5,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::class;
-use crate::layout::{CLASS_EXTENT, Damage, LINE};
+use crate::layout::{CLASS_EXTENT, Corruption, LINE};
 use crate::region::map::Map;
 
 /// Bytes of a cell's header.
-pub const HEADER: u64 = 44;
+pub const CELL_HEADER_BYTES: u64 = 44;
 
 /// What a cell is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum CellKind {
     /// Nobody's yet.
     Free = 0,
     /// A version of a record.
@@ -22,7 +22,7 @@ pub enum Kind {
     /// A block that a record owns.
     Block = 2,
     /// An overflow line of the index.
-    Line = 3,
+    TxnLine = 3,
     /// A segment of the index.
     Extent = 4,
     /// The stripes of a counter that a record owns.
@@ -33,7 +33,7 @@ pub enum Kind {
     Transaction = 7,
 }
 
-impl Kind {
+impl CellKind {
     /// True if the checksum of such a cell covers its header alone: its body changes in place.
     const fn is_changing(self) -> bool {
         matches!(self, Self::Counter | Self::Ring)
@@ -53,9 +53,9 @@ pub(crate) const LINE_FIRST: u64 = 24;
 
 /// What a writer knows of a new cell.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
+pub struct CellHeader {
     /// Kind of the cell.
-    pub kind: Kind,
+    pub kind: CellKind,
     /// Flags of the record format.
     pub flags: u8,
     /// Bytes after the header.
@@ -78,7 +78,7 @@ pub const FLAGS_FORM: u8 = 0b110;
 const FORM_SHIFT: u32 = 29;
 const CHILDREN: u64 = 0x1fff;
 
-const SHORT: Damage = Damage("a record's body is shorter than its key");
+const SHORT: Corruption = Corruption("a record's body is shorter than its key");
 
 /// A cell that stays as it is while the pin or the lock under which it was found holds.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ pub struct Cell<'m> {
 
 impl<'m> Cell<'m> {
     #[inline]
-    pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Damage> {
+    pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Corruption> {
         let [version, sizes, key] = map.words(at.saturating_add(WORD_VERSION))?;
         Ok(Self {
             map,
@@ -105,7 +105,7 @@ impl<'m> Cell<'m> {
 
     /// The cell that begins at a line.
     #[inline]
-    pub(crate) fn at_units(map: &'m Map, units: u64) -> Result<Self, Damage> {
+    pub(crate) fn at_units(map: &'m Map, units: u64) -> Result<Self, Corruption> {
         let [_, _, _, version, sizes, key, ..] = map.line(units)?;
         Ok(Self {
             map,
@@ -124,7 +124,7 @@ impl<'m> Cell<'m> {
     /// Its last line, counted from its first.
     #[inline]
     pub(crate) const fn last_line(&self) -> u64 {
-        (HEADER + self.body_bytes()) / LINE
+        (CELL_HEADER_BYTES + self.body_bytes()) / LINE
     }
 
     /// Offset in the region: its identity for as long as it is pinned.
@@ -171,9 +171,10 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: outside the region.
     #[inline]
-    pub fn child(&self, index: u64) -> Result<u64, Damage> {
-        let bytes = self.map.bytes(self.at + HEADER + 8 * index, 8)?;
-        let (word, _) = bytes.split_first_chunk().ok_or(Damage("a child offset is cut short"))?;
+    pub fn child(&self, index: u64) -> Result<u64, Corruption> {
+        let bytes = self.map.bytes(self.at + CELL_HEADER_BYTES + 8 * index, 8)?;
+        let (word, _) =
+            bytes.split_first_chunk().ok_or(Corruption("a child offset is cut short"))?;
         Ok(u64::from_le_bytes(*word))
     }
 
@@ -182,8 +183,8 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: outside the region.
     #[inline]
-    pub fn children_bytes(&self) -> Result<&'m [u8], Damage> {
-        self.map.bytes(self.at + HEADER, 8 * self.children())
+    pub fn children_bytes(&self) -> Result<&'m [u8], Corruption> {
+        self.map.bytes(self.at + CELL_HEADER_BYTES, 8 * self.children())
     }
 
     /// All that follows the header.
@@ -191,8 +192,8 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: outside the region.
     #[inline]
-    pub fn body(&self) -> Result<&'m [u8], Damage> {
-        self.map.bytes(self.at + HEADER, self.body_bytes())
+    pub fn body(&self) -> Result<&'m [u8], Corruption> {
+        self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())
     }
 
     /// The key.
@@ -200,16 +201,16 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: outside the region.
     #[inline]
-    pub fn key(&self) -> Result<&'m [u8], Damage> {
-        self.map.bytes(self.at + HEADER + 8 * self.children(), self.key_bytes())
+    pub fn key(&self) -> Result<&'m [u8], Corruption> {
+        self.map.bytes(self.at + CELL_HEADER_BYTES + 8 * self.children(), self.key_bytes())
     }
 
     /// The key, and what follows it: as [`Cell::key`] and [`Cell::value`], with half of the checks.
     #[inline]
-    pub(crate) fn key_and_value(&self) -> Result<(&'m [u8], &'m [u8]), Damage> {
+    pub(crate) fn key_and_value(&self) -> Result<(&'m [u8], &'m [u8]), Corruption> {
         let children = 8 * self.children();
         let rest = self.body_bytes().checked_sub(children).ok_or(SHORT)?;
-        let bytes = self.map.bytes(self.at + HEADER + children, rest)?;
+        let bytes = self.map.bytes(self.at + CELL_HEADER_BYTES + children, rest)?;
         bytes.split_at_checked(self.key_bytes() as usize).ok_or(SHORT)
     }
 
@@ -218,10 +219,10 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: a body shorter than its key, or outside the region.
     #[inline]
-    pub fn value(&self) -> Result<&'m [u8], Damage> {
+    pub fn value(&self) -> Result<&'m [u8], Corruption> {
         let before = 8 * self.children() + self.key_bytes();
         let bytes = self.body_bytes().checked_sub(before).ok_or(SHORT)?;
-        self.map.bytes(self.at + HEADER + before, bytes)
+        self.map.bytes(self.at + CELL_HEADER_BYTES + before, bytes)
     }
 
     /// A child's bytes.
@@ -229,10 +230,10 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: not a block cell, or outside the region.
     #[inline]
-    pub fn block(&self, index: u64) -> Result<&'m [u8], Damage> {
+    pub fn block(&self, index: u64) -> Result<&'m [u8], Corruption> {
         let child = Cell::new(self.map, self.child(index)?)?;
-        if child.kind()? != Kind::Block {
-            return Err(Damage("a record owns a cell that is not a block"));
+        if child.kind()? != CellKind::Block {
+            return Err(Corruption("a record owns a cell that is not a block"));
         }
         child.value()
     }
@@ -241,7 +242,7 @@ impl<'m> Cell<'m> {
     ///
     /// # Errors
     /// Damage: outside the region.
-    pub fn taken_bytes(&self) -> Result<u64, Damage> {
+    pub fn taken_bytes(&self) -> Result<u64, Corruption> {
         let mut bytes = class::bytes_of(self.head()? as u8);
         for index in 0..self.children() {
             let child = Self::new(self.map, self.child(index)?)?;
@@ -257,7 +258,7 @@ impl<'m> Cell<'m> {
     }
 
     #[inline]
-    fn head(&self) -> Result<u64, Damage> {
+    fn head(&self) -> Result<u64, Corruption> {
         Ok(self.map.word(self.at + WORD_HEAD)?.load(Ordering::Relaxed))
     }
 
@@ -266,7 +267,7 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: outside the region.
     #[inline]
-    pub fn flags(&self) -> Result<u8, Damage> {
+    pub fn flags(&self) -> Result<u8, Corruption> {
         Ok((self.head()? >> 16) as u8)
     }
 
@@ -275,7 +276,7 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: a kind that does not exist, or outside the region.
     #[inline]
-    pub fn kind(&self) -> Result<Kind, Damage> {
+    pub fn kind(&self) -> Result<CellKind, Corruption> {
         kind_of(self.head()?)
     }
 
@@ -283,15 +284,15 @@ impl<'m> Cell<'m> {
     ///
     /// # Errors
     /// Damage: outside the region.
-    pub fn is_whole(&self) -> Result<bool, Damage> {
+    pub fn is_whole(&self) -> Result<bool, Corruption> {
         let head = self.head()?;
-        if HEADER + self.body_bytes() > class::bytes_of(head as u8) {
+        if CELL_HEADER_BYTES + self.body_bytes() > class::bytes_of(head as u8) {
             return Ok(false);
         }
         let crc = if kind_of(head)?.is_changing() {
             0
         } else {
-            crc32fast::hash(self.map.bytes(self.at + HEADER, self.body_bytes())?)
+            crc32fast::hash(self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())?)
         };
         Ok(head >> 32 == u64::from(checksum(self.map, self.at, crc)?))
     }
@@ -299,23 +300,23 @@ impl<'m> Cell<'m> {
 
 /// The kind in a header's first word.
 #[inline]
-pub(crate) fn kind_of(head: u64) -> Result<Kind, Damage> {
+pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
     match (head >> 8) as u8 {
-        0 => Ok(Kind::Free),
-        1 => Ok(Kind::Record),
-        2 => Ok(Kind::Block),
-        3 => Ok(Kind::Line),
-        4 => Ok(Kind::Extent),
-        5 => Ok(Kind::Counter),
-        6 => Ok(Kind::Ring),
-        7 => Ok(Kind::Transaction),
-        _ => Err(Damage("a cell of a kind that does not exist")),
+        0 => Ok(CellKind::Free),
+        1 => Ok(CellKind::Record),
+        2 => Ok(CellKind::Block),
+        3 => Ok(CellKind::TxnLine),
+        4 => Ok(CellKind::Extent),
+        5 => Ok(CellKind::Counter),
+        6 => Ok(CellKind::Ring),
+        7 => Ok(CellKind::Transaction),
+        _ => Err(Corruption("a cell of a kind that does not exist")),
     }
 }
 
 /// Fills the header of a new cell; the body is written by the caller, the checksum by [`seal`].
 #[inline]
-pub(crate) fn begin(map: &Map, at: u64, head: &Head) -> Result<(), Damage> {
+pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
     let first = map.word(at + WORD_HEAD)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
     let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
@@ -332,7 +333,7 @@ pub(crate) fn begin(map: &Map, at: u64, head: &Head) -> Result<(), Damage> {
 
 /// Stores version and checksum: the last stores before a cell is published.
 #[inline]
-pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Damage> {
+pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
     map.word(at + WORD_VERSION)?.store(version, Ordering::Relaxed);
     let first = map.word(at + WORD_HEAD)?;
     let low = first.load(Ordering::Relaxed) & 0xffff_ffff;
@@ -343,7 +344,7 @@ pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<()
 
 /// The checksum of the header's fixed part over that of the body.
 #[inline]
-fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Damage> {
+fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Corruption> {
     let load = |word: u64| Ok(map.word(at + word)?.load(Ordering::Relaxed));
     let parts = [
         load(WORD_HEAD)? & 0xffff_ffff | (load(WORD_KEY)? & 0xffff_ffff) << 32,
@@ -360,14 +361,14 @@ fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Damage> {
 
 /// A word of the header.
 #[inline]
-pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Damage> {
+pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corruption> {
     // An offset out of a damaged word must not wrap round to the superblock.
     map.word(at.saturating_add(which))
 }
 
 /// The class in a header.
 #[inline]
-pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Damage> {
+pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
     Ok(map.word(at + WORD_HEAD)?.load(Ordering::Relaxed) as u8)
 }
 
@@ -375,7 +376,7 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Damage> {
 ///
 /// # Errors
 /// Damage: a class that does not exist.
-pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Damage> {
+pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
     let class = class_at(map, at)?;
     let bytes = if class == CLASS_EXTENT {
         word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
@@ -383,7 +384,7 @@ pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Damage> {
         class::bytes_of(class)
     };
     if bytes == 0 || bytes > map.len() {
-        return Err(Damage("a cell of a class that does not exist"));
+        return Err(Corruption("a cell of a class that does not exist"));
     }
     Ok(bytes)
 }

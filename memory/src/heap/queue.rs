@@ -6,8 +6,8 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::class;
-use crate::layout::{Damage, SUPER_EPOCH};
-use crate::member::arena::{Arena, Bump, Queue, note, op};
+use crate::layout::{Corruption, SUPER_EPOCH};
+use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
 
 /// Cells that one operation has pending at the most: the records of a transaction with their
@@ -17,8 +17,8 @@ const PENDING_MAX: usize = 8 << 20;
 impl Arena<'_> {
     /// Takes the head of a queue: it becomes pending.
     #[inline]
-    pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Damage> {
-        self.set(note::POP, cell);
+    pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
+        self.set(undo::POP, cell);
         crash_point!("pop.noted");
         let next = cell::word(self.map, cell, WORD_NEXT)?;
         queue.head.store(next.load(Ordering::Relaxed), Ordering::Release);
@@ -31,11 +31,11 @@ impl Arena<'_> {
 
     /// Cuts a cell from the front of a bump range that has pages for it: it becomes pending.
     #[inline]
-    pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Damage> {
+    pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Corruption> {
         let cell = self.get(which as usize);
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");
-        self.set(note::POP, cell);
+        self.set(undo::POP, cell);
         crash_point!("pop.noted");
         self.set(which as usize, cell + bytes);
         crash_point!("pop.unlinked");
@@ -45,30 +45,30 @@ impl Arena<'_> {
 
     /// Puts a cell in transit on the pending list.
     #[inline]
-    fn pend(&self, cell: u64) -> Result<(), Damage> {
-        let pending = self.get(note::PENDING);
+    fn pend(&self, cell: u64) -> Result<(), Corruption> {
+        let pending = self.get(undo::PENDING);
         cell::word(self.map, cell, WORD_NEXT)?.store(pending, Ordering::Release);
         crash_point!("pop.chained");
         cell::word(self.map, cell, WORD_RETIRED)?.store(0, Ordering::Release);
         crash_point!("pop.linked");
-        self.set(note::PENDING, cell);
+        self.set(undo::PENDING, cell);
         crash_point!("pop.pending");
-        self.set(note::POP, 0);
+        self.set(undo::POP, 0);
         Ok(())
     }
 
     /// Links a cell at the tail of the queue of its class, with the present epoch.
     #[inline]
-    pub(crate) fn append(&self, cell: u64) -> Result<(), Damage> {
-        self.set(note::POP, cell);
+    pub(crate) fn append(&self, cell: u64) -> Result<(), Corruption> {
+        self.set(undo::POP, cell);
         crash_point!("append.noted");
         self.link(cell)?;
-        self.set(note::POP, 0);
+        self.set(undo::POP, 0);
         crash_point!("append.done");
         Ok(())
     }
 
-    fn link(&self, cell: u64) -> Result<(), Damage> {
+    fn link(&self, cell: u64) -> Result<(), Corruption> {
         let queue = self.queue(cell::class_at(self.map, cell)?)?;
         cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
         crash_point!("append.cleared");
@@ -92,8 +92,8 @@ impl Arena<'_> {
     }
 
     /// Recovery: a cell in transit is where it came from, or arrived, or goes to its queue.
-    pub(crate) fn settle_transit(&self) -> Result<(), Damage> {
-        let cell = self.get(note::POP);
+    pub(crate) fn finish_transit(&self) -> Result<(), Corruption> {
+        let cell = self.get(undo::POP);
         if cell != 0 {
             let queue = self.queue(cell::class_at(self.map, cell)?)?;
             let head = queue.head.load(Ordering::Acquire);
@@ -104,34 +104,34 @@ impl Arena<'_> {
             };
             let is_still_there = head == cell || is_front(Bump::Small) || is_front(Bump::Large);
             let is_tail = head != 0 && queue.tail.load(Ordering::Acquire) == cell;
-            if !is_still_there && !is_tail && self.get(note::PENDING) != cell {
+            if !is_still_there && !is_tail && self.get(undo::PENDING) != cell {
                 self.link(cell)?;
             }
-            self.set(note::POP, 0);
+            self.set(undo::POP, 0);
         }
         Ok(())
     }
 
     /// Every pending cell goes to the queue of its class.
-    pub(crate) fn roll_back(&self) -> Result<(), Damage> {
+    pub(crate) fn roll_back(&self) -> Result<(), Corruption> {
         for _ in 0..PENDING_MAX {
-            let cell = self.get(note::PENDING);
+            let cell = self.get(undo::PENDING);
             if cell == 0 {
                 return Ok(());
             }
             let next = cell::word(self.map, cell, WORD_NEXT)?.load(Ordering::Acquire);
             // In transit first, so that it is not lost between the two.
-            self.set(note::POP, cell);
-            self.set(note::PENDING, next);
+            self.set(undo::POP, cell);
+            self.set(undo::PENDING, next);
             self.link(cell)?;
-            self.set(note::POP, 0);
+            self.set(undo::POP, 0);
         }
-        Err(Damage("a member's list of pending cells has no end"))
+        Err(Corruption("a member's list of pending cells has no end"))
     }
 
     /// Retires a cell that was unlinked, unless it is retired already.
     #[inline]
-    pub(crate) fn retire(&self, cell: u64) -> Result<(), Damage> {
+    pub(crate) fn retire(&self, cell: u64) -> Result<(), Corruption> {
         if cell::word(self.map, cell, WORD_RETIRED)?.load(Ordering::Acquire) == 0 {
             self.append(cell)?;
         }
@@ -139,29 +139,29 @@ impl Arena<'_> {
     }
 
     /// Takes the front of a bump range as free cells, so that it is empty. All of it has pages.
-    pub(crate) fn carve(&self, which: Bump) -> Result<(), Damage> {
+    pub(crate) fn carve(&self, which: Bump) -> Result<(), Corruption> {
         loop {
             let (cur, end, _) = self.bump(which);
             let Some(class) = class::class_within(end.saturating_sub(cur)) else {
                 return Ok(());
             };
-            let pending = self.get(note::PENDING);
+            let pending = self.get(undo::PENDING);
             let cell = self.cut(which, class, class::bytes_of(class))?;
             // Only this cell goes back; what was pending stays.
-            self.set(note::POP, cell);
-            self.set(note::PENDING, pending);
+            self.set(undo::POP, cell);
+            self.set(undo::PENDING, pending);
             self.link(cell)?;
-            self.set(note::POP, 0);
+            self.set(undo::POP, 0);
         }
     }
 }
 
 /// After a line was linked: it alone leaves the pending list, whose head it is.
-pub(crate) fn settle_line(arena: &Arena<'_>, line: u64) -> Result<(), Damage> {
-    if arena.get(note::PENDING) == line {
+pub(crate) fn finish_line(arena: &Arena<'_>, line: u64) -> Result<(), Corruption> {
+    if arena.get(undo::PENDING) == line {
         let next = cell::word(arena.map, line, WORD_NEXT)?.load(Ordering::Acquire);
-        arena.set(note::PENDING, next);
+        arena.set(undo::PENDING, next);
     }
-    arena.set(note::OP, op::NONE);
+    arena.set(undo::OP, op::NONE);
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::crash::crash_point;
 use crate::index::bucket::{
     COMMITTED, at_of, control, depth_of, is_intent, load, publish, stamp_of, status_of,
 };
-use crate::layout::{Damage, LINE};
+use crate::layout::{Corruption, LINE};
 use crate::member::lock;
 use crate::region::map::Map;
 
@@ -42,19 +42,19 @@ pub(crate) const LINES_MAX: u64 = 1 << 16;
 /// What an intent comes to at this moment: the new entry if its transaction is committed, else the
 /// old one. 0 is no record.
 #[cold]
-pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Damage> {
+pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Corruption> {
     let [_, _, old, new, owner, ..] = map.words::<8>(at_of(word))?;
     let status = map.word(owner.load(Ordering::Relaxed).saturating_add(STATUS))?;
     let decided = if status_of(status) == COMMITTED { new } else { old };
     let found = decided.load(Ordering::Relaxed);
-    if is_intent(found) { Err(Damage("an intent leads to an intent")) } else { Ok(found) }
+    if is_intent(found) { Err(Corruption("an intent leads to an intent")) } else { Ok(found) }
 }
 
 /// A line of a transaction's cell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line<'m>(&'m [AtomicU64; 8]);
+pub(crate) struct TxnLine<'m>(&'m [AtomicU64; 8]);
 
-impl Line<'_> {
+impl TxnLine<'_> {
     /// Stores one of its words. Release, so that a recoverer that sees it sees all before it.
     #[inline]
     pub(crate) fn set(self, which: u64, value: u64) {
@@ -72,12 +72,12 @@ impl Line<'_> {
 
 /// The cell of a transaction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Log<'m> {
+pub(crate) struct TxnCell<'m> {
     map: &'m Map,
     pub(crate) at: u64,
 }
 
-impl<'m> Log<'m> {
+impl<'m> TxnCell<'m> {
     pub(crate) const fn of(map: &'m Map, at: u64) -> Self {
         Self { map, at }
     }
@@ -86,14 +86,14 @@ impl<'m> Log<'m> {
         self.map
     }
 
-    pub(crate) fn word(&self, which: u64) -> Result<&'m AtomicU64, Damage> {
+    pub(crate) fn word(&self, which: u64) -> Result<&'m AtomicU64, Corruption> {
         self.map.word(self.at.saturating_add(which))
     }
 
-    pub(crate) fn lines(&self) -> Result<u64, Damage> {
+    pub(crate) fn lines(&self) -> Result<u64, Corruption> {
         match self.word(LINES)?.load(Ordering::Acquire) {
             lines if lines <= LINES_MAX => Ok(lines),
-            _ => Err(Damage("a transaction has too many lines")),
+            _ => Err(Corruption("a transaction has too many lines")),
         }
     }
 
@@ -103,29 +103,29 @@ impl<'m> Log<'m> {
 
     /// The line of an access or of an event.
     #[inline]
-    pub(crate) fn line(&self, index: u64) -> Result<Line<'m>, Damage> {
-        Ok(Line(self.map.line(self.line_at(index) / LINE)?))
+    pub(crate) fn line(&self, index: u64) -> Result<TxnLine<'m>, Corruption> {
+        Ok(TxnLine(self.map.line(self.line_at(index) / LINE)?))
     }
 
-    pub(crate) fn set(&self, index: u64, which: u64, value: u64) -> Result<(), Damage> {
+    pub(crate) fn set(&self, index: u64, which: u64, value: u64) -> Result<(), Corruption> {
         self.line(index)?.set(which, value);
         Ok(())
     }
 
-    pub(crate) fn get(&self, index: u64, which: u64) -> Result<u64, Damage> {
+    pub(crate) fn get(&self, index: u64, which: u64) -> Result<u64, Corruption> {
         Ok(self.line(index)?.get(which))
     }
 
-    pub(crate) fn is_committed(&self) -> Result<bool, Damage> {
+    pub(crate) fn is_committed(&self) -> Result<bool, Corruption> {
         match status_of(self.word(STATUS)?) {
             0 => Ok(false),
             COMMITTED => Ok(true),
-            _ => Err(Damage("a transaction has a status that does not exist")),
+            _ => Err(Corruption("a transaction has a status that does not exist")),
         }
     }
 
     /// Replaces the intent of each line, where it stands, by what the line says.
-    pub(crate) fn settle_words(&self, which: u64) -> Result<(), Damage> {
+    pub(crate) fn replace_intents(&self, which: u64) -> Result<(), Corruption> {
         let mut lock_at = 0;
         for index in 0..self.lines()? {
             let line = self.line(index)?;
@@ -149,7 +149,7 @@ impl<'m> Log<'m> {
     }
 
     /// After an entry went: a walk that began before looks at the bucket again.
-    fn raise_stamp(&self, lock_at: u64) -> Result<(), Damage> {
+    fn raise_stamp(&self, lock_at: u64) -> Result<(), Corruption> {
         let word = self.map.word(lock_at)?;
         let seen = word.load(Ordering::Relaxed);
         let raised = control(depth_of(seen), stamp_of(seen) + 1);

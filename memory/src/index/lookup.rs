@@ -11,9 +11,9 @@ use crate::index::bucket::{
     tag_in, tag_of,
 };
 use crate::index::intent::resolve;
-use crate::layout::{Damage, LINE, SUPER_SEED};
+use crate::layout::{Corruption, LINE, SUPER_SEED};
 use crate::member::Member;
-use crate::region::directory::Table;
+use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::region::map::Map;
 
@@ -24,7 +24,7 @@ pub fn hash(seed: u64, key: &[u8]) -> u64 {
 }
 
 /// The hash of a key in this region.
-pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Damage> {
+pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Corruption> {
     Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
 }
 
@@ -32,12 +32,16 @@ pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Damage> {
 /// longer chain is a circle that damage made.
 pub(crate) const CHAIN_MAX: u32 = 1024;
 
-const CHAIN: Damage = Damage("a bucket's chain has no end");
+const CHAIN: Corruption = Corruption("a bucket's chain has no end");
 
 /// The bucket that holds a hash, found through depths from a bucket count that may be old. Returns
 /// the bucket, the offset of its line and its control word at that moment.
 #[inline]
-pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u64, u64), Damage> {
+pub(crate) fn find_bucket(
+    map: &Map,
+    table: &IndexTable,
+    hash: u64,
+) -> Result<(u64, u64, u64), Corruption> {
     let mut bucket = table.bucket_of(hash);
     loop {
         let at = table.bucket_at(map, bucket)?;
@@ -48,18 +52,22 @@ pub(crate) fn find_bucket(map: &Map, table: &Table, hash: u64) -> Result<(u64, u
                 table.refresh(map)?;
                 bucket = next;
             }
-            Some(_) => return Err(Damage("a bucket's depth does not fit its number")),
+            Some(_) => return Err(Corruption("a bucket's depth does not fit its number")),
         }
     }
 }
 
 /// A record that was found, and its value.
-pub(crate) type Found<'m> = (Cell<'m>, &'m [u8]);
+pub(crate) type RecordAndValue<'m> = (Cell<'m>, &'m [u8]);
 
 /// The record of an entry, if its key is this one.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every read")]
-fn of_key<'m>(cell: Cell<'m>, hash: u64, key: &[u8]) -> Result<Option<Found<'m>>, Damage> {
+fn of_key<'m>(
+    cell: Cell<'m>,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<RecordAndValue<'m>>, Corruption> {
     if cell.hash_low() != hash as u32 {
         return Ok(None);
     }
@@ -69,16 +77,16 @@ fn of_key<'m>(cell: Cell<'m>, hash: u64, key: &[u8]) -> Result<Option<Found<'m>>
 
 /// A record that was found, and the word that leads to it.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed<'m> {
+pub struct LookupResult<'m> {
     /// The record and its value.
-    pub found: Option<(Cell<'m>, &'m [u8])>,
+    pub record: Option<(Cell<'m>, &'m [u8])>,
     /// For asking later whether it still stands.
-    pub seen: Seen,
+    pub token: ReadToken,
 }
 
 /// What is needed to ask whether a read still stands.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct ReadToken {
     /// Offset of the cell; 0 for no record.
     pub at: u64,
     /// Where its entry stood, if that was the line of a bucket; else 0.
@@ -117,7 +125,7 @@ fn search<'m>(
     words: &[AtomicU64],
     hash: u64,
     key: &[u8],
-) -> Result<std::result::Result<Found<'m>, u64>, Damage> {
+) -> Result<std::result::Result<RecordAndValue<'m>, u64>, Corruption> {
     let tag = tag_of(hash);
     let mut last = 0;
     for word in words {
@@ -138,7 +146,7 @@ fn search<'m>(
 /// The entry that a word stands for at this moment: itself, or what an intent comes to. 0 if there
 /// is no record.
 #[inline]
-pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Damage> {
+pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Corruption> {
     if is_intent(word) { resolve(map, word) } else { Ok(word) }
 }
 
@@ -195,11 +203,11 @@ const NONE: u64 = u64::MAX;
 #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
 pub(crate) fn find<'m>(
     map: &'m Map,
-    table: &Table,
+    table: &IndexTable,
     hash: u64,
     key: &[u8],
     lines: u64,
-) -> Result<Option<Found<'m>>, Damage> {
+) -> Result<Option<RecordAndValue<'m>>, Corruption> {
     let bucket = table.bucket_of(hash);
     let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
     let control = begin(first);
@@ -226,10 +234,10 @@ pub(crate) fn find<'m>(
 #[inline(never)]
 fn find_slowly<'m>(
     map: &'m Map,
-    table: &Table,
+    table: &IndexTable,
     hash: u64,
     key: &[u8],
-) -> Result<Option<Found<'m>>, Damage> {
+) -> Result<Option<RecordAndValue<'m>>, Corruption> {
     loop {
         let (_, at, control) = find_bucket(map, table, hash)?;
         let [first, entries @ ..] = map.words::<WORDS>(at)?;
@@ -260,8 +268,8 @@ fn find_slowly<'m>(
 pub(crate) fn walk_chain(
     map: &Map,
     bucket_at: u64,
-    mut each: impl FnMut(u64, u64) -> Result<bool, Damage>,
-) -> Result<(), Damage> {
+    mut each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
+) -> Result<(), Corruption> {
     let (mut at, mut words) = (bucket_at + 8, WORDS as u64 - 1);
     for _ in 0..CHAIN_MAX {
         let mut next = 0;
@@ -295,10 +303,15 @@ impl Member {
     /// `Damaged`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every read")]
-    pub fn find(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Option<(Cell<'_>, &[u8])>> {
+    pub fn find(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
         match find(self.map(), table, hash, key, self.lines.get())? {
             // A page that is gone reads as zeros: nothing is found there.
-            None => self.whole().map(|()| None),
+            None => self.check_not_truncated().map(|()| None),
             Some((cell, value)) => {
                 self.lines.set(cell.last_line());
                 Ok(Some((cell, value)))
@@ -313,45 +326,55 @@ impl Member {
     /// `Damaged`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub fn find_placed(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+    pub fn lookup(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
         // A transaction will probably read all of it.
         let last = self.lines.get();
-        let placed = self.find_placed_of(table, hash, key, (last.min(WHOLE_LINES), last))?;
-        if let Some((cell, _)) = placed.found {
+        let placed = self.lookup_prefetching(table, hash, key, (last.min(WHOLE_LINES), last))?;
+        if let Some((cell, _)) = placed.record {
             self.lines.set(cell.last_line());
         }
         Ok(placed)
     }
 
-    /// As [`Member::find_placed`], of a record that has two lines or three: one of an index.
+    /// As [`Member::lookup`], of a record that has two lines or three: one of an index.
     ///
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn find_placed_small(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
-        self.find_placed_of(table, hash, key, (2, 2))
+    pub fn lookup_small(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        self.lookup_prefetching(table, hash, key, (2, 2))
     }
 
-    /// As [`Member::find_placed`], of a record of which only the beginning and the end are looked
+    /// As [`Member::lookup`], of a record of which only the beginning and the end are looked
     /// at.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn find_ends(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
-        self.find_placed_of(table, hash, key, (0, self.lines.get()))
+    pub fn lookup_ends(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        self.lookup_prefetching(table, hash, key, (0, self.lines.get()))
     }
 
     /// So many lines are asked for, and the one in which the record probably ends: the second
     /// number; both are counted from its beginning.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    fn find_placed_of(
+    fn lookup_prefetching(
         &self,
-        table: &Table,
+        table: &IndexTable,
         hash: u64,
         key: &[u8],
         (lines, last): (u64, u64),
-    ) -> Result<Placed<'_>> {
+    ) -> Result<LookupResult<'_>> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
         let line_at = table.bucket_at(map, bucket)?;
@@ -367,38 +390,38 @@ impl Member {
                 if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
                     let slot_at = line_at + 8 + 8 * place;
                     let word = entry(tag_of(hash), LINE * units);
-                    let seen = Seen { at: LINE * units, slot_at, word };
-                    return Ok(Placed { found: Some(found), seen });
+                    let token = ReadToken { at: LINE * units, slot_at, word };
+                    return Ok(LookupResult { record: Some(found), token });
                 }
             } else if units == NONE && !is_link(last_word) && is_unmoved(first, control) {
                 // A page that is gone reads as zeros: nothing is found there.
-                self.whole()?;
-                let seen = Seen { at: 0, slot_at: 0, word: control };
-                return Ok(Placed { found: None, seen });
+                self.check_not_truncated()?;
+                let token = ReadToken { at: 0, slot_at: 0, word: control };
+                return Ok(LookupResult { record: None, token });
             }
         }
-        self.find_placed_slowly(table, hash, key)
+        self.lookup_slowly(table, hash, key)
     }
 
-    /// As [`Member::find_placed`], of a record without a plain entry in its bucket's line, or of
+    /// As [`Member::lookup`], of a record without a plain entry in its bucket's line, or of
     /// none.
     #[cold]
-    fn find_placed_slowly(&self, table: &Table, hash: u64, key: &[u8]) -> Result<Placed<'_>> {
+    fn lookup_slowly(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
         // Of an absent record its bucket's control word is kept, from before the search: each
         // removal changes it, so that a key that came and went is not taken for one that never
         // was there.
         let (_, _, control) = find_bucket(self.map(), table, hash)?;
         let found = self.find(table, hash, key)?;
         let at = found.map_or(0, |(cell, _)| cell.at());
-        Ok(Placed { found, seen: Seen { at, slot_at: 0, word: control } })
+        Ok(LookupResult { record: found, token: ReadToken { at, slot_at: 0, word: control } })
     }
 
     /// True if the word that led to what was found still does: then it is what is there. False says
-    /// nothing: [`Member::is_still`] finds out.
+    /// nothing: [`Member::validate_read`] finds out.
     #[inline]
-    pub fn stands(&self, seen: Seen) -> bool {
-        let word = self.map().word(seen.slot_at);
-        seen.slot_at != 0 && word.is_ok_and(|word| load(word) == seen.word)
+    pub fn is_current(&self, token: ReadToken) -> bool {
+        let word = self.map().word(token.slot_at);
+        token.slot_at != 0 && word.is_ok_and(|word| load(word) == token.word)
     }
 
     /// True if what was found is still what is there. `at` is the cell that was found; 0 for none.
@@ -408,19 +431,25 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[cold]
-    pub fn is_still(&self, table: &Table, hash: u64, key: &[u8], seen: Seen) -> Result<bool> {
+    pub fn validate_read(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+        token: ReadToken,
+    ) -> Result<bool> {
         let found = find(self.map(), table, hash, key, 1)?;
-        if seen.at != 0 || found.is_some() {
-            return Ok(found.map_or(0, |(cell, _)| cell.at()) == seen.at);
+        if token.at != 0 || found.is_some() {
+            return Ok(found.map_or(0, |(cell, _)| cell.at()) == token.at);
         }
         // After the search: a removal before it would have changed the word by now.
         let (_, _, control) = find_bucket(self.map(), table, hash)?;
-        Ok(control == seen.word)
+        Ok(control == token.word)
     }
 
     /// Asks for the bucket of a hash: the first half of a batch read.
     #[inline]
-    pub fn prefetch_bucket(&self, table: &Table, hash: u64) {
+    pub fn prefetch_bucket(&self, table: &IndexTable, hash: u64) {
         if let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) {
             self.map().prefetch(at);
         }
@@ -436,7 +465,7 @@ impl Member {
     /// Asks for the first lines of the record that a hash may have, and for the one in which it
     /// probably ends: the second half.
     #[inline]
-    pub fn prefetch_record(&self, table: &Table, hash: u64, lines: u64) {
+    pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
         let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
         let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
         let (units, _) = pick(entries, tag_of(hash));
@@ -451,7 +480,7 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn bucket_count(&self, table: &Table) -> Result<u64> {
+    pub fn bucket_count(&self, table: &IndexTable) -> Result<u64> {
         Ok(table.refresh(self.map())?)
     }
 
@@ -462,9 +491,9 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn collect(
+    pub fn collect_bucket(
         &self,
-        table: &Table,
+        table: &IndexTable,
         bucket: u64,
         buckets: u64,
         out: &mut Vec<u64>,
@@ -491,7 +520,7 @@ impl Member {
                 }
             }
             if !is_link(last) && is_unmoved(word, control) {
-                return self.whole();
+                return self.check_not_truncated();
             }
             out.truncate(before);
         }
@@ -501,7 +530,7 @@ impl Member {
     #[cold]
     fn collect_split(
         &self,
-        table: &Table,
+        table: &IndexTable,
         bucket: u64,
         depth: u32,
         out: &mut Vec<u64>,
@@ -517,7 +546,7 @@ impl Member {
                     tail.dedup();
                     out.append(&mut tail);
                 }
-                return self.whole();
+                return self.check_not_truncated();
             }
             out.truncate(before);
         }
@@ -526,7 +555,7 @@ impl Member {
     /// One bucket and those split from it since it had `depth`. False if anything moved meanwhile.
     fn collect_family(
         &self,
-        table: &Table,
+        table: &IndexTable,
         bucket: u64,
         depth: u32,
         out: &mut Vec<u64>,
@@ -568,7 +597,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn cell(&self, at: u64) -> Result<Cell<'_>> {
+    pub fn cell_at(&self, at: u64) -> Result<Cell<'_>> {
         Ok(Cell::new(self.map(), at)?)
     }
 }

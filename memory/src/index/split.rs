@@ -11,13 +11,13 @@ use crate::index::bucket::{
 };
 use crate::index::lookup::{CHAIN_MAX, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Damage, LINE, SEGMENTS, catalog_at, seal,
-    unseal,
+    CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Corruption, LINE, SEGMENTS, catalog_at,
+    seal, unseal,
 };
-use crate::member::arena::{Arena, note, note_word, op, settle_word, slot};
+use crate::member::arena::{Arena, finish_word, op, slot, undo, write_undo};
 use crate::member::lock;
-use crate::member::{Member, WAIT_SHORT};
-use crate::region::directory::{Table, buckets_of, first_of, segment_of, segment_slot};
+use crate::member::{LOCK_WAIT_SHORT, Member};
+use crate::region::index_table::{IndexTable, buckets_of, first_of, segment_of, segment_slot};
 use crate::region::map::Map;
 
 /// Lines of a segment that get pages at once: 256 KiB.
@@ -33,38 +33,38 @@ const SPLITS_MAX: u32 = 2;
 impl Member {
     /// Grows the index after an insert that found `crowd` entries in its bucket. Where there is no
     /// room to grow, chains get longer instead: that is slower, and not an error.
-    pub(crate) fn split_some(&self, table: &Table, crowd: u32) -> Result<()> {
+    pub(crate) fn split_some(&self, table: &IndexTable, crowd: u32) -> Result<()> {
         let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
         for _ in 0..times {
             match self.split_once(table, crowd >= CROWD_WAIT) {
                 Ok(()) => {}
                 // A living process keeps what this needs: later inserts will do it.
-                Err(Error::Full { .. } | Error::Stalled { .. }) => return self.give_up(),
+                Err(Error::Full { .. } | Error::Stalled { .. }) => return self.free_pending(),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    fn split_once(&self, table: &Table, is_pressing: bool) -> Result<()> {
+    fn split_once(&self, table: &IndexTable, is_pressing: bool) -> Result<()> {
         let at = catalog_at(table.index()) + CATALOG_SPLIT;
         if is_pressing {
-            self.take_within(at, slot::SPLIT, WAIT_SHORT)?;
+            self.acquire_within(at, slot::SPLIT, LOCK_WAIT_SHORT)?;
         } else {
             let arena = self.arena()?;
-            arena.set(note::LOCKS + slot::SPLIT, at);
-            if lock::try_take(self.map().word(at)?, self.me()).is_err() {
-                arena.set(note::LOCKS + slot::SPLIT, 0);
+            arena.set(undo::LOCKS + slot::SPLIT, at);
+            if lock::try_take(self.map().word(at)?, self.lock_owner()).is_err() {
+                arena.set(undo::LOCKS + slot::SPLIT, 0);
                 return Ok(());
             }
         }
         crash_point!("split.locked");
         let split = self.split_under_lock(table);
-        self.give_back(at, slot::SPLIT, 0)?;
+        self.release(at, slot::SPLIT, 0)?;
         split
     }
 
-    fn split_under_lock(&self, table: &Table) -> Result<()> {
+    fn split_under_lock(&self, table: &IndexTable) -> Result<()> {
         let n = table.refresh(self.map())?;
         let level = n.ilog2();
         let (p, q) = (n - (1 << level), n);
@@ -80,19 +80,19 @@ impl Member {
             }
         }
         // Whoever is stopped in a write to p must not stop inserts into other buckets.
-        let Some(payload) = self.take_if_free(p_at, slot::BUCKET)? else { return Ok(()) };
+        let Some(payload) = self.try_acquire(p_at, slot::BUCKET)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
         let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
-        self.give_back(p_at, slot::BUCKET, payload)?;
+        self.release(p_at, slot::BUCKET, payload)?;
         crash_point!("split.unlocked");
-        if done.is_err() && self.arena()?.get(note::OP) == op::NONE {
-            self.give_up()?;
+        if done.is_err() && self.arena()?.get(undo::OP) == op::NONE {
+            self.free_pending()?;
         }
         done
     }
 
     /// Makes sure that the line of bucket `q` has pages.
-    fn commit_bucket(&self, table: &Table, q: u64) -> Result<()> {
+    fn commit_bucket(&self, table: &IndexTable, q: u64) -> Result<()> {
         let segment = segment_of(q);
         let index = table.index();
         if self.map().word(segment_slot(index, segment))?.load(Ordering::Acquire) == 0 {
@@ -111,27 +111,27 @@ impl Member {
 
     /// Allocates and publishes a segment, under the split lock or (the first) the attach lock.
     pub(crate) fn add_segment(&self, index: u32, segment: usize) -> Result<()> {
-        let at = self.alloc_extent((buckets_of(segment) + 1) * LINE)?;
+        let at = self.allocate_extent((buckets_of(segment) + 1) * LINE)?;
         let word_at = segment_slot(index, segment);
         // Once: a creator of a namespace that is killed here may find its place taken by the next
         // one, who holds the attach lock by then.
-        note_word(&self.arena()?, word_at, 0, at, op::ONCE);
+        write_undo(&self.arena()?, word_at, 0, at, op::ONCE);
         publish(self.map().word(word_at)?, at);
         crash_point!("segment.taken");
-        settle_word(&self.arena()?);
+        finish_word(&self.arena()?);
         Ok(())
     }
 
     fn split_locked(
         &self,
-        table: &Table,
+        table: &IndexTable,
         p_at: u64,
         payload: u64,
         level: u32,
         q: u64,
     ) -> Result<()> {
         if depth_of(payload) != level {
-            return Err(Error::from(Damage("a bucket's depth does not fit the bucket count")));
+            return Err(Error::from(Corruption("a bucket's depth does not fit the bucket count")));
         }
         let map = self.map();
         let arena = self.arena()?;
@@ -143,19 +143,19 @@ impl Member {
             Ok(true)
         })?;
         let q_at = table.bucket_at(map, q)?;
-        arena.set(note::LOCKS + slot::BUCKET_NEW, q_at);
+        arena.set(undo::LOCKS + slot::BUCKET_NEW, q_at);
         self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving)?;
         crash_point!("split.built");
-        arena.set(note::SPLIT_NAMESPACE, u64::from(table.index()));
-        arena.set(note::SPLIT_BUCKET, p_at);
-        note_word(&arena, link_slot(p_at), 0, u64::from(level) << 48 | q, op::SPLIT);
+        arena.set(undo::SPLIT_NAMESPACE, u64::from(table.index()));
+        arena.set(undo::SPLIT_BUCKET, p_at);
+        write_undo(&arena, link_slot(p_at), 0, u64::from(level) << 48 | q, op::SPLIT);
         crash_point!("split.noted");
         let committed = control(level + 1, stamp_of(payload));
-        lock::hold_with(map.word(p_at)?, self.me(), committed);
+        lock::hold_with(map.word(p_at)?, self.lock_owner(), committed);
         crash_point!("split.committed");
-        arena.set(note::PENDING, 0);
-        let finished = finish(&arena, self.me()).and_then(|()| table.refresh(map));
-        self.give_back(q_at, slot::BUCKET_NEW, committed)?;
+        arena.set(undo::PENDING, 0);
+        let finished = finish(&arena, self.lock_owner()).and_then(|()| table.refresh(map));
+        self.release(q_at, slot::BUCKET_NEW, committed)?;
         finished.map(drop).map_err(Error::from)
     }
 
@@ -168,7 +168,7 @@ impl Member {
         };
         let last = self.build_chain(rest)?;
         let [first, words @ ..] = line;
-        lock::hold_with(first, self.me(), payload);
+        lock::hold_with(first, self.lock_owner(), payload);
         for (index, word) in words.iter().enumerate() {
             word.store(inline.get(index).copied().unwrap_or(0), Ordering::Relaxed);
             crash_point!("split.filling");
@@ -203,43 +203,43 @@ impl Member {
 }
 
 /// True if the record of this entry goes to the new bucket.
-fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Damage> {
+fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Corruption> {
     let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
-    Ok(bit.ok_or(Damage("a noted split has a level that no bucket has"))? & 1 == 1)
+    Ok(bit.ok_or(Corruption("a noted split has a level that no bucket has"))? & 1 == 1)
 }
 
 /// True if the noted split is committed.
-pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Damage> {
-    let level = (arena.get(note::NEW) >> 48) as u32;
-    let control = arena.map.word(arena.get(note::SPLIT_BUCKET))?.load(Ordering::Acquire);
+pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
+    let level = (arena.get(undo::NEW) >> 48) as u32;
+    let control = arena.map.word(arena.get(undo::SPLIT_BUCKET))?.load(Ordering::Acquire);
     match depth_of(control) {
         depth if depth == level => Ok(false),
         depth if depth == level + 1 => Ok(true),
-        _ => Err(Damage("a noted split has a bucket of neither depth")),
+        _ => Err(Corruption("a noted split has a bucket of neither depth")),
     }
 }
 
 /// What follows the commit of a split. Idempotent: recovery runs it again.
-pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
-    let noted = arena.get(note::NEW);
+pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let noted = arena.get(undo::NEW);
     let (level, q) = ((noted >> 48) as u32, noted & ((1 << 48) - 1));
-    let p_at = arena.get(note::SPLIT_BUCKET);
+    let p_at = arena.get(undo::SPLIT_BUCKET);
     clean(arena, owner, p_at, level)?;
-    let index = u32::try_from(arena.get(note::SPLIT_NAMESPACE))
-        .map_err(|_| Damage("a noted split names no namespace"))?;
+    let index = u32::try_from(arena.get(undo::SPLIT_NAMESPACE))
+        .map_err(|_| Corruption("a noted split names no namespace"))?;
     let word = arena.map.word(catalog_at(index) + CATALOG_BUCKETS)?;
     let n = unseal(word.load(Ordering::Acquire), "a namespace's bucket count has a flipped bit")?;
     if n == q {
         word.store(seal(q + 1), Ordering::Release);
     }
     crash_point!("split.counted");
-    arena.set(note::OP, op::NONE);
+    arena.set(undo::OP, op::NONE);
     Ok(())
 }
 
 /// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it
 /// fits.
-fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Damage> {
+fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Corruption> {
     let map = arena.map;
     walk_chain(map, p_at, |at, entry| {
         if entry != 0 && is_moving(map, entry, level)? {
@@ -259,14 +259,14 @@ fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Dam
         compact(arena, owner, p_at, last)?;
     }
     // The lines of a link that was cut belong to nobody now.
-    let old = arena.get(note::OLD);
+    let old = arena.get(undo::OLD);
     if old != 0 && load(map.word(cut)?) != old {
         retire_lines(arena, old)?;
     }
     Ok(())
 }
 
-fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Damage> {
+fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Corruption> {
     let map = arena.map;
     let line = map.words::<WORDS>(p_at)?;
     let inline: Vec<u64> = line[1..LAST].iter().map(load).collect();
@@ -292,14 +292,14 @@ fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Da
     let stamped = control(depth_of(control_word), stamp_of(control_word) + 1);
     lock::hold_with(&line[0], owner, stamped);
     crash_point!("split.stamped");
-    arena.set(note::OLD, last);
+    arena.set(undo::OLD, last);
     publish(&line[LAST], rest.next().unwrap_or(0));
     crash_point!("split.cut");
     Ok(())
 }
 
 /// Retires the lines that a link leads to.
-fn retire_lines(arena: &Arena<'_>, first: u64) -> Result<(), Damage> {
+fn retire_lines(arena: &Arena<'_>, first: u64) -> Result<(), Corruption> {
     let mut next = first;
     for _ in 0..CHAIN_MAX {
         if !is_link(next) {
@@ -309,5 +309,5 @@ fn retire_lines(arena: &Arena<'_>, first: u64) -> Result<(), Damage> {
         next = load(arena.map.word(at + LINE_FIRST + 8 * (LINE_WORDS - 1))?);
         arena.retire(at)?;
     }
-    Err(Damage("a bucket's chain has no end"))
+    Err(Corruption("a bucket's chain has no end"))
 }

@@ -4,11 +4,11 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{ARENA_WORDS, Damage, QUEUES, arena_at, unseal};
+use crate::layout::{ARENA_WORDS, Corruption, QUEUES, arena_at, unseal};
 use crate::region::map::Map;
 
 /// Words of the note, and of what follows it in the arena.
-pub(crate) mod note {
+pub(crate) mod undo {
     pub(crate) const OP: usize = 0;
     pub(crate) const SLOT: usize = 1;
     pub(crate) const OLD: usize = 2;
@@ -23,7 +23,7 @@ pub(crate) mod note {
     pub(crate) const LOCKS_MAX: usize = 4;
     pub(crate) const SPLIT_NAMESPACE: usize = 14;
     pub(crate) const SPLIT_BUCKET: usize = 15;
-    pub(crate) const BATCH_WAY: usize = 24;
+    pub(crate) const BATCH_DIRECTION: usize = 24;
     /// The transaction cell whose lines name the locks that are held or about to be taken.
     pub(crate) const TXN: usize = 25;
     /// Behind the queues, and not a part of the note: the ring of the member's commit stream.
@@ -51,7 +51,7 @@ pub(crate) mod op {
 }
 
 /// Which way a batch of cells goes.
-pub(crate) mod way {
+pub(crate) mod direction {
     pub(crate) const NONE: u64 = 0;
     pub(crate) const TO_POOL: u64 = 1;
     pub(crate) const FROM_POOL: u64 = 2;
@@ -79,8 +79,8 @@ pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 32 << 10;
 
 const QUEUE_FIRST: usize = 32;
 const QUEUE_WORDS: usize = 3;
-const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= note::STREAM);
-const _: () = assert!(note::NUMBERS < ARENA_WORDS);
+const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM);
+const _: () = assert!(undo::NUMBERS < ARENA_WORDS);
 
 /// One arena.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ pub(crate) struct Queue<'m> {
 
 impl<'m> Arena<'m> {
     #[inline]
-    pub(crate) fn new(map: &'m Map, index: u32, is_fenced: bool) -> Result<Self, Damage> {
+    pub(crate) fn new(map: &'m Map, index: u32, is_fenced: bool) -> Result<Self, Corruption> {
         Ok(Self { map, words: map.words(arena_at(index))?, is_fenced })
     }
 
@@ -122,8 +122,8 @@ impl<'m> Arena<'m> {
     }
 
     /// How many numbers the members of this arena have given.
-    pub(crate) fn numbers(&self) -> Result<u64, Damage> {
-        match self.get(note::NUMBERS) {
+    pub(crate) fn numbers(&self) -> Result<u64, Corruption> {
+        match self.get(undo::NUMBERS) {
             0 => Ok(0),
             word => unseal(word, "an arena's count of numbers has a flipped bit"),
         }
@@ -131,11 +131,11 @@ impl<'m> Arena<'m> {
 
     /// The queue of a class.
     #[inline]
-    pub(crate) fn queue(&self, class: u8) -> Result<Queue<'m>, Damage> {
+    pub(crate) fn queue(&self, class: u8) -> Result<Queue<'m>, Corruption> {
         let first = QUEUE_FIRST + QUEUE_WORDS * class as usize;
         match self.words.get(first..first + QUEUE_WORDS) {
             Some([head, tail, count]) => Ok(Queue { head, tail, count }),
-            _ => Err(Damage("a cell of a class that does not exist")),
+            _ => Err(Corruption("a cell of a class that does not exist")),
         }
     }
 
@@ -158,20 +158,20 @@ impl<'m> Arena<'m> {
 /// Writes the note of a word that is about to change; the operation last, because it makes the rest
 /// valid.
 #[inline]
-pub(crate) fn note_word(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u64) {
-    arena.set(note::SLOT, at);
-    arena.set(note::OLD, old);
-    arena.set(note::NEW, new);
+pub(crate) fn write_undo(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u64) {
+    arena.set(undo::SLOT, at);
+    arena.set(undo::OLD, old);
+    arena.set(undo::NEW, new);
     crash_point!("publish.fields");
-    arena.set(note::OP, what);
+    arena.set(undo::OP, what);
 }
 
 /// After the commit of a word whose old value nothing is retired for.
 #[inline]
-pub(crate) fn settle_word(arena: &Arena<'_>) {
+pub(crate) fn finish_word(arena: &Arena<'_>) {
     // Pending first: with an operation noted, recovery sees the commit and frees nothing.
-    arena.set(note::PENDING, 0);
+    arena.set(undo::PENDING, 0);
     crash_point!("publish.settled");
-    arena.set(note::OP, op::NONE);
+    arena.set(undo::OP, op::NONE);
     crash_point!("publish.cleared");
 }

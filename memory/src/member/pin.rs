@@ -17,7 +17,7 @@
 
 use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
 use crate::crash::crash_point;
-use crate::layout::{Damage, seal, unseal};
+use crate::layout::{Corruption, seal, unseal};
 
 const EPOCH: &str = "the epoch word has a flipped bit";
 
@@ -64,7 +64,7 @@ pub(crate) fn retire_epoch(epoch: &AtomicU64, is_fenced: bool) -> u64 {
 ///
 /// # Errors
 /// A flipped bit in the epoch's word.
-pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64, Damage> {
+pub(crate) fn advance(epoch: &AtomicU64, heavy: impl Fn() -> bool) -> Result<u64, Corruption> {
     let seen = epoch.load(Ordering::Acquire);
     let now = unseal(seen, EPOCH)?;
     if !mutant("advance-no-barrier") && !heavy() {

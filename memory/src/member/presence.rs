@@ -30,18 +30,18 @@ const THINGS: u64 = 1 << 48;
 
 /// That somebody is at work on some things, until it is dropped.
 #[derive(Debug)]
-pub struct Presence {
+pub struct AdvisoryLock {
     page: NonNull<u8>,
     bytes: u64,
     shared: Arc<Shared>,
 }
 
 // SAFETY: the page is never read or written; it only keeps the open file alive.
-unsafe impl Send for Presence {}
+unsafe impl Send for AdvisoryLock {}
 // SAFETY: as above.
-unsafe impl Sync for Presence {}
+unsafe impl Sync for AdvisoryLock {}
 
-impl Drop for Presence {
+impl Drop for AdvisoryLock {
     fn drop(&mut self) {
         // A forked child does not have the page; something else may be at its address by now.
         if !self.shared.map.is_forked() {
@@ -59,11 +59,11 @@ impl Member {
     ///
     /// # Errors
     /// `System`: no more files or mappings, or another program locks bytes of the region.
-    pub fn be_present(&self, things: impl Iterator<Item = u64>) -> Result<Presence> {
+    pub fn lock_advisory(&self, things: impl Iterator<Item = u64>) -> Result<AdvisoryLock> {
         if self.map().is_forked() {
             return Err(Error::Forked);
         }
-        let own = self.map().open_anew()?;
+        let own = self.map().reopen()?;
         for thing in things {
             if !lock_byte(own.as_fd(), byte_of(thing), Lock::Share)? {
                 return Err(Error::System {
@@ -77,14 +77,14 @@ impl Member {
         }
         let bytes = self.map().word(SUPER_PAGE)?.load(Ordering::Relaxed);
         let page = system::map_anchor(own.as_fd(), bytes)?;
-        Ok(Presence { page, bytes, shared: Arc::clone(self.shared()) })
+        Ok(AdvisoryLock { page, bytes, shared: Arc::clone(self.shared()) })
     }
 
     /// True if anybody is at work on this, the caller included.
     ///
     /// # Errors
     /// `System`.
-    pub fn is_anybody_present(&self, thing: u64) -> Result<bool> {
+    pub fn is_advisory_locked(&self, thing: u64) -> Result<bool> {
         self.map().with_file(|file| system::is_byte_locked(file.as_fd(), byte_of(thing)))
     }
 }

@@ -26,7 +26,7 @@
 //! believed only within a capacity of it, and each index is masked.
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
-use crate::layout::Damage;
+use crate::layout::Corruption;
 
 /// Bytes of a word.
 const WORD: usize = 8;
@@ -37,7 +37,7 @@ pub(crate) const FOR_BYTES: u64 = 1;
 /// Set in a side's word while it sleeps until there is room for its bytes.
 pub(crate) const FOR_ROOM: u64 = 2;
 
-const BROKEN: Damage = Damage(
+const BROKEN: Corruption = Corruption(
     "a pipe's positions contradict each other: its other side does not keep to the protocol",
 );
 
@@ -94,7 +94,7 @@ impl<W: Words + ?Sized> PipeWords<'_, W> {
 
     /// Room behind a tail: up to the word that the head stands in, one round later.
     #[inline]
-    fn room(&self, head: u64, tail: u64) -> Result<u64, Damage> {
+    fn room(&self, head: u64, tail: u64) -> Result<u64, Corruption> {
         let used = self.used(head, tail)?;
         let kept = if mutant("head-word") { 0 } else { head % WORD as u64 };
         Ok(self.capacity().saturating_sub(used + kept))
@@ -102,7 +102,7 @@ impl<W: Words + ?Sized> PipeWords<'_, W> {
 
     /// Bytes between head and tail, one of which the other side says.
     #[inline]
-    fn used(&self, head: u64, tail: u64) -> Result<u64, Damage> {
+    fn used(&self, head: u64, tail: u64) -> Result<u64, Corruption> {
         let used = tail.wrapping_sub(head);
         if used > self.capacity() { Err(BROKEN) } else { Ok(used) }
     }
@@ -121,7 +121,10 @@ pub(crate) struct Writer {
 impl Writer {
     /// Bytes that fit now.
     #[inline]
-    pub(crate) fn room<W: Words + ?Sized>(&self, pipe: &PipeWords<'_, W>) -> Result<u64, Damage> {
+    pub(crate) fn room<W: Words + ?Sized>(
+        &self,
+        pipe: &PipeWords<'_, W>,
+    ) -> Result<u64, Corruption> {
         pipe.room(pipe.head.load(Ordering::Acquire), self.tail)
     }
 
@@ -131,7 +134,7 @@ impl Writer {
         &mut self,
         pipe: &PipeWords<'_, W>,
         bytes: &[u8],
-    ) -> Result<usize, Damage> {
+    ) -> Result<usize, Corruption> {
         let mut room = pipe.room(self.head, self.tail)?;
         if room < bytes.len() as u64 {
             let order =
@@ -198,7 +201,10 @@ pub(crate) struct Reader {
 impl Reader {
     /// Bytes that are there.
     #[inline]
-    pub(crate) fn there<W: Words + ?Sized>(&self, pipe: &PipeWords<'_, W>) -> Result<u64, Damage> {
+    pub(crate) fn there<W: Words + ?Sized>(
+        &self,
+        pipe: &PipeWords<'_, W>,
+    ) -> Result<u64, Corruption> {
         let order = if mutant("tail-load-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
         let tail = pipe.tail.load(order); // R1
         pipe.used(self.head, tail)
@@ -210,7 +216,7 @@ impl Reader {
         &mut self,
         pipe: &PipeWords<'_, W>,
         into: &mut [u8],
-    ) -> Result<usize, Damage> {
+    ) -> Result<usize, Corruption> {
         let there = usize::try_from(self.there(pipe)?).unwrap_or(usize::MAX);
         let count = into.len().min(there);
         if count == 0 {
@@ -270,7 +276,7 @@ pub(crate) fn fall_asleep(own: &AtomicU64, bits: u64) {
 /// W4 and R4. True if the other side sleeps for this, and the caller is the one who calls it: it
 /// must do so, for the bit is gone.
 #[inline]
-pub(crate) fn must_call(other: &AtomicU64, bit: u64) -> bool {
+pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
     if !mutant("call-no-fence-pipe") {
         fence(Ordering::SeqCst);
     }
@@ -366,9 +372,9 @@ mod tests {
     #[test]
     fn one_of_many_callers_calls_and_only_for_what_is_slept_for() {
         let word = AtomicU64::new(0);
-        assert!(!must_call(&word, FOR_BYTES));
+        assert!(!must_ring_doorbell(&word, FOR_BYTES));
         fall_asleep(&word, FOR_BYTES | FOR_ROOM);
-        assert!(must_call(&word, FOR_ROOM) && !must_call(&word, FOR_ROOM));
-        assert!(must_call(&word, FOR_BYTES) && !must_call(&word, FOR_BYTES));
+        assert!(must_ring_doorbell(&word, FOR_ROOM) && !must_ring_doorbell(&word, FOR_ROOM));
+        assert!(must_ring_doorbell(&word, FOR_BYTES) && !must_ring_doorbell(&word, FOR_BYTES));
     }
 }

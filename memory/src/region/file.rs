@@ -15,15 +15,15 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
-    ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_ANCHOR, MEMBER_STATE, MEMBERS,
+    ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS,
     SUPER_BYTES, SUPER_CHECK, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP,
     SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
     SUPER_WORDS, member_at, seal,
 };
-use crate::region::directory::Table;
-use crate::region::liveness::{Anchor, Identity, now_ms};
-use crate::region::map::{Lent, Map};
-use crate::region::member_table::{members_high, state};
+use crate::region::index_table::IndexTable;
+use crate::region::liveness::{LivenessLock, ProcessIdentity, now_ms};
+use crate::region::map::{Map, RegionFile};
+use crate::region::member_table::{member_slots_used, state};
 use crate::system::{Lock, lock_byte, register_barrier};
 
 /// Page size of a region's memory.
@@ -112,12 +112,12 @@ pub(crate) struct Shared {
     pub(crate) map: Map,
     pub(crate) is_fenced: bool,
     pub(crate) seed: u64,
-    pub(crate) identity: Identity,
+    pub(crate) identity: ProcessIdentity,
     /// What tells other processes that this one lives.
-    pub(crate) anchor: Anchor,
+    pub(crate) anchor: LivenessLock,
     /// Excludes threads of this process where the attach lock excludes other processes.
     attach: Mutex<()>,
-    pub(crate) tables: Box<[OnceLock<Box<Table>>]>,
+    pub(crate) tables: Box<[OnceLock<Box<IndexTable>>]>,
     /// Lowest member index that may be free, as this process knows.
     pub(crate) hint: AtomicU64,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct AttachLock<'s> {
     /// What holds the lock: closed, it is gone.
-    file: Lent<'s>,
+    file: RegionFile<'s>,
     _threads: MutexGuard<'s, ()>,
 }
 
@@ -142,7 +142,7 @@ impl Shared {
     /// Waits for the attach lock. The kernel gives it back if its holder dies.
     pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
         let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let file = self.map.lend_anew()?;
+        let file = self.map.reopened_file()?;
         lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Wait)?;
         Ok(AttachLock { file, _threads: threads })
     }
@@ -150,7 +150,7 @@ impl Shared {
     /// The attach lock if nobody has it: for who holds another lock and must not wait for this one.
     pub(crate) fn try_lock_attach(&self) -> Result<Option<AttachLock<'_>>> {
         let Ok(threads) = self.attach.try_lock() else { return Ok(None) };
-        let file = self.map.lend_anew()?;
+        let file = self.map.reopened_file()?;
         if !lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Try)? {
             return Ok(None);
         }
@@ -171,7 +171,7 @@ pub struct RegionFiles {
     /// What is mapped and grown.
     pub file: OwnedFd,
     /// What tells that the process lives. Nobody else may have a descriptor of this open file.
-    pub anchor: OwnedFd,
+    pub liveness: OwnedFd,
 }
 
 /// An attached region. Cheap to clone; sessions are opened from it.
@@ -293,8 +293,8 @@ impl Region {
     /// # Errors
     /// `System`, and `NotARegion` if the file was replaced.
     pub fn files(&self) -> Result<RegionFiles> {
-        let open = || self.shared.map.open_anew().map(OwnedFd::from);
-        Ok(RegionFiles { file: open()?, anchor: open()? })
+        let open = || self.shared.map.reopen().map(OwnedFd::from);
+        Ok(RegionFiles { file: open()?, liveness: open()? })
     }
 
     /// Attaches to a region by its open files, with the checks of [`Region::attach`]. `name` is
@@ -303,7 +303,7 @@ impl Region {
     /// # Errors
     /// As [`Region::attach`]; `BadArgument` if both descriptors are one open file.
     pub fn attach_files(files: RegionFiles, name: &Path) -> Result<Self> {
-        let anchor = File::from(files.anchor);
+        let anchor = File::from(files.liveness);
         Self::take(File::from(files.file), Some(&anchor), name, None).map(|(region, _)| region)
     }
 
@@ -321,17 +321,17 @@ impl Region {
         let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
         // A byte that a dead member still names would make it look alive.
         let mut named = BTreeSet::new();
-        for index in 0..members_high(&map)? {
+        for index in 0..member_slots_used(&map)? {
             let at = member_at(index);
             if state::of(map.word(at + MEMBER_STATE)?.load(Ordering::Acquire)) != state::FREE {
-                named.insert(map.word(at + MEMBER_ANCHOR)?.load(Ordering::Acquire));
+                named.insert(map.word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire));
             }
         }
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
         let is_used = |number: u64| named.contains(&number);
         let anchor = map.with_file(|file| match anchor {
-            Some(own) => Anchor::drop_through(own, map.path(), file, page, is_used),
-            None => Anchor::drop_anchor(map.path(), file, page, is_used),
+            Some(own) => LivenessLock::acquire_through(own, map.path(), file, page, is_used),
+            None => LivenessLock::acquire(map.path(), file, page, is_used),
         })?;
         let tables = (0..NAMESPACES_MAX).map(|_| OnceLock::new()).collect();
         Ok(Self {
@@ -339,7 +339,7 @@ impl Region {
                 map,
                 is_fenced,
                 seed,
-                identity: Identity::mine(),
+                identity: ProcessIdentity::mine(),
                 anchor,
                 attach: Mutex::new(()),
                 tables,
@@ -428,7 +428,7 @@ fn is_half_made(file: &File) -> std::io::Result<bool> {
     if let Some(first) = page.get_mut(0..8) {
         first.copy_from_slice(&MAGIC.to_le_bytes());
     }
-    Ok(is_ours && (has_superblock_only || judge_superblock(&page).is_ok()))
+    Ok(is_ours && (has_superblock_only || validate_superblock(&page).is_ok()))
 }
 
 /// What the superblock of a region says of it.
@@ -446,7 +446,7 @@ pub struct Superblock {
 ///
 /// # Errors
 /// One sentence: what is wrong and what to do.
-pub fn judge_superblock(page: &[u8]) -> std::result::Result<Superblock, String> {
+pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, String> {
     let word = |at: u64| -> u64 {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
         page.get(at..)
@@ -499,7 +499,7 @@ fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
     } else {
         file.read_exact_at(&mut page, 0).map_err(|e| open_failure(path, &e))?;
     }
-    let head = judge_superblock(&page).map_err(refuse)?;
+    let head = validate_superblock(&page).map_err(refuse)?;
     if length < head.length {
         return Err(refuse(format!(
             "truncated: {length} of {} bytes are there; restore the file",

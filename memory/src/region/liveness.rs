@@ -17,12 +17,12 @@ const LIFE_BYTE: u64 = 1 << 62;
 
 /// A name for people: nothing is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     pub(crate) name: [u8; 16],
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// This process.
     pub(crate) fn mine() -> Self {
         let mut name = [0; 16];
@@ -45,7 +45,7 @@ impl Identity {
 /// of this process goes (killed, ended, exec), not when somebody closes descriptors, and a forked
 /// child does not hold it (`spec/region.md`, section 7).
 #[derive(Debug)]
-pub(crate) struct Anchor {
+pub(crate) struct LivenessLock {
     /// `None` in a forked child, which does not have the page.
     page: Option<NonNull<u8>>,
     bytes: u64,
@@ -53,13 +53,13 @@ pub(crate) struct Anchor {
 }
 
 // SAFETY: the page is never read or written; it only keeps the open file alive.
-unsafe impl Send for Anchor {}
+unsafe impl Send for LivenessLock {}
 // SAFETY: as above.
-unsafe impl Sync for Anchor {}
+unsafe impl Sync for LivenessLock {}
 
-impl Anchor {
+impl LivenessLock {
     /// Opens the file once more by its path, and locks a byte through that.
-    pub(crate) fn drop_anchor(
+    pub(crate) fn acquire(
         path: &Path,
         file: &File,
         page: u64,
@@ -71,12 +71,12 @@ impl Anchor {
                 errno: error.raw_os_error().unwrap_or(0),
             }
         })?;
-        Self::drop_through(&own, path, file, page, is_used)
+        Self::acquire_through(&own, path, file, page, is_used)
     }
 
     /// Locks the first byte that `is_used` does not name and that nobody holds, through a second
     /// open file of the region, which nobody else has.
-    pub(crate) fn drop_through(
+    pub(crate) fn acquire_through(
         own: &File,
         path: &Path,
         file: &File,
@@ -91,7 +91,7 @@ impl Anchor {
         }
         for number in 1..=MEMBERS_MAX as u64 {
             if !is_used(number) && lock_byte(own.as_fd(), LIFE_BYTE + number, Lock::Try)? {
-                if !is_anchored(file, number)? {
+                if !is_locked(file, number)? {
                     // The lock would last as long as the descriptor, in every process that has it.
                     return Err(Error::BadArgument {
                         detail: format!(
@@ -118,7 +118,7 @@ impl Anchor {
     }
 }
 
-impl Drop for Anchor {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
         if let Some(page) = self.page {
             // SAFETY: nobody has the address of the page, which was mapped by this process.
@@ -128,7 +128,7 @@ impl Drop for Anchor {
 }
 
 /// True if the process whose anchor has this number lives.
-pub(crate) fn is_anchored(file: &File, number: u64) -> Result<bool> {
+pub(crate) fn is_locked(file: &File, number: u64) -> Result<bool> {
     system::is_byte_locked(file.as_fd(), LIFE_BYTE + number)
 }
 

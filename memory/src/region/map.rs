@@ -8,12 +8,12 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::{Damage, LINE};
+use crate::layout::{Corruption, LINE};
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
 
-const OUTSIDE: Damage = Damage("an offset points outside the region");
+const OUTSIDE: Corruption = Corruption("an offset points outside the region");
 
 /// A file that is mapped whole and shared.
 #[derive(Debug)]
@@ -26,10 +26,10 @@ pub(crate) struct Map {
     lines: u64,
     // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
     guard: Guard,
-    _mapped: Span,
+    _mapped: OwnedMapping,
     fork: NonNull<AtomicU64>,
-    _fork_mapped: Span,
-    open: Open,
+    _fork_mapped: OwnedMapping,
+    open: HeldFile,
     path: PathBuf,
 }
 
@@ -45,11 +45,11 @@ impl Map {
         let base = system::map_shared(file.as_fd(), bytes)?;
         // From here on an error unmaps: a mapping left behind would keep the open file, and with it
         // the attach lock, for as long as this process lives.
-        let mapped = Span { base, bytes };
-        let open = Open { key: liveness::file_key(&file)?, file: Some(file) };
+        let mapped = OwnedMapping { base, bytes };
+        let open = HeldFile { key: liveness::file_key(&file)?, file: Some(file) };
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
-        let fork_mapped = Span { base: fork.cast(), bytes: system::GUARD_BYTES };
+        let fork_mapped = OwnedMapping { base: fork.cast(), bytes: system::GUARD_BYTES };
         let guard = Guard::new(base, bytes, page, fork.cast())?;
         let map = Self {
             base,
@@ -100,14 +100,14 @@ impl Map {
     /// ours too, and the number may be another file's by now: then the file is opened anew by its
     /// path.
     pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-        work(self.lend()?.file())
+        work(self.file()?.file())
     }
 
     /// The region's file, as [`Map::with_file`] finds it. Locks of an open file go with it: whoever
     /// takes one keeps what was lent.
-    pub(crate) fn lend(&self) -> Result<Lent<'_>> {
+    pub(crate) fn file(&self) -> Result<RegionFile<'_>> {
         if let Some(file) = self.open.ours() {
-            return Ok(Lent::Ours(file));
+            return Ok(RegionFile::Ours(file));
         }
         let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
             Error::System {
@@ -124,21 +124,21 @@ impl Map {
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
             });
         }
-        Ok(Lent::Anew(anew))
+        Ok(RegionFile::Anew(anew))
     }
 
     /// The region's file, opened once more where its path still leads to it: a lock that is taken
     /// through it is not shared with a child that was forked before.
-    pub(crate) fn lend_anew(&self) -> Result<Lent<'_>> {
+    pub(crate) fn reopened_file(&self) -> Result<RegionFile<'_>> {
         match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(anew) if liveness::file_key(&anew)? == self.open.key => Ok(Lent::Anew(anew)),
-            _ => self.lend(),
+            Ok(anew) if liveness::file_key(&anew)? == self.open.key => Ok(RegionFile::Anew(anew)),
+            _ => self.file(),
         }
     }
 
     /// The region's file, opened once more: by its path, or by what the kernel calls our
     /// descriptor of it.
-    pub(crate) fn open_anew(&self) -> Result<File> {
+    pub(crate) fn reopen(&self) -> Result<File> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         if let Ok(anew) = open(&self.path)
             && liveness::file_key(&anew)? == self.open.key
@@ -165,7 +165,7 @@ impl Map {
 
     /// An 8-byte word at an 8-aligned offset.
     #[inline]
-    pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Damage> {
+    pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Corruption> {
         // One comparison for both: the low bits of a misaligned offset become high ones.
         if at.rotate_right(3) >= self.words {
             return Err(OUTSIDE);
@@ -178,13 +178,13 @@ impl Map {
     }
 
     /// The address of a word, for a caller that keeps it no longer than this map.
-    pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Damage> {
+    pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Corruption> {
         Ok(NonNull::from(self.word(at)?))
     }
 
     /// `N` words from an 8-aligned offset.
     #[inline]
-    pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Damage> {
+    pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Corruption> {
         if at.rotate_right(3) > self.words - N as u64 {
             return Err(OUTSIDE);
         }
@@ -196,7 +196,7 @@ impl Map {
 
     /// So many words from an 8-aligned offset.
     #[inline]
-    pub(crate) fn slice(&self, at: u64, words: u64) -> Result<&[AtomicU64], Damage> {
+    pub(crate) fn slice(&self, at: u64, words: u64) -> Result<&[AtomicU64], Corruption> {
         if at.rotate_right(3) > self.words || words > self.words - at.rotate_right(3) {
             return Err(OUTSIDE);
         }
@@ -208,7 +208,7 @@ impl Map {
 
     /// The words of a line.
     #[inline]
-    pub(crate) fn line(&self, units: u64) -> Result<&[AtomicU64; 8], Damage> {
+    pub(crate) fn line(&self, units: u64) -> Result<&[AtomicU64; 8], Corruption> {
         if units >= self.lines {
             return Err(OUTSIDE);
         }
@@ -220,7 +220,7 @@ impl Map {
 
     /// Bytes of a published cell, which nobody changes while the caller's pin holds.
     #[inline]
-    pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Damage> {
+    pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Corruption> {
         if self.bytes.checked_sub(at).is_none_or(|room| bytes > room) {
             return Err(OUTSIDE);
         }
@@ -233,7 +233,7 @@ impl Map {
 
     /// Fills bytes of a cell that only this member knows.
     #[inline]
-    pub(crate) fn write(&self, at: u64, source: &[u8]) -> Result<(), Damage> {
+    pub(crate) fn write(&self, at: u64, source: &[u8]) -> Result<(), Corruption> {
         if at > self.bytes || source.len() as u64 > self.bytes - at {
             return Err(OUTSIDE);
         }
@@ -315,14 +315,14 @@ fn hint(address: *const u8) {
 
 /// The region's file for some work.
 #[derive(Debug)]
-pub(crate) enum Lent<'m> {
+pub(crate) enum RegionFile<'m> {
     /// As it was opened.
     Ours(&'m File),
     /// Opened again.
     Anew(File),
 }
 
-impl Lent<'_> {
+impl RegionFile<'_> {
     pub(crate) const fn file(&self) -> &File {
         match self {
             Self::Ours(file) => file,
@@ -333,19 +333,19 @@ impl Lent<'_> {
 
 /// The region's descriptor, for as long as it is one.
 #[derive(Debug)]
-struct Open {
+struct HeldFile {
     file: Option<File>,
     key: (u64, u64),
 }
 
-impl Open {
+impl HeldFile {
     /// The file, unless somebody closed its descriptor.
     fn ours(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| liveness::file_key(file).is_ok_and(|key| key == self.key))
     }
 }
 
-impl Drop for Open {
+impl Drop for HeldFile {
     /// Closes the descriptor only if it is still ours: the number may be a daemon's log by now.
     fn drop(&mut self) {
         if self.ours().is_none()
@@ -358,12 +358,12 @@ impl Drop for Open {
 
 /// A mapping of our own, unmapped with its owner.
 #[derive(Debug)]
-struct Span {
+struct OwnedMapping {
     base: NonNull<u8>,
     bytes: u64,
 }
 
-impl Drop for Span {
+impl Drop for OwnedMapping {
     fn drop(&mut self) {
         // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
         // more.

@@ -32,7 +32,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::crash::crash_point;
-use crate::layout::Damage;
+use crate::layout::Corruption;
 
 /// Words before an entry's payload: its size and check, its number.
 pub(crate) const ENTRY_HEAD: u64 = 2;
@@ -55,11 +55,11 @@ const LOOKS_MAX: u32 = 16;
 /// The greatest tail: a writer of a GiB a second gets there in three hundred years.
 const POSITION_MAX: u64 = 1 << 60;
 
-const TAIL: Damage = Damage("a ring's positions contradict each other");
+const TAIL: Corruption = Corruption("a ring's positions contradict each other");
 
 /// What stands at a reader's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum EntryRead {
     /// An entry, which ends there.
     Entry {
         /// Its number.
@@ -129,7 +129,7 @@ impl RingWords<'_> {
     }
 
     /// True if an entry of so many bytes would leave everything from `acked` on.
-    pub(crate) fn has_room(&self, acked: u64, bytes: u64) -> Result<bool, Damage> {
+    pub(crate) fn has_room(&self, acked: u64, bytes: u64) -> Result<bool, Corruption> {
         let tail = self.tail.load(Ordering::Acquire);
         let kept = tail.checked_sub(acked).ok_or(TAIL)?;
         Ok(kept.saturating_add(words_of(bytes) + NEXT_HEAD) <= self.capacity())
@@ -137,13 +137,13 @@ impl RingWords<'_> {
 
     /// Appends an entry, unless it was appended: the tail is not `tail_before` any more then.
     /// Under the ring's lock; may be cut short anywhere, and repeated by another process.
-    pub(crate) fn append(&self, tail_before: u64, payload: &[u8]) -> Result<(), Damage> {
+    pub(crate) fn append(&self, tail_before: u64, payload: &[u8]) -> Result<(), Corruption> {
         if self.tail.load(Ordering::Acquire) != tail_before {
             return Ok(());
         }
         let words = words_of(payload.len() as u64);
         if words > self.entry_words_max() {
-            return Err(Damage("an entry is larger than a quarter of its ring"));
+            return Err(Corruption("an entry is larger than a quarter of its ring"));
         }
         if tail_before > POSITION_MAX {
             return Err(TAIL);
@@ -213,7 +213,7 @@ impl RingWords<'_> {
 
     /// R3 and R4: true if what was read from `at` on, before a tail that was read before it, had
     /// not been overwritten.
-    fn is_kept(&self, at: u64, tail: u64) -> Result<bool, Damage> {
+    fn is_kept(&self, at: u64, tail: u64) -> Result<bool, Corruption> {
         if !mutant("keep-no-fence") {
             fence(Ordering::Acquire);
         }
@@ -225,25 +225,25 @@ impl RingWords<'_> {
     }
 
     /// Copies the payload of the entry at `at` into `out`, which is cleared first.
-    pub(crate) fn look(&self, at: u64, out: &mut Vec<u8>) -> Result<Look, Damage> {
+    pub(crate) fn look(&self, at: u64, out: &mut Vec<u8>) -> Result<EntryRead, Corruption> {
         out.clear();
         // R1.
         let order = if mutant("look-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
         let tail = self.tail.load(order);
         if at == tail {
-            return Ok(Look::Empty);
+            return Ok(EntryRead::Empty);
         }
         // R2, the head; its size is believed only once it is known to be one.
         let mut places = self.from(at);
         let [head, number] =
             [places.next(), places.next()].map(|p| p.map_or(0, |p| p.load(Ordering::Relaxed)));
         if !self.is_kept(at, tail)? {
-            return Ok(Look::Overwritten);
+            return Ok(EntryRead::Overwritten);
         }
         let bytes = head >> 32;
         let end = at.saturating_add(words_of(bytes));
         if end - at > self.entry_words_max() || end > tail {
-            return Err(Damage("an entry of a ring has a size that none has"));
+            return Err(Corruption("an entry of a ring has a size that none has"));
         }
         // R2, the payload.
         out.reserve(bytes as usize + WORD);
@@ -253,17 +253,17 @@ impl RingWords<'_> {
         out.truncate(bytes as usize);
         if !self.is_kept(at, tail)? {
             out.clear();
-            return Ok(Look::Overwritten);
+            return Ok(EntryRead::Overwritten);
         }
         if check_of(out, number, at) != head & 0xffff_ffff {
             out.clear();
-            return Err(Damage("an entry of a ring is not as it was written (checksum)"));
+            return Err(Corruption("an entry of a ring is not as it was written (checksum)"));
         }
-        Ok(Look::Entry { number, end })
+        Ok(EntryRead::Entry { number, end })
     }
 
     /// A position where an entry begins or will begin, as `place` holds it, and its number.
-    pub(crate) fn begin(&self, place: &AtomicU64) -> Result<(u64, u64), Damage> {
+    pub(crate) fn begin(&self, place: &AtomicU64) -> Result<(u64, u64), Corruption> {
         for _ in 0..LOOKS_MAX {
             let at = place.load(Ordering::Acquire);
             let tail = self.tail.load(Ordering::Acquire);
@@ -355,24 +355,24 @@ mod tests {
         let (mut at, mut out) = (0, Vec::new());
         for number in 0..5000 {
             ring.append(own.tail(), &payload(number)).unwrap();
-            let Ok(Look::Entry { number: seen, end }) = ring.look(at, &mut out) else {
+            let Ok(EntryRead::Entry { number: seen, end }) = ring.look(at, &mut out) else {
                 panic!("entry {number} is not at {at}");
             };
             assert_eq!((seen, &out), (number, &payload(number)));
             at = end;
-            assert_eq!(ring.look(at, &mut out), Ok(Look::Empty));
+            assert_eq!(ring.look(at, &mut out), Ok(EntryRead::Empty));
             // From the oldest on, every entry up to the tail is there.
             let (mut from, first) = ring.begin(ring.oldest).unwrap();
             for expected in first..=number {
                 let look = ring.look(from, &mut out);
-                let Ok(Look::Entry { number: seen, end }) = look else { panic!("{look:?}") };
+                let Ok(EntryRead::Entry { number: seen, end }) = look else { panic!("{look:?}") };
                 assert_eq!((seen, &out), (expected, &payload(expected)));
                 from = end;
             }
             assert_eq!(from, own.tail());
             assert!(number < 30 || number - first > 2, "hardly anything is kept");
         }
-        assert_eq!(ring.look(0, &mut out), Ok(Look::Overwritten));
+        assert_eq!(ring.look(0, &mut out), Ok(EntryRead::Overwritten));
     }
 
     #[test]
@@ -422,10 +422,10 @@ mod tests {
         put(ring.from(tail + ring.entry_words_max()).next(), 0xdead);
         ring.append(tail, b"x").unwrap();
         let mut out = Vec::new();
-        assert_eq!(ring.look(at, &mut out), Ok(Look::Overwritten));
+        assert_eq!(ring.look(at, &mut out), Ok(EntryRead::Overwritten));
         let (mut at, mut number) = ring.begin(ring.oldest).unwrap();
         assert!(number > first);
-        while let Ok(Look::Entry { number: seen, end }) = ring.look(at, &mut out) {
+        while let Ok(EntryRead::Entry { number: seen, end }) = ring.look(at, &mut out) {
             assert_eq!(seen, number);
             (at, number) = (end, number + 1);
         }
@@ -450,7 +450,7 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(
             ring.look(0, &mut out),
-            Ok(Look::Entry { number: 0, end: ring.entry_words_max() }),
+            Ok(EntryRead::Entry { number: 0, end: ring.entry_words_max() }),
             "what has_room allowed overwrote nothing"
         );
         assert_eq!(ring.has_room(0, 0), Ok(false));
@@ -486,7 +486,7 @@ mod tests {
             for place in [ring.tail, ring.oldest] {
                 let Ok((mut at, _)) = ring.begin(place) else { continue };
                 let mut steps = 0;
-                while let Ok(Look::Entry { end, .. }) = ring.look(at, &mut out) {
+                while let Ok(EntryRead::Entry { end, .. }) = ring.look(at, &mut out) {
                     assert!(end > at);
                     at = end;
                     steps += 1;

@@ -6,57 +6,57 @@ use nearstate_model::{Error, Result};
 
 use crate::atomic::{Ordering, fence};
 use crate::crash::{crash_point, is_planted};
-use crate::heap::cell::{self, Kind, WORD_HEAD, WORD_NEXT};
-use crate::heap::queue::settle_line;
+use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
+use crate::heap::queue::finish_line;
 use crate::index::bucket::{
     VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, tag_of,
 };
 use crate::index::intent::{
-    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, Log, STATUS,
+    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, STATUS, TxnCell,
 };
-use crate::index::lookup::{Seen, find_bucket, walk_chain};
-use crate::layout::{CATALOG_TRAITS, Damage, LINE, catalog_at};
-use crate::member::arena::{Arena, note, note_word, op, slot};
+use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
+use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
+use crate::member::arena::{Arena, op, slot, undo, write_undo};
 use crate::member::lock;
-use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::linear_hash::step;
 use crate::ring;
-use crate::txn::announce::{self, Announcements};
-use crate::txn::plan::{Access, Change, Committed, Expect, Plan};
-use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_seen, retire_record};
+use crate::txn::events::{self, TxnEvents};
+use crate::txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_record};
 
 /// What came of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]
-enum Locked {
+enum LockAttempt {
     All,
     /// A bucket was split meanwhile, so that a key stands elsewhere.
-    Moved,
+    PipeTransfer,
     /// A living process keeps this one.
     Busy(u64),
 }
 
 /// True if the noted transaction is committed.
-pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Damage> {
-    Log::of(arena.map, arena.get(note::SLOT)).is_committed()
+pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
+    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed()
 }
 
 /// Takes the intents of a transaction that was not decided away. Idempotent; recovery does it for a
 /// dead member.
-pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Damage> {
-    Log::of(arena.map, arena.get(note::SLOT)).settle_words(LINE_OLD)?;
+pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
+    TxnCell::of(arena.map, arena.get(undo::SLOT)).replace_intents(LINE_OLD)?;
     crash_point!("txn.undone");
-    arena.set(note::OP, op::NONE);
+    arena.set(undo::OP, op::NONE);
     Ok(())
 }
 
 /// What follows the decision. Idempotent; recovery does it for a dead member.
-pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
-    let log = Log::of(arena.map, arena.get(note::SLOT));
-    log.settle_words(LINE_NEW)?;
+pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let log = TxnCell::of(arena.map, arena.get(undo::SLOT));
+    log.replace_intents(LINE_NEW)?;
     crash_point!("txn.settled");
-    announce::append_all(log)?;
+    events::append_all(log)?;
     // Before anything is retired: a cell in transit that heads the pending list has not left it.
-    arena.set(note::PENDING, 0);
+    arena.set(undo::PENDING, 0);
     crash_point!("txn.unpended");
     for index in 0..log.lines()? {
         let line = log.line(index)?;
@@ -69,27 +69,27 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Damage> {
             retire_record(arena, line.get(LINE_OLD), new)?;
         }
     }
-    announce::retire_all(arena, log)?;
+    events::retire_all(arena, log)?;
     crash_point!("txn.retired");
     // Only now: the lines above were still needed, by readers as well.
     arena.retire(log.at)?;
     crash_point!("txn.logged");
-    arena.set(note::OP, op::NONE);
+    arena.set(undo::OP, op::NONE);
     Ok(())
 }
 
 /// Recovery: what a dead member appended and did not announce.
-pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Damage> {
-    announce::wake_all(Log::of(arena.map, arena.get(note::SLOT)))
+pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Corruption> {
+    events::wake_all(TxnCell::of(arena.map, arena.get(undo::SLOT)))
 }
 
 /// Gives back the locks that a transaction's cell names and `owner` has.
-pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
-    let at = arena.get(note::TXN);
+pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let at = arena.get(undo::TXN);
     if at == 0 {
         return Ok(());
     }
-    let log = Log::of(arena.map, at);
+    let log = TxnCell::of(arena.map, at);
     for index in 0..log.lines()? {
         let lock_at = log.get(index, LINE_LOCK)?;
         if lock_at != 0 {
@@ -101,7 +101,7 @@ pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Damage> {
             }
         }
     }
-    arena.set(note::TXN, 0);
+    arena.set(undo::TXN, 0);
     Ok(())
 }
 
@@ -119,60 +119,60 @@ impl Member {
     /// # Errors
     /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
     /// Nothing was changed then.
-    pub fn commit(&self, plan: &mut Plan, keys: &[u8]) -> Result<Committed> {
-        self.usable()?;
+    pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
+        self.check_usable()?;
         match self.commit_in_order(plan, keys) {
-            Ok(Committed::Done) => {
+            Ok(CommitOutcome::Committed) => {
                 let arena = self.arena()?;
                 let tidied = self.tidy(plan, &arena);
-                if tidied.is_err() && arena.get(note::OP) == op::NONE {
-                    self.give_up()?;
+                if tidied.is_err() && arena.get(undo::OP) == op::NONE {
+                    self.free_pending()?;
                 }
-                self.whole()?;
-                Ok(Committed::Done)
+                self.check_not_truncated()?;
+                Ok(CommitOutcome::Committed)
             }
             other => {
-                self.give_up()?;
+                self.free_pending()?;
                 other
             }
         }
     }
 
-    fn commit_in_order(&self, plan: &mut Plan, keys: &[u8]) -> Result<Committed> {
+    fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         let first = plan.accesses.len() as u64;
-        let events = plan.announced.all.len() as u64;
+        let events = plan.events.all.len() as u64;
         let log = self.new_log(first + events, events)?;
         self.lock_all(plan, log)?;
         crash_point!("txn.locked");
         let arena = self.arena()?;
-        let done = match self.judge(plan, keys) {
+        let done = match self.validate(plan, keys) {
             Ok(None) => self
-                .prepare_events(&plan.announced, log, first)
+                .prepare_events(&plan.events, log, first)
                 .and_then(|()| self.write_all(plan, log, &arena))
-                .map(|()| Committed::Done),
+                .map(|()| CommitOutcome::Committed),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
         };
         if done.is_err() {
             abandon(&arena, log);
         }
-        unlock(&arena, self.me())?;
+        unlock(&arena, self.lock_owner())?;
         crash_point!("txn.unlocked");
         // The commit is there for everybody before its caller reads anything else.
         fence(Ordering::SeqCst);
-        if events != 0 && matches!(done, Ok(Committed::Done)) {
-            announce::wake_all(log)?;
+        if events != 0 && matches!(done, Ok(CommitOutcome::Committed)) {
+            events::wake_all(log)?;
         }
         done
     }
 
     /// A pending transaction cell with room for `lines`.
-    fn new_log(&self, lines: u64, events: u64) -> Result<Log<'_>> {
-        let at = self.alloc(LINE * (lines + 1))?;
-        let log = Log::of(self.map(), at);
+    fn new_log(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
+        let at = self.allocate(LINE * (lines + 1))?;
+        let log = TxnCell::of(self.map(), at);
         let head = log.word(WORD_HEAD)?;
         let class = head.load(Ordering::Relaxed) & 0xff;
-        head.store(class | (Kind::Transaction as u64) << 8, Ordering::Relaxed);
+        head.store(class | (CellKind::Transaction as u64) << 8, Ordering::Relaxed);
         log.word(STATUS)?.store(0, Ordering::Relaxed);
         log.word(LINES)?.store(lines, Ordering::Relaxed);
         log.word(EVENTS)?.store(events, Ordering::Relaxed);
@@ -180,12 +180,12 @@ impl Member {
     }
 
     /// Takes the locks of all buckets, in the order of their offsets. Nobody waits long while it
-    /// holds some: what is busy is waited for with empty hands, within [`WAIT_MAX`] for all.
-    fn lock_all(&self, plan: &mut Plan, log: Log<'_>) -> Result<()> {
+    /// holds some: what is busy is waited for with empty hands, within [`LOCK_WAIT_MAX`] for all.
+    fn lock_all(&self, plan: &mut CommitPlan, log: TxnCell<'_>) -> Result<()> {
         let arena = self.arena()?;
         let mut since = None;
         loop {
-            self.find_locks(plan)?;
+            self.sort_locks(plan)?;
             let mut before = 0;
             for (index, (lock_at, _)) in (0_u64..).zip(&plan.order) {
                 let line = log.line(index)?;
@@ -193,29 +193,29 @@ impl Member {
                 line.set(LINE_SLOT, 0);
                 before = *lock_at;
             }
-            announce::name_rings(&plan.announced, log, plan.order.len() as u64)?;
-            arena.set(note::TXN, log.at);
+            events::record_ring_locks(&plan.events, log, plan.order.len() as u64)?;
+            arena.set(undo::TXN, log.at);
             crash_point!("txn.named");
             let locked = self.lock_in_order(plan);
-            if matches!(locked, Ok(Locked::All)) {
+            if matches!(locked, Ok(LockAttempt::All)) {
                 return Ok(());
             }
-            unlock(&arena, self.me())?;
-            if let Locked::Busy(at) = locked? {
+            unlock(&arena, self.lock_owner())?;
+            if let LockAttempt::Busy(at) = locked? {
                 let since = *since.get_or_insert_with(Instant::now);
-                let left = WAIT_MAX.saturating_sub(since.elapsed());
-                let payload = self.take_within(at, slot::BUCKET, left)?;
-                self.give_back(at, slot::BUCKET, payload)?;
+                let left = LOCK_WAIT_MAX.saturating_sub(since.elapsed());
+                let payload = self.acquire_within(at, slot::BUCKET, left)?;
+                self.release(at, slot::BUCKET, payload)?;
             }
         }
     }
 
     /// Where each access has its bucket now, and the order of these.
-    fn find_locks(&self, plan: &mut Plan) -> Result<()> {
-        let Plan { accesses, order, .. } = plan;
+    fn sort_locks(&self, plan: &mut CommitPlan) -> Result<()> {
+        let CommitPlan { accesses, order, .. } = plan;
         order.clear();
         for (place, access) in (0..).zip(accesses) {
-            let table = self.table(access.table)?;
+            let table = self.table(access.namespace)?;
             let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
             (access.bucket, access.lock_at) = (bucket, at);
             order.push((at, place));
@@ -224,19 +224,19 @@ impl Member {
         Ok(())
     }
 
-    fn lock_in_order(&self, plan: &Plan) -> Result<Locked> {
+    fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
         let (mut before, mut payload) = (0, 0);
         for (_, place) in &plan.order {
             let Some(access) = plan.accesses.get(*place as usize) else { continue };
             if access.lock_at != before {
                 let word = self.map().word(access.lock_at)?;
-                let bound = if before == 0 { WAIT_MAX } else { WAIT_SHORT };
-                payload = match lock::try_take(word, self.me()) {
+                let bound = if before == 0 { LOCK_WAIT_MAX } else { LOCK_WAIT_SHORT };
+                payload = match lock::try_take(word, self.lock_owner()) {
                     Ok(payload) => payload,
                     Err(_) => match self.wait_for(word, slot::BUCKET, bound) {
                         Ok(payload) => payload,
                         Err(Error::Stalled { .. }) if before != 0 => {
-                            return Ok(Locked::Busy(access.lock_at));
+                            return Ok(LockAttempt::Busy(access.lock_at));
                         }
                         Err(error) => return Err(error),
                     },
@@ -245,84 +245,84 @@ impl Member {
                 before = access.lock_at;
             }
             if step(access.hash, access.bucket, depth_of(payload)).is_some() {
-                return Ok(Locked::Moved);
+                return Ok(LockAttempt::PipeTransfer);
             }
         }
-        self.lock_rings(&plan.announced)
+        self.lock_rings(&plan.events)
     }
 
     /// The rings come last: their locks are the ones that most others wait for.
-    fn lock_rings(&self, announced: &Announcements) -> Result<Locked> {
+    fn lock_rings(&self, events: &TxnEvents) -> Result<LockAttempt> {
         let mut before = 0;
-        for event in &announced.all {
+        for event in &events.all {
             if event.ring_at == before {
                 continue;
             }
             let at = ring::lock_at(event.ring_at);
             let word = self.map().word(at)?;
-            if lock::try_take(word, self.me()).is_err() {
-                match self.wait_for(word, slot::BUCKET, WAIT_SHORT) {
+            if lock::try_take(word, self.lock_owner()).is_err() {
+                match self.wait_for(word, slot::BUCKET, LOCK_WAIT_SHORT) {
                     Ok(_) => {}
-                    Err(Error::Stalled { .. }) => return Ok(Locked::Busy(at)),
+                    Err(Error::Stalled { .. }) => return Ok(LockAttempt::Busy(at)),
                     Err(error) => return Err(error),
                 }
             }
             crash_point!("txn.ringing");
             before = event.ring_at;
         }
-        Ok(Locked::All)
+        Ok(LockAttempt::All)
     }
 
     /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
     /// on.
-    fn judge(&self, plan: &mut Plan, keys: &[u8]) -> Result<Option<Committed>> {
+    fn validate(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<Option<CommitOutcome>> {
         let map = self.map();
         for (number, access) in plan.accesses.iter_mut().enumerate() {
-            access.note_place(locate_seen(map, access.lock_at, access.target(keys))?);
+            access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
             if let Some(refused) = self.refuse(access, number)? {
                 return Ok(Some(refused));
             }
         }
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
-        let Plan { accesses, order, .. } = plan;
+        let CommitPlan { accesses, order, .. } = plan;
         for (lock_at, number) in &*order {
             let Some(access) = accesses.get_mut(*number as usize) else { break };
             if *lock_at != before {
                 (before, inserts) = (*lock_at, 0);
             }
-            if access.found_at == 0 && matches!(access.change, Change::Publish(_)) {
+            if access.entry_at == 0 && matches!(access.change, RecordChange::Publish(_)) {
                 inserts += 1;
                 has_moved |= self.make_room(access, inserts)?;
             }
             self.seal_version(access)?;
         }
-        plan.tell_versions();
+        plan.fill_event_versions();
         if has_moved {
             self.locate_again(plan, keys)?;
         }
         Ok(None)
     }
 
-    fn refuse(&self, access: &Access, number: usize) -> Result<Option<Committed>> {
+    fn refuse(&self, access: &RecordAccess, number: usize) -> Result<Option<CommitOutcome>> {
         let is_expected = match access.expect {
-            Expect::Anything => true,
-            Expect::Seen(Seen { at: 0, .. }) => access.found_at == 0,
-            Expect::Seen(seen) => access.found_at != 0 && at_of(access.found) == seen.at,
+            Expectation::Any => true,
+            Expectation::Read(ReadToken { at: 0, .. }) => access.entry_at == 0,
+            Expectation::Read(token) => access.entry_at != 0 && at_of(access.entry) == token.at,
         };
         if !is_expected && !is_planted("skip-validation") {
-            return Ok(Some(Committed::Conflict(number)));
+            return Ok(Some(CommitOutcome::Conflict(number)));
         }
-        if !matches!(access.change, Change::Keep) {
-            let word = self.map().word(catalog_at(access.table) + CATALOG_TRAITS)?;
-            if word.load(Ordering::Acquire) != access.traits {
-                return Ok(Some(Committed::Changed(number)));
+        if !matches!(access.change, RecordChange::Keep) {
+            let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
+            if word.load(Ordering::Acquire) != access.flags {
+                return Ok(Some(CommitOutcome::FlagsChanged(number)));
             }
         }
         Ok(None)
     }
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
-    fn make_room(&self, access: &Access, inserts: u64) -> Result<bool> {
+    fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
         if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
         }
@@ -347,11 +347,11 @@ impl Member {
             }
             let line = self.new_line(&[last.1])?;
             let arena = self.arena()?;
-            note_word(&arena, last.0, last.1, link(line), op::LINE);
+            write_undo(&arena, last.0, last.1, link(line), op::LINE);
             crash_point!("line.noted");
             publish(self.map().word(last.0)?, link(line));
             crash_point!("line.linked");
-            settle_line(&arena, line)?;
+            finish_line(&arena, line)?;
             crash_point!("line.settled");
             has_moved = true;
         }
@@ -359,31 +359,32 @@ impl Member {
 
     /// Gives a new version its number, and raises the stamp of a bucket that loses a record. Both
     /// are harmless if the transaction is undone.
-    fn seal_version(&self, access: &mut Access) -> Result<()> {
+    fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
         let map = self.map();
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
-        if access.found_at != 0 {
-            let old = cell::Cell::new(map, at_of(access.found))?;
-            access.before = Some(old.version());
+        if access.entry_at != 0 {
+            let old = cell::Cell::new(map, at_of(access.entry))?;
+            access.version_before = Some(old.version());
             access.retired = Some(cell::class_at(map, old.at())?);
         }
         match access.change {
-            Change::Keep => access.retired = None,
-            Change::Publish(draft) => {
-                let version = access.before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
+            RecordChange::Keep => access.retired = None,
+            RecordChange::Publish(draft) => {
+                let version =
+                    access.version_before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
                 if version > VERSION_MAX {
                     return Err(Error::Full {
                         detail: format!("the record has changed {VERSION_MAX} times"),
                     });
                 }
                 cell::seal(map, draft.at, version, draft.body_crc)?;
-                access.after = Some(version);
+                access.version_after = Some(version);
             }
-            Change::Remove => {
-                if let Some(before) = access.before {
+            RecordChange::Remove => {
+                if let Some(before) = access.version_before {
                     let stamp = (stamp_of(payload) + 1).max(before);
-                    lock::hold_with(word, self.me(), control(depth_of(payload), stamp));
+                    lock::hold_with(word, self.lock_owner(), control(depth_of(payload), stamp));
                 }
             }
         }
@@ -393,18 +394,18 @@ impl Member {
 
     /// An entry moved into a new line: what was located before may stand elsewhere.
     #[cold]
-    fn locate_again(&self, plan: &mut Plan, keys: &[u8]) -> Result<()> {
+    fn locate_again(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<()> {
         for access in &mut plan.accesses {
             let key = access.key_in(keys);
-            access.note_place(locate(self.map(), access.lock_at, access.hash, key)?);
+            access.set_slot(locate(self.map(), access.lock_at, access.hash, key)?);
         }
         Ok(())
     }
 
     /// Everything is judged: publishes the intents, decides, and finishes.
-    fn write_all(&self, plan: &Plan, log: Log<'_>, arena: &Arena<'_>) -> Result<()> {
-        arena.set(note::SLOT, log.at);
-        arena.set(note::OP, op::TXN);
+    fn write_all(&self, plan: &CommitPlan, log: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
+        arena.set(undo::SLOT, log.at);
+        arena.set(undo::OP, op::TXN);
         crash_point!("txn.noted");
         for (index, (_, place)) in (0_u64..).zip(&plan.order) {
             let Some(access) = plan.accesses.get(*place as usize) else { continue };
@@ -418,14 +419,14 @@ impl Member {
         Ok(finish(arena)?)
     }
 
-    fn intend(&self, access: &Access, log: Log<'_>, index: u64) -> Result<()> {
-        let slot_at = match access.found_at {
+    fn intend(&self, access: &RecordAccess, log: TxnCell<'_>, index: u64) -> Result<()> {
+        let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
             found => found,
         };
         let word = self.map().word(slot_at)?;
         let line = log.line(index)?;
-        line.set(LINE_OLD, access.found);
+        line.set(LINE_OLD, access.entry);
         line.set(LINE_NEW, access.new_entry());
         line.set(LINE_OWNER, log.at);
         line.set(LINE_SLOT, slot_at);
@@ -439,7 +440,7 @@ impl Member {
     }
 
     /// An empty word of the chain: the one that was seen, unless this transaction has filled it.
-    fn empty_word(&self, access: &Access) -> Result<u64, Damage> {
+    fn empty_word(&self, access: &RecordAccess) -> Result<u64, Corruption> {
         if access.empty_at != 0 && load(self.map().word(access.empty_at)?) == 0 {
             return Ok(access.empty_at);
         }
@@ -451,22 +452,22 @@ impl Member {
             Ok(value != 0)
         })?;
         if empty == 0 {
-            Err(Damage("a chain lost the room that was made in it"))
+            Err(Corruption("a chain lost the room that was made in it"))
         } else {
             Ok(empty)
         }
     }
 
     /// Passes on what is too much in the queues, and grows what is crowded.
-    fn tidy(&self, plan: &Plan, arena: &Arena<'_>) -> Result<()> {
+    fn tidy(&self, plan: &CommitPlan, arena: &Arena<'_>) -> Result<()> {
         for access in &plan.accesses {
             if let Some(class) = access.retired {
-                self.relieve(arena, class)?;
+                self.trim_queue(arena, class)?;
             }
         }
         for access in &plan.accesses {
-            if access.crowd >= CROWD && access.found_at == 0 && access.is_write() {
-                self.split_some(self.table(access.table)?, access.crowd)?;
+            if access.crowd >= CROWD && access.entry_at == 0 && access.is_write() {
+                self.split_some(self.table(access.namespace)?, access.crowd)?;
             }
         }
         Ok(())
@@ -476,13 +477,13 @@ impl Member {
 /// After an error. Before the decision the intents are taken away; after it only damage can have
 /// stopped the work, and what was published must not be freed.
 #[cold]
-fn abandon(arena: &Arena<'_>, log: Log<'_>) {
-    if arena.get(note::OP) != op::TXN {
+fn abandon(arena: &Arena<'_>, log: TxnCell<'_>) {
+    if arena.get(undo::OP) != op::TXN {
         return;
     }
     let is_undone = matches!(log.is_committed(), Ok(false)) && undo(arena).is_ok();
     if !is_undone {
-        arena.set(note::PENDING, 0);
-        arena.set(note::OP, op::NONE);
+        arena.set(undo::PENDING, 0);
+        arena.set(undo::OP, op::NONE);
     }
 }

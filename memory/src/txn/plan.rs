@@ -1,76 +1,76 @@
 //! What a transaction is to do, as its caller writes it down (`spec/region.md`, section 9).
 
 use crate::index::bucket::{entry, tag_of};
-use crate::index::lookup::Seen;
-use crate::txn::announce::Announcements;
-use crate::txn::publish::{Draft, Place, Target};
+use crate::index::lookup::ReadToken;
+use crate::txn::events::TxnEvents;
+use crate::txn::publish::{PendingCell, SlotLookup, WriteTarget};
 
 /// What must be there for a transaction to commit.
 #[derive(Clone, Copy, Debug)]
-pub enum Expect {
+pub enum Expectation {
     /// Whatever is there.
-    Anything,
+    Any,
     /// What was read: this very cell, which the caller's pin has kept from reuse since it read it,
     /// or no record.
-    Seen(Seen),
+    Read(ReadToken),
 }
 
 /// What a transaction does with a record.
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
+pub enum RecordChange {
     /// It was read.
     Keep,
     /// It gets this version.
-    Publish(Draft),
+    Publish(PendingCell),
     /// It goes.
     Remove,
 }
 
 /// One record that a transaction touches.
 #[derive(Clone, Copy, Debug)]
-pub struct Access {
+pub struct RecordAccess {
     /// Number of its namespace.
-    pub table: u32,
+    pub namespace: u32,
     /// Hash of its key.
     pub hash: u64,
     /// Where its key stands in the bytes that come with the plan.
     pub key: (u32, u32),
     /// What must be there.
-    pub expect: Expect,
+    pub expect: Expectation,
     /// What becomes of it.
-    pub change: Change,
+    pub change: RecordChange,
     /// The namespace's traits that the caller has seen to; judged for changes.
-    pub traits: u64,
+    pub flags: u64,
     /// Version that was there, after the commit.
-    pub before: Option<u64>,
+    pub version_before: Option<u64>,
     /// Version that is there, after the commit of a new one.
-    pub after: Option<u64>,
+    pub version_after: Option<u64>,
     pub(crate) bucket: u64,
     pub(crate) lock_at: u64,
-    pub(crate) found_at: u64,
-    pub(crate) found: u64,
+    pub(crate) entry_at: u64,
+    pub(crate) entry: u64,
     pub(crate) empty_at: u64,
     pub(crate) crowd: u32,
     pub(crate) retired: Option<u8>,
 }
 
-impl Access {
+impl RecordAccess {
     /// A record that is read.
     #[inline]
-    pub const fn new(table: u32, hash: u64, key: (u32, u32)) -> Self {
+    pub const fn new(namespace: u32, hash: u64, key: (u32, u32)) -> Self {
         Self {
-            table,
+            namespace,
             hash,
             key,
-            expect: Expect::Anything,
-            change: Change::Keep,
-            traits: 0,
-            before: None,
-            after: None,
+            expect: Expectation::Any,
+            change: RecordChange::Keep,
+            flags: 0,
+            version_before: None,
+            version_after: None,
             bucket: 0,
             lock_at: 0,
-            found_at: 0,
-            found: 0,
+            entry_at: 0,
+            entry: 0,
             empty_at: 0,
             crowd: 0,
             retired: None,
@@ -79,62 +79,62 @@ impl Access {
 
     pub(crate) const fn is_write(&self) -> bool {
         match self.change {
-            Change::Keep => false,
-            Change::Publish(_) => true,
-            Change::Remove => self.found_at != 0,
+            RecordChange::Keep => false,
+            RecordChange::Publish(_) => true,
+            RecordChange::Remove => self.entry_at != 0,
         }
     }
 
     pub(crate) const fn new_entry(&self) -> u64 {
         match self.change {
-            Change::Publish(draft) => entry(tag_of(self.hash), draft.at),
-            Change::Keep | Change::Remove => 0,
+            RecordChange::Publish(draft) => entry(tag_of(self.hash), draft.at),
+            RecordChange::Keep | RecordChange::Remove => 0,
         }
     }
 }
 
 /// What a transaction does, each record once.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct CommitPlan {
     /// The records.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<RecordAccess>,
     /// What watchers and the commit stream are told.
-    pub announced: Announcements,
+    pub events: TxnEvents,
     /// Accesses in the order of their locks: where the lock is, and the number of the access.
     pub(crate) order: Vec<(u64, u32)>,
 }
 
-impl Plan {
+impl CommitPlan {
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
         self.accesses.clear();
-        self.announced.clear();
+        self.events.clear();
         self.order.clear();
     }
 
     /// The events get the versions that their records will have.
-    pub(crate) fn tell_versions(&mut self) {
-        for index in 0..self.announced.versions.len() {
-            let Some((at, number)) = self.announced.versions.get(index).copied() else { break };
+    pub(crate) fn fill_event_versions(&mut self) {
+        for index in 0..self.events.versions.len() {
+            let Some((at, number)) = self.events.versions.get(index).copied() else { break };
             let access = self.accesses.get(number);
-            let version = access.and_then(|access| access.after.or(access.before));
-            self.announced.set_version(at, version.unwrap_or(0));
+            let version = access.and_then(|access| access.version_after.or(access.version_before));
+            self.events.set_version(at, version.unwrap_or(0));
         }
     }
 }
 
 /// What became of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Committed {
+pub enum CommitOutcome {
     /// All of it happened.
-    Done,
+    Committed,
     /// Nothing happened: the record of this access is not what was expected.
     Conflict(usize),
     /// Nothing happened: the traits of this access's namespace are not what was expected.
-    Changed(usize),
+    FlagsChanged(usize),
 }
 
-impl Access {
+impl RecordAccess {
     /// Its key among the bytes that come with the plan.
     #[inline]
     pub(crate) fn key_in<'k>(&self, keys: &'k [u8]) -> &'k [u8] {
@@ -143,18 +143,18 @@ impl Access {
 
     /// What is known of its record.
     #[inline]
-    pub(crate) fn target<'k>(&self, keys: &'k [u8]) -> Target<'k> {
-        let seen = match self.expect {
-            Expect::Anything => None,
-            Expect::Seen(seen) => Some(seen),
+    pub(crate) fn target<'k>(&self, keys: &'k [u8]) -> WriteTarget<'k> {
+        let token = match self.expect {
+            Expectation::Any => None,
+            Expectation::Read(token) => Some(token),
         };
-        Target { hash: self.hash, key: self.key_in(keys), seen }
+        WriteTarget { hash: self.hash, key: self.key_in(keys), token }
     }
 
     #[inline]
-    pub(crate) const fn note_place(&mut self, place: Place) {
-        self.found_at = place.found_at;
-        self.found = place.found;
+    pub(crate) const fn set_slot(&mut self, place: SlotLookup) {
+        self.entry_at = place.entry_at;
+        self.entry = place.entry;
         self.empty_at = place.empty_at;
         self.crowd = place.entries + 1;
     }

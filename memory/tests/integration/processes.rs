@@ -8,7 +8,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::path::{Path, PathBuf};
 
-    use nearstate_memory::{CreateOptions, Head, Kind, Region, Verdict, check};
+    use nearstate_memory::{CellHeader, CellKind, CreateOptions, Region, WriteDecision, check};
     use nearstate_model::Error;
 
     fn place(name: &str) -> PathBuf {
@@ -48,11 +48,18 @@ mod tests {
         let table = member.namespace(b"ue", 1)?;
         let hash = nearstate_memory::hash(region.seed(), key);
         let length = u16::try_from(key.len()).unwrap();
-        let (kind, body) = (Kind::Record, u32::from(length));
-        let at = member.draft(&Head { kind, flags: 0, body, key: length, children: 0, hash })?;
-        member.write(at, 0, key)?;
-        let draft = nearstate_memory::Draft { at, body_crc: crc32fast::hash(key) };
-        member.change(table, hash, key, Some(draft), |_| Ok(Verdict::Publish))?;
+        let (kind, body) = (CellKind::Record, u32::from(length));
+        let at = member.allocate_cell(&CellHeader {
+            kind,
+            flags: 0,
+            body,
+            key: length,
+            children: 0,
+            hash,
+        })?;
+        member.write_body(at, 0, key)?;
+        let draft = nearstate_memory::PendingCell { at, body_crc: crc32fast::hash(key) };
+        member.write_record(table, hash, key, Some(draft), |_| Ok(WriteDecision::Publish))?;
         Ok(())
     }
 
@@ -72,19 +79,19 @@ mod tests {
         let table = member.namespace(b"ue", 1).unwrap();
         // The parent is in the middle of a write: its cell is pending.
         let hash = nearstate_memory::hash(region.seed(), b"drafted");
-        let (kind, body, key) = (Kind::Record, 7, 7);
-        let head = Head { kind, flags: 0, body, key, children: 0, hash };
-        let at = member.draft(&head).unwrap();
+        let (kind, body, key) = (CellKind::Record, 7, 7);
+        let head = CellHeader { kind, flags: 0, body, key, children: 0, hash };
+        let at = member.allocate_cell(&head).unwrap();
         let status = forked(|| {
             let refused = [
                 // Who read before the fork and writes after it begins here.
-                member.draft(&head).map(drop),
-                member.give_up(),
+                member.allocate_cell(&head).map(drop),
+                member.free_pending(),
                 region.member().map(drop),
                 member.pin().map(drop),
-                member.usable(),
+                member.check_usable(),
                 member.namespace(b"other", 1).map(drop),
-                member.change(table, 1, b"k", None, |_| Ok(Verdict::Leave)).map(drop),
+                member.write_record(table, 1, b"k", None, |_| Ok(WriteDecision::Keep)).map(drop),
             ];
             let is_refused = refused.iter().all(|result| *result == Err(Error::Forked));
             assert!(Error::Forked.to_string().contains("attach to the region again"));
@@ -99,9 +106,11 @@ mod tests {
         let alive = region.members().unwrap().iter().filter(|member| member.is_alive).count();
         assert_eq!(alive, 2);
         assert!(has(&region, b"child").unwrap());
-        member.write(at, 0, b"drafted").unwrap();
-        let draft = nearstate_memory::Draft { at, body_crc: crc32fast::hash(b"drafted") };
-        member.change(table, hash, b"drafted", Some(draft), |_| Ok(Verdict::Publish)).unwrap();
+        member.write_body(at, 0, b"drafted").unwrap();
+        let draft = nearstate_memory::PendingCell { at, body_crc: crc32fast::hash(b"drafted") };
+        member
+            .write_record(table, hash, b"drafted", Some(draft), |_| Ok(WriteDecision::Publish))
+            .unwrap();
         assert!(has(&region, b"drafted").unwrap());
         put(&region, b"parent again").unwrap();
     }
@@ -178,15 +187,15 @@ mod tests {
     fn a_presence_ends_with_whoever_made_it(path: &Path) {
         let region = Region::attach(path).unwrap();
         let member = region.member().unwrap();
-        let is_seen = |thing| member.is_anybody_present(thing).unwrap();
-        let presence = member.be_present([7, 9, 7].into_iter()).unwrap();
+        let is_seen = |thing| member.is_advisory_locked(thing).unwrap();
+        let presence = member.lock_advisory([7, 9, 7].into_iter()).unwrap();
         assert_eq!([7, 8, 9].map(is_seen), [true, false, true]);
-        let second = region.member().unwrap().be_present(std::iter::once(9)).unwrap();
+        let second = region.member().unwrap().lock_advisory(std::iter::once(9)).unwrap();
         // The child lives on; what it inherited is not a presence, and dropping that harms nobody.
         let mut kept = Some(presence);
         let child = started(|| {
             drop(kept.take());
-            let made = member.be_present(std::iter::once(1));
+            let made = member.lock_advisory(std::iter::once(1));
             assert!(matches!(made, Err(Error::Forked)));
             loop {
                 std::thread::park();
@@ -203,7 +212,7 @@ mod tests {
         let (mut read, write) = std::io::pipe().unwrap();
         let child = started(|| {
             let region = Region::attach(path).unwrap();
-            let made = region.member().unwrap().be_present(std::iter::once(3)).unwrap();
+            let made = region.member().unwrap().lock_advisory(std::iter::once(3)).unwrap();
             (&write).write_all(b"x").unwrap();
             loop {
                 std::thread::park();
@@ -229,7 +238,7 @@ mod tests {
             std::fs::copy(&other, &cut).unwrap();
             let region = Region::attach(&cut).unwrap();
             let member = region.member().unwrap();
-            let presence = member.be_present(std::iter::once(7)).unwrap();
+            let presence = member.lock_advisory(std::iter::once(7)).unwrap();
             let mut kept = Some(presence);
             let pages = pages_of(&cut);
             assert_eq!(pages.len(), 2, "the anchor's and the presence's");
@@ -240,7 +249,7 @@ mod tests {
             if is_before {
                 truncate();
                 touch();
-                assert!(matches!(member.whole(), Err(Error::Damaged { .. })));
+                assert!(matches!(member.check_not_truncated(), Err(Error::Damaged { .. })));
             }
             let child = started(|| {
                 if !is_before {
@@ -250,7 +259,7 @@ mod tests {
                 let mine: Vec<*mut u8> = pages.iter().map(|at| own_page(*at)).collect();
                 drop(kept.take());
                 assert!(mine.iter().all(|page| is_mapped(*page)), "something was taken away");
-                matches!(member.be_present(std::iter::once(1)), Err(Error::Forked))
+                matches!(member.lock_advisory(std::iter::once(1)), Err(Error::Forked))
             });
             assert_eq!(ended(child), 0);
             drop((kept, member, region));
@@ -277,7 +286,7 @@ mod tests {
     fn a_presence_that_fails_leaves_nothing(path: &Path) {
         let region = Region::attach(path).unwrap();
         let member = region.member().unwrap();
-        let is_seen = || member.is_anybody_present(5).unwrap();
+        let is_seen = || member.is_advisory_locked(5).unwrap();
         for (which, hint) in [(libc::RLIMIT_NOFILE, "ulimit -n"), (libc::RLIMIT_AS, "ulimit -v")] {
             let (mut read, write) = std::io::pipe().unwrap();
             let (wait, mut go_on) = std::io::pipe().unwrap();
@@ -285,12 +294,12 @@ mod tests {
                 let region = Region::attach(path).unwrap();
                 let member = region.member().unwrap();
                 let before = limit(which, 1);
-                let refused = member.be_present(std::iter::once(5)).unwrap_err();
+                let refused = member.lock_advisory(std::iter::once(5)).unwrap_err();
                 assert!(refused.to_string().contains(hint), "{refused}");
                 limit(which, before);
                 (&write).write_all(b"x").unwrap();
                 (&wait).read_exact(&mut [0]).unwrap();
-                member.be_present(std::iter::once(5)).is_ok()
+                member.lock_advisory(std::iter::once(5)).is_ok()
             });
             read.read_exact(&mut [0]).unwrap();
             assert!(!is_seen(), "{hint}");

@@ -17,7 +17,9 @@ use crate::table::TABLE;
 use nearstate_model::Error;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
-use nearstate_node::{ConnectionHandler, Consumed, Near, NextAction, OUTPUT_HIGH_WATER_BYTES};
+use nearstate_node::{
+    ConnectionHandler, Consumed, LocalResource, NextAction, OUTPUT_HIGH_WATER_BYTES,
+};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -183,7 +185,7 @@ impl ConnectionHandler for Talk {
         Poll::Pending
     }
 
-    fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
+    fn near(&mut self, what: LocalResource, refused: Option<&Error>, output: &mut Vec<u8>) {
         match refused {
             None => output.extend_from_slice(&local::given(what)),
             Some(why) => Reply::new(output, self.link.protocol).error(&local::refused(why)),

@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearstate_local_transport::{Answer, LocalRing, ask_region, ask_ring};
+use nearstate_local_transport::{LocalRing, Response, request_region, request_ring};
 use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -66,9 +66,9 @@ fn near(folder: &Path, options: &str) -> LocalStorage {
 
 fn ring(folder: &Path) -> LocalRing {
     let socket = socket(folder);
-    match ask_ring(&socket).unwrap() {
-        Answer::Given(memory) => LocalRing::new(memory, socket, WAIT).unwrap(),
-        Answer::Refused(text) => panic!("{text}"),
+    match request_ring(&socket).unwrap() {
+        Response::Granted(memory) => LocalRing::new(memory, socket, WAIT).unwrap(),
+        Response::Refused(text) => panic!("{text}"),
     }
 }
 
@@ -153,10 +153,10 @@ fn a_ring_has_the_whole_conversation() {
     let many = "PING\r\n".repeat(10_000);
     other.write_all(many.as_bytes()).unwrap();
     expect_reply(&mut other, "+PONG\r\n".repeat(10_000).as_bytes());
-    other.write_all(b"MULTI\r\nNEAR RING\r\nEXEC\r\n").unwrap();
+    other.write_all(b"MULTI\r\nLOCAL RING\r\nEXEC\r\n").unwrap();
     expect_reply(
         &mut other,
-        b"+OK\r\n+QUEUED\r\n*1\r\n-ERR NEAR is not allowed between MULTI and EXEC\r\n",
+        b"+OK\r\n+QUEUED\r\n*1\r\n-ERR LOCAL is not allowed between MULTI and EXEC\r\n",
     );
     other.write_all(b"QUIT\r\n").unwrap();
     let mut last = String::new();
@@ -192,10 +192,10 @@ fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
     assert!(text.contains("LOCAL offers: region, ring"), "{text}");
     // Once for each connection.
     let unix = socket(folder.path());
-    assert!(matches!(ask_region(&unix).unwrap(), Answer::Given(_)));
-    let Answer::Refused(text) = ask_region(&unix).unwrap() else { panic!("given twice") };
+    assert!(matches!(request_region(&unix).unwrap(), Response::Granted(_)));
+    let Response::Refused(text) = request_region(&unix).unwrap() else { panic!("given twice") };
     assert!(text.contains("was given the region"), "{text}");
-    assert!(matches!(ask_ring(&unix).unwrap(), Answer::Given(_)));
+    assert!(matches!(request_ring(&unix).unwrap(), Response::Granted(_)));
 }
 
 trait ReadWrite: std::io::Read + std::io::Write {}
@@ -218,7 +218,7 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
     // And so many at once as may be; the next one goes on over its socket.
     let mut rings: Vec<LocalRing> = (0..1024).map(|_| ring(folder.path())).collect();
     let mut more = socket(folder.path());
-    let Answer::Refused(text) = ask_ring(&more).unwrap() else { panic!("1025 rings") };
+    let Response::Refused(text) = request_ring(&more).unwrap() else { panic!("1025 rings") };
     assert!(text.contains("1024 rings"), "{text}");
     more.write_all(b"PING\r\n").unwrap();
     more.read_exact(&mut [0; 7]).unwrap();
@@ -227,7 +227,7 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
         expect_reply(ring, b"+PONG\r\n");
     }
     rings.clear();
-    until("a place is free again", || matches!(ask_ring(&more).unwrap(), Answer::Given(_)));
+    until("a place is free again", || matches!(request_ring(&more).unwrap(), Response::Granted(_)));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn how_many_rings_there_may_be_is_the_operators_to_say() {
     let _node = start(folder.path(), "", limits);
     let mut one = ring(folder.path());
     let more = socket(folder.path());
-    let Answer::Refused(text) = ask_ring(&more).unwrap() else { panic!("two rings") };
+    let Response::Refused(text) = request_ring(&more).unwrap() else { panic!("two rings") };
     assert!(text.contains("1 rings") && text.contains("limits.rings_max"), "{text}");
     one.write_all(b"PING\r\n").unwrap();
     expect_reply(&mut one, b"+PONG\r\n");
@@ -257,7 +257,7 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     };
     for round in 0..300_u64 {
         let unix = socket(folder.path());
-        let Answer::Given(memory) = ask_ring(&unix).unwrap() else { panic!("no ring") };
+        let Response::Granted(memory) = request_ring(&unix).unwrap() else { panic!("no ring") };
         let memory = File::from(memory);
         for _ in 0..20 {
             let at = match roll() % 3 {
@@ -266,7 +266,7 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
             };
             let word = [roll(), roll() % 200_000, 0, u64::MAX][(roll() % 4) as usize];
             memory.write_all_at(&word.to_le_bytes(), at).unwrap();
-            (0..roll() % 3).for_each(|_| nearstate_local_transport::call(unix.as_fd()));
+            (0..roll() % 3).for_each(|_| nearstate_local_transport::ring_doorbell(unix.as_fd()));
         }
         if round % 50 == 0 {
             good.write_all(b"PING\r\n").unwrap();

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use nearstate_memory::{Plan, Seen};
+use nearstate_memory::{CommitPlan, ReadToken};
 use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -102,7 +102,7 @@ pub(crate) struct Entry {
     pub(crate) hash: u64,
     pub(crate) key: Span,
     /// What was read; `None` if it was only written.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<ReadToken>,
     pub(crate) write: Write,
     /// What it becomes by a put or a patch.
     pub(crate) form: Form,
@@ -125,7 +125,7 @@ pub(crate) struct Buffers {
     pub(crate) entries: Vec<Entry>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: Copies,
-    pub(crate) plan: Plan,
+    pub(crate) plan: CommitPlan,
     pub(crate) places: BTreeMap<(u32, u64), u32>,
     /// How often something was buffered.
     pub(crate) changes: u64,

@@ -2,7 +2,7 @@
 //! The postings and nodes are records of the same transaction, so an index always agrees with its
 //! records.
 
-use nearstate_memory::layout::traits;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
 use crate::index::internal::{STRIPES, count_key, expiry_root, posting_key, tag_root};
@@ -28,7 +28,7 @@ impl<'s> WriteSet<'s> {
         for place in 0..written {
             seen |= self.see_traits(place)?;
         }
-        if seen & (traits::TAGGED | traits::EXPIRING) == 0 {
+        if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
         let mut shop = std::mem::take(&mut self.buffers.workshop);
@@ -49,11 +49,11 @@ impl<'s> WriteSet<'s> {
             return Ok(0);
         }
         let (table, meta) = (entry.table, entry.meta);
-        let mut seen = self.session.member.traits(table)?;
+        let mut seen = self.session.member.namespace_flags(table)?;
         let expires = meta.is_some_and(|span| ends(self.buffers.bytes(span)) != 0);
-        if expires && seen & traits::EXPIRING == 0 {
-            let raised = |word| word | traits::EXPIRING;
-            seen = self.session.member.change_traits(table, raised)?;
+        if expires && seen & namespace_flags::EXPIRING == 0 {
+            let raised = |word| word | namespace_flags::EXPIRING;
+            seen = self.session.member.update_namespace_flags(table, raised)?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.traits = seen;
@@ -83,7 +83,9 @@ impl<'s> WriteSet<'s> {
     /// stays as it is.
     fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], Span)>> {
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
-        if entry.write.is_none() || entry.traits & (traits::TAGGED | traits::EXPIRING) == 0 {
+        if entry.write.is_none()
+            || entry.traits & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0
+        {
             return Ok(None);
         }
         let meta = entry.meta;

@@ -1,6 +1,6 @@
 //! Reading a record in order to change it: what a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, Draft, Seen, Table, Target, Verdict};
+use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteDecision, WriteTarget};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -51,12 +51,12 @@ use crate::txn::write::{Condition, NEEDS_TXN, Outcome, TOLD, present};
 pub struct RecordForUpdate<'s> {
     session: &'s Session,
     namespace: Namespace,
-    table: &'s Table,
+    table: &'s IndexTable,
     view: View<'s>,
     cell: Cell<'s>,
     key: &'s [u8],
     hash: u64,
-    seen: Seen,
+    seen: ReadToken,
     /// The number of the layout that its blocks were found to have.
     layout: std::cell::Cell<u64>,
 }
@@ -83,8 +83,8 @@ impl Session {
         }
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         let pin = self.member.pin()?;
-        let placed = self.member.find_placed(table, hash, key)?;
-        let Some((cell, value)) = placed.found else { return Ok(None) };
+        let placed = self.member.lookup(table, hash, key)?;
+        let Some((cell, value)) = placed.record else { return Ok(None) };
         let view = if cell.has_meta() {
             let Some(view) = View::labelled(pin, cell, value, namespace.kind)? else {
                 return Ok(None);
@@ -93,7 +93,7 @@ impl Session {
         } else {
             View::new(pin, cell, value, namespace.kind)
         };
-        let (key, seen, layout) = (cell.key()?, placed.seen, std::cell::Cell::new(0));
+        let (key, seen, layout) = (cell.key()?, placed.token, std::cell::Cell::new(0));
         let session = self;
         Ok(Some(RecordForUpdate { session, namespace, table, view, cell, key, hash, seen, layout }))
     }
@@ -197,11 +197,11 @@ impl RecordForUpdate<'_> {
         spot: Spot<'_>,
         names: &BlockLayout,
         changes: &[(usize, &[u8])],
-    ) -> Result<Draft> {
+    ) -> Result<PendingCell> {
         match self.session.patched(spot, Some(self.cell), &by_names(names, changes), None) {
             Ok(draft) => Ok(draft),
             Err(error) => {
-                self.session.member.give_up()?;
+                self.session.member.free_pending()?;
                 Err(error)
             }
         }
@@ -209,7 +209,7 @@ impl RecordForUpdate<'_> {
 
     #[inline]
     fn traits(&self) -> Result<u64> {
-        self.session.member.traits(self.namespace.index)
+        self.session.member.namespace_flags(self.namespace.index)
     }
 
     #[inline]
@@ -219,11 +219,11 @@ impl RecordForUpdate<'_> {
 
     /// Puts a draft in the record's place, unless somebody has to be told of it.
     #[inline]
-    fn publish(&self, draft: Draft, seen_to: u64) -> Result<Option<Outcome>> {
+    fn publish(&self, draft: PendingCell, seen_to: u64) -> Result<Option<Outcome>> {
         let member = &self.session.member;
-        let target = Target { hash: self.hash, key: self.key, seen: Some(self.seen) };
+        let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
         let (mut is_plain, mut current) = (true, None);
-        let done = member.change_seen(self.table, target, Some(draft), |record| {
+        let done = member.write_target(self.table, target, Some(draft), |record| {
             // Under the lock once more: whoever changes the traits passes it afterwards.
             is_plain = self.traits()? & seen_to == 0;
             // The pin keeps the cell's place from another version.
@@ -232,7 +232,7 @@ impl RecordForUpdate<'_> {
             if !is_same {
                 current = present(record)?.map(|cell| cell.version());
             }
-            Ok(if is_same && is_plain { Verdict::Publish } else { Verdict::Leave })
+            Ok(if is_same && is_plain { WriteDecision::Publish } else { WriteDecision::Keep })
         })?;
         Ok(is_plain.then(|| Outcome::of(&done, current)))
     }

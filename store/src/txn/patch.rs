@@ -1,6 +1,6 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{Cell, Head, Target, Verdict};
+use nearstate_memory::{Cell, CellHeader, WriteDecision, WriteTarget};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
@@ -26,37 +26,37 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         check_patch(namespace, key, changes, condition)?;
-        if self.member.traits(namespace.index)? & TOLD != 0 {
+        if self.member.namespace_flags(namespace.index)? & TOLD != 0 {
             return Ok(None);
         }
         let spot = Spot { form: Form::Blocks, ..self.spot(namespace, key)? };
         for _ in 0..TURNS {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let placed = self.member.find_placed(spot.table, spot.hash, key)?;
-            let seen = present(placed.found.map(|(cell, _)| cell))?;
+            let placed = self.member.lookup(spot.table, spot.hash, key)?;
+            let seen = present(placed.record.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
             }
             // What keeps its tags stays where it is in all indexes.
             let seen_to = if seen.is_some() { TOLD } else { NEEDS_TXN };
-            if self.member.traits(namespace.index)? & seen_to != 0 {
+            if self.member.namespace_flags(namespace.index)? & seen_to != 0 {
                 return Ok(None);
             }
             let draft = match self.patched(spot, seen, changes, None) {
                 Ok(draft) => draft,
                 Err(error) => {
-                    self.member.give_up()?;
+                    self.member.free_pending()?;
                     return Err(error);
                 }
             };
-            let target = Target { hash: spot.hash, key, seen: Some(placed.seen) };
+            let target = WriteTarget { hash: spot.hash, key, token: Some(placed.token) };
             let (mut is_stale, mut is_plain) = (false, true);
-            let done = self.member.change_seen(spot.table, target, Some(draft), |record| {
-                is_stale = record.map_or(0, |cell| cell.at()) != placed.seen.at;
-                is_plain = self.member.traits(namespace.index)? & seen_to == 0;
-                Ok(if is_stale || !is_plain { Verdict::Leave } else { Verdict::Publish })
+            let done = self.member.write_target(spot.table, target, Some(draft), |record| {
+                is_stale = record.map_or(0, |cell| cell.at()) != placed.token.at;
+                is_plain = self.member.namespace_flags(namespace.index)? & seen_to == 0;
+                Ok(if is_stale || !is_plain { WriteDecision::Keep } else { WriteDecision::Publish })
             })?;
             if !is_plain {
                 return Ok(None);
@@ -79,7 +79,7 @@ impl Session {
         old: Option<Cell<'_>>,
         changes: &[BlockChange<'_>],
         meta: Option<&[u8]>,
-    ) -> Result<nearstate_memory::Draft> {
+    ) -> Result<nearstate_memory::PendingCell> {
         let (value, kept) = match old {
             Some(cell) if Form::of_record(spot.table.kind(), &cell) != Form::Blocks => {
                 return Err(other_form(Form::of_record(spot.table.kind(), &cell)));
@@ -149,8 +149,8 @@ impl Session {
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
-        let head = Head {
-            kind: nearstate_memory::Kind::Block,
+        let head = CellHeader {
+            kind: nearstate_memory::CellKind::Block,
             flags: 0,
             body: u32::try_from(bytes.len())
                 .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?,
@@ -158,8 +158,8 @@ impl Session {
             children: 0,
             hash: 0,
         };
-        let at = self.member.draft(&head)?;
-        self.member.write(at, 0, bytes)?;
+        let at = self.member.allocate_cell(&head)?;
+        self.member.write_body(at, 0, bytes)?;
         self.member.seal_block(at, crc32fast::hash(bytes))?;
         Ok(at)
     }

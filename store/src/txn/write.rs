@@ -1,7 +1,7 @@
 //! Putting and deleting records, with and without conditions.
 
-use nearstate_memory::layout::traits;
-use nearstate_memory::{Cell, Changed, Draft, FLAG_META, Head, Verdict};
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{Cell, CellHeader, FLAG_META, PendingCell, WriteDecision, WriteOutcome};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -73,9 +73,11 @@ impl Condition<'_> {
 
 impl Outcome {
     /// `current` is the version that was there if nothing was changed.
-    pub(crate) fn of(changed: &Changed, current: Option<u64>) -> Self {
-        match (changed.verdict, changed.after.or(changed.before)) {
-            (Verdict::Publish | Verdict::Remove, Some(version)) => Self::Done { version },
+    pub(crate) fn of(changed: &WriteOutcome, current: Option<u64>) -> Self {
+        match (changed.decision, changed.version_after.or(changed.version_before)) {
+            (WriteDecision::Publish | WriteDecision::Remove, Some(version)) => {
+                Self::Done { version }
+            }
             _ => Self::Refused { current },
         }
     }
@@ -98,22 +100,23 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        if self.member.traits(namespace.index)? & NEEDS_TXN != 0 {
+        if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
         let spot = self.spot(namespace, key)?;
         self.member.prefetch_bucket(spot.table, spot.hash);
         let draft = self.draft(spot, &[], value, &[])?;
         let (mut is_plain, mut current) = (true, None);
-        let changed = self.member.change(spot.table, spot.hash, key, Some(draft), |record| {
-            // Under the lock once more: whoever changes the traits passes it afterwards.
-            is_plain = self.member.traits(namespace.index)? & NEEDS_TXN == 0;
-            let is_wanted = is_plain && condition.holds(record)?;
-            if !is_wanted {
-                current = present(record)?.map(|cell| cell.version());
-            }
-            Ok(if is_wanted { Verdict::Publish } else { Verdict::Leave })
-        })?;
+        let changed =
+            self.member.write_record(spot.table, spot.hash, key, Some(draft), |record| {
+                // Under the lock once more: whoever changes the traits passes it afterwards.
+                is_plain = self.member.namespace_flags(namespace.index)? & NEEDS_TXN == 0;
+                let is_wanted = is_plain && condition.holds(record)?;
+                if !is_wanted {
+                    current = present(record)?.map(|cell| cell.version());
+                }
+                Ok(if is_wanted { WriteDecision::Publish } else { WriteDecision::Keep })
+            })?;
         Ok(is_plain.then(|| Outcome::of(&changed, current)))
     }
 
@@ -126,10 +129,15 @@ impl Session {
         children: &[u8],
         value: &[u8],
         meta: &[u8],
-    ) -> Result<Draft> {
+    ) -> Result<PendingCell> {
         let Spot { table, hash, key, is_seen, .. } = spot;
         let body = children.len() + key.len() + value.len() + meta.len();
-        let at = self.member.draft(&head_of(spot, children.len() / 8, body, !meta.is_empty())?)?;
+        let at = self.member.allocate_cell(&head_of(
+            spot,
+            children.len() / 8,
+            body,
+            !meta.is_empty(),
+        )?)?;
         let is_small = body <= BODY_SMALL;
         let mut crc = crc32fast::Hasher::new();
         if !is_small {
@@ -142,15 +150,15 @@ impl Session {
         }
         let mut offset = 0;
         for part in [children, key, value, meta] {
-            self.member.write(at, offset, part)?;
+            self.member.write_body(at, offset, part)?;
             offset += part.len() as u64;
         }
         if is_small {
             // Its few lines were asked for with the last cell of the class: one sum over all parts
             // costs less than one for each.
-            crc.update(self.member.drafted(at, offset)?);
+            crc.update(self.member.pending_body(at, offset)?);
         }
-        Ok(Draft { at, body_crc: crc.finalize() })
+        Ok(PendingCell { at, body_crc: crc.finalize() })
     }
 
     /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each is
@@ -163,7 +171,7 @@ impl Session {
         old: Cell<'_>,
         splice: &Splice<'_>,
         meta: Option<&[u8]>,
-    ) -> Result<Draft> {
+    ) -> Result<PendingCell> {
         let table_at = old.children_bytes()?.len() + spot.key.len();
         let (kept, new, has_meta) = match meta {
             None => (old.body()?, &[][..], old.has_meta()),
@@ -174,25 +182,32 @@ impl Session {
             }
         };
         let body = splice.bytes_of(kept.len()) + new.len();
-        let at =
-            self.member.draft(&head_of(spot, old.children_bytes()?.len() / 8, body, has_meta)?)?;
+        let at = self.member.allocate_cell(&head_of(
+            spot,
+            old.children_bytes()?.len() / 8,
+            body,
+            has_meta,
+        )?)?;
         let mut offset = 0;
         let mut write = |part: &[u8]| {
             if part.is_empty() {
                 return Ok(());
             }
-            let done = self.member.write(at, offset, part);
+            let done = self.member.write_body(at, offset, part);
             offset += part.len() as u64;
             done
         };
         splice.pieces(kept, table_at, &mut write)?;
         write(new)?;
         for (size_at, size) in splice.sizes() {
-            self.member.write(at, (table_at + size_at) as u64, &size)?;
+            self.member.write_body(at, (table_at + size_at) as u64, &size)?;
         }
         // What was written is in the cache: one sum costs less than one for each piece. Most of it
         // came from the region anyway: whoever wrote there by mistake is in either sum.
-        Ok(Draft { at, body_crc: crc32fast::hash(self.member.drafted(at, body as u64)?) })
+        Ok(PendingCell {
+            at,
+            body_crc: crc32fast::hash(self.member.pending_body(at, body as u64)?),
+        })
     }
 
     /// Deletes a record of a namespace whose writers have nothing to see to; `None` if they have.
@@ -205,16 +220,16 @@ impl Session {
         if !namespace.kind.has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
-        if self.member.traits(namespace.index)? & NEEDS_TXN != 0 {
+        if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
         let table = self.table(namespace)?;
         let (mut is_plain, mut current) = (true, None);
-        let changed = self.member.change(table, self.hash(key), key, None, |record| {
-            is_plain = self.member.traits(namespace.index)? & NEEDS_TXN == 0;
+        let changed = self.member.write_record(table, self.hash(key), key, None, |record| {
+            is_plain = self.member.namespace_flags(namespace.index)? & NEEDS_TXN == 0;
             current = present(record)?.map(|cell| cell.version());
             let is_wanted = is_plain && current.is_some() && condition.holds(record)?;
-            Ok(if is_wanted { Verdict::Remove } else { Verdict::Leave })
+            Ok(if is_wanted { WriteDecision::Remove } else { WriteDecision::Keep })
         })?;
         Ok(is_plain.then(|| Outcome::of(&changed, current)))
     }
@@ -227,9 +242,9 @@ fn head_of(
     children: usize,
     body: usize,
     has_meta: bool,
-) -> Result<Head> {
-    Ok(Head {
-        kind: nearstate_memory::Kind::Record,
+) -> Result<CellHeader> {
+    Ok(CellHeader {
+        kind: nearstate_memory::CellKind::Record,
         flags: form.flags() | if has_meta { FLAG_META } else { 0 },
         body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
         key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
@@ -243,10 +258,10 @@ fn head_of(
 const BODY_SMALL: usize = 320;
 
 /// What a plain write does not do: then it goes through a transaction.
-pub(crate) const NEEDS_TXN: u64 = traits::TAGGED | TOLD;
+pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | TOLD;
 
 /// Somebody is told of every change.
-pub(crate) const TOLD: u64 = traits::WATCHED | traits::STREAMED;
+pub(crate) const TOLD: u64 = namespace_flags::WATCHED | namespace_flags::STREAMED;
 
 /// The record, unless its time has passed.
 #[inline]

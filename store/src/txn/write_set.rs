@@ -4,7 +4,8 @@
 //! Reads are consistent at every moment: each new one checks that all earlier ones still stand.
 
 use nearstate_memory::{
-    Access, Cell, Change, Committed, Draft, Expect, Head, Pin, Seen, Target, Verdict,
+    Cell, CellHeader, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess,
+    RecordChange, WriteDecision, WriteTarget,
 };
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use nearstate_model::{Error, Result};
@@ -127,14 +128,14 @@ impl<'s> WriteSet<'s> {
         if let Some(Entry { seen: Some(seen), .. }) = self.buffers.entries.get(place) {
             return session.stored(*seen).map(|stored| (place, stored));
         }
-        let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
+        let placed = session.member.lookup(session.member.table(table)?, hash, key)?;
         if !self.buffers.is_judged_later {
             self.check()?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.seen = Some(placed.seen);
+            entry.seen = Some(placed.token);
         }
-        Ok((place, placed.found))
+        Ok((place, placed.record))
     }
 
     /// As [`WriteSet::read_at`], for whom the value of a large record does not matter.
@@ -151,9 +152,9 @@ impl<'s> WriteSet<'s> {
         {
             return self.read_again(place).map(|stored| (place, stored));
         }
-        let placed = session.member.find_ends(session.member.table(table)?, hash, key)?;
-        let place = self.track(place, (table, hash, key), placed.seen)?;
-        Ok((place, placed.found))
+        let placed = session.member.lookup_ends(session.member.table(table)?, hash, key)?;
+        let place = self.track(place, (table, hash, key), placed.token)?;
+        Ok((place, placed.record))
     }
 
     /// True if the transaction has written it.
@@ -173,7 +174,7 @@ impl<'s> WriteSet<'s> {
         &mut self,
         place: Option<usize>,
         (table, hash, key): (u32, u64, &[u8]),
-        seen: Seen,
+        seen: ReadToken,
     ) -> Result<usize> {
         let place = match place {
             Some(place) => place,
@@ -202,11 +203,11 @@ impl<'s> WriteSet<'s> {
         }
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
-        let placed = session.member.find_placed(table, entry.hash, key)?;
+        let placed = session.member.lookup(table, entry.hash, key)?;
         if let Some(entry) = self.buffers.entries.get_mut(place) {
-            entry.seen = Some(placed.seen);
+            entry.seen = Some(placed.token);
         }
-        Ok(placed.found)
+        Ok(placed.record)
     }
 
     /// True if everything that was read is still so: then all of it was so at one moment.
@@ -215,12 +216,12 @@ impl<'s> WriteSet<'s> {
         let session = self.session;
         for entry in &self.buffers.entries {
             let Some(seen) = entry.seen else { continue };
-            if session.member.stands(seen) {
+            if session.member.is_current(seen) {
                 continue;
             }
             let table = session.member.table(entry.table)?;
             let key = self.buffers.bytes(entry.key);
-            if !session.member.is_still(table, entry.hash, key, seen)? {
+            if !session.member.validate_read(table, entry.hash, key, seen)? {
                 return Ok(false);
             }
         }
@@ -363,13 +364,13 @@ impl<'s> WriteSet<'s> {
             return Ok(()); // All reads were so at the moment of the last.
         }
         // Before the first draft: a forked child has no arena of its own.
-        self.session.member.usable()?;
+        self.session.member.check_usable()?;
         let done = match self.buffers.entries.len() {
-            1 if self.buffers.plan.announced.all.is_empty() => self.commit_one(),
+            1 if self.buffers.plan.events.all.is_empty() => self.commit_one(),
             _ => self.commit_many(),
         };
         if done.is_err() {
-            self.session.member.give_up()?;
+            self.session.member.free_pending()?;
         }
         done
     }
@@ -377,30 +378,30 @@ impl<'s> WriteSet<'s> {
     /// The path of a put: one record needs no intent.
     fn commit_one(&mut self) -> Result<()> {
         let draft = match self.change_of(0)? {
-            Change::Publish(draft) => Some(draft),
-            Change::Keep | Change::Remove => None,
+            RecordChange::Publish(draft) => Some(draft),
+            RecordChange::Keep | RecordChange::Remove => None,
         };
         let Some(entry) = self.buffers.entries.first() else { return Ok(()) };
         let session = self.session;
         let table = session.member.table(entry.table)?;
         let (mut is_conflict, mut is_stale) = (false, false);
         let key = self.buffers.bytes(entry.key);
-        let target = Target { hash: entry.hash, key, seen: entry.seen };
-        let changed = session.member.change_seen(table, target, draft, |record| {
+        let target = WriteTarget { hash: entry.hash, key, token: entry.seen };
+        let changed = session.member.write_target(table, target, draft, |record| {
             let at = record.map_or(0, |cell| cell.at());
             is_conflict = entry.seen.is_some_and(|seen| seen.at != at);
-            is_stale = session.member.traits(entry.table)? != entry.traits;
+            is_stale = session.member.namespace_flags(entry.table)? != entry.traits;
             Ok(match (is_conflict || is_stale, draft) {
-                (true, _) => Verdict::Leave,
-                (false, Some(_)) => Verdict::Publish,
-                (false, None) => Verdict::Remove,
+                (true, _) => WriteDecision::Keep,
+                (false, Some(_)) => WriteDecision::Publish,
+                (false, None) => WriteDecision::Remove,
             })
         })?;
         if is_conflict || is_stale {
             return Err(self.conflict(0));
         }
         if let Some(entry) = self.buffers.entries.first_mut() {
-            entry.after = changed.after;
+            entry.after = changed.version_after;
         }
         Ok(())
     }
@@ -410,25 +411,27 @@ impl<'s> WriteSet<'s> {
         let forgotten = self.forgotten();
         for place in 0..self.buffers.entries.len() {
             let change =
-                if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
+                if forgotten == Some(place) { RecordChange::Keep } else { self.change_of(place)? };
             let Buffers { entries, plan, .. } = &mut *self.buffers;
             let Some(entry) = entries.get(place) else { break };
-            let mut access = Access::new(entry.table, entry.hash, entry.key.ends());
+            let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
-            access.traits = entry.traits;
-            access.expect = entry.seen.map_or(Expect::Anything, Expect::Seen);
+            access.flags = entry.traits;
+            access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
             plan.accesses.push(access);
         }
         let Buffers { bytes, plan, .. } = &mut *self.buffers;
         match session.member.commit(plan, bytes)? {
-            Committed::Done => {
+            CommitOutcome::Committed => {
                 let Buffers { entries, plan, .. } = &mut *self.buffers;
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
-                    entry.after = access.after;
+                    entry.after = access.version_after;
                 }
                 Ok(())
             }
-            Committed::Conflict(place) | Committed::Changed(place) => Err(self.conflict(place)),
+            CommitOutcome::Conflict(place) | CommitOutcome::FlagsChanged(place) => {
+                Err(self.conflict(place))
+            }
         }
     }
 
@@ -445,8 +448,8 @@ impl<'s> WriteSet<'s> {
     }
 
     /// What memory is to do with a record; a new version is a draft already.
-    fn change_of(&self, place: usize) -> Result<Change> {
-        let Some(entry) = self.buffers.entries.get(place) else { return Ok(Change::Keep) };
+    fn change_of(&self, place: usize) -> Result<RecordChange> {
+        let Some(entry) = self.buffers.entries.get(place) else { return Ok(RecordChange::Keep) };
         let session = self.session;
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
@@ -454,15 +457,20 @@ impl<'s> WriteSet<'s> {
         let spot = Spot { table, hash, key, form, is_seen };
         let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
-            Write::None => Ok(Change::Keep),
-            Write::Delete => Ok(Change::Remove),
+            Write::None => Ok(RecordChange::Keep),
+            Write::Delete => Ok(RecordChange::Remove),
             Write::Put { value } => {
                 let value = self.buffers.bytes(*value);
-                Ok(Change::Publish(session.draft(spot, &[], value, meta.unwrap_or_default())?))
+                Ok(RecordChange::Publish(session.draft(
+                    spot,
+                    &[],
+                    value,
+                    meta.unwrap_or_default(),
+                )?))
             }
             Write::Object { copy } => {
                 let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
-                Ok(Change::Publish(session.draft_of_parts(spot, &parts)?))
+                Ok(RecordChange::Publish(session.draft_of_parts(spot, &parts)?))
             }
             Write::Patch { is_anew, changes } => {
                 let seen = entry.seen.filter(|_| !is_anew);
@@ -475,7 +483,7 @@ impl<'s> WriteSet<'s> {
                     })
                     .collect();
                 let draft = session.patched(spot, old.map(|(cell, _)| cell), &changes, meta)?;
-                Ok(Change::Publish(draft))
+                Ok(RecordChange::Publish(draft))
             }
         }
     }
@@ -503,11 +511,11 @@ pub(crate) type Stored<'s> = Option<(Cell<'s>, &'s [u8])>;
 
 impl Session {
     /// The cell that was read earlier under a pin that still holds.
-    pub(crate) fn stored(&self, seen: Seen) -> Result<Stored<'_>> {
+    pub(crate) fn stored(&self, seen: ReadToken) -> Result<Stored<'_>> {
         if seen.at == 0 {
             return Ok(None);
         }
-        let cell = self.member.cell(seen.at)?;
+        let cell = self.member.cell_at(seen.at)?;
         Ok(Some((cell, cell.value()?)))
     }
 
@@ -523,24 +531,28 @@ impl Session {
     }
 
     /// A filled record cell whose value comes in parts: no copy of the whole is made first.
-    fn draft_of_parts(&self, Spot { hash, key, .. }: Spot<'_>, value: &[&[u8]]) -> Result<Draft> {
+    fn draft_of_parts(
+        &self,
+        Spot { hash, key, .. }: Spot<'_>,
+        value: &[&[u8]],
+    ) -> Result<PendingCell> {
         let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
-        let head = Head {
-            kind: nearstate_memory::Kind::Record,
+        let head = CellHeader {
+            kind: nearstate_memory::CellKind::Record,
             flags: 0,
             body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
             key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
             children: 0,
             hash,
         };
-        let at = self.member.draft(&head)?;
+        let at = self.member.allocate_cell(&head)?;
         let mut crc = crc32fast::Hasher::new();
         let mut offset = 0;
         for part in [key].iter().chain(value) {
             crc.update(part);
-            self.member.write(at, offset, part)?;
+            self.member.write_body(at, offset, part)?;
             offset += part.len() as u64;
         }
-        Ok(Draft { at, body_crc: crc.finalize() })
+        Ok(PendingCell { at, body_crc: crc.finalize() })
     }
 }

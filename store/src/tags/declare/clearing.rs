@@ -68,7 +68,7 @@ impl Session {
         }
         if !clearing.locks.is_done() {
             let part = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
-            self.member.pass_buckets(self.table(namespace)?, part)?;
+            self.member.drain_buckets(self.table(namespace)?, part)?;
             return Ok(true);
         }
         let Some(tag) = clearing.leaving.get(clearing.tag) else {

@@ -6,7 +6,7 @@ use super::resp::Resp;
 use super::wire::{PATIENCE, unix};
 use super::{Abilities, Database, Need, Target};
 use crate::access::{Connection, Schema};
-use nearstate_local_transport::{Answer, LocalRing, ask_ring};
+use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
 use std::path::Path;
 use std::time::Duration;
@@ -65,9 +65,9 @@ impl Target for RingTarget {
         let path = address.strip_prefix("unix:").unwrap_or(address);
         let socket = unix(Path::new(path))?;
         let refused = |text: String| Error::Backend { detail: format!("no ring: {text}") };
-        match ask_ring(&socket).map_err(|e| refused(e.to_string()))? {
-            Answer::Refused(text) => Err(refused(text)),
-            Answer::Given(memory) => {
+        match request_ring(&socket).map_err(|e| refused(e.to_string()))? {
+            Response::Refused(text) => Err(refused(text)),
+            Response::Granted(memory) => {
                 let mut ring = LocalRing::new(memory, socket, PATIENCE)?;
                 if polled.is_some() {
                     ring.set_spin(BUSY_POLL);

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use nearstate_memory::{Draft, Head, Kind, Verdict};
+use nearstate_memory::{CellHeader, CellKind, PendingCell, WriteDecision};
 use nearstate_store::{BlockChange, Condition, CreateOptions, Region, Schema, check};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -95,18 +95,20 @@ fn put_raw(path: &Path, region: &Region, body: &Body) {
     let hash = nearstate_memory::hash(memory.seed(), KEY);
     let children: Vec<u8> = body.children.iter().flat_map(|at| at.to_le_bytes()).collect();
     let bytes: Vec<u8> = [&children[..], KEY, &body.table].concat();
-    let head = Head {
-        kind: Kind::Record,
+    let head = CellHeader {
+        kind: CellKind::Record,
         flags: 0,
         body: u32::try_from(bytes.len()).expect("small"),
         key: u16::try_from(KEY.len()).expect("small"),
         children: u16::try_from(body.children.len()).expect("few"),
         hash,
     };
-    let at = member.draft(&head).expect("a cell");
-    member.write(at, 0, &bytes).expect("its body");
-    let draft = Draft { at, body_crc: crc32fast::hash(&bytes) };
-    member.change(table, hash, KEY, Some(draft), |_| Ok(Verdict::Publish)).expect("a record");
+    let at = member.allocate_cell(&head).expect("a cell");
+    member.write_body(at, 0, &bytes).expect("its body");
+    let draft = PendingCell { at, body_crc: crc32fast::hash(&bytes) };
+    member
+        .write_record(table, hash, KEY, Some(draft), |_| Ok(WriteDecision::Publish))
+        .expect("a record");
 }
 
 /// Reads, patches and deletes. True if the table could be patched.

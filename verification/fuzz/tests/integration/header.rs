@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use nearstate_memory::judge_superblock;
 use nearstate_memory::layout::{FORMAT, HEAP};
+use nearstate_memory::validate_superblock;
 use nearstate_store::{CreateOptions, Error, PinMode, Region, Schema, check};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -91,7 +91,7 @@ fn changes() -> impl Strategy<Value = Vec<(usize, Vec<u8>)>> {
 
 /// What any page that is taken for a header must fulfil, whoever wrote it.
 fn sound(page: &[u8]) -> Result<(), TestCaseError> {
-    match judge_superblock(page) {
+    match validate_superblock(page) {
         Ok(head) => {
             prop_assert!(head.length >= HEAP + (64 << 20) && head.length.is_multiple_of(4096));
             prop_assert!(head.page.is_power_of_two() && head.page >= 4096);
@@ -137,7 +137,7 @@ proptest! {
 #[test]
 fn a_changed_header_is_refused_unless_its_checksum_fits() {
     let valid = made(PinMode::Auto).page;
-    assert!(judge_superblock(&valid).is_ok());
+    assert!(validate_superblock(&valid).is_ok());
     let mut runner = proptest::test_runner::TestRunner::new(config(CASES));
     runner
         .run(&changes(), |changes| {
@@ -148,7 +148,7 @@ fn a_changed_header_is_refused_unless_its_checksum_fits() {
                 apply_at(&mut page, *at, bytes.get(..room).unwrap_or(bytes));
             }
             if page != valid {
-                prop_assert!(judge_superblock(&page).is_err(), "a changed page was taken");
+                prop_assert!(validate_superblock(&page).is_err(), "a changed page was taken");
             }
             mend(&mut page);
             sound(&page)
@@ -160,7 +160,7 @@ fn a_changed_header_is_refused_unless_its_checksum_fits() {
             let mut page = valid.clone();
             apply_at(&mut page, at, &[byte]);
             mend(&mut page);
-            prop_assert!(judge_superblock(&page).is_ok());
+            prop_assert!(validate_superblock(&page).is_ok());
             Ok(())
         })
         .expect("another seed");

@@ -60,11 +60,11 @@ impl NodeConnection {
 
 /// A kill closes connections. It does not make them hang and it does not garble replies.
 fn end_of(error: &io::Error) -> ConnectionEnd {
-    match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            ConnectionEnd::Violation(format!("no reply within {REPLY_WAIT_MAX:?}"))
-        }
-        ErrorKind::InvalidData => ConnectionEnd::Violation(error.to_string()),
-        _ => ConnectionEnd::Closed,
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        return ConnectionEnd::Violation(format!("no reply within {REPLY_WAIT_MAX:?}"));
     }
+    if error.kind() == ErrorKind::InvalidData {
+        return ConnectionEnd::Violation(error.to_string());
+    }
+    ConnectionEnd::Closed
 }

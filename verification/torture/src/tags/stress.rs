@@ -277,7 +277,7 @@ impl TagStress<'_> {
         while let Some(notice) = watch.next().map_err(|e| format!("watch: {e}"))? {
             match notice {
                 Notice::Event(event) if !self.replay.has_lost_events => {
-                    self.replay.add_event(&event)?
+                    self.replay.add_event(&event)?;
                 }
                 Notice::Event(_) => {}
                 Notice::Lost { .. } => self.replay.has_lost_events = true,

@@ -4,7 +4,7 @@
 use crate::legacy::protocol::monotonic_ns;
 use crate::stat::{Latencies, median};
 use crate::table::{Align, Table};
-use nearstate_local_transport::{Answer, LocalRing, ask_ring};
+use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::SpinPolicy;
 use nearstate_node::{Address, Endpoint, Node, NodeConfig};
@@ -149,9 +149,9 @@ fn tcp_stream(address: std::net::SocketAddr) -> io::Result<TcpStream> {
 
 fn ring(path: &Path) -> io::Result<LocalRing> {
     let socket = UnixStream::connect(path)?;
-    match ask_ring(&socket)? {
-        Answer::Refused(text) => Err(io::Error::other(text)),
-        Answer::Given(memory) => {
+    match request_ring(&socket)? {
+        Response::Refused(text) => Err(io::Error::other(text)),
+        Response::Granted(memory) => {
             let mut ring = LocalRing::new(memory, socket, WAIT).map_err(io::Error::other)?;
             ring.set_spin(LOOK);
             Ok(ring)

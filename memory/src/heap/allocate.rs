@@ -12,13 +12,13 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::layout::{
-    CLASS_EXTENT, Damage, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
+    CLASS_EXTENT, Corruption, LINE, MEMBER_PIN, MEMBER_STATE, POOL_HEAD, QUEUES, SUPER_FRONTIER,
     SUPER_FRONTIER_LOCK, member_at, pool_at, seal, unseal,
 };
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, note, op, slot, way};
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, direction, op, slot, undo};
 use crate::member::pin;
-use crate::member::{Member, WAIT_MAX, WAIT_SHORT};
-use crate::region::member_table::{members_high, state};
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
+use crate::region::member_table::{member_slots_used, state};
 
 /// What a member takes from the frontier at once for small cells: large enough that taking is rare
 /// (every 240 records of 1 KiB), small enough that 10,000 sessions hold 2.5 GiB at most.
@@ -63,7 +63,7 @@ impl Member {
     /// # Errors
     /// `Full`, `ValueTooLarge`, `Stalled`, `Damaged`, `System`.
     #[inline]
-    pub fn alloc(&self, bytes: u64) -> Result<u64> {
+    pub fn allocate(&self, bytes: u64) -> Result<u64> {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: usize::try_from(bytes).unwrap_or(0) });
         };
@@ -76,7 +76,7 @@ impl Member {
             crash_point!("alloc.done");
             return Ok(head);
         }
-        let cell = self.alloc_slowly(&arena, class)?;
+        let cell = self.allocate_slowly(&arena, class)?;
         crash_point!("alloc.done");
         Ok(cell)
     }
@@ -93,15 +93,15 @@ impl Member {
     }
 
     #[inline]
-    fn is_reusable(&self, cell: u64) -> Result<bool, Damage> {
+    fn is_reusable(&self, cell: u64) -> Result<bool, Corruption> {
         let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
         Ok(pin::is_reusable(retired, self.safe.get()))
     }
 
-    fn alloc_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
+    fn allocate_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
         let queue = arena.queue(class)?;
         if self.is_pool_better(class, queue.head.load(Ordering::Relaxed))? {
-            match self.take_from_pool(class, WAIT_SHORT) {
+            match self.refill_from_pool(class, LOCK_WAIT_SHORT) {
                 // A living process keeps the pool: there is fresh memory.
                 Ok(()) | Err(Error::Stalled { .. }) => {}
                 Err(error) => return Err(error),
@@ -120,8 +120,8 @@ impl Member {
                 return Ok(head);
             }
         }
-        match self.alloc_fresh(class) {
-            Err(Error::Full { detail }) => self.alloc_desperately(arena, class, &detail),
+        match self.allocate_fresh(class) {
+            Err(Error::Full { detail }) => self.allocate_last_resort(arena, class, &detail),
             other => other,
         }
     }
@@ -129,7 +129,7 @@ impl Member {
     /// True if a pool has something and the member's own queue has nothing, or nothing that was
     /// retired long enough ago. A glance without the lock: it may be wrong, and then costs a
     /// little.
-    fn is_pool_better(&self, class: u8, head: u64) -> Result<bool, Damage> {
+    fn is_pool_better(&self, class: u8, head: u64) -> Result<bool, Corruption> {
         let pool = self.map().word(pool_at(class) + POOL_HEAD)?.load(Ordering::Acquire);
         if pool == 0 || head == 0 {
             return Ok(pool != 0);
@@ -138,7 +138,7 @@ impl Member {
     }
 
     /// From the bump range, refilled from the frontier.
-    fn alloc_fresh(&self, class: u8) -> Result<u64> {
+    fn allocate_fresh(&self, class: u8) -> Result<u64> {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
         self.refill(which, bytes)?;
@@ -167,9 +167,9 @@ impl Member {
 
     /// Works under a leaf's lock, and gives it back also after an error: others would wait for it.
     fn under_leaf(&self, at: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.take(at, slot::LEAF)?;
+        self.acquire(at, slot::LEAF)?;
         let done = work();
-        self.give_back(at, slot::LEAF, 0)?;
+        self.release(at, slot::LEAF, 0)?;
         done
     }
 
@@ -188,21 +188,21 @@ impl Member {
                 detail: "the region has reached the size it was created with".to_owned(),
             });
         }
-        arena.set(note::CHUNK_AT, at | u64::from(which == Bump::Large));
-        arena.set(note::CHUNK_TO, to);
+        arena.set(undo::CHUNK_AT, at | u64::from(which == Bump::Large));
+        arena.set(undo::CHUNK_TO, to);
         crash_point!("chunk.noted");
         word.store(seal(to / LINE), Ordering::Release);
         crash_point!("chunk.taken");
         arena.set_bump(which, at, to, at);
         crash_point!("chunk.bumped");
-        arena.set(note::CHUNK_TO, 0);
+        arena.set(undo::CHUNK_TO, 0);
         crash_point!("chunk.done");
         Ok(())
     }
 
     /// A pending cell of kind extent: `bytes` of address space of which only the first line is sure
     /// to have pages.
-    pub(crate) fn alloc_extent(&self, bytes: u64) -> Result<u64> {
+    pub(crate) fn allocate_extent(&self, bytes: u64) -> Result<u64> {
         let arena = self.arena()?;
         let queue = arena.queue(CLASS_EXTENT)?;
         let head = queue.head.load(Ordering::Relaxed);
@@ -214,25 +214,25 @@ impl Member {
         arena.carve(Bump::Large)?;
         match self.take_chunk(Bump::Large, bytes) {
             Ok(()) => {}
-            Err(Error::Full { .. }) => return self.alloc_extent_from_free(bytes),
+            Err(Error::Full { .. }) => return self.allocate_extent_from_free(bytes),
             Err(error) => return Err(error),
         }
         let at = arena.get(Bump::Large as usize);
         self.map().commit(at, LINE)?;
         cell::word(self.map(), at, WORD_VERSION)?.store(bytes / LINE, Ordering::Relaxed);
         let cell = arena.cut(Bump::Large, CLASS_EXTENT, bytes)?;
-        let head = u64::from(CLASS_EXTENT) | (cell::Kind::Extent as u64) << 8;
+        let head = u64::from(CLASS_EXTENT) | (cell::CellKind::Extent as u64) << 8;
         cell::word(self.map(), cell, WORD_HEAD)?.store(head, Ordering::Relaxed);
         Ok(cell)
     }
 
     /// The heap has no fresh room: a free cell that is large enough becomes the extent. It keeps
     /// its class, and all of it has pages.
-    fn alloc_extent_from_free(&self, bytes: u64) -> Result<u64> {
-        let cell = self.alloc(bytes)?;
+    fn allocate_extent_from_free(&self, bytes: u64) -> Result<u64> {
+        let cell = self.allocate(bytes)?;
         let word = cell::word(self.map(), cell, WORD_HEAD)?;
         let class = word.load(Ordering::Relaxed) & 0xff;
-        word.store(class | (cell::Kind::Extent as u64) << 8, Ordering::Relaxed);
+        word.store(class | (cell::CellKind::Extent as u64) << 8, Ordering::Relaxed);
         Ok(cell)
     }
 
@@ -253,27 +253,27 @@ impl Member {
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
-    pub fn give_up(&self) -> Result<()> {
+    pub fn free_pending(&self) -> Result<()> {
         // What is pending in a forked child is its parent's, who may be about to publish it.
-        self.usable()?;
+        self.check_usable()?;
         Ok(self.arena()?.roll_back()?)
     }
 
     /// Passes on what is too much in the queue of a class. Never while the note names an operation:
     /// recovery must find the cells that it retired where they were put.
     #[inline]
-    pub(crate) fn relieve(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
+    pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         self.pressure.set(self.pressure.get() + 1);
         let count = arena.queue(class)?.count.load(Ordering::Relaxed);
         if count > QUEUE_EXCESS * pressure_of(class) {
-            self.give_to_pool(class, Duration::ZERO)?;
+            self.queue_to_pool(class, Duration::ZERO)?;
         }
         Ok(())
     }
 
     /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
     /// `wait` is zero and the pool is locked, it stays.
-    fn give_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
+    fn queue_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -283,23 +283,23 @@ impl Member {
         let last = queue.tail.load(Ordering::Relaxed);
         let pool = pool_at(class);
         if wait.is_zero() {
-            if self.take_if_free(pool, slot::LEAF)?.is_none() {
+            if self.try_acquire(pool, slot::LEAF)?.is_none() {
                 return Ok(()); // All stays in our queue, and the next cell of it tries again.
             }
         } else {
-            self.take_within(pool, slot::LEAF, wait)?;
+            self.acquire_within(pool, slot::LEAF, wait)?;
         }
-        let done = self.give_batch(class, first, last);
-        self.give_back(pool, slot::LEAF, 0)?;
+        let done = self.push_batch(class, first, last);
+        self.release(pool, slot::LEAF, 0)?;
         done
     }
 
-    fn give_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
+    fn push_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
-        arena.set(note::BATCH_FIRST, first);
-        arena.set(note::BATCH_LAST, last);
-        arena.set(note::BATCH_WAY, way::TO_POOL);
+        arena.set(undo::BATCH_FIRST, first);
+        arena.set(undo::BATCH_LAST, last);
+        arena.set(undo::BATCH_DIRECTION, direction::TO_POOL);
         crash_point!("give.noted");
         queue.head.store(0, Ordering::Release);
         crash_point!("give.cut");
@@ -311,25 +311,25 @@ impl Member {
         crash_point!("give.pooled");
         queue.count.store(0, Ordering::Relaxed);
         crash_point!("give.counted");
-        arena.set(note::BATCH_WAY, way::NONE);
+        arena.set(undo::BATCH_DIRECTION, direction::NONE);
         crash_point!("give.done");
         Ok(())
     }
 
     /// Some cells of a pool come to the front of the queue of their class.
-    fn take_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
+    fn refill_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         let pool = pool_at(class);
-        self.take_within(pool, slot::LEAF, wait)?;
-        let done = self.take_batch(class);
-        self.give_back(pool, slot::LEAF, 0)?;
+        self.acquire_within(pool, slot::LEAF, wait)?;
+        let done = self.pop_batch(class);
+        self.release(pool, slot::LEAF, 0)?;
         done
     }
 
-    fn take_batch(&self, class: u8) -> Result<()> {
+    fn pop_batch(&self, class: u8) -> Result<()> {
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
@@ -341,9 +341,9 @@ impl Member {
             count += 1;
         }
         if count > 0 {
-            arena.set(note::BATCH_FIRST, first);
-            arena.set(note::BATCH_LAST, last);
-            arena.set(note::BATCH_WAY, way::FROM_POOL);
+            arena.set(undo::BATCH_FIRST, first);
+            arena.set(undo::BATCH_LAST, last);
+            arena.set(undo::BATCH_DIRECTION, direction::FROM_POOL);
             crash_point!("take.noted");
             head.store(next, Ordering::Release);
             crash_point!("take.cut");
@@ -352,17 +352,17 @@ impl Member {
             let before = queue.count.load(Ordering::Relaxed);
             queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         }
-        arena.set(note::BATCH_WAY, way::NONE);
+        arena.set(undo::BATCH_DIRECTION, direction::NONE);
         crash_point!("take.done");
         Ok(())
     }
 
     /// All queues go to the pools: the last thing that a detaching member does.
-    pub(crate) fn give_all(&self) -> Result<()> {
+    pub(crate) fn queues_to_pools(&self) -> Result<()> {
         let arena = self.arena()?;
         for class in (0..QUEUES as u8).filter(|class| *class != CLASS_EXTENT) {
             if arena.queue(class)?.head.load(Ordering::Relaxed) != 0 {
-                self.give_to_pool(class, WAIT_MAX)?;
+                self.queue_to_pool(class, LOCK_WAIT_MAX)?;
             }
         }
         Ok(())
@@ -370,9 +370,9 @@ impl Member {
 
     /// The heap is full: look for a cell in everything that was left behind.
     #[cold]
-    fn alloc_desperately(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
+    fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, detail: &str) -> Result<u64> {
         self.recover_the_dead()?;
-        self.empty_free_arenas()?;
+        self.drain_free_arenas()?;
         self.advance()?;
         self.advance()?;
         let queue = arena.queue(class)?;
@@ -382,9 +382,9 @@ impl Member {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
-            self.take_from_pool(class, WAIT_MAX)?;
+            self.refill_from_pool(class, LOCK_WAIT_MAX)?;
         }
-        if let Ok(cell) = self.alloc_fresh(class) {
+        if let Ok(cell) = self.allocate_fresh(class) {
             return Ok(cell);
         }
         for wider in class + 1..CLASSES {
@@ -394,10 +394,10 @@ impl Member {
                 if head != 0 && self.is_reusable(head)? {
                     return self.split_cell(arena, wider, head, class);
                 }
-                self.take_from_pool(wider, WAIT_MAX)?;
+                self.refill_from_pool(wider, LOCK_WAIT_MAX)?;
             }
         }
-        Err(Error::Full { detail: self.why_full(detail)? })
+        Err(Error::Full { detail: self.describe_full(detail)? })
     }
 
     /// A free cell of a wider class becomes the small bump range, and the first cell of it ours.
@@ -414,19 +414,19 @@ impl Member {
         arena.pop(arena.queue(wider)?, cell)?;
         let next = cell::word(self.map(), cell, WORD_NEXT)?.load(Ordering::Relaxed);
         // As after taking a chunk: the range is ours already, so recovery makes it the bump range.
-        arena.set(note::CHUNK_AT, cell);
-        arena.set(note::CHUNK_TO, cell + bytes);
+        arena.set(undo::CHUNK_AT, cell);
+        arena.set(undo::CHUNK_TO, cell + bytes);
         crash_point!("chunk.noted");
-        arena.set(note::PENDING, next);
+        arena.set(undo::PENDING, next);
         arena.set_bump(Bump::Small, cell, cell + bytes, cell + bytes);
         crash_point!("chunk.bumped");
-        arena.set(note::CHUNK_TO, 0);
+        arena.set(undo::CHUNK_TO, 0);
         Ok(arena.cut(Bump::Small, class, class::bytes_of(class))?)
     }
 
     /// Free cells in the arenas of slots that nobody has go to the pools.
-    fn empty_free_arenas(&self) -> Result<()> {
-        for index in 0..members_high(self.map())? {
+    fn drain_free_arenas(&self) -> Result<()> {
+        for index in 0..member_slots_used(self.map())? {
             let word = self.map().word(member_at(index) + MEMBER_STATE)?;
             if state::of(word.load(Ordering::Acquire)) != state::FREE {
                 continue;
@@ -436,7 +436,7 @@ impl Member {
                 .filter(|class| *class != CLASS_EXTENT)
                 .all(|class| arena.queue(class).is_ok_and(|q| q.head.load(Ordering::Acquire) == 0));
             if !is_empty {
-                self.empty_slot(index)?;
+                self.drain_slot(index)?;
             }
         }
         Ok(())
@@ -444,10 +444,10 @@ impl Member {
 
     /// One sentence for whoever finds the heap full: which member's pin holds cells back, if one
     /// does.
-    fn why_full(&self, detail: &str) -> Result<String> {
+    fn describe_full(&self, detail: &str) -> Result<String> {
         let epoch = unseal(self.epoch().load(Ordering::Acquire), "the epoch")?;
         let mut oldest = None;
-        for index in 0..members_high(self.map())? {
+        for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
             if pin != 0
                 && pin.saturating_add(2) < epoch
@@ -468,7 +468,7 @@ impl Member {
 
 /// Links a chain of cells before the head of the queue of its class: it was retired before what the
 /// member retires itself, and what is retired longest is used first.
-fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Damage> {
+fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Corruption> {
     let queue = arena.queue(class)?;
     let head = queue.head.load(Ordering::Relaxed);
     if head == first {
@@ -485,33 +485,33 @@ fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(),
 }
 
 /// Recovery: a chunk that was noted was taken or not; a taken one becomes the bump range.
-pub(crate) fn settle_chunk(arena: &Arena<'_>) -> Result<(), Damage> {
-    let to = arena.get(note::CHUNK_TO);
+pub(crate) fn finish_chunk(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let to = arena.get(undo::CHUNK_TO);
     if to == 0 {
         return Ok(());
     }
     let frontier = unseal(arena.map.word(SUPER_FRONTIER)?.load(Ordering::Acquire), FRONTIER)?;
     if frontier * LINE >= to {
-        let noted = arena.get(note::CHUNK_AT);
+        let noted = arena.get(undo::CHUNK_AT);
         let (at, is_large) = (noted & !1, noted & 1 != 0);
-        if arena.get(note::PENDING) == at {
+        if arena.get(undo::PENDING) == at {
             let next = cell::word(arena.map, at, WORD_NEXT)?.load(Ordering::Acquire);
-            arena.set(note::PENDING, next);
+            arena.set(undo::PENDING, next);
         }
         // A wider cell that was split has pages; a chunk of the frontier gets them on use.
         let which = if is_large { Bump::Large } else { Bump::Small };
         arena.set_bump(which, at, to, at);
     }
-    arena.set(note::CHUNK_TO, 0);
+    arena.set(undo::CHUNK_TO, 0);
     Ok(())
 }
 
 /// Recovery: a batch between a queue and a pool is where it was, or where it was going.
-pub(crate) fn settle_batch(arena: &Arena<'_>, me: u64) -> Result<(), Damage> {
-    let direction = arena.get(note::BATCH_WAY);
-    let (first, last) = (arena.get(note::BATCH_FIRST), arena.get(note::BATCH_LAST));
-    if direction == way::NONE || first == 0 || last == 0 {
-        arena.set(note::BATCH_WAY, way::NONE);
+pub(crate) fn finish_batch(arena: &Arena<'_>, me: u64) -> Result<(), Corruption> {
+    let direction = arena.get(undo::BATCH_DIRECTION);
+    let (first, last) = (arena.get(undo::BATCH_FIRST), arena.get(undo::BATCH_LAST));
+    if direction == direction::NONE || first == 0 || last == 0 {
+        arena.set(undo::BATCH_DIRECTION, direction::NONE);
         return Ok(());
     }
     let class = cell::class_at(arena.map, first)?;
@@ -520,7 +520,7 @@ pub(crate) fn settle_batch(arena: &Arena<'_>, me: u64) -> Result<(), Damage> {
     let is_ours =
         crate::member::lock::owner_of(arena.map.word(pool)?.load(Ordering::Acquire)) == me;
     let head = arena.map.word(pool + POOL_HEAD)?;
-    if is_ours && direction == way::TO_POOL && queue.head.load(Ordering::Acquire) != first {
+    if is_ours && direction == direction::TO_POOL && queue.head.load(Ordering::Acquire) != first {
         if head.load(Ordering::Acquire) != first {
             let next = cell::word(arena.map, last, WORD_NEXT)?;
             next.store(head.load(Ordering::Acquire), Ordering::Release);
@@ -528,19 +528,19 @@ pub(crate) fn settle_batch(arena: &Arena<'_>, me: u64) -> Result<(), Damage> {
         }
         queue.count.store(0, Ordering::Relaxed);
     }
-    if is_ours && direction == way::FROM_POOL && head.load(Ordering::Acquire) != first {
+    if is_ours && direction == direction::FROM_POOL && head.load(Ordering::Acquire) != first {
         link_batch(arena, class, first, last)?;
     }
-    arena.set(note::BATCH_WAY, way::NONE);
+    arena.set(undo::BATCH_DIRECTION, direction::NONE);
     Ok(())
 }
 
 /// The operation of a note, if it is one that exists.
-pub(crate) fn noted_op(arena: &Arena<'_>) -> Result<u64, Damage> {
-    match arena.get(note::OP) {
+pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
+    match arena.get(undo::OP) {
         known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE | op::ONCE) => {
             Ok(known)
         }
-        _ => Err(Damage("a note names an operation that does not exist")),
+        _ => Err(Corruption("a note names an operation that does not exist")),
     }
 }

@@ -5,9 +5,11 @@ use nearstate_model::{Error, Result};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::cell::{Cell, HEADER, Head, Kind};
-use crate::index::intent::{EVENTS, LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, Log};
-use crate::layout::Damage;
+use crate::heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind};
+use crate::index::intent::{
+    EVENTS, LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, TxnCell,
+};
+use crate::layout::Corruption;
 use crate::member::Member;
 use crate::member::arena::Arena;
 use crate::ring;
@@ -15,22 +17,22 @@ use crate::ring::words::words_of;
 
 /// Bytes that go into a ring if the transaction commits.
 #[derive(Clone, Copy, Debug)]
-pub struct Announcement {
+pub struct TxnEvent {
     /// Offset of the ring.
     pub ring_at: u64,
-    /// Where the bytes stand in [`Announcements::bytes`].
+    /// Where the bytes stand in [`TxnEvents::bytes`].
     pub span: (usize, usize),
     /// True if from now on nothing in the ring may be overwritten that its consumer has not
     /// acknowledged. Judged with the transaction, under its locks, so that whoever made the ring
     /// may have died, or meant otherwise.
-    pub is_keeping: bool,
+    pub is_lossless: bool,
 }
 
 /// Everything that a transaction announces, ring by ring in ascending order of their offsets.
 #[derive(Debug, Default)]
-pub struct Announcements {
+pub struct TxnEvents {
     /// One for each entry of a ring.
-    pub all: Vec<Announcement>,
+    pub all: Vec<TxnEvent>,
     /// Their bytes.
     pub bytes: Vec<u8>,
     /// Where in the bytes the new version of an access belongs: eight bytes, little-endian. Of a
@@ -38,7 +40,7 @@ pub struct Announcements {
     pub versions: Vec<(usize, usize)>,
 }
 
-impl Announcements {
+impl TxnEvents {
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
         self.all.clear();
@@ -59,13 +61,13 @@ impl Member {
     /// place in its ring is noted.
     pub(crate) fn prepare_events(
         &self,
-        announced: &Announcements,
-        log: Log<'_>,
+        events: &TxnEvents,
+        log: TxnCell<'_>,
         first: u64,
     ) -> Result<()> {
         let (mut ring_at, mut tail, mut total) = (0, 0, 0);
-        for (index, event) in (first..).zip(&announced.all) {
-            let bytes = announced.bytes.get(event.span.0..event.span.1).unwrap_or_default();
+        for (index, event) in (first..).zip(&events.all) {
+            let bytes = events.bytes.get(event.span.0..event.span.1).unwrap_or_default();
             if event.ring_at != ring_at {
                 (ring_at, total) = (event.ring_at, 0);
                 tail = ring::tail(self.map(), ring_at)?;
@@ -77,7 +79,7 @@ impl Member {
                 });
             }
             total += words_of(length);
-            if event.is_keeping {
+            if event.is_lossless {
                 ring::keep(self.map(), ring_at)?;
             }
             if !ring::has_room(self.map(), ring_at, total * 8)? {
@@ -103,9 +105,9 @@ impl Member {
     fn event_cell(&self, bytes: &[u8]) -> Result<u64> {
         let body =
             u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
-        let (kind, flags, key, children, hash) = (Kind::Block, 0, 0, 0, 0);
-        let at = self.draft(&Head { kind, flags, body, key, children, hash })?;
-        self.write(at, 0, bytes)?;
+        let (kind, flags, key, children, hash) = (CellKind::Block, 0, 0, 0, 0);
+        let at = self.allocate_cell(&CellHeader { kind, flags, body, key, children, hash })?;
+        self.write_body(at, 0, bytes)?;
         self.seal_block(at, 0)?;
         crash_point!("event.drafted");
         Ok(at)
@@ -113,9 +115,9 @@ impl Member {
 }
 
 /// Names the rings' locks in the lines from `first` on.
-pub(crate) fn name_rings(announced: &Announcements, log: Log<'_>, first: u64) -> Result<()> {
+pub(crate) fn record_ring_locks(events: &TxnEvents, log: TxnCell<'_>, first: u64) -> Result<()> {
     let mut before = 0;
-    for (index, event) in (first..).zip(&announced.all) {
+    for (index, event) in (first..).zip(&events.all) {
         let is_same = event.ring_at == before;
         log.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
         log.set(index, LINE_SLOT, 0)?;
@@ -126,14 +128,14 @@ pub(crate) fn name_rings(announced: &Announcements, log: Log<'_>, first: u64) ->
 }
 
 /// After the decision: what is not in its ring yet is appended.
-pub(crate) fn append_all(log: Log<'_>) -> Result<(), Damage> {
+pub(crate) fn append_all(log: TxnCell<'_>) -> Result<(), Corruption> {
     let lines = log.lines()?;
     for index in lines - log.header(EVENTS)?.min(lines)..lines {
         let ring_at = log.get(index, LINE_RING)?;
         if ring_at != 0 {
             let source = log.get(index, LINE_SOURCE)?;
             let bytes = Cell::new(log.map(), source)?.value()?.len() as u64;
-            let from = source.saturating_add(HEADER);
+            let from = source.saturating_add(CELL_HEADER_BYTES);
             ring::append(log.map(), ring_at, log.get(index, LINE_TAIL)?, from, bytes)?;
             crash_point!("txn.appended");
         }
@@ -142,7 +144,7 @@ pub(crate) fn append_all(log: Log<'_>) -> Result<(), Damage> {
 }
 
 /// Retires the cells of the events. Idempotent.
-pub(crate) fn retire_all(arena: &Arena<'_>, log: Log<'_>) -> Result<(), Damage> {
+pub(crate) fn retire_all(arena: &Arena<'_>, log: TxnCell<'_>) -> Result<(), Corruption> {
     let lines = log.lines()?;
     for index in lines - log.header(EVENTS)?.min(lines)..lines {
         if log.get(index, LINE_RING)? != 0 {
@@ -154,7 +156,7 @@ pub(crate) fn retire_all(arena: &Arena<'_>, log: Log<'_>) -> Result<(), Damage> 
 }
 
 /// Wakes those who wait for the rings of a transaction.
-pub(crate) fn wake_all(log: Log<'_>) -> Result<(), Damage> {
+pub(crate) fn wake_all(log: TxnCell<'_>) -> Result<(), Corruption> {
     let lines = log.lines()?;
     let mut before = 0;
     for index in lines - log.header(EVENTS)?.min(lines)..lines {
@@ -168,8 +170,8 @@ pub(crate) fn wake_all(log: Log<'_>) -> Result<(), Damage> {
     Ok(())
 }
 
-impl Log<'_> {
-    fn header(&self, which: u64) -> Result<u64, Damage> {
+impl TxnCell<'_> {
+    fn header(&self, which: u64) -> Result<u64, Corruption> {
         Ok(self.word(which)?.load(Ordering::Acquire))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_KIND, CATALOG_SEGMENTS, Damage, LINE, SEGMENTS, catalog_at, unseal,
+    CATALOG_BUCKETS, CATALOG_KIND, CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, unseal,
 };
 use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::region::map::Map;
@@ -12,7 +12,7 @@ pub(crate) const BUCKETS_FIRST: u64 = 1 << DEPTH_FIRST;
 
 /// What one process remembers of a namespace's index. Both numbers may be old: buckets lead on.
 #[derive(Debug)]
-pub struct Table {
+pub struct IndexTable {
     index: u32,
     kind: u64,
     buckets: AtomicU64,
@@ -23,8 +23,8 @@ pub struct Table {
     bases: [AtomicU64; SEGMENTS],
 }
 
-impl Table {
-    pub(crate) fn new(map: &Map, index: u32) -> Result<Self, Damage> {
+impl IndexTable {
+    pub(crate) fn new(map: &Map, index: u32) -> Result<Self, Corruption> {
         let kind = map.word(catalog_at(index) + CATALOG_KIND)?.load(Ordering::Relaxed);
         let table = Self {
             index,
@@ -62,11 +62,11 @@ impl Table {
     }
 
     /// Reads the number of buckets anew (O4).
-    pub(crate) fn refresh(&self, map: &Map) -> Result<u64, Damage> {
+    pub(crate) fn refresh(&self, map: &Map) -> Result<u64, Corruption> {
         let word = map.word(catalog_at(self.index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         let n = unseal(word, "a namespace's bucket count has a flipped bit")?;
         if n < BUCKETS_FIRST {
-            return Err(Damage("a namespace has too few buckets"));
+            return Err(Corruption("a namespace has too few buckets"));
         }
         // Release, for the other threads of this process: O4 reaches them through here.
         self.buckets.store(n, Ordering::Release);
@@ -76,7 +76,7 @@ impl Table {
 
     /// Offset of a bucket's line.
     #[inline]
-    pub(crate) fn bucket_at(&self, map: &Map, bucket: u64) -> Result<u64, Damage> {
+    pub(crate) fn bucket_at(&self, map: &Map, bucket: u64) -> Result<u64, Corruption> {
         let segment = 64 - (bucket >> DEPTH_FIRST).leading_zeros() as usize;
         let base = self.bases.get(segment).map_or(0, |base| base.load(Ordering::Acquire));
         if base != 0 {
@@ -86,8 +86,8 @@ impl Table {
     }
 
     #[cold]
-    fn find_segment(&self, map: &Map, segment: usize, bucket: u64) -> Result<u64, Damage> {
-        let none = Damage("a bucket lies in a segment that is not there");
+    fn find_segment(&self, map: &Map, segment: usize, bucket: u64) -> Result<u64, Corruption> {
+        let none = Corruption("a bucket lies in a segment that is not there");
         let slot = self.bases.get(segment).ok_or(none)?;
         let at = map.word(segment_slot(self.index, segment))?.load(Ordering::Acquire);
         if at == 0 {

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use nearstate_memory::{RING_FORMAT, RegionFiles};
 
-use crate::pass;
+use crate::descriptors;
 
 /// What a client may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Near {
+pub enum LocalResource {
     /// The region's file.
     Region,
     /// A ring.
@@ -20,9 +20,9 @@ pub enum Near {
 
 /// What came of it.
 #[derive(Debug)]
-pub enum Answer<T> {
+pub enum Response<T> {
     /// It is given.
-    Given(T),
+    Granted(T),
     /// It is not: the text of the error, its code first. The connection goes on.
     Refused(String),
 }
@@ -31,10 +31,10 @@ pub enum Answer<T> {
 const ANSWER_BYTES_MAX: usize = 4096;
 
 /// The bytes that descriptors travel with.
-pub fn answer(what: Near) -> Vec<u8> {
+pub fn response_line(what: LocalResource) -> Vec<u8> {
     let word = match what {
-        Near::Region => "REGION",
-        Near::Ring => "RING",
+        LocalResource::Region => "REGION",
+        LocalResource::Ring => "RING",
     };
     format!("+{word} {RING_FORMAT}\r\n").into_bytes()
 }
@@ -43,11 +43,11 @@ pub fn answer(what: Near) -> Vec<u8> {
 ///
 /// # Errors
 /// The socket's; `InvalidData` for what is no answer of this format.
-pub fn ask_region(socket: &UnixStream) -> io::Result<Answer<RegionFiles>> {
-    match ask(socket, Near::Region, b"*2\r\n$4\r\nNEAR\r\n$6\r\nREGION\r\n")? {
-        Answer::Refused(text) => Ok(Answer::Refused(text)),
-        Answer::Given(descriptors) => match <[OwnedFd; 2]>::try_from(descriptors) {
-            Ok([file, anchor]) => Ok(Answer::Given(RegionFiles { file, anchor })),
+pub fn request_region(socket: &UnixStream) -> io::Result<Response<RegionFiles>> {
+    match request(socket, LocalResource::Region, b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n")? {
+        Response::Refused(text) => Ok(Response::Refused(text)),
+        Response::Granted(descriptors) => match <[OwnedFd; 2]>::try_from(descriptors) {
+            Ok([file, anchor]) => Ok(Response::Granted(RegionFiles { file, liveness: anchor })),
             Err(_) => Err(strange("a region's answer comes with two descriptors")),
         },
     }
@@ -56,18 +56,22 @@ pub fn ask_region(socket: &UnixStream) -> io::Result<Answer<RegionFiles>> {
 /// Asks for a ring: its memory. From now on the socket is for calls.
 ///
 /// # Errors
-/// As [`ask_region`].
-pub fn ask_ring(socket: &UnixStream) -> io::Result<Answer<OwnedFd>> {
-    match ask(socket, Near::Ring, b"*2\r\n$4\r\nNEAR\r\n$4\r\nRING\r\n")? {
-        Answer::Refused(text) => Ok(Answer::Refused(text)),
-        Answer::Given(descriptors) => match <[OwnedFd; 1]>::try_from(descriptors) {
-            Ok([memory]) => Ok(Answer::Given(memory)),
+/// As [`request_region`].
+pub fn request_ring(socket: &UnixStream) -> io::Result<Response<OwnedFd>> {
+    match request(socket, LocalResource::Ring, b"*2\r\n$5\r\nLOCAL\r\n$4\r\nRING\r\n")? {
+        Response::Refused(text) => Ok(Response::Refused(text)),
+        Response::Granted(descriptors) => match <[OwnedFd; 1]>::try_from(descriptors) {
+            Ok([memory]) => Ok(Response::Granted(memory)),
             Err(_) => Err(strange("a ring's answer comes with one descriptor")),
         },
     }
 }
 
-fn ask(mut socket: &UnixStream, what: Near, request: &[u8]) -> io::Result<Answer<Vec<OwnedFd>>> {
+fn request(
+    mut socket: &UnixStream,
+    what: LocalResource,
+    request: &[u8],
+) -> io::Result<Response<Vec<OwnedFd>>> {
     socket.write_all(request)?;
     // For the whole answer: a node that sends a byte now and then is not waited for.
     let (begun, timeout) = (Instant::now(), socket.read_timeout()?);
@@ -75,7 +79,7 @@ fn ask(mut socket: &UnixStream, what: Near, request: &[u8]) -> io::Result<Answer
     let mut descriptors = Vec::new();
     let end = loop {
         let mut bytes = [0; 256];
-        let (count, more) = match pass::receive(socket, &mut bytes) {
+        let (count, more) = match descriptors::receive(socket, &mut bytes) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             received => received?,
         };
@@ -94,12 +98,12 @@ fn ask(mut socket: &UnixStream, what: Near, request: &[u8]) -> io::Result<Answer
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
     };
-    if line == answer(what) {
-        return Ok(Answer::Given(descriptors));
+    if line == response_line(what) {
+        return Ok(Response::Granted(descriptors));
     }
     let text = String::from_utf8_lossy(line.get(1..end).unwrap_or_default()).into_owned();
     match line.first() {
-        Some(b'-') if line.len() == end + 2 => Ok(Answer::Refused(text)),
+        Some(b'-') if line.len() == end + 2 => Ok(Response::Refused(text)),
         _ => Err(strange("its answer is of another format; use a client of its release")),
     }
 }
@@ -116,23 +120,23 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    fn asked(answer: &'static [u8], descriptors: usize) -> Option<Answer<OwnedFd>> {
+    fn asked(answer: &'static [u8], descriptors: usize) -> Option<Response<OwnedFd>> {
         let (client, node) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
-        pass::send(&node, answer, &vec![file.as_fd(); descriptors]).unwrap();
+        descriptors::send(&node, answer, &vec![file.as_fd(); descriptors]).unwrap();
         node.shutdown(std::net::Shutdown::Write).unwrap();
-        let given = ask_ring(&client);
-        let mut request = [0; 24];
+        let given = request_ring(&client);
+        let mut request = [0; 25];
         (&node).read_exact(&mut request).unwrap();
-        assert_eq!(&request, b"*2\r\n$4\r\nNEAR\r\n$4\r\nRING\r\n");
+        assert_eq!(&request, b"*2\r\n$5\r\nLOCAL\r\n$4\r\nRING\r\n");
         given.ok()
     }
 
     #[test]
     fn an_answer_gives_or_refuses_and_anything_else_is_no_node() {
-        assert!(matches!(asked(b"+RING 1\r\n", 1), Some(Answer::Given(_))));
+        assert!(matches!(asked(b"+RING 1\r\n", 1), Some(Response::Granted(_))));
         let refused = asked(b"-NOPERM not you\r\n", 0).unwrap();
-        assert!(matches!(refused, Answer::Refused(text) if text == "NOPERM not you"));
+        assert!(matches!(refused, Response::Refused(text) if text == "NOPERM not you"));
         for (strange, descriptors) in [
             (&b"+RING 1\r\n"[..], 0),
             (b"+RING 1\r\n", 2),
@@ -161,7 +165,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
-            let error = ask_ring(&client).unwrap_err();
+            let error = request_ring(&client).unwrap_err();
             is_done.store(true, Ordering::Relaxed);
             error
         });

@@ -46,7 +46,7 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<Own
 }
 
 /// Calls the other side of a ring. Never waits: a socket that is full has calls enough in it.
-pub fn call(socket: impl AsFd) {
+pub fn ring_doorbell(socket: impl AsFd) {
     // A socket that has ended says so to whoever reads it.
     let _ = rustix::net::send(socket, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn calls_never_wait_however_many_are_not_read() {
         let (one, other) = UnixStream::pair().unwrap();
-        (0..100_000).for_each(|_| call(&one));
+        (0..100_000).for_each(|_| ring_doorbell(&one));
         drop(other);
-        call(&one);
+        ring_doorbell(&one);
     }
 }
