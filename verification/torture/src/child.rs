@@ -1,4 +1,4 @@
-//! What a child process does: `ROLE FOLDER NUMBER SEED ROUND [MORE]`.
+//! The roles of child processes: `ROLE FOLDER NUMBER SEED ROUND [MORE]`.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::tags::script_process;
 use crate::tags::stress::worker;
 use crate::writer::JournaledWriter;
 
-/// A child's words after the sub-command.
+/// Runs a child with the arguments after the sub-command.
 ///
-/// It ends with 0 when its work is done, and with 1 and a sentence on standard error when it met
-/// something that must not be.
+/// The exit status is 0 after complete work, and 1 with one line on standard error after a
+/// violation.
 pub fn main(words: &[String]) -> ExitCode {
-    // A child whose starter is gone ends too.
+    // A child exits when its parent is gone.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     match run(words) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,53 +1,52 @@
-//! RecordContent that describes itself: whoever reads a value can tell by whom it was written, for which
-//! key, with which sequence number and length, and that each of its bytes is the one that was
-//! written.
+//! Content that describes itself. A reader can derive from a value its writer, its key, its
+//! sequence number and its length, and can verify every byte.
 
 use crate::rng::mix;
 
-/// What the records of a run are for.
+/// A group of records with one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum KeySpace {
-    /// Values of one writer: its own keys, exactly accounted for.
+    /// Values of one writer, exactly accounted for.
     Own = 0,
     /// Records of named blocks of one writer.
     Blocks = 1,
-    /// Many small records of one writer, in a namespace that grows.
+    /// Many small records of one writer, in a growing namespace.
     Grow = 2,
     /// Values that all writers write.
     Hot = 3,
-    /// Counters that all writers raise.
+    /// Counters that all writers increment.
     Count = 4,
-    /// Values of one writer that are written two by two, in one transaction each time.
+    /// Values of one writer, written in pairs, each pair in one transaction.
     Pair = 5,
 }
 
 impl KeySpace {
-    /// All of them.
+    /// All.
     pub const ALL: [Self; 6] =
         [Self::Own, Self::Blocks, Self::Grow, Self::Hot, Self::Count, Self::Pair];
 
-    /// From its number.
+    /// The space of a number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|space| *space as u8 == number)
     }
 }
 
-/// Which record: a space, the writer that owns the key (0 in shared spaces), a number.
+/// A record: a space, the writer that owns the key (0 in shared spaces), and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey {
-    /// Its space.
+    /// The space.
     pub space: KeySpace,
-    /// Its owner.
+    /// The owner.
     pub writer: u16,
-    /// Its number.
+    /// The number.
     pub number: u32,
 }
 
 const LETTERS: [&str; 6] = ["own", "blocks", "grow", "hot", "count", "pair"];
 
 impl RecordKey {
-    /// The key's bytes: 12 to 220 of them, as the number decides.
+    /// The key's bytes: 12 to 220, depending on the number.
     pub fn bytes(self) -> Vec<u8> {
         let name = LETTERS.get(self.space as usize).copied().unwrap_or_default();
         let mut text = format!("{name}-{}-{:06}-", self.writer, self.number).into_bytes();
@@ -77,13 +76,13 @@ impl RecordKey {
 pub struct ContentStamp {
     /// The record.
     pub key: RecordKey,
-    /// The block of it; 0 in values.
+    /// The block of the record; 0 in values.
     pub block: u8,
-    /// Who wrote.
+    /// The writer.
     pub writer: u16,
     /// The writer's sequence number.
     pub seq: u64,
-    /// Bytes.
+    /// Bytes of content.
     pub len: u32,
 }
 
@@ -95,7 +94,7 @@ impl ContentStamp {
         [MAGIC, self.location(), u64::from(self.writer), self.seq, u64::from(self.len)]
     }
 
-    /// RecordKey and block in one word.
+    /// Space, block, owner and number in one word.
     fn location(&self) -> u64 {
         (self.key.space as u64) << 56
             | u64::from(self.block) << 48
@@ -103,8 +102,8 @@ impl ContentStamp {
             | u64::from(self.key.number)
     }
 
-    /// The content. Shorter than its header it tells only the place, the length and eight bits of
-    /// the sequence number.
+    /// Writes the content. Content that is shorter than its header only identifies the location,
+    /// the length and eight bits of the sequence number.
     pub fn fill(&self, out: &mut Vec<u8>) {
         out.clear();
         let len = self.len as usize;
@@ -134,7 +133,8 @@ impl ContentStamp {
         first
     }
 
-    /// What tells this content from another of the same place: never 0, which means none.
+    /// Distinguishes this content from others of the same location. Never 0, which means no
+    /// content.
     pub fn fingerprint(&self) -> u64 {
         if (self.len as usize) < HEADER {
             let mark = if self.len == 0 { 0 } else { self.short_mark() };
@@ -159,10 +159,10 @@ fn short_fingerprint(len: usize, first: u8) -> u64 {
     mix(len as u64 ^ u64::from(first) << 32) | 1
 }
 
-/// Verifies every byte of a content and gives its print.
+/// Verifies every byte of a content and returns its fingerprint.
 ///
 /// # Errors
-/// One sentence: what is not as written.
+/// What differs from the written content.
 pub fn verify(
     key: RecordKey,
     block: u8,
@@ -218,7 +218,7 @@ pub fn counter(key: RecordKey, count: u64) -> Vec<u8> {
 /// The number in a counter.
 ///
 /// # Errors
-/// One sentence if it is not a counter's content.
+/// The bytes are not a counter's content.
 pub fn count_in(key: RecordKey, bytes: &[u8]) -> Result<u64, String> {
     let count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     if counter(key, count) != bytes {

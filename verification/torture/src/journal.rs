@@ -1,7 +1,7 @@
-//! What a writer is about to do and what was acknowledged to it, in a file of its own that survives
-//! it: the intent is written before the call, the acknowledgement after it. Entries are 64 bytes
-//! and written by one `write(2)` each, which a kill does not tear; a checksum makes sure. Those of
-//! one transaction are written by one call, which a kill may cut between two of them.
+//! The journal of a writer: what it is about to do and what was acknowledged, in a file that
+//! survives the process. The intent is written before the call, the acknowledgement after it. An
+//! entry is 64 bytes with a checksum, written by one `write(2)`, which a kill does not tear. The
+//! entries of a transaction are written by one call, which a kill may cut between two entries.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,43 +13,43 @@ use crate::rng::mix;
 const WORDS: usize = 8;
 const BYTES: usize = 8 * WORDS;
 
-/// What an entry says.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// The first entry of a file: `seq` counts from here.
+    /// The first entry of a file: sequence numbers start at `seq`.
     Base = 1,
-    /// A process began to use the region.
+    /// A process has attached the region.
     Attached = 2,
-    /// About to do.
+    /// The writer is about to call the store.
     Intent = 3,
-    /// Done, or refused as expected.
+    /// The call succeeded, or was refused as expected.
     Ack = 4,
 }
 
-/// What is done.
+/// A call of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WriteKind {
     /// `put`.
     Put = 1,
-    /// `put_if` that there is none.
+    /// `put_if` the key is absent.
     PutAbsent = 2,
-    /// `put_if` that there is one.
+    /// `put_if` the key is present.
     PutPresent = 3,
-    /// `put_if` that it has the version that it has.
+    /// `put_if` with the current version.
     PutVersion = 4,
-    /// `put_if` that its value is what it is.
+    /// `put_if` with the current value.
     PutValue = 5,
-    /// `put_if` with a version that it has not: must be refused.
+    /// `put_if` with a version that does not exist: must be refused.
     PutStale = 6,
     /// `delete`.
     Delete = 7,
-    /// `delete_if` that it has the version that it has.
+    /// `delete_if` with the current version.
     DeleteVersion = 8,
     /// `patch`.
     Patch = 9,
-    /// Raise a counter by `put_if` with its version.
+    /// Increment a counter by `put_if` with its version.
     Raise = 10,
 }
 
@@ -66,34 +66,34 @@ const OPS: [WriteKind; 10] = [
     WriteKind::Raise,
 ];
 
-/// The mask of an acknowledgement that says: there was no room.
+/// The mask of an acknowledgement that means: the region was full.
 pub const FULL: u32 = u32::MAX;
 
-/// The mask of an acknowledgement that says: others were faster each time.
+/// The mask of an acknowledgement that means: every attempt ended in a conflict.
 pub const CONFLICT: u32 = u32::MAX - 1;
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// What it says.
+    /// The kind.
     pub tag: EntryKind,
-    /// What is done.
+    /// The call.
     pub op: WriteKind,
-    /// To which record.
+    /// The record.
     pub key: RecordKey,
-    /// How many entries of the same transaction follow at once.
+    /// The number of further entries of the same transaction.
     pub left: u8,
-    /// Sequence number of the intent: greater than all before of this writer.
+    /// Sequence number of the intent, increasing for each writer.
     pub seq: u64,
     /// Bytes of the new content.
     pub len: u32,
-    /// Patch: two bits for each block: 1 sets it, 2 takes it away.
+    /// Patch: two bits for each block. 1 sets the block, 2 deletes it.
     pub mask: u32,
-    /// Print of the content that the writer saw before; 0 = none.
+    /// Fingerprint of the content that the writer read before; 0 means none.
     pub old: u64,
-    /// Acknowledgement: the version. 0 = nothing was there to delete, or refused.
+    /// Acknowledgement: the version. 0 means that there was nothing to delete, or a refusal.
     pub version: u64,
-    /// When, in nanoseconds of the common clock.
+    /// Time, in nanoseconds of the common clock.
     pub at_ns: u64,
 }
 
@@ -155,7 +155,7 @@ impl JournalEntry {
     }
 }
 
-/// A journal that its writer appends to.
+/// An open journal.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -168,10 +168,10 @@ pub fn path_of(folder: &Path, writer: u16) -> PathBuf {
     folder.join(format!("journal-{writer}"))
 }
 
-/// Begins a journal anew: sequence numbers go on from `base`.
+/// Starts a new journal, with sequence numbers from `base`.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn begin(path: &Path, base: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     write(&mut file, &[JournalEntry::mark(EntryKind::Base, base, 0)])
@@ -186,7 +186,7 @@ fn write(file: &mut File, entries: &[JournalEntry]) -> io::Result<()> {
 /// All entries of a journal, without a torn last one.
 ///
 /// # Errors
-/// The file system's; an entry in the middle that is none.
+/// The file system's error; an invalid entry.
 pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
     let bytes = std::fs::read(path)?;
     let count = bytes.len() / BYTES;
@@ -201,11 +201,11 @@ pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
 }
 
 impl Journal {
-    /// Opens a journal to go on with it. Also returns the intent that the last process left without
-    /// an acknowledgement, if it did.
+    /// Opens an existing journal. Also returns the intent that the last process left without an
+    /// acknowledgement, if any.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system's error.
     pub fn open(path: &Path) -> io::Result<(Self, Option<JournalEntry>)> {
         use std::io::{Read, Seek, SeekFrom};
         let mut file = OpenOptions::new().read(true).append(true).open(path)?;
@@ -227,10 +227,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Says that this process uses the region now.
+    /// Records that this process has attached the region.
     ///
     /// # Errors
-    /// The file system's, in words.
+    /// The file system's error.
     pub fn attached(&mut self, at_ns: u64) -> Result<(), String> {
         self.append(&[JournalEntry::mark(EntryKind::Attached, self.next, at_ns)])
     }
@@ -243,7 +243,7 @@ impl Journal {
     /// Writes an intent, or those of one transaction.
     ///
     /// # Errors
-    /// The file system's, in words.
+    /// The file system's error.
     pub fn intend(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
         self.append(entries)
     }
@@ -251,7 +251,7 @@ impl Journal {
     /// Writes the acknowledgements of a transaction's intents.
     ///
     /// # Errors
-    /// The file system's, in words.
+    /// The file system's error.
     pub fn acknowledge_all(&mut self, acks: &[JournalEntry]) -> Result<(), String> {
         self.append(acks)
     }
@@ -259,7 +259,7 @@ impl Journal {
     /// Writes the acknowledgement of an intent.
     ///
     /// # Errors
-    /// The file system's, in words.
+    /// The file system's error.
     pub fn acknowledge(
         &mut self,
         intent: &JournalEntry,

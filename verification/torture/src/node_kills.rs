@@ -1,13 +1,13 @@
-//! A node that is killed while clients at its sockets and processes that have its region attached
-//! write at the same time.
+//! A node is killed while clients at its sockets and processes that have attached its region write.
 //!
-//! What a client was told is kept beside what it has asked for and was not told yet. After each
-//! kill the records must be as some first part of what was asked leaves them, and never less than
-//! what was told: nothing acknowledged is lost, a transaction is there whole or not at all.
-//! Embedded writers go on while the node is down; each says in a file how far it is ([`embedded`]).
-//! Everything is read back twice, over a socket and out of the region, and must be the same.
+//! Each client keeps the replies it received and the requests without a reply. After each kill, the
+//! records must be the result of some prefix of the requests, and at least of all acknowledged
+//! ones: nothing acknowledged is lost, and a transaction is executed completely or not at all.
+//! Embedded writers continue while the node is down and record their progress in a file
+//! ([`embedded`]). All records are read back twice, over a socket and from the region, and must be
+//! equal.
 //!
-//! Modules stand in the order of floors: each uses only those below it.
+//! A module uses only modules that are listed below it.
 
 pub mod run;
 pub mod totals;

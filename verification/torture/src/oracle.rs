@@ -1,11 +1,13 @@
-//! The oracle: from the writers' journals it knows which states each record may have.
+//! The oracle: derives from the writers' journals which states each record may have.
 //!
-//! A key of one writer: exactly the state of its last acknowledged operation; after one that was
-//! cut short by a kill, that state or the next. Each further intent tells which of them its writer
-//! saw. A key that all write: the acknowledged change with the greatest version, or one that was
-//! cut short and has a greater one. A counter: what was acknowledged, and at most what was cut
-//! short on top. Of a transaction that was cut short, the first record that tells whether it
-//! happened decides for all others.
+//! - A key of one writer has the state of its last acknowledged operation. After an operation that
+//!   a kill cut short, it has that state or the next one. Each further intent records which of them
+//!   its writer read.
+//! - A key of all writers has the acknowledged change with the greatest version, or a change that
+//!   was cut short and has a greater version.
+//! - A counter has the acknowledged increments and at most those that were cut short.
+//! - Of a transaction that was cut short, the first record that shows whether it happened decides
+//!   for all others.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ use crate::content::{ContentStamp, KeySpace, RecordKey, count_in, verify};
 use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
 use crate::rng::{mix, seeded};
 
-/// How many blocks a record of a run may have.
+/// The number of blocks of a record.
 pub const BLOCKS: u8 = 6;
 
 /// Name of a block.
@@ -24,8 +26,8 @@ pub fn block_name(block: u8) -> &'static str {
         .unwrap_or_default()
 }
 
-/// Bytes of a block in a patch: the first is large, so that others are patched beside it; the rest
-/// stand in the record's cell or in one of their own.
+/// Bytes of a block in a patch. The first block is large, so that others are patched beside it. The
+/// others are stored in the record's cell or in a cell of their own.
 pub fn block_len(seq: u64, block: u8) -> u32 {
     let mut rng = seeded(&[seq, u64::from(block)]);
     match block {
@@ -35,7 +37,7 @@ pub fn block_len(seq: u64, block: u8) -> u32 {
     }
 }
 
-/// What a mask says of a block: `Some(true)` sets it, `Some(false)` takes it away.
+/// The effect of a mask on a block: `Some(true)` sets it, `Some(false)` deletes it.
 pub const fn block_change(mask: u32, block: u8) -> Option<bool> {
     match mask >> (2 * block) & 3 {
         1 => Some(true),
@@ -47,14 +49,14 @@ pub const fn block_change(mask: u32, block: u8) -> Option<bool> {
 /// A record's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordContent {
-    /// Print of its value.
+    /// Fingerprint of the value.
     Value(u64),
-    /// Prints of its blocks.
+    /// Fingerprints of the blocks.
     Blocks(BTreeMap<u8, u64>),
 }
 
 impl RecordContent {
-    /// Its fingerprint, never 0.
+    /// The fingerprint, never 0.
     pub fn fingerprint(&self) -> u64 {
         match self {
             Self::Value(fingerprint) => *fingerprint,
@@ -72,21 +74,21 @@ fn fingerprint_of(state: Option<&RecordContent>) -> u64 {
     state.map_or(0, RecordContent::fingerprint)
 }
 
-/// A record as it was found in the region.
+/// A record as it was read from the region.
 #[derive(Clone, Debug)]
 pub struct ObservedRecord {
-    /// Its content, every byte verified.
+    /// The content, every byte verified.
     pub content: RecordContent,
-    /// Its version.
+    /// The version.
     pub version: u64,
-    /// The number in it, if it is a counter; of one of a pair, which transaction wrote it.
+    /// The value of a counter. Of a record of a pair, the transaction that wrote it.
     pub count: u64,
 }
 
 /// Verifies each byte of a record.
 ///
 /// # Errors
-/// One sentence: what is not as written.
+/// What differs from the written content.
 pub fn observe(key: RecordKey, view: &nearstate_store::View<'_>) -> Result<ObservedRecord, String> {
     if key.bytes() != view.key() {
         return Err(format!("{key:?}: has the key {:x?}", view.key()));
@@ -94,10 +96,10 @@ pub fn observe(key: RecordKey, view: &nearstate_store::View<'_>) -> Result<Obser
     observe_parts(key, view.version(), view.bytes(), view.blocks())
 }
 
-/// Verifies each byte of a record as a transaction sees it, before it has changed it.
+/// As [`observe`], for a record that a transaction reads and has not changed.
 ///
 /// # Errors
-/// One sentence: what is not as written.
+/// What differs from the written content.
 pub fn observe_record(
     key: RecordKey,
     record: &nearstate_store::Record<'_>,
@@ -138,12 +140,12 @@ fn observe_parts<'r>(
     }
 }
 
-/// Both of a pair are written next to each other: the same number for both.
+/// The records of a pair have consecutive sequence numbers: the same result for both.
 const fn round_of(key: RecordKey, seq: u64) -> u64 {
     seq.wrapping_sub(key.number as u64 & 1)
 }
 
-/// What an operation makes of a record if it is carried out.
+/// The content of a record after an operation.
 fn after(
     entry: &JournalEntry,
     writer: u16,
@@ -184,22 +186,23 @@ fn after(
 /// A key of one writer.
 #[derive(Clone, Debug)]
 struct OwnedKey {
-    /// States that it may have; one unless a change was cut short.
+    /// Possible states; one unless a change was cut short.
     states: Vec<Option<RecordContent>>,
-    /// The greatest version that was acknowledged.
+    /// The greatest acknowledged version.
     version: u64,
 }
 
 /// A key that all writers write.
 #[derive(Clone, Debug, Default)]
 struct SharedKey {
-    /// Acknowledged changes: twice the version, plus one for a deletion; the fingerprint, 0 if deleted.
+    /// The last acknowledged change: twice the version, plus one for a deletion; the fingerprint, 0
+    /// for a deletion.
     last: (u64, u64),
     /// Acknowledged since the last comparison, by version: no two may have the same.
     acks: BTreeMap<u64, u64>,
-    /// Cut short: the prints, 0 for a deletion.
+    /// Fingerprints of changes that were cut short, 0 for a deletion.
     doubts: Vec<u64>,
-    /// Counters: acknowledged and cut short.
+    /// Counters: acknowledged increments, and those that were cut short.
     raised: u64,
     raised_perhaps: u64,
 }
@@ -208,7 +211,7 @@ struct SharedKey {
 #[derive(Clone, Copy, Debug)]
 struct UncertainWrite {
     entry: JournalEntry,
-    /// Prints before and after. Of a key that all write: 0 and what is written.
+    /// Fingerprints before and after. For a key of all writers: 0 and the written content.
     old: u64,
     new: u64,
 }
@@ -217,27 +220,27 @@ fn is_shared(key: RecordKey) -> bool {
     matches!(key.space, KeySpace::Hot | KeySpace::Count)
 }
 
-/// What was counted in the journals.
+/// Counts from the journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OracleCounts {
-    /// Operations that were acknowledged.
+    /// Acknowledged operations.
     pub acks: u64,
     /// Operations that a kill cut short.
     pub cut_short: u64,
     /// Processes that attached.
     pub attached: u64,
-    /// Acknowledged states that were read back and compared: by a writer before its next change,
-    /// or at a check.
+    /// Acknowledged states that were read back and compared, by a writer before its next change or
+    /// at a check.
     pub verified: u64,
-    /// Writes refused because a view held the heap's free cells back.
+    /// Writes refused because a view kept free cells from being reused.
     pub full: u64,
-    /// Transactions that were acknowledged.
+    /// Acknowledged transactions.
     pub transactions: u64,
     /// Transactions that a kill cut short.
     pub transactions_cut_short: u64,
-    /// Of these, those of which one record told about the others.
+    /// Of these, transactions whose outcome one record revealed.
     pub transactions_resolved: u64,
-    /// Transactions that gave up because others were faster each time.
+    /// Transactions whose every attempt ended in a conflict.
     pub conflicts: u64,
 }
 
@@ -246,17 +249,17 @@ pub struct OracleCounts {
 pub struct Oracle {
     own: BTreeMap<RecordKey, OwnedKey>,
     shared: BTreeMap<RecordKey, SharedKey>,
-    /// Transactions that were cut short, and of which nothing was seen since.
+    /// Transactions that were cut short and whose outcome is still unknown.
     torn: Vec<Vec<UncertainWrite>>,
-    /// What was counted.
+    /// The counts.
     pub tally: OracleCounts,
 }
 
 impl Oracle {
-    /// Takes a writer's journal in.
+    /// Processes a writer's journal.
     ///
     /// # Errors
-    /// One sentence: the writer saw what cannot be, or was told what cannot be.
+    /// The writer read a state or received a reply that is impossible.
     pub fn replay(&mut self, writer: u16, entries: &[JournalEntry]) -> Result<(), String> {
         let mut open: Vec<JournalEntry> = Vec::new();
         let mut last_ack = None;
@@ -302,7 +305,7 @@ impl Oracle {
         self.own.entry(key).or_insert_with(|| OwnedKey { states: vec![None], version: 0 })
     }
 
-    /// The writer saw the record before its change.
+    /// The writer read the record before its change.
     fn saw(&mut self, entry: &JournalEntry) -> Result<(), String> {
         if is_shared(entry.key) {
             return Ok(());
@@ -361,8 +364,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// A process ended. `open`: what it had not written an acknowledgement of. `last_ack`: one of
-    /// the same transaction, which tells that all of it is done, or that nothing is.
+    /// A process has ended. `open` has the intents without an acknowledgement. `last_ack` is an
+    /// acknowledgement of the same transaction, which shows that all of it happened, or nothing.
     fn cut_short(&mut self, writer: u16, open: Vec<JournalEntry>, last_ack: Option<JournalEntry>) {
         match (open.last(), last_ack) {
             (None, _) => return,
@@ -373,7 +376,7 @@ impl Oracle {
                 }
                 return;
             }
-            // It was killed while it wrote its intents: before the call.
+            // Killed while it wrote its intents, before the call.
             (Some(last), None) if last.left > 0 => return,
             (Some(_), None) => {}
         }
@@ -407,7 +410,7 @@ impl Oracle {
         }
     }
 
-    /// It is done, and with which version is not known.
+    /// The change happened, with an unknown version.
     fn done_unnumbered(&mut self, writer: u16, entry: &JournalEntry) {
         if is_shared(entry.key) {
             let fingerprint = fingerprint_of(after(entry, writer, None).as_ref());
@@ -421,13 +424,14 @@ impl Oracle {
         }
     }
 
-    /// A record was seen. If a transaction that was cut short has it, this tells of all others.
+    /// A record was read. If it belongs to a transaction that was cut short, this decides for the
+    /// other records.
     fn resolve(&mut self, key: RecordKey, fingerprint: u64) -> Result<(), String> {
         let tells = |member: &UncertainWrite| {
             member.entry.key == key && member.old != member.new && !is_shared(key)
         };
         let Some(place) = self.torn.iter().position(|members| members.iter().any(tells)) else {
-            // It tells nothing; what happens to it from now on is not that transaction's.
+            // It decides nothing. Later changes of the record do not belong to that transaction.
             for members in &mut self.torn {
                 members.retain(|member| member.entry.key != key);
             }
@@ -456,11 +460,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// Compares a region's records with what they may be. Each of `found` was met once in a walk
-    /// over all namespaces. Afterwards the oracle knows exactly what is there.
+    /// Compares all records of a region with their possible states. Each record of `found` was
+    /// returned once by a scan of all namespaces. Afterwards the oracle knows exactly which records
+    /// exist.
     ///
     /// # Errors
-    /// One sentence: what is lost, torn, old or invented.
+    /// What is lost, torn, outdated or was never written.
     pub fn compare(&mut self, found: &BTreeMap<RecordKey, ObservedRecord>) -> Result<(), String> {
         for key in found.keys() {
             if !self.own.contains_key(key) && !self.shared.contains_key(key) {
@@ -496,19 +501,19 @@ impl Oracle {
         Ok(())
     }
 
-    /// The keys of a space that may be there.
+    /// The keys of a space that may exist.
     pub fn keys(&self, space: KeySpace) -> Vec<RecordKey> {
         self.own.keys().filter(|key| key.space == space).copied().collect()
     }
 
-    /// Forgets the keys of a space, whose namespace is left behind.
+    /// Removes the keys of a space, whose namespace is not used any more.
     pub fn forget(&mut self, space: KeySpace) {
         self.own.retain(|key, _| key.space != space);
     }
 }
 
 impl SharedKey {
-    /// Whether a transaction that was cut short is done has become known.
+    /// It is now known whether a transaction that was cut short happened.
     fn resolve(&mut self, member: &UncertainWrite, is_done: bool) {
         if member.entry.op == WriteKind::Raise {
             self.raised_perhaps = self.raised_perhaps.saturating_sub(1);
@@ -540,8 +545,8 @@ impl SharedKey {
         if found.is_some() {
             self.last = (order, fingerprint);
         } else {
-            // A deletion that was cut short has no known version; what it deleted had at least
-            // this.
+            // The version of a deletion that was cut short is unknown; it deleted at least this
+            // version.
             self.last.1 = 0;
         }
         self.acks.clear();

@@ -1,5 +1,5 @@
 //! Every named crash point of every write path: a child kills itself there, another process
-//! verifies.
+//! verifies the region.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use nearstate_store::crash::POINTS;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, named, prepare, verify};
 use crate::spawn::ChildCommand;
 
-/// How often each point was reached, by scenario.
+/// The points that were reached.
 #[derive(Clone, Debug, Default)]
 pub struct ReachedPoints {
     /// Kills at each point.
@@ -17,7 +17,7 @@ pub struct ReachedPoints {
 }
 
 impl ReachedPoints {
-    /// Points that no scenario reached.
+    /// Points that were not reached.
     pub fn missing(&self) -> Vec<&'static str> {
         POINTS.iter().filter(|point| !self.kills.contains_key(*point)).copied().collect()
     }
@@ -27,20 +27,19 @@ impl ReachedPoints {
     }
 }
 
-/// How thoroughly points are tried.
+/// How thoroughly points are tested.
 #[derive(Clone, Copy, Debug)]
 pub struct CrashDepth {
-    /// The most occurrences of a point that are tried in one scenario.
+    /// Occurrences of a point that are tested in one scenario, at most.
     pub occurrences: u32,
-    /// Of the points at which a child is left dead for recovery to be killed, one in this many.
+    /// Of the pairs of a crash point and a point of its recovery, one in this many is tested.
     pub stride: usize,
 }
 
-/// Kills at every point in every scenario, at several of its occurrences: the first ones, then ever
-/// farther apart.
+/// Kills at every point in every scenario, at several occurrences with increasing distance.
 ///
 /// # Errors
-/// What must not be, and at which point of which scenario.
+/// The violation that was found, with the point and the scenario.
 pub fn writes(
     folder: &Path,
     starter: &ChildCommand,
@@ -68,11 +67,11 @@ pub fn writes(
     Ok(reached)
 }
 
-/// A child is left dead at a point; the next one, which recovers it, is killed at every point that
-/// recovery passes; then another verifies.
+/// Leaves a child dead at a point, kills the next process, which recovers it, at every point of the
+/// recovery, and lets another verify.
 ///
 /// # Errors
-/// What must not be, and at which points of which scenario.
+/// The violation that was found, with the points and the scenario.
 pub fn recoveries(
     folder: &Path,
     starter: &ChildCommand,
@@ -80,7 +79,7 @@ pub fn recoveries(
 ) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
-        // Those of transactions have their own pairs below.
+        // Transactions have their own pairs below.
         let is_own = scenario.name.starts_with("transaction") || scenario.name == "told";
         for (first, second) in pairs(if is_own { 5 * depth.stride } else { depth.stride }) {
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
@@ -101,7 +100,7 @@ pub fn recoveries(
 /// Every point of a commit with every point that its recovery passes.
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
-    // What recovery does of a commit, beside its own points.
+    // What recovery does for a commit, besides its own points.
     let of_commit =
         ["undone", "appended", "settling", "settled", "unpended", "retired", "logged", "unlocking"];
     let is_second = move |point: &&str| {
@@ -114,8 +113,8 @@ fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)>
     })
 }
 
-/// Points of a write path with points that recovery passes. The recoverer's own points come with
-/// every one; the others, which it shares with the write path, with one in `stride`.
+/// Points of a write path with points of its recovery: of those that only recovery passes and of
+/// those that it shares with the write path, one in `stride`.
 fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_recovery = |point: &&str| point.starts_with("recover.");
     let first = POINTS.iter().copied().filter(move |point| !is_recovery(point));
@@ -152,7 +151,7 @@ fn two_deaths(
     if end == ChildEnd::Killed {
         reached.count(second);
         if second.starts_with("recover.") {
-            // A third one dies while it recovers both.
+            // A third process dies while it recovers both.
             let end = child(starter, folder, ["attach", ""], Some("recover.record:1"));
             if end.map_err(context)? == ChildEnd::Killed {
                 reached.count("recover.record");

@@ -1,6 +1,6 @@
-//! A reader: it verifies every byte of every record that it sees, that the versions of a key never
-//! go back and name one content each, that a view stays as it is while it is held, and that of two
-//! records which are always written together the second one read is never older.
+//! A reader verifies every byte of every record that it reads. Versions of a key never decrease and
+//! identify one content each. A view does not change while it is held. Of two records that are
+//! always written together, the one that is read second is never older.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,24 +14,24 @@ use crate::oracle::{ObservedRecord, observe, observe_record};
 use crate::rng::{Rng, percent};
 use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, KeySpaces, OWN_KEYS, PAIR_KEYS};
 
-/// Views that a reader holds at once.
+/// Views that a reader holds at the same time.
 const HELD: usize = 6;
 
-/// The file in which a reader counts what it verified.
+/// The file of a reader's counts.
 pub(crate) fn path_of(folder: &Path, reader: u16) -> PathBuf {
     folder.join(format!("seen-{reader}"))
 }
 
-/// What a reader's file says of all processes that were this reader.
+/// The counts of all processes that had one reader's number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReaderCounts {
     /// Views verified.
     pub(crate) views: u64,
     /// Processes that attached.
     pub(crate) attached: u64,
-    /// Pairs that were judged.
+    /// Pairs checked.
     pub(crate) pairs: u64,
-    /// Of these, as one transaction's reads.
+    /// Of these, pairs read in one transaction.
     pub(crate) snapshots: u64,
 }
 
@@ -63,7 +63,7 @@ struct VerifyingReader {
     counted: ReaderCounts,
 }
 
-/// Reads for ever.
+/// Reads until it is killed.
 pub(crate) fn run(
     folder: &Path,
     me: u16,
@@ -123,7 +123,7 @@ impl VerifyingReader {
         RecordKey { space, writer, number: rng.u32(..bound) }
     }
 
-    /// Verifies a view. Returns its print.
+    /// Verifies a view and returns its fingerprint.
     fn verify(&mut self, key: RecordKey, view: &View<'_>) -> Result<u64, String> {
         let found = observe(key, view)?;
         let fingerprint = found.content.fingerprint();
@@ -131,7 +131,7 @@ impl VerifyingReader {
         Ok(fingerprint)
     }
 
-    /// Compares what was found with what was there before.
+    /// Compares a record with what was read of it before.
     fn note(&mut self, key: RecordKey, found: &ObservedRecord) -> Result<(), String> {
         let fingerprint = found.content.fingerprint();
         self.counted.views += 1;
@@ -159,7 +159,7 @@ impl VerifyingReader {
         Ok(Some(found))
     }
 
-    /// Two records that are always written together, in either order, by single reads; and both in
+    /// Reads two records that are always written together, in either order, by single reads or in
     /// one transaction.
     fn pair(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
         let writer = rng.u16(..self.writers);
@@ -173,7 +173,8 @@ impl VerifyingReader {
         let other = self.look(session, second)?;
         let is_bad = match (&one, &other) {
             (Some(one), Some(other)) => other.count < one.count,
-            // Both go together. So the first must be gone, or another, if it is read again.
+            // Both are deleted together, so the first one must now be absent or have another
+            // version.
             (Some(one), None) => {
                 self.look(session, first)?.is_some_and(|again| again.version == one.version)
             }
@@ -218,7 +219,7 @@ impl VerifyingReader {
         }
     }
 
-    /// Holds some views at once and verifies them again before it lets them go.
+    /// Holds some views and verifies them again before it drops them.
     fn hold_some(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
         let mut held = Vec::new();
         for _ in 0..rng.u64(..40) {

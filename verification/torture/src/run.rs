@@ -1,5 +1,5 @@
-//! The torture run: writers, readers and a killer on one region, and an oracle that knows what was
-//! acknowledged.
+//! The torture run: writers, readers, random kills, and an oracle that knows the acknowledged
+//! writes.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,14 +20,14 @@ use crate::spawn::{ChildCommand, was_killed};
 use crate::verify::{check_clean, compare};
 use crate::writer::KeySpaces;
 
-/// The most bytes that a run may take from its region, the arenas of dead members and all: the
-/// region is not larger, so that a leak ends in `Full`, which ends the run.
+/// The size of the region, including the arenas of dead members: a leak ends in `Full`, which ends
+/// the run.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A write counts for a kill if it was in flight then, or began this soon after it.
+/// A write is attributed to a kill if it was in flight, or began this soon after it.
 const AFTER_KILL_NS: u64 = 5_000_000;
 
-/// What a run does.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct TortureOptions {
     /// Processes to kill.
@@ -38,10 +38,10 @@ pub struct TortureOptions {
     pub writers: u16,
     /// Processes that read.
     pub readers: u16,
-    /// A folder of its own, on the file system whose memory is used; made, and removed at the end
-    /// of a run that found nothing.
+    /// A folder of its own on the file system to test. It is created, and removed after a run
+    /// without violations.
     pub folder: PathBuf,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// The longest pause between two kills.
     pub pause_us_max: u64,
@@ -69,7 +69,7 @@ struct TortureRun<'r> {
 /// Runs, and calls `tick` after every kill.
 ///
 /// # Errors
-/// One sentence: what must not be was found; the folder is kept.
+/// The violation that was found; the folder is kept.
 pub fn run(
     options: &TortureOptions,
     starter: &ChildCommand,
@@ -160,8 +160,8 @@ impl TortureRun<'_> {
             self.options.writers.to_string(),
         ];
         let errors = self.options.folder.join(format!("{role}-{number}.errors"));
-        // Built with the crash points, half of all children give the processor away at one of them
-        // in so many: kills and readers then fall between any two stores.
+        // With crash points, half of the children yield the processor at one in so many points, so
+        // that kills and reads fall between any two stores.
         let jitter = if percent(&mut self.rng, 50) { "400" } else { "0" };
         self.starter.start(&words, &[("NEARSTATE_JITTER", jitter)], &errors)
     }
@@ -209,7 +209,7 @@ impl TortureRun<'_> {
         Ok(())
     }
 
-    /// The offline check, and all records against the oracle.
+    /// Runs the offline check and compares all records with the oracle.
     fn check(&mut self) -> Result<(), String> {
         writeln!(self.log, "{} check {}", now_ns(), self.round).map_err(|e| format!("log: {e}"))?;
         let path = self.region();
@@ -265,7 +265,7 @@ impl TortureRun<'_> {
         }
     }
 
-    /// Notes how long each write took, and the longest for each kill.
+    /// Records the duration of each write, and the longest for each kill.
     fn measure(&mut self, entries: &[JournalEntry], worst: &mut [u64]) {
         let mut begun = None;
         for entry in entries {
@@ -287,7 +287,7 @@ impl TortureRun<'_> {
         }
     }
 
-    /// Deletes what this round's growing namespace holds: the next round has another.
+    /// Deletes the records of this round's growing namespace. The next round uses another one.
     fn leave_grown(&mut self) -> Result<(), String> {
         let region = Region::attach(&self.region()).map_err(|e| format!("attach: {e}"))?;
         let session = region.session().map_err(|e| format!("session: {e}"))?;

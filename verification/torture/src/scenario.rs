@@ -1,5 +1,5 @@
-//! Short, fixed pieces of work that reach every path of a write: a child does one of them while it
-//! is killed at a named point or after some instructions.
+//! Short, fixed workloads that reach every path of a write. A child runs one of them while it is
+//! killed at a named point or after some instructions.
 
 use std::path::Path;
 
@@ -13,22 +13,22 @@ use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
 use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
 
-/// A piece of work.
+/// A workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What is there before, written by a process that ends well.
+    /// Written first, by a process that is not killed.
     before: fn(&mut WriteScript),
-    /// What the child does.
+    /// Written by the child.
     work: fn(&mut WriteScript),
-    /// Its region is filled to the brim first.
+    /// The region is filled completely first.
     is_full: bool,
-    /// Its records are watched, and told to the commit stream.
+    /// The records are watched and streamed.
     is_told: bool,
 }
 
-/// Orders for a writer; those that stand together are one transaction.
+/// Writes; those in one list are one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct WriteScript(pub(crate) Vec<Vec<PlannedWrite>>);
 
@@ -51,7 +51,7 @@ impl WriteScript {
         self.0.push(vec![PlannedWrite { op: WriteKind::Patch, key, len: 0, mask }]);
     }
 
-    /// What `fill` orders is one transaction.
+    /// Adds the writes of `fill` as one transaction.
     pub(crate) fn together(&mut self, fill: impl FnOnce(&mut Self)) {
         let mut parts = Self::default();
         fill(&mut parts);
@@ -59,13 +59,13 @@ impl WriteScript {
     }
 }
 
-/// A mask that sets all six blocks, and ones that set or take away some.
+/// A mask that sets all six blocks, and masks that set or delete some.
 const ALL: u32 = 0b01_01_01_01_01_01;
 pub(crate) const SET_SECOND: u32 = 0b00_00_00_00_01_00;
 const SET_FIRST: u32 = 0b00_00_00_00_00_01;
 const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 
-/// All scenarios. Together they pass every point.
+/// All scenarios. Together they reach every point.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "insert",
@@ -224,7 +224,7 @@ pub(crate) fn transactions(s: &mut WriteScript) {
     s.together(|s| s.each(WriteKind::Delete, KeySpace::Pair, 0..2, 0));
 }
 
-/// As "pool", with values that take fewer instructions to write: only stepped through.
+/// As "pool", with values that take fewer instructions to write. Used by single steps only.
 const STEPPED: &[Scenario] = &[Scenario {
     name: "pool-4k",
     before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
@@ -240,10 +240,10 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 
 pub(crate) const WRITER: u16 = 0;
 
-/// Creates a region with what a scenario needs, and returns what the oracle knows of it.
+/// Creates a region with the records that a scenario needs, and returns the oracle's knowledge.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// What failed.
 pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let path = folder.join("region");
@@ -262,7 +262,7 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     Ok(oracle)
 }
 
-/// From now on each change of these records is an event of a watch and of the commit stream.
+/// From now on, each change of these records is an event of a watch and of the commit stream.
 fn tell(path: &Path) -> Result<(), String> {
     let words = |e: Error| e.to_string();
     let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
@@ -276,7 +276,7 @@ fn tell(path: &Path) -> Result<(), String> {
         .map_err(words)
 }
 
-/// What there is in scenario "told" before the commit stream begins.
+/// The records of scenario "told" that exist before the commit stream begins.
 fn is_before_told(key: RecordKey) -> bool {
     match key.space {
         KeySpace::Own => key.number < 30,
@@ -285,7 +285,7 @@ fn is_before_told(key: RecordKey) -> bool {
     }
 }
 
-/// Does some orders in this process, and tells the oracle.
+/// Executes a script in this process and reports it to the oracle.
 pub(crate) fn work(
     folder: &Path,
     oracle: &mut Oracle,
@@ -295,7 +295,7 @@ pub(crate) fn work(
 ) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
-    // A process that wrote nothing opened no namespace either: that is left to the child.
+    // A process that writes nothing does not open a namespace either: the child does.
     if !script.0.is_empty() {
         let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
         writer.is_full_fine = is_full;
@@ -306,7 +306,7 @@ pub(crate) fn work(
     learn(folder, oracle)
 }
 
-/// Tells the oracle what stands in the journal, and begins the journal anew.
+/// Reports the journal to the oracle and starts a new journal.
 pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
@@ -315,10 +315,10 @@ pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     journal::begin(&file, base).map_err(|e| format!("journal: {e}"))
 }
 
-/// What a child does: the work of a scenario.
+/// A child's role: executes a scenario.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     let scenario = named(name).ok_or_else(|| format!("no scenario {name:?}"))?;
     let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
@@ -331,10 +331,10 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a child does: one put of the key with this number, beside any oracle.
+/// A child's role: puts the key with this number, unknown to any oracle.
 ///
 /// # Errors
-/// What the store said, in words.
+/// The store's error.
 pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
     let key = RecordKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
@@ -347,16 +347,16 @@ pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildEnd {
-    /// Killed, as planned.
+    /// It was killed as planned.
     Killed,
-    /// It did all of its work without passing the point often enough.
+    /// It completed its work without reaching the point often enough.
     Finished,
 }
 
 /// Starts a child with a role and waits for it.
 ///
 /// # Errors
-/// It met something that must not be.
+/// The child found a violation.
 pub fn child(
     starter: &ChildCommand,
     folder: &Path,
@@ -367,10 +367,10 @@ pub fn child(
     child_from(starter, folder, (role, 0, scenario), crash_at)
 }
 
-/// As [`child`], with the number that the child is given.
+/// As [`child`], with the child's number.
 ///
 /// # Errors
-/// It met something that must not be.
+/// The child found a violation.
 pub fn child_from(
     starter: &ChildCommand,
     folder: &Path,
@@ -394,10 +394,10 @@ pub fn child_from(
     Err(format!("a child ended with {status}: {}", said.trim()))
 }
 
-/// After a kill: this process verifies the region, goes on with it, and verifies it again.
+/// Verifies the region after a kill, continues to write, and verifies it again.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let path = folder.join("region");
     learn(folder, oracle)?;
@@ -415,11 +415,11 @@ pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result
     Ok(())
 }
 
-/// Some more of everything, among them the keys of the scenario.
+/// Writes some more records of every kind, including the keys of the scenario.
 fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let mut script = WriteScript::default();
     (scenario.work)(&mut script);
-    // Of many orders some; of few, which are transactions, all.
+    // Of many writes some; of few, which are transactions, all.
     let step = if script.0.len() < 20 { 1 } else { 7 };
     let mut script = WriteScript(script.0.into_iter().step_by(step).take(12).collect());
     for order in script.0.iter_mut().flatten() {
@@ -439,10 +439,10 @@ fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), 
     work(folder, oracle, base, script, scenario.is_full)
 }
 
-/// What a child does: it attaches, which recovers the dead, and detaches.
+/// A child's role: attaches, which recovers dead sessions, and detaches.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn attach(folder: &Path) -> Result<(), String> {
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     drop(region.session().map_err(|e| format!("session: {e}"))?);

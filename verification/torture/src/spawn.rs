@@ -1,4 +1,4 @@
-//! Children: real processes, started from the same binary.
+//! Child processes, started from the same program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,27 +6,27 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// How a child is started: a program and its first words; the child's own words follow.
+/// A program and its first arguments; the child's own arguments follow.
 #[derive(Clone, Debug)]
 pub struct ChildCommand(pub Vec<OsString>);
 
-/// What an environment variable of a child is set to.
+/// An environment variable of a child and its value.
 pub type Setting<'a> = (&'a str, &'a str);
 
 impl ChildCommand {
-    /// This binary, with a hidden sub-command.
+    /// This program, with a hidden sub-command.
     ///
     /// # Errors
-    /// The system's, in words.
+    /// The operating system's error.
     pub fn own(sub_command: &str) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
         Ok(Self(vec![program.into_os_string(), sub_command.into()]))
     }
 
-    /// Starts a child. What it has to say goes to `errors`.
+    /// Starts a child. Its standard error is appended to `errors`.
     ///
     /// # Errors
-    /// The system's, in words.
+    /// The operating system's error.
     pub fn start(
         &self,
         words: &[String],
@@ -38,10 +38,10 @@ impl ChildCommand {
         self.spawn(&mut command)
     }
 
-    /// Starts a child that is talked to: its standard input and output are pipes.
+    /// Starts a child whose standard input and output are pipes.
     ///
     /// # Errors
-    /// The system's, in words.
+    /// The operating system's error.
     pub fn start_piped(
         &self,
         words: &[String],

@@ -1,8 +1,8 @@
-//! The strongest of the three: a child goes through one operation instruction by instruction and is
-//! killed after each of them in turn; another process verifies.
+//! Single steps: a child executes one operation instruction by instruction and is killed after each
+//! of them in turn; another process verifies the region.
 //!
-//! The child asks to be traced and stops itself right before and right after the call; what lies
-//! between is stepped with `PTRACE_SINGLESTEP`.
+//! The child requests tracing and stops itself immediately before and after the call. The
+//! instructions between are stepped with `PTRACE_SINGLESTEP`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,19 +22,19 @@ use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare,
 use crate::spawn::ChildCommand;
 use crate::writer::{JournaledWriter, PlannedWrite};
 
-/// An operation that is stepped through.
+/// An operation that is stepped.
 #[derive(Clone, Copy, Debug)]
 pub struct SteppedOperation {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// The scenario whose region it begins with.
+    /// The scenario that prepares the region.
     scenario: &'static str,
-    /// What the child does at full speed first, and as its last order step by step.
+    /// What the child writes; the last write is stepped.
     work: fn(&mut WriteScript, u32),
 }
 
-/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that go
-/// to a pool and come from it, a transaction, a split.
+/// All operations: a put of each kind, a deletion, a patch, a cell from the frontier, cells that
+/// move to a pool and from it, a transaction, a split.
 pub const OPERATIONS: &[SteppedOperation] = &[
     SteppedOperation {
         name: "insert",
@@ -89,36 +89,36 @@ pub const OPERATIONS: &[SteppedOperation] = &[
     },
 ];
 
-/// What was found out about one operation.
+/// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepRow {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
     /// Instructions of the whole call.
     pub instructions: u64,
-    /// Kills, each after another number of instructions, and as many verifications.
+    /// Kills, each after another number of instructions and followed by a verification.
     pub kills: u64,
 }
 
-/// Where to kill.
+/// After which instructions to kill.
 #[derive(Clone, Copy, Debug)]
 pub enum StepStride {
     /// After every so many instructions.
     Every(u64),
-    /// At this many places, evenly over the call.
+    /// At this many instructions, evenly distributed.
     Places(u64),
 }
 
-/// Why there is nothing to report.
+/// Why a sweep has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SweepError {
-    /// This machine does not let a process trace its child: nothing was tested.
+    /// This machine does not permit a process to trace its child: nothing was tested.
     NotPermitted(String),
-    /// Something must not be.
+    /// A violation.
     Violation(String),
 }
 
-/// For people.
+/// As a table.
 pub fn table(rows: &[SweepRow]) -> String {
     let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
     for row in rows {
@@ -127,7 +127,7 @@ pub fn table(rows: &[SweepRow]) -> String {
     text
 }
 
-/// For programs.
+/// As JSON.
 pub fn json(rows: &[SweepRow]) -> Value {
     let rows = rows.iter().map(|row| {
         let (name, instructions, kills) = (row.name, row.instructions, row.kills);
@@ -136,10 +136,10 @@ pub fn json(rows: &[SweepRow]) -> Value {
     Value::Array(rows.collect())
 }
 
-/// What a child does: its orders, the last of them stepped. `NAME:NUMBER` names the operation.
+/// A child's role: executes an operation, named by `NAME:NUMBER`; the last write is stepped.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub fn play(folder: &Path, what: &str) -> Result<(), String> {
     let (name, number) = what.split_once(':').ok_or("give NAME:NUMBER")?;
     let number = number.parse().map_err(|_| "NUMBER is none")?;
@@ -159,7 +159,8 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
     writer.work(&last)
 }
 
-/// Kills children at instructions of every operation. `tick` learns which operation and how far.
+/// Kills children at instructions of every operation. `tick` receives the operation and the
+/// progress.
 ///
 /// # Errors
 /// [`SweepError`].
@@ -179,7 +180,7 @@ pub fn sweep(
                 SweepError::Violation(format!("{name} killed after {at} instructions: {error}"))
             }
         };
-        // Once to the end, to learn how long it is.
+        // Once to the end, to count the instructions.
         let (_, whole) = one(folder, starter, operation, scenario, u64::MAX)?;
         let step = match stride {
             StepStride::Every(step) => step,
@@ -204,7 +205,8 @@ pub fn sweep(
     Ok(rows)
 }
 
-/// One child, killed after `limit` instructions or at the end of the call. Returns how many it did.
+/// Runs one child, killed after `limit` instructions or at the end of the call. Returns how many it
+/// executed.
 fn one(
     folder: &Path,
     starter: &ChildCommand,
@@ -256,7 +258,7 @@ fn trace(child: &Child, limit: u64) -> Result<u64, String> {
     Ok(limit)
 }
 
-/// Waits until a traced child stops, and says by which signal.
+/// Waits until a traced child stops, and returns the signal.
 fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
     let status = waitpid(pid, None).map_err(|e| format!("wait: {e}"))?;
     match status {
@@ -271,8 +273,8 @@ fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
     }
 }
 
-/// Fills the growing namespace until an insert of one key splits a bucket, twice over; takes the
-/// key out again and returns its number: the next insert of it will split another.
+/// Fills the growing namespace until an insert of one key splits a bucket, three times in a row;
+/// deletes the key and returns its number. The next insert of it splits another bucket.
 fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;

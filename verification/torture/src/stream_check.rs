@@ -1,5 +1,5 @@
-//! What the commit stream tells, against what is there: each change exactly once, each transaction
-//! as a whole, also those whose writer was killed and which another process finished.
+//! Compares the commit stream with the records: each change exactly once, each transaction
+//! complete, also those of killed writers that another process completed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,20 +9,21 @@ use nearstate_store::{Region, Session, Step, StreamItem};
 use crate::content::{KeySpace, RecordKey};
 use crate::writer::KeySpaces;
 
-/// KeySpaces whose changes are streamed.
+/// Spaces whose changes are streamed.
 pub(crate) const STREAMED: [KeySpace; 2] = [KeySpace::Own, KeySpace::Pair];
 
-/// What is told last of a key: its version, and its value; `None` if it was deleted.
+/// The last change of a key in the stream; the value is `None` if it was deleted.
 #[derive(Debug, PartialEq, Eq)]
 struct Last {
     version: u64,
     value: Option<Vec<u8>>,
 }
 
-/// Reads the whole stream and compares. `was_there` says which keys there were before it began.
+/// Reads the whole stream and compares it. `was_there` names the keys that existed before the
+/// stream began.
 ///
 /// # Errors
-/// What is told twice, by half or not at all, in words.
+/// What is duplicated, incomplete or missing in the stream.
 pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(), String> {
     let words = |e: nearstate_store::Error| format!("commit stream: {e}");
     let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
@@ -54,8 +55,8 @@ pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(
     Ok(())
 }
 
-/// The last change of each key, in the order of versions. A deletion comes after the version that
-/// it deleted.
+/// The last change of each key in the order of versions. A deletion follows the version that it
+/// deleted.
 fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
     let words = |e: nearstate_store::Error| format!("commit stream: {e}");
     let mut all: BTreeMap<(RecordKey, u64, bool), Option<Vec<u8>>> = BTreeMap::new();
@@ -83,6 +84,6 @@ fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
             return Err(format!("half of a transaction is told: number {}", entry.number));
         }
     }
-    // Later ones replace earlier ones.
+    // Later changes replace earlier ones.
     Ok(all.into_iter().map(|((key, version, _), value)| (key, Last { version, value })).collect())
 }

@@ -1,11 +1,12 @@
-//! What follows from a record's tags, its end and its watchers, under kills: indexes, counts, the
-//! order of expiry, events, the commit stream; counters and objects beside them.
+//! Indexes, counts, the order of expiry, events, the commit stream, counters and objects under
+//! kills.
 //!
-//! Two proofs. `points`: one process plays a script and is killed at named points; a model
-//! ([`world`]) knows what each prefix of the script comes to. [`crowd`]: many processes at once,
-//! killed at random; what the rings told is replayed and compared with what is there.
+//! There are two proofs. `points`: one process executes a script and is killed at named points; a
+//! model ([`model`]) knows the result of each prefix of the script. [`stress`]: many processes at
+//! the same time, killed at random; the content of the rings is replayed and compared with the
+//! records.
 //!
-//! Modules stand in the order of floors: each uses only those below it.
+//! A module uses only modules that are listed below it.
 
 pub mod stress;
 #[cfg(feature = "crash-points")]

@@ -1,4 +1,5 @@
-//! Verification by another process: the offline check, and every record against the oracle.
+//! Verification by another process: the offline check, and the comparison of every record with the
+//! oracle.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::writer::KeySpaces;
 /// Runs the offline check.
 ///
 /// # Errors
-/// What it found, in words.
+/// The faults that it found.
 pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
     let report = check(path).map_err(|e| format!("check: {e}"))?;
     if !report.is_clean() || report.bytes_leaked != 0 {
@@ -29,7 +30,7 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
 /// Reads every record of every space.
 ///
 /// # Errors
-/// What is torn, in words.
+/// What is torn.
 pub fn collect(
     session: &Session,
     spaces: &KeySpaces,
@@ -50,10 +51,11 @@ pub fn collect(
     Ok(found)
 }
 
-/// Attaches (which recovers), and compares all records with the oracle, by walk and by key.
+/// Attaches (which recovers dead sessions), and compares all records with the oracle, by scan and
+/// by key.
 ///
 /// # Errors
-/// What differs, in words.
+/// What differs.
 pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), String> {
     let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;

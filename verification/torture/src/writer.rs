@@ -1,5 +1,5 @@
-//! A writer: it reads a record, says in its journal what it saw and what it is about to do, does
-//! it, and says what was acknowledged.
+//! A writer reads a record, records in its journal what it read and what it is about to do, calls
+//! the store, and records the acknowledgement.
 
 mod group;
 
@@ -19,27 +19,27 @@ use crate::rng::{Rng, percent, value_size};
 pub(crate) const OWN_KEYS: u32 = 1500;
 /// Records of named blocks of one writer.
 pub(crate) const BLOCKS_KEYS: u32 = 24;
-/// Keys that one writer may insert into the namespace that grows.
+/// Keys that one writer may insert into the growing namespace.
 pub(crate) const GROW_KEYS: u32 = 30_000;
 /// Keys that all writers write.
 pub(crate) const HOT_KEYS: u32 = 16;
 /// Counters.
 pub(crate) const COUNT_KEYS: u32 = 4;
-/// Keys of one writer that are written two by two.
+/// Keys of one writer that are written in pairs.
 pub(crate) const PAIR_KEYS: u32 = 16;
 
 /// The namespaces of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySpaces([Namespace; 6]);
 
-/// Rounds use this many growing namespaces in turn.
+/// The number of growing namespaces that rounds use in turn.
 const GROWING: u64 = 1000;
 
 impl KeySpaces {
-    /// Opens them; the growing one is the round's own.
+    /// Opens the namespaces; the growing one belongs to the round.
     ///
     /// # Errors
-    /// As `Session::namespace`, in words.
+    /// As `Session::namespace`.
     pub fn open(session: &Session, round: u64) -> Result<Self, String> {
         let open = |name: &str, kind: Kind| {
             session
@@ -71,7 +71,7 @@ impl KeySpaces {
     }
 }
 
-/// One process that writes.
+/// A process that writes.
 #[derive(Debug)]
 pub(crate) struct JournaledWriter {
     session: Session,
@@ -80,15 +80,15 @@ pub(crate) struct JournaledWriter {
     last: Option<JournalEntry>,
     me: u16,
     buffer: Vec<u8>,
-    /// Of the blocks, at their numbers.
+    /// The names of the blocks, indexed by their numbers.
     names: BlockLayout,
-    /// A full region is an answer, not a failure.
+    /// A full region is an expected refusal.
     pub(crate) is_full_fine: bool,
-    /// Stops itself right before and right after the call: for whoever steps through it.
+    /// Stops itself immediately before and after the call, for single steps.
     pub(crate) is_stepped: bool,
 }
 
-/// What is to be done with a record.
+/// A write that is to be executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedWrite {
     pub(crate) op: WriteKind,
@@ -130,7 +130,7 @@ impl JournaledWriter {
         }
     }
 
-    /// Does random things, for ever. First it looks at what its predecessor left half done.
+    /// Writes at random until it is killed. First it reads what its predecessor left incomplete.
     pub(crate) fn run(&mut self, rng: &mut Rng) -> Result<(), String> {
         if let Some(last) = self.last.take() {
             if last.key.space == KeySpace::Pair {
@@ -166,7 +166,7 @@ impl JournaledWriter {
         self.carry_out(order, seen.as_ref())
     }
 
-    /// Does one order, or several in one transaction.
+    /// Executes one write, or several in one transaction.
     pub(crate) fn work(&mut self, orders: &[PlannedWrite]) -> Result<(), String> {
         match orders {
             [order] => self.order(*order),
@@ -203,8 +203,8 @@ impl JournaledWriter {
         self.stop_if_stepped();
         let version = match done {
             Ok(version) => version,
-            // A reader that is kept from running holds back what was deleted since: an answer, not
-            // a loss. Any other lack of room is a leak.
+            // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
+            // a loss. Any other lack of space is a leak.
             Err(Error::Full { detail }) if self.is_full_fine || detail.contains("a view of") => {
                 let nothing = JournalEntry { op: WriteKind::PutStale, mask: FULL, ..intent };
                 return self.journal.acknowledge(&nothing, 0, now_ns());
@@ -229,7 +229,7 @@ impl JournaledWriter {
         }
     }
 
-    /// Calls the store. The new version, the version that was deleted, or 0 for "no".
+    /// Calls the store. Returns the new version, the deleted version, or 0 for a refusal.
     fn call(&mut self, intent: &JournalEntry, seen: Option<&ObservedRecord>) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
@@ -295,7 +295,7 @@ impl JournaledWriter {
     }
 }
 
-/// Whether a change is one of a record that was read for it: every second one, where it can be.
+/// Whether a change goes through `get_for_update`: every second one, if possible.
 const fn is_read_first(intent: &JournalEntry) -> bool {
     intent.seq.is_multiple_of(2)
 }
@@ -324,7 +324,7 @@ fn patch(
     session.patch(namespace, key, &changes, Condition::Always)
 }
 
-/// The blocks that a patch changes, and their bytes; `None` takes one away.
+/// The blocks that a patch changes, and their bytes; `None` deletes a block.
 fn contents(intent: &JournalEntry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
     let mut contents = Vec::new();
     for block in 0..BLOCKS {
@@ -343,7 +343,7 @@ fn contents(intent: &JournalEntry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
     contents
 }
 
-/// Chooses what fits the record as it is.
+/// Chooses a write that fits the record's state.
 fn choose(key: RecordKey, is_there: bool, rng: &mut Rng) -> PlannedWrite {
     let draw = rng.u64(..100);
     let (op, len) = match (key.space, is_there) {

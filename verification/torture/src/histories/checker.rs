@@ -1,5 +1,5 @@
-//! The checker: a small Go program around Porcupine (`verification/histories`), built when it is first
-//! needed, beside this program, and talked to over pipes.
+//! The checker: a small Go program that uses Porcupine (`verification/histories`). It is built when
+//! it is first needed, beside this program, and used over pipes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,24 +9,24 @@ use std::{env, fs};
 use super::history::History;
 use crate::rng::mix;
 
-/// What the checker is made of: part of this program, so that it can be built anywhere.
+/// The checker's sources: part of this program, so that it can be built anywhere.
 const SOURCES: [(&str, &str); 3] = [
     ("main.go", include_str!("../../../histories/main.go")),
     ("go.mod", include_str!("../../../histories/go.mod")),
     ("go.sum", include_str!("../../../histories/go.sum")),
 ];
 
-/// Milliseconds that one history may take. They take a few; one that is not decided is counted.
+/// Milliseconds that one history may take. Most take a few. Undecided histories are counted.
 const LIMIT_MS: u64 = 20_000;
 
-/// What the checker says of a history.
+/// The checker's result for a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckerVerdict {
-    /// One order explains it.
+    /// One order explains every result.
     Legal,
-    /// No order explains it.
+    /// No order explains every result.
     Illegal,
-    /// Not found out in time.
+    /// No decision within the time limit.
     Undecided,
 }
 
@@ -39,10 +39,10 @@ pub struct HistoryChecker {
 }
 
 impl HistoryChecker {
-    /// Builds it if need be, and starts it.
+    /// Builds the checker if necessary, and starts it.
     ///
     /// # Errors
-    /// What is missing, in words.
+    /// What is missing.
     pub fn start() -> Result<Self, String> {
         let program = built()?;
         let mut command = Command::new(&program);
@@ -58,10 +58,10 @@ impl HistoryChecker {
         }
     }
 
-    /// Asks about one history. If it is illegal, `page` shows how far it can be ordered.
+    /// Checks one history. If it is illegal, `page` shows how far it can be ordered.
     ///
     /// # Errors
-    /// The checker's end, in words.
+    /// The checker has exited.
     pub fn ask(&mut self, history: &History, page: &Path) -> Result<CheckerVerdict, String> {
         let gone = |e: std::io::Error| format!("talking with the checker: {e}");
         let question = history.json(LIMIT_MS, &page.to_string_lossy());
@@ -86,7 +86,7 @@ impl Drop for HistoryChecker {
     }
 }
 
-/// The program, built from the sources that this one was built with.
+/// The program, built from the sources that this program contains.
 fn built() -> Result<PathBuf, String> {
     let print = SOURCES
         .iter()
@@ -103,7 +103,7 @@ fn built() -> Result<PathBuf, String> {
 }
 
 fn build(program: &Path) -> Result<(), String> {
-    // Two runs may build at once: each in a folder of its own, then one of them wins.
+    // Two runs may build at the same time: each in its own folder, and one of them wins.
     let folder = program.with_extension(std::process::id().to_string());
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let built = build_in(&folder, program);
@@ -131,7 +131,7 @@ fn build_in(folder: &Path, program: &Path) -> Result<(), String> {
     fs::rename(&from, program).map_err(|e| format!("{}: {e}", program.display()))
 }
 
-/// The go tool: on the path, or where its own installer puts it.
+/// The go tool: on the PATH, or in the folder of its own installer.
 fn go() -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let places = env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);

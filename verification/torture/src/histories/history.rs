@@ -1,16 +1,16 @@
-//! What a process writes down of its operations, line by line, and the history that comes of it.
+//! The file in which a process records its operations, line by line, and the history made of it.
 //!
 //! ```text
-//! R N                                process N of a player begins; what is before may be cut
-//! w OP CALL K=V .. | K:=V/P ..       about to write this, having read that
-//! d OP RETURN [K=V ..]               it is done; what it saw beside what stands above
-//! n OP RETURN [K=V ..]               nothing was written; what was read stands
+//! R N                                process N of a number begins; the line before may be cut short
+//! w OP CALL K=V .. | K:=V/P ..       is about to write this, after these reads
+//! d OP RETURN [K=V ..]               the write is done, with further reads
+//! n OP RETURN [K=V ..]               nothing was written; the reads are valid
 //! r OP CALL RETURN K=V ..            a read
 //! ```
 //!
-//! A line is one `write(2)` and ends in a dot, which one that was cut short has not. `w` comes
-//! before the call, so that of a process that was killed it is known what it may have done. Values:
-//! a number of its own for each write, 0 none, + some.
+//! A line is one `write(2)` and ends in a dot, which a line that was cut short lacks. `w` precedes
+//! the call, so the possible writes of a killed process are known. Values: a unique number for each
+//! write, 0 for none, + for any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,44 +19,44 @@ use serde_json::{Value, json};
 
 use super::model::{HistoryModel, KeySnapshot, Payload};
 
-/// What was seen of a key.
+/// What was read of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadValue {
     /// The value with this number; 0 is none.
     Exactly(u64),
-    /// Some value.
+    /// Any value.
     Some,
 }
 
-/// A value that is written: its number and payload; the number 0 deletes.
+/// A written value: its number and payload. The number 0 means a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenValue {
     /// The key.
     pub key: u32,
-    /// The number of this write of this value.
+    /// The number of this write.
     pub value: u64,
-    /// What it means.
+    /// The payload.
     pub payload: Payload,
 }
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryOp {
-    /// Which process.
+    /// The process.
     pub client: u32,
-    /// When it was called.
+    /// The time of the call.
     pub call: u64,
-    /// When it returned; 0: never.
+    /// The time of the return; 0 if it never returned.
     pub ret: u64,
-    /// Whether it happened is not known.
+    /// Whether it happened is unknown.
     pub is_unknown: bool,
-    /// What it read.
+    /// The values that it read.
     pub reads: Vec<(u32, ReadValue)>,
-    /// What it wrote.
+    /// The values that it wrote.
     pub writes: Vec<WrittenValue>,
 }
 
-/// How a whole line ends.
+/// The end of a complete line.
 const END: &str = " .\n";
 
 /// A line of a process's file.
@@ -159,43 +159,44 @@ fn parse_write(word: &str) -> Option<WrittenValue> {
 /// The operations of one round.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// Its name, for people and files.
+    /// A name for messages and files.
     pub name: String,
-    /// What it is about.
+    /// The model.
     pub model: HistoryModel,
     /// The numbers of the values at the start.
     pub start: Vec<u64>,
     /// The operations.
     pub ops: Vec<HistoryOp>,
-    /// What each value means.
+    /// The payload of each value.
     payloads: BTreeMap<u64, Payload>,
 }
 
-/// What the lines of a round say about the work that was done in it.
+/// Counts of a round's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistoryCounts {
     /// Operations.
     pub ops: u64,
-    /// Transactions and writes that are done.
+    /// Committed transactions and completed writes.
     pub done: u64,
-    /// Transactions that met a conflict, or writes that were refused.
+    /// Transactions that met a conflict, and refused writes.
     pub refused: u64,
     /// Cut short by a kill.
     pub unknown: u64,
 }
 
 impl History {
-    /// Before the first operation: these values, each with its number.
+    /// The history before the first operation, with these values.
     pub fn new(name: String, model: HistoryModel, start: &[Option<WrittenValue>]) -> Self {
         let payloads = start.iter().flatten().map(|w| (w.value, w.payload)).collect();
         let start = start.iter().map(|written| written.map_or(0, |w| w.value)).collect();
         Self { name, model, start, ops: Vec::new(), payloads }
     }
 
-    /// Takes in what the processes of one client wrote down; those that were killed, when.
+    /// Adds the operations that the processes of one client recorded. `deaths` has the times of
+    /// their kills.
     ///
     /// # Errors
-    /// A line that is none, where none was cut short.
+    /// An invalid line where no kill can have cut one short.
     pub fn take(
         &mut self,
         client: u32,
@@ -274,7 +275,7 @@ impl History {
         Ok(())
     }
 
-    /// What was open when its process was killed may have happened, before that.
+    /// Operations that were open when their process was killed may have happened before that.
     fn cut_short(&mut self, open: &mut BTreeMap<u64, HistoryOp>, death: u64) -> u64 {
         let mut count = 0;
         for (_, mut op) in std::mem::take(open) {
@@ -285,8 +286,8 @@ impl History {
         count
     }
 
-    /// An unknown operation of which something was seen happened before its process ended. One of
-    /// which nothing was seen may never have happened, so it has no end.
+    /// An unknown operation whose writes were read happened before its process ended. One whose
+    /// writes were never read may not have happened, so its end is unknown.
     pub fn bound_unknown(&mut self) {
         let seen: BTreeSet<u64> = self
             .ops
@@ -304,10 +305,10 @@ impl History {
         }
     }
 
-    /// Judges every snapshot that an operation saw of all keys. Returns how many there were.
+    /// Checks the model's invariant on every snapshot of all keys. Returns the number of snapshots.
     ///
     /// # Errors
-    /// What is not as the model promises, or that nobody wrote what was read.
+    /// A violated invariant, or a value that was never written.
     pub fn check_snapshots(&self) -> Result<u64, String> {
         let mut count = 0;
         for op in &self.ops {
@@ -332,7 +333,7 @@ impl History {
         Ok(count)
     }
 
-    /// For the checker.
+    /// The input of the checker.
     pub fn json(&self, limit_ms: u64, page: &str) -> Value {
         let number = |value: u64| value.cast_signed();
         let ops: Vec<Value> = self

@@ -1,48 +1,47 @@
-//! The models: which keys there are, what they hold at the start, and what every snapshot of all of
-//! them must fulfil.
+//! The models: their keys, the initial values, and the invariant of every snapshot.
 
 use std::collections::BTreeMap;
 
-/// What the records of a round are.
+/// The structure of a round's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HistoryModel {
-    /// Anything may be read and written with anything.
+    /// Independent values.
     Registers,
     /// Money moves between accounts.
     Bank,
     /// Each record names its successor.
     Ring,
-    /// Records that have a second name, with an index of these.
+    /// Records with a second name, and an index of these names.
     Index,
 }
 
-/// What a key holds, beside the number of the write: a balance, a successor, a name.
+/// The meaning of a value: a balance, a successor, a name.
 pub type Payload = u64;
 
-/// All keys of a round, as one moment shows them.
+/// All keys of a round at one moment.
 pub type KeySnapshot = BTreeMap<u32, Option<Payload>>;
 
-/// Values that are registers of their own.
+/// Values that are registers.
 pub(crate) const PLAIN: u32 = 6;
-/// Records of named blocks beside them; each block is a register.
+/// Records of named blocks; each block is a register.
 pub(crate) const RECORDS: u32 = 2;
 /// Blocks of each.
 pub(crate) const BLOCKS: u32 = 2;
-/// Accounts, and what each has at the start.
+/// Accounts and the initial balance of each.
 pub(crate) const ACCOUNTS: u32 = 6;
 pub(crate) const BALANCE: Payload = 20;
-/// Nodes that there may be; the first is always in the ring.
+/// Nodes at most; the first one is always in the ring.
 pub(crate) const NODES: u32 = 8;
 const NODES_AT_START: u32 = 4;
-/// Records with a second name, and how many names there are.
+/// Records with a second name, and the number of names.
 pub(crate) const FIRSTS: u32 = 4;
 pub(crate) const NAMES: u32 = 5;
 
 impl HistoryModel {
-    /// All of them.
+    /// All.
     pub const ALL: [Self; 4] = [Self::Registers, Self::Bank, Self::Ring, Self::Index];
 
-    /// Its name.
+    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Registers => "registers",
@@ -57,7 +56,7 @@ impl HistoryModel {
         Self::ALL.into_iter().find(|model| model.name() == name)
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub const fn keys(self) -> u32 {
         match self {
             Self::Registers => PLAIN + RECORDS * BLOCKS,
@@ -67,23 +66,23 @@ impl HistoryModel {
         }
     }
 
-    /// What a key holds at the start.
+    /// The initial value of a key.
     pub fn start(self, key: u32) -> Option<Payload> {
         match self {
             Self::Registers => key.is_multiple_of(3).then_some(0),
             Self::Bank => Some(BALANCE),
             Self::Ring if key < NODES_AT_START => Some(u64::from((key + 1) % NODES_AT_START)),
-            // The first two have the first two names.
+            // The first two records have the first two names.
             Self::Index if key < 2 => Some(u64::from(FIRSTS + key)),
             Self::Index if (FIRSTS..FIRSTS + 2).contains(&key) => Some(u64::from(key - FIRSTS)),
             Self::Ring | Self::Index => None,
         }
     }
 
-    /// Judges a snapshot of all keys.
+    /// Checks the invariant on a snapshot of all keys.
     ///
     /// # Errors
-    /// What is not as the model promises, in words.
+    /// The violated invariant.
     pub fn judge(self, all: &KeySnapshot) -> Result<(), String> {
         match self {
             Self::Registers => Ok(()),

@@ -1,4 +1,4 @@
-//! What is played, and what came of it.
+//! Parameters and results of histories.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,57 +7,57 @@ use serde_json::{Value, json};
 
 use super::model::HistoryModel;
 
-/// What is played.
+/// Parameters.
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
-    /// HistoryRun, and as many histories.
+    /// Rounds; each is one history.
     pub rounds: u64,
-    /// HistoryRun between two offline checks.
+    /// Rounds between two offline checks.
     pub rounds_per_check: u64,
     /// Processes.
     pub players: u16,
-    /// Operations of each in a round; longer histories take the checker much longer.
+    /// Operations of each process in a round. The checker takes much longer for longer histories.
     pub operations: u64,
-    /// Of all rounds, those in which processes are killed.
+    /// The percentage of rounds in which processes are killed.
     pub kills_percent: u64,
-    /// With the feature `crash-points`: the processor is given away at one point in so many; 0
-    /// never.
+    /// With the feature `crash-points`: processes yield the processor at one in so many points; 0
+    /// means never.
     pub jitter: u64,
-    /// One model only.
+    /// Only this model.
     pub model: Option<HistoryModel>,
-    /// A folder of its own; made, and removed at the end if nothing was found.
+    /// A folder of its own. It is created, and removed after a run without violations.
     pub folder: PathBuf,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Goes on after what is found, and counts it: for faults that are planted.
+    /// Continues after violations and counts them, for injected faults.
     pub is_survey: bool,
 }
 
-/// Who finds that something is wrong.
+/// What detects a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detector {
     /// The checker of histories.
     History,
-    /// The promise of a model, on a snapshot.
+    /// The invariant of a model, on a snapshot.
     Invariant,
-    /// A process, of what it saw itself.
+    /// A process, from its own reads.
     Process,
     /// The offline check.
     Check,
 }
 
-/// What was done and found.
+/// Results.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryTotals {
-    /// HistoryRun.
+    /// Rounds.
     pub rounds: u64,
-    /// Histories that the checker has decided.
+    /// Histories that the checker decided.
     pub histories: u64,
-    /// Histories that it has not decided in time.
+    /// Histories that it did not decide in time.
     pub undecided: u64,
     /// Operations in them.
     pub ops: u64,
-    /// Transactions and writes that were done.
+    /// Committed transactions and completed writes.
     pub done: u64,
     /// Refused: conflicts, and conditions that did not hold.
     pub refused: u64,
@@ -65,20 +65,20 @@ pub struct HistoryTotals {
     pub unknown: u64,
     /// Processes killed.
     pub kills: u64,
-    /// Snapshots of all keys that were judged.
+    /// Snapshots of all keys whose invariant was checked.
     pub snapshots: u64,
     /// Offline checks.
     pub checks: u64,
-    /// What was found, in a survey.
+    /// Violations, in a survey.
     pub caught: BTreeMap<Detector, u64>,
-    /// The first of it by each, in words.
+    /// The first violation of each kind.
     pub first: BTreeMap<Detector, String>,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
 impl HistoryTotals {
-    /// For programs.
+    /// As JSON.
     pub fn json(&self) -> Value {
         json!({
             "rounds": self.rounds,
@@ -95,7 +95,7 @@ impl HistoryTotals {
         })
     }
 
-    /// For people.
+    /// As a table.
     pub fn lines(&self) -> [(&'static str, String); 5] {
         [
             (
@@ -122,10 +122,10 @@ impl HistoryTotals {
     }
 }
 
-/// Something that must not be.
+/// A violation and its detector.
 pub(crate) struct Violation(pub(crate) Detector, pub(crate) String);
 
-/// The first number of the values of one process in one round.
+/// The first number of the values that one process writes in one round.
 pub(crate) fn first_value(round: u64, player: u64, incarnation: u64) -> u64 {
     (round + 1) << 30 | player << 22 | (incarnation % 64) << 16
 }

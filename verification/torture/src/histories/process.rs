@@ -1,5 +1,5 @@
-//! A process of a history: it is told on its standard input which round to play, plays it, writes
-//! down what it did, and says so on its standard output.
+//! A process of a history: it receives a round on its standard input, executes it, records its
+//! operations, and reports the end on its standard output.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
@@ -13,12 +13,12 @@ use super::recorded_txn::{KeyMap, OperationError, RecordedTxn, RoundContext, enc
 use crate::clock::now_ns;
 use crate::rng::{Rng, percent, seeded};
 
-/// The file of a player.
+/// The file of a process's operations.
 pub(crate) fn path_of(folder: &Path, player: u16) -> PathBuf {
     folder.join(format!("history-{player}"))
 }
 
-/// Words of a round: `ROUND MODEL SEED OPERATIONS START_NS FIRST_VALUE`.
+/// The command for a round: `ROUND MODEL SEED OPERATIONS START_NS FIRST_VALUE`.
 struct RoundCommand {
     number: u64,
     model: HistoryModel,
@@ -39,7 +39,7 @@ impl RoundCommand {
     }
 }
 
-/// Plays every round that standard input names, until it ends.
+/// Executes every round that standard input names, until it ends.
 pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
@@ -86,7 +86,7 @@ struct RoundWorker<'g> {
     value: u64,
 }
 
-/// The most values that one operation writes.
+/// Values that one operation writes, at most.
 const VALUES_PER_OP: u64 = 32;
 
 type TxnBody<'g> = fn(&mut RoundWorker<'g>, &mut RecordedTxn<'g>) -> Result<(), OperationError>;
@@ -124,7 +124,7 @@ impl<'g> RoundWorker<'g> {
         Ok(())
     }
 
-    /// Sometimes others get to run, in the middle of things.
+    /// Sometimes lets other processes run, between any two steps.
     fn pause(&mut self) {
         match self.rng.u64(..100) {
             0..=9 => std::thread::yield_now(),
@@ -143,7 +143,8 @@ impl<'g> RoundWorker<'g> {
         (self.op, self.value)
     }
 
-    /// One transaction, once: a conflict is an answer, and what it had read must fit together.
+    /// One attempt of a transaction. A conflict is a valid result, and the values that were read
+    /// before it must be consistent.
     fn transact(&mut self, work: TxnBody<'g>) -> Result<(), OperationError> {
         let (op, first) = self.next_op();
         let call = now_ns();
@@ -195,7 +196,7 @@ impl<'g> RoundWorker<'g> {
         Ok(())
     }
 
-    /// Reads everything.
+    /// Reads all keys.
     fn read_all(&mut self, txn: &mut RecordedTxn<'g>) -> Result<(), OperationError> {
         let keys = self.context.model.keys();
         let from = self.rng.u32(..keys);
@@ -208,7 +209,7 @@ impl<'g> RoundWorker<'g> {
         Ok(())
     }
 
-    /// An account without money is not there.
+    /// An account without money is absent.
     fn transfer(&mut self, txn: &mut RecordedTxn<'g>) -> Result<(), OperationError> {
         let (from, to) = (self.rng.u32(..ACCOUNTS), self.rng.u32(..ACCOUNTS));
         let (has, other) = (txn.get(from)?.unwrap_or(0), txn.get(to)?.unwrap_or(0));
@@ -267,7 +268,7 @@ impl<'g> RoundWorker<'g> {
         Ok(())
     }
 
-    /// The two nodes behind one change places.
+    /// Swaps the two nodes after a node.
     fn rotate(&mut self, txn: &mut RecordedTxn<'g>) -> Result<(), OperationError> {
         let (node, first) = self.walk(txn)?;
         let missing = || OperationError::Violation("the ring has an end".to_owned());
@@ -283,7 +284,7 @@ impl<'g> RoundWorker<'g> {
         txn.put(first, after)
     }
 
-    /// Gives a record another name, if nobody has it.
+    /// Gives a record another name, if the name is free.
     fn rename(&mut self, txn: &mut RecordedTxn<'g>) -> Result<(), OperationError> {
         let (record, name) = (self.rng.u32(..FIRSTS), FIRSTS + self.rng.u32(..NAMES));
         if txn.get(name)?.is_some() {
@@ -333,8 +334,8 @@ impl<'g> RoundWorker<'g> {
         })?)
     }
 
-    /// A read, or a write with reads right behind it: nothing is written down in between, so that a
-    /// store which is still on its way would show.
+    /// A read, or a write followed by reads. Nothing is recorded between them, so that a store
+    /// which is not visible yet would be detected.
     fn single(&mut self) -> Result<(), OperationError> {
         if percent(&mut self.rng, 35) {
             return self.single_read();
@@ -387,7 +388,7 @@ impl<'g> RoundWorker<'g> {
         let bytes = encode(value, payload);
         let none = Vec::new();
         if is_record {
-            // Whether there was a record says nothing about its blocks: it may have none.
+            // The deletion's result says nothing about the blocks: a record may have none.
             self.session.delete(namespace, name)?;
             return Ok(HistoryLine::Done { op, ret: now_ns(), reads: none });
         }
@@ -421,7 +422,7 @@ impl<'g> RoundWorker<'g> {
     }
 }
 
-/// A write beside any transaction.
+/// A write outside of any transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SingleWrite {
     Put,

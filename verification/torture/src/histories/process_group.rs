@@ -1,4 +1,4 @@
-//! The processes of the rounds: started, killed, started again, asked to end.
+//! The processes of the rounds: started, killed, restarted and stopped.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -13,19 +13,19 @@ use crate::clock::now_ns;
 use crate::rng::{Rng, percent, seeded};
 use crate::spawn::{ChildCommand, was_killed};
 
-/// Nobody says anything for so long: something hangs.
+/// Without a message for this long, a process hangs.
 const SILENCE_NS: u64 = 30_000_000_000;
 
-/// Between the word and the beginning of a round: everybody has read the word by then.
+/// Between the command and the start of a round: every process has received the command by then.
 const HEAD_START_NS: u64 = 150_000;
 
-/// Kills in one round fall into so much time after its beginning.
+/// Kills of one round occur within this time after its start.
 const KILLS_WITHIN_NS: u64 = 4_000_000;
 
 /// Starts of one process in one round.
 const STARTS_MAX: u64 = 60;
 
-/// What a process said: that it has played a round, or nothing any more.
+/// A message of a process: the end of a round, or its exit.
 #[derive(Clone, Copy, Debug)]
 enum ProcessMessage {
     Done(u64),
@@ -41,7 +41,7 @@ struct HistoryProcess {
     read: u64,
 }
 
-/// What one player left of a round.
+/// What the processes of one number recorded in a round.
 pub(crate) struct ProcessRecord {
     pub(crate) player: u16,
     pub(crate) text: String,
@@ -68,7 +68,7 @@ impl<'r> ProcessGroup<'r> {
 
     pub(crate) fn start_all(&mut self) -> Result<(), Violation> {
         for number in 0..self.options.players {
-            // The files of the last batch were read.
+            // The files of the last batch have been read.
             let _ = fs::remove_file(path_of(&self.options.folder, number));
             let (start, child) = self.start(number, false)?;
             let deaths = Vec::new();
@@ -110,7 +110,7 @@ impl<'r> ProcessGroup<'r> {
         Ok((start, child))
     }
 
-    /// Plays a round.
+    /// Executes a round.
     pub(crate) fn play(
         &mut self,
         model: HistoryModel,
@@ -118,7 +118,7 @@ impl<'r> ProcessGroup<'r> {
         rng: &mut Rng,
     ) -> Result<Vec<ProcessRecord>, Violation> {
         if self.players.len() != usize::from(self.options.players) {
-            // Nobody's round would find nothing.
+            // A round without all processes would prove nothing.
             return Err(process(format!("{} players are there", self.players.len())));
         }
         let start_ns = now_ns() + HEAD_START_NS;
@@ -156,8 +156,8 @@ impl<'r> ProcessGroup<'r> {
         match played {
             Ok(()) => self.collect(),
             Err(found) => {
-                // What the others are still writing must not get into the next round. One has ended
-                // badly already: that is what was found.
+                // What the other processes still write must not become part of the next round.
+                // Errors of this do not matter: the first violation is reported.
                 let _ = self.end_all(true);
                 self.start_all()?;
                 Err(found)
@@ -198,7 +198,7 @@ impl<'r> ProcessGroup<'r> {
         }
     }
 
-    /// Kills a player that has something to do.
+    /// Kills a process that has not finished the round.
     fn kill(&mut self, victim: u16, game: (HistoryModel, u64)) -> Result<(), Violation> {
         let player = self.players.iter_mut().find(|player| player.number == victim);
         let Some(player) = player.filter(|player| !player.is_done) else { return Ok(()) };
@@ -212,7 +212,7 @@ impl<'r> ProcessGroup<'r> {
         self.replace(victim, game, has_crash_plan)
     }
 
-    /// Starts a dead player again, with half of its work to do.
+    /// Restarts a dead process with half of its work.
     fn replace(
         &mut self,
         number: u16,
@@ -236,7 +236,7 @@ impl<'r> ProcessGroup<'r> {
         Ok(())
     }
 
-    /// What everybody wrote since the last round.
+    /// What all processes recorded since the last round.
     fn collect(&mut self) -> Result<Vec<ProcessRecord>, Violation> {
         let mut all = Vec::new();
         for player in &mut self.players {
@@ -254,7 +254,7 @@ impl<'r> ProcessGroup<'r> {
         Ok(all)
     }
 
-    /// Everybody ends: asked to, or killed.
+    /// Ends all processes by a kill or by the end of their standard input.
     pub(crate) fn end_all(&mut self, is_killed: bool) -> Result<(), Violation> {
         let mut ended = Ok(());
         for mut player in std::mem::take(&mut self.players) {
@@ -296,14 +296,14 @@ fn command_for(
     format!("{round} {} {seed} {operations} {start_ns} {first}\n", model.name())
 }
 
-/// One that is dead does not listen: `Gone` says so.
+/// A dead process does not read: `Exited` reports it.
 fn send(player: &mut HistoryProcess, word: &str) {
     if let Some(questions) = &mut player.child.stdin {
         let _ = questions.write_all(word.as_bytes());
     }
 }
 
-/// Where a process kills itself: somewhere in a commit, or while it recovers another.
+/// Where a process kills itself: in a commit, or while it recovers another process.
 #[cfg(feature = "crash-points")]
 fn crash_plan(rng: &mut Rng) -> String {
     let is_it = |point: &&&str| {

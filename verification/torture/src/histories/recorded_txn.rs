@@ -1,4 +1,4 @@
-//! A transaction that notes what it reads and writes; and where the keys of a round stand.
+//! A transaction that records its reads and writes, and the locations of a round's keys.
 
 use nearstate_store::{BlockChange, Error, Kind, Namespace, Schema, Session, Txn};
 
@@ -6,12 +6,12 @@ use super::history::{ReadValue, WrittenValue};
 use super::model::{BLOCKS, FIRSTS, HistoryModel, PLAIN, Payload};
 use crate::rng::mix;
 
-/// Why a piece of work ends early.
+/// Why an operation ends early.
 #[derive(Debug)]
 pub(crate) enum OperationError {
-    /// Somebody else was faster.
+    /// Another process committed a change first.
     Conflict,
-    /// Something that must not be.
+    /// A violation.
     Violation(String),
 }
 
@@ -31,11 +31,12 @@ impl From<String> for OperationError {
     }
 }
 
-/// The bytes of a value: its number, its payload, and a length and content that the number gives.
+/// The bytes of a value: its number and its payload, and length and content derived from the
+/// number.
 pub(crate) fn encode(value: u64, payload: Payload) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.extend_from_slice(&payload.to_le_bytes());
-    // Mostly small; some are larger than what stands beside other blocks in a record.
+    // Mostly small. Some are larger than what fits beside other blocks in a record.
     let words = match mix(value) % 10 {
         0..=6 => mix(value) / 10 % 30,
         7..=8 => 70 + mix(value) / 10 % 60,
@@ -47,7 +48,7 @@ pub(crate) fn encode(value: u64, payload: Payload) -> Vec<u8> {
     bytes
 }
 
-/// The number and payload of a value, every byte verified.
+/// The number and the payload of a value, every byte verified.
 pub(crate) fn decode(bytes: &[u8]) -> Result<(u64, Payload), String> {
     let word = |at: usize| {
         let word = bytes.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
@@ -61,7 +62,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(u64, Payload), String> {
     }
 }
 
-/// Where keys stand.
+/// The namespaces of the keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyMap {
     values: Namespace,
@@ -69,12 +70,12 @@ pub(crate) struct KeyMap {
     names: Namespace,
 }
 
-/// Where one key stands.
+/// The location of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyLocation {
     pub(crate) namespace: Namespace,
     pub(crate) key: Vec<u8>,
-    /// The key is one block of a record.
+    /// Set if the key is one block of a record.
     pub(crate) block: Option<&'static str>,
 }
 
@@ -94,7 +95,7 @@ impl KeyMap {
         })
     }
 
-    /// Keys change from round to round, so that other buckets are used.
+    /// Keys change from round to round, so that they use other buckets.
     pub(crate) fn of(&self, model: HistoryModel, round: u64, key: u32) -> KeyLocation {
         let name = model.name();
         let round = round % 64;
@@ -116,7 +117,7 @@ impl KeyMap {
     }
 }
 
-/// A round, as one process sees it.
+/// A round as one process sees it.
 #[derive(Debug)]
 pub(crate) struct RoundContext<'s> {
     pub(crate) session: &'s Session,
@@ -130,7 +131,7 @@ impl RoundContext<'_> {
         self.places.of(self.model, self.round, key)
     }
 
-    /// A read beside any transaction.
+    /// A read outside of any transaction.
     pub(crate) fn get(&self, key: u32) -> Result<ReadValue, OperationError> {
         let place = self.place(key);
         let Some(view) = self.session.get(place.namespace, &place.key)? else {
@@ -145,7 +146,7 @@ impl RoundContext<'_> {
     }
 }
 
-/// An open transaction and what it has done.
+/// An open transaction with its reads and writes.
 #[derive(Debug)]
 pub(crate) struct RecordedTxn<'g> {
     context: &'g RoundContext<'g>,
@@ -156,19 +157,19 @@ pub(crate) struct RecordedTxn<'g> {
 }
 
 impl<'g> RecordedTxn<'g> {
-    /// Begins. Values get numbers from `first` on.
+    /// Begins. Values are numbered from `first`.
     pub(crate) fn new(context: &'g RoundContext<'g>, first: u64) -> Result<Self, OperationError> {
         let txn = context.session.begin()?;
         Ok(Self { context, txn, reads: Vec::new(), writes: Vec::new(), next: first })
     }
 
-    /// What was read, as it is written down.
+    /// The values that were read.
     pub(crate) fn reads(&self) -> Vec<(u32, ReadValue)> {
         let value = |seen: &Option<(u64, Payload)>| seen.map_or(0, |(value, _)| value);
         self.reads.iter().map(|(key, seen)| (*key, ReadValue::Exactly(value(seen)))).collect()
     }
 
-    /// Reads a key. What the transaction has written itself is what it must see.
+    /// Reads a key. A key that the transaction has written must have that value.
     pub(crate) fn get(&mut self, key: u32) -> Result<Option<Payload>, OperationError> {
         let place = self.context.place(key);
         let record = self.txn.get(place.namespace, &place.key)?;
@@ -219,7 +220,7 @@ impl<'g> RecordedTxn<'g> {
         Ok(())
     }
 
-    /// Deletes a key. What `delete` says of whether it was there is a read.
+    /// Deletes a key. The result of `delete` counts as a read.
     pub(crate) fn delete(&mut self, key: u32) -> Result<(), OperationError> {
         let place = self.context.place(key);
         if let Some(name) = place.block {

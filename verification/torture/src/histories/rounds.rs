@@ -1,5 +1,5 @@
-//! RoundCommand after round: processes play on a few records, some are killed and started again, and what
-//! they wrote down is judged.
+//! Rounds: processes execute operations on a few records, some are killed and restarted, and what
+//! they recorded is checked.
 
 use std::fs;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::rng::{Rng, percent, seeded};
 use crate::spawn::ChildCommand;
 use crate::verify::check_clean;
 
-/// Number of the process that prepares a round and reads its end.
+/// Number of the process that prepares a round and reads the final state.
 const COORDINATOR: u64 = 255;
 
 struct HistoryRun<'r> {
@@ -29,10 +29,10 @@ struct HistoryRun<'r> {
     coordinator: Option<(Session, KeyMap)>,
 }
 
-/// Plays, and calls `tick` after every round.
+/// Runs all rounds, and calls `tick` after each.
 ///
 /// # Errors
-/// One sentence: what must not be was found; the folder is kept, with the history.
+/// The violation that was found; the folder is kept, with the history.
 pub fn play(
     options: &HistoryOptions,
     starter: &ChildCommand,
@@ -89,7 +89,7 @@ impl HistoryRun<'_> {
         Ok(())
     }
 
-    /// A survey counts what is found; else it is the end.
+    /// A survey counts a violation. Otherwise it ends the run.
     fn settle(&mut self, found: Result<(), Violation>) -> Result<(), Violation> {
         match found {
             Err(Violation(by, text)) if self.options.is_survey => {
@@ -115,7 +115,7 @@ impl HistoryRun<'_> {
         self.processes.start_all()
     }
 
-    /// Everybody ends, some of them by a kill, and the offline check looks at what they leave.
+    /// Ends all processes, some of them by a kill, and runs the offline check.
     fn check(&mut self) -> Result<(), Violation> {
         let is_killed = self.options.kills_percent > 0 && percent(&mut self.rng, 50);
         self.processes.end_all(is_killed)?;
@@ -148,7 +148,7 @@ impl HistoryRun<'_> {
         Ok(RoundContext { session, places: *places, model, round })
     }
 
-    /// Writes what the model begins with.
+    /// Writes the model's initial values.
     fn prepare(
         &self,
         model: HistoryModel,
@@ -167,7 +167,8 @@ impl HistoryRun<'_> {
         Ok((0..model.keys()).map(of).collect())
     }
 
-    /// What is there when everybody has ended, as one more transaction and as single reads.
+    /// Reads the final state after all processes have ended, as one more transaction and as single
+    /// reads.
     fn read_end(&self, model: HistoryModel, round: u64) -> Result<Vec<HistoryOp>, OperationError> {
         let context = self.context(model, round)?;
         let client = u32::from(self.options.players);
@@ -225,7 +226,8 @@ impl HistoryRun<'_> {
         Ok(())
     }
 
-    /// Both judges look at it, so that a survey tells what each of them finds.
+    /// Both the checker and the invariants are evaluated, so that a survey counts what each
+    /// detects.
     fn judge(&mut self, history: &History) -> Result<(), Violation> {
         let folder = &self.options.folder;
         let page = folder.join(format!("{}.html", history.name));

@@ -1,5 +1,5 @@
-//! A client at a socket: it asks without waiting for each answer, notes what it is told, and says
-//! after a kill whether what is there can be.
+//! A client at a socket: it pipelines requests, checks the replies, and decides after a kill
+//! whether the records are possible.
 
 use std::collections::VecDeque;
 
@@ -9,35 +9,35 @@ use super::requests::{ClientRequest, Records};
 use super::shared_counters::Increments;
 use crate::rng::{Rng, percent, seeded};
 
-/// The most requests and transactions that are sent together.
+/// Requests and transactions that are sent together, at most.
 const DEPTH_MAX: u64 = 32;
 
-/// Something that was asked for.
+/// A request without a reply.
 struct PendingRequest {
     unit: ClientRequest,
-    /// A planted fault has noted it already, as if the node had answered.
+    /// An injected fault has counted it as acknowledged already.
     is_noted: bool,
 }
 
-/// What a client has counted.
+/// A client's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClientCounts {
-    /// Requests and transactions that were answered.
+    /// Requests and transactions with a reply.
     pub(super) answered: u64,
     /// Of these, transactions.
     pub(super) transactions: u64,
-    /// Those without an answer when the node was killed.
+    /// Requests without a reply when the node was killed.
     pub(super) cut: u64,
-    /// Of these, such as are there all the same.
+    /// Of these, requests that were executed.
     pub(super) cut_done: u64,
 }
 
-/// What may have become of the shared counters.
+/// Bounds of the shared counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterBounds {
-    /// What was told, and what is seen to be done.
+    /// Acknowledged increments, and those that are visible.
     pub(super) least: Increments,
-    /// And what may be.
+    /// Also those that may have been executed.
     pub(super) most: Increments,
 }
 
@@ -46,11 +46,11 @@ pub(super) struct PipelinedClient {
     number: usize,
     rng: Rng,
     injected_fault: InjectedFault,
-    /// The records as everything that was told leaves them.
+    /// The records after all acknowledged requests.
     known: Records,
-    /// What was told of the shared counters since the last kill.
+    /// Acknowledged increments of the shared counters since the last kill.
     raised: Increments,
-    /// What was asked for and not told yet, in this order.
+    /// Requests without a reply, in order.
     flight: VecDeque<PendingRequest>,
     pub(super) tally: ClientCounts,
 }
@@ -68,20 +68,20 @@ impl PipelinedClient {
         }
     }
 
-    /// The namespace that nobody else writes to.
+    /// The namespace that only this client writes to.
     pub(super) fn namespace(&self) -> String {
         format!("client {}", self.number)
     }
 
-    /// How many records there must be, if nothing was in flight.
+    /// The number of records, if no request is in flight.
     pub(super) fn records(&self) -> usize {
         self.known.len()
     }
 
-    /// Asks and hears until the connection ends.
+    /// Sends requests and receives replies until the connection is closed.
     ///
     /// # Errors
-    /// An answer that must not be.
+    /// A wrong reply.
     pub(super) fn run_until_closed(
         &mut self,
         mut connection: NodeConnection,
@@ -109,7 +109,7 @@ impl PipelinedClient {
             self.flight.push_back(PendingRequest { unit, is_noted });
         }
         connection.send(&bytes)?;
-        // Half of the time some answers are left for the next turn.
+        // Half of the time, some replies are left for the next iteration.
         let left = if percent(&mut self.rng, 50) { self.flight.len() / 2 } else { 0 };
         while self.flight.len() > left {
             self.receive(connection)?;
@@ -136,18 +136,18 @@ impl PipelinedClient {
         Ok(())
     }
 
-    /// Judges the records that are there after a kill: some first part of what was in flight is
-    /// done, each of it as a whole, and everything that was told.
+    /// Checks the records after a kill: they are the result of all acknowledged requests and of a
+    /// prefix of those in flight, each executed completely.
     ///
     /// # Errors
-    /// What is lost or half.
+    /// What is lost or incomplete.
     pub(super) fn settle(&mut self, found: Records) -> Result<CounterBounds, String> {
         let flight: Vec<PendingRequest> =
             self.flight.drain(..).filter(|asked| !asked.is_noted).collect();
         self.tally.cut += flight.len() as u64;
         let mut records = self.known.clone();
         let mut raised = std::mem::take(&mut self.raised);
-        // Some requests leave the records as they are: several first parts may fit.
+        // Some requests do not change the records: several prefixes may match.
         let mut fits: Option<(usize, CounterBounds)> = None;
         let mut differences = Vec::new();
         for done in 0..=flight.len() {
@@ -178,7 +178,7 @@ impl PipelinedClient {
     }
 }
 
-/// The first key at which the records that must be and those that are differ.
+/// The first key at which the expected and the actual records differ.
 fn difference(wanted: &Records, found: &Records) -> String {
     let differs = |key: &&String| wanted.get(*key) != found.get(*key);
     let differing: Vec<&String> = wanted.keys().filter(differs).collect();
@@ -200,7 +200,7 @@ fn difference(wanted: &Records, found: &Records) -> String {
 mod tests {
     use super::*;
 
-    /// A client with some transactions in flight, and the records after each of these.
+    /// A client with some requests in flight, and the records after each of these.
     fn in_flight() -> (PipelinedClient, Vec<Records>) {
         let mut client = PipelinedClient::new(0, 7, InjectedFault::None);
         let mut rng = seeded(&[1]);
@@ -225,7 +225,7 @@ mod tests {
             assert!(client.tally.cut_done <= done as u64);
             assert_eq!(client.known, *state);
         }
-        // The last state without one of its records is none of them.
+        // The last state without one of its records is none of the states.
         let mut torn = states.last().unwrap().clone();
         let key = torn.keys().next().unwrap().clone();
         torn.remove(&key);

@@ -1,8 +1,8 @@
-//! A process that has the region attached and writes to it, whether a node serves it or not.
+//! A process that has attached the region and writes to it, whether a node serves it or not.
 //!
-//! What its n-th operation does follows from n alone. It appends a byte to a file before each
-//! operation and one after it, so the length of the file tells how many were begun and how many
-//! were acknowledged, at every moment and also after its end.
+//! Operation n is a function of n. The process appends a byte to a file before each operation and
+//! one after it, so the length of the file is the number of begun and of acknowledged operations,
+//! at any time.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
@@ -18,26 +18,26 @@ use crate::rng::{Rng, mix};
 
 /// Keys of each kind.
 pub(super) const KEYS: u64 = 10;
-/// What operations there are, one after the other.
+/// Kinds of operations, executed in turn.
 const KINDS: u64 = 4;
-/// Operations on a key come once in so many.
+/// One in so many operations changes a given key.
 const STRIDE: u64 = KINDS * KEYS;
-/// The longest rest between two operations: clients and readers are to get the processor, too.
+/// The longest pause between two operations: clients and readers need the processor as well.
 const REST_US_MAX: u64 = 200;
 
 /// What an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EmbeddedKind {
-    /// One record is put.
+    /// Puts one record.
     Single,
-    /// Two are put in a transaction.
+    /// Puts two records in a transaction.
     Pair,
-    /// One is put and deleted in turn.
+    /// Puts and deletes one record in turn.
     Toggle,
 }
 
 impl EmbeddedKind {
-    /// All that have records.
+    /// All kinds that change records.
     pub(super) const ALL: [Self; 3] = [Self::Single, Self::Pair, Self::Toggle];
 
     const fn number(self) -> u64 {
@@ -75,8 +75,9 @@ impl EmbeddedKind {
         !matches!(self, Self::Toggle) || (operation / STRIDE).is_multiple_of(2)
     }
 
-    /// Whether a record may be as it was found: `found` is the operation that has put it, `None`
-    /// if it is not there; `acked` were acknowledged before the read, `begun` begun before its end.
+    /// Whether a record may have the state that was read: `found` is the operation that put it, or
+    /// `None` if it is absent; `acked` operations were acknowledged before the read, and `begun`
+    /// had begun before its end.
     pub(super) fn may_be(self, key: u64, found: Option<u64>, acked: u64, begun: u64) -> bool {
         let from = self.last(key, acked);
         let Some(until) = self.last(key, begun) else { return found.is_none() };
@@ -89,12 +90,12 @@ impl EmbeddedKind {
     }
 }
 
-/// How often the first `count` operations have raised the counter.
+/// The number of counter increments among the first `count` operations.
 pub(super) const fn raises(count: u64) -> u64 {
     count / KINDS
 }
 
-/// How far a writer is.
+/// A writer's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriterProgress {
     pub(super) acked: u64,
@@ -105,20 +106,20 @@ fn path_of(folder: &Path, number: u16) -> PathBuf {
     folder.join(format!("embedded-{number}"))
 }
 
-/// Looks how far a writer is.
+/// Reads a writer's progress.
 pub(super) fn progress(folder: &Path, number: u16) -> Result<WriterProgress, String> {
     let path = path_of(folder, number);
     let found = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(WriterProgress { acked: found.len() / 2, begun: found.len().div_ceil(2) })
 }
 
-/// Says that it has not begun.
+/// Records that no operation has begun.
 pub(super) fn begin(folder: &Path, number: u16) -> Result<(), String> {
     let path = path_of(folder, number);
     std::fs::write(&path, b"").map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// The namespace that nobody else writes to.
+/// The namespace that only this process writes to.
 pub(super) fn namespace(number: u16) -> String {
     format!("embedded {number}")
 }
@@ -131,10 +132,10 @@ fn content(number: u16, operation: u64) -> Vec<u8> {
     bytes
 }
 
-/// Which operation has put these bytes.
+/// The operation that put these bytes.
 ///
 /// # Errors
-/// Bytes that none has put: they are torn.
+/// Torn bytes, which no operation put.
 pub(super) fn parse_content(number: u16, bytes: &[u8]) -> Result<u64, String> {
     let words = String::from_utf8_lossy(bytes);
     let operation = words.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -151,7 +152,7 @@ struct EmbeddedWriter {
     shared: Namespace,
 }
 
-/// Opens the namespace of the counters as the node makes it.
+/// Opens the namespace of the counters with the schema that the node uses.
 fn shared(session: &Session) -> Result<Namespace, String> {
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
     session.namespace(NAMESPACE, &schema).map_err(|e| format!("{NAMESPACE}: {e}"))
@@ -205,7 +206,7 @@ impl EmbeddedWriter {
         })
     }
 
-    /// As `INCR` does it.
+    /// Increments as `INCR` does.
     fn raise(&self) -> Result<(), Error> {
         let key = SharedCounter::All.key().as_bytes();
         self.session.transact(|txn| {

@@ -1,13 +1,13 @@
-//! Faults that are planted in the run itself: its judge must find each of them.
+//! Faults that are injected into the run itself. The run must detect each of them.
 
-/// A fault of the run itself, which its judge must find.
+/// A fault of the run itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// None.
+    /// No fault.
     #[default]
     None,
-    /// A client takes each request for acknowledged as soon as it is sent, as if the node answered
-    /// before it commits.
+    /// A client counts each request as acknowledged when it is sent, as if the node replied before
+    /// its commit.
     AnswerBeforeCommit,
     /// A client sends the requests of a transaction without MULTI and EXEC, as if the node
     /// committed them one by one.

@@ -10,22 +10,22 @@ use super::connection::NodeConnection;
 use crate::spawn::{ChildCommand, was_killed};
 use nearstate_resp_client::RespReply;
 
-/// Longer than any start takes on a busy machine; a node that ends before is noticed at once.
+/// Longer than any start takes on a busy machine. A node that exits earlier is detected at once.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// How often a starting node is looked at.
+/// How often a starting node is polled.
 const LOOK_EVERY: Duration = Duration::from_micros(300);
 
-/// The log's number of a line that says where it listens.
+/// The log event with the node's address.
 const SERVING: &str = "NS-1002";
 
-/// A node that runs. Dropped, it is killed.
+/// A running node. Dropping it kills the process.
 pub(super) struct NodeProcess {
     child: Child,
     folder: PathBuf,
     log: PathBuf,
     begun: Instant,
-    /// Where it listens over TCP; known once it serves.
+    /// The TCP address; known once the node serves.
     address: String,
 }
 
@@ -33,24 +33,24 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("s")
 }
 
-/// Becomes a node: the child of a run that [`NodeProcess::spawn`] has started.
+/// Replaces this process, a child that [`NodeProcess::spawn`] has started, by a node.
 pub(crate) fn serve(folder: &Path) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
     let mut command = Command::new(program);
     command.args(["serve", "--listen", "127.0.0.1:0", "--cores", "2", "--unix"]);
     command.arg(socket(folder)).arg("--region").arg(folder.join("region"));
-    // Settings of the run's own environment are not the node's.
+    // The run's own settings are not meant for the node.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("NEARSTATE_") {
             command.env_remove(name);
         }
     }
-    // The process stays the same: it still ends with its starter.
+    // The process identity is kept, so the node still exits with its parent.
     Err(format!("cannot become a node: {}", command.exec()))
 }
 
 impl NodeProcess {
-    /// Starts a node, and does not wait.
+    /// Starts a node without waiting for it.
     pub(super) fn spawn(
         starter: &ChildCommand,
         folder: &Path,
@@ -64,11 +64,11 @@ impl NodeProcess {
         Ok(Self { child, folder: folder.to_owned(), log, begun, address: String::new() })
     }
 
-    /// Waits until it answers, at its Unix socket, and says how long that took from its start.
+    /// Waits until the node replies at its Unix socket, and returns the time since its start.
     pub(super) fn answers(&mut self) -> Result<Duration, String> {
         let took = loop {
             self.look()?;
-            // The socket of the node before is still there: nobody listens to it.
+            // The socket of the previous node still exists, but nothing listens on it.
             if let Ok(mut connection) = NodeConnection::unix(&socket(&self.folder)) {
                 let told = connection.request(&[b"PING"])?;
                 if told == RespReply::Simple(b"PONG".to_vec()) {
@@ -78,7 +78,7 @@ impl NodeProcess {
             }
             std::thread::sleep(LOOK_EVERY);
         };
-        // It serves; its log may be behind.
+        // The node serves, but its log may lag behind.
         while self.address.is_empty() {
             self.look()?;
             let log = self.read_log();
@@ -92,7 +92,7 @@ impl NodeProcess {
         Ok(took)
     }
 
-    /// It must not end by itself, and it must not take too long.
+    /// The node must not exit by itself, and must not take too long.
     fn look(&mut self) -> Result<(), String> {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Err(format!("the node ended with {status}: {}", self.read_log()));
@@ -107,7 +107,7 @@ impl NodeProcess {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// A client: every second one comes over TCP.
+    /// Connects a client, every second one over TCP.
     pub(super) fn client(&self, number: usize) -> Result<NodeConnection, String> {
         let connection = if number.is_multiple_of(2) {
             NodeConnection::tcp(&self.address)
@@ -117,7 +117,7 @@ impl NodeProcess {
         connection.map_err(|e| format!("the node does not accept: {e}: {}", self.read_log()))
     }
 
-    /// Kills it. It must have lived until then.
+    /// Kills the node, which must have been running until then.
     pub(super) fn kill(mut self) -> Result<(), String> {
         let _ = self.child.kill();
         let status = self.child.wait().map_err(|e| format!("wait: {e}"))?;
@@ -128,7 +128,7 @@ impl NodeProcess {
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Asks the node to exit, and waits for it.
     pub(super) fn stop(mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).map_err(|e| e.to_string())?;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM)

@@ -1,4 +1,4 @@
-//! Everything read back: over a socket, and out of the region.
+//! Reads all records back, over a socket and from the region.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::requests::{ModelValue, Records};
 use super::shared_counters::{NAMESPACE, SharedCounter};
 use nearstate_resp_client::RespReply;
 
-/// Attaches.
+/// Attaches the region.
 pub(super) fn session(folder: &Path) -> Result<Session, String> {
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     region.session().map_err(|e| format!("session: {e}"))
@@ -64,7 +64,7 @@ fn bulk(reply: RespReply) -> Result<Vec<u8>, String> {
     reply.into_bulk()?.ok_or_else(|| "nothing instead of a text".to_owned())
 }
 
-/// A client's records, out of the region.
+/// A client's records, from the region.
 pub(super) fn by_session(session: &Session, namespace: &str) -> Result<Records, String> {
     let words = |e: nearstate_store::Error| format!("{namespace}: {e}");
     let Some(found) = session.known_namespace(namespace).map_err(words)? else {
@@ -89,10 +89,10 @@ pub(super) fn by_session(session: &Session, namespace: &str) -> Result<Records, 
     Ok(records)
 }
 
-/// Reads the records of one operation of an embedded writer, all at one moment.
+/// Reads the records of one operation of an embedded writer at one moment.
 type Read<'r> = dyn FnMut(&[String]) -> Result<Vec<Option<Vec<u8>>>, String> + 'r;
 
-/// Judges the records of an embedded writer, which goes on meanwhile. Returns how many were read.
+/// Checks the records of an embedded writer, which continues to write. Returns how many were read.
 fn check_embedded(folder: &Path, number: u16, read: &mut Read<'_>) -> Result<u64, String> {
     let mut count = 0;
     for kind in EmbeddedKind::ALL {
@@ -123,7 +123,7 @@ fn check_embedded(folder: &Path, number: u16, read: &mut Read<'_>) -> Result<u64
     Ok(count)
 }
 
-/// An embedded writer's records, over a socket.
+/// Checks an embedded writer's records over a socket.
 pub(super) fn check_by_socket(
     folder: &Path,
     number: u16,
@@ -142,7 +142,7 @@ pub(super) fn check_by_socket(
     })
 }
 
-/// And out of the region.
+/// Checks an embedded writer's records from the region.
 pub(super) fn check_by_session(
     folder: &Path,
     number: u16,
@@ -163,7 +163,7 @@ pub(super) fn check_by_session(
     })
 }
 
-/// A shared counter, out of the region.
+/// A shared counter, from the region.
 pub(super) fn counter(session: &Session, counter: SharedCounter) -> Result<u64, String> {
     let words = |e: nearstate_store::Error| format!("{NAMESPACE}: {e}");
     let Some(namespace) = session.known_namespace(NAMESPACE).map_err(words)? else {

@@ -1,5 +1,5 @@
-//! What a client asks for: changes of its own records and of counters that all share, alone or
-//! several in a transaction; what each does to the records and what is answered.
+//! What a client requests: changes of its own records and of shared counters, alone or in
+//! transactions, with the effect on the records and the replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use super::shared_counters::{Increments, NAMESPACE, SharedCounter};
 use crate::rng::{Rng, percent, value_size};
 use nearstate_resp_client::{RespReply, encode_request};
 
-/// Keys of each kind that a client has.
+/// A client's keys of each kind.
 const KEYS: u64 = 12;
-/// Fields of a hash, members of a set.
+/// Fields of a hash and members of a set.
 const PARTS: u64 = 8;
-/// The most changes of a transaction.
+/// Changes of a transaction, at most.
 const CHANGES_MAX: u64 = 6;
 
 /// A record.
@@ -22,7 +22,7 @@ pub(super) enum ModelValue {
     Set(BTreeSet<Vec<u8>>),
 }
 
-/// The records of a client, by their keys in its namespace.
+/// A client's records by their keys in its namespace.
 pub(super) type Records = BTreeMap<String, ModelValue>;
 
 /// One change.
@@ -37,14 +37,14 @@ enum ClientChange {
     RaiseShared(SharedCounter),
 }
 
-/// What is there whole or not at all: a change, or a transaction of several.
+/// An atomic request: a change, or a transaction of several.
 #[derive(Clone, Debug)]
 pub(super) struct ClientRequest {
     changes: Vec<ClientChange>,
     pub(super) is_transaction: bool,
 }
 
-/// A value that tells who wrote it, and that is not read as another if it is cut or mixed.
+/// A value that identifies its writer, and that is not mistaken for another if it is cut or mixed.
 fn text(client: usize, rng: &mut Rng) -> Vec<u8> {
     let (word, size) = (rng.u64(..), value_size(rng) as usize);
     let start = format!("{client} {word:016x} {size} ");
@@ -108,7 +108,7 @@ impl ClientChange {
         }
     }
 
-    /// Makes the change. Returns what the node answers, unless that is a shared counter's number.
+    /// Applies the change. Returns the expected reply, or `None` for the value of a shared counter.
     fn make(&self, records: &mut Records, raised: &mut Increments) -> Option<RespReply> {
         let number =
             |count: usize| Some(RespReply::Integer(i64::try_from(count).unwrap_or(i64::MAX)));
@@ -162,7 +162,7 @@ impl ClientChange {
 }
 
 impl ClientRequest {
-    /// Something.
+    /// A random request.
     pub(super) fn random(client: usize, rng: &mut Rng) -> Self {
         let is_transaction = percent(rng, 30);
         let count = if is_transaction { 2 + rng.u64(..CHANGES_MAX - 1) } else { 1 };
@@ -170,7 +170,7 @@ impl ClientRequest {
         Self { changes, is_transaction }
     }
 
-    /// Writes its requests. `is_atomic`: a transaction is asked for as one.
+    /// Encodes its requests. `is_atomic`: a transaction is sent as one.
     pub(super) fn write(&self, namespace: &str, is_atomic: bool, into: &mut Vec<u8>) {
         let is_atomic = self.is_transaction && is_atomic;
         if is_atomic {
@@ -184,13 +184,13 @@ impl ClientRequest {
         }
     }
 
-    /// How many answers there are to its requests.
+    /// The number of replies.
     pub(super) fn answers(&self, is_atomic: bool) -> usize {
         self.changes.len() + if self.is_transaction && is_atomic { 2 } else { 0 }
     }
 
-    /// Makes all changes, and returns their answers, `None` for a number that others decide as
-    /// well.
+    /// Applies all changes and returns the expected replies, `None` for values that depend on other
+    /// clients.
     pub(super) fn make(
         &self,
         records: &mut Records,
@@ -199,7 +199,7 @@ impl ClientRequest {
         self.changes.iter().map(|change| change.make(records, raised)).collect()
     }
 
-    /// Compares the answers with what they must be.
+    /// Compares the replies with the expected ones.
     pub(super) fn judge(
         &self,
         told: &[RespReply],

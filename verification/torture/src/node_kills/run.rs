@@ -1,5 +1,5 @@
-//! The run: clients and embedded writers write, the node is killed and started again, everything
-//! is read back and judged.
+//! The run: clients and embedded writers write, the node is killed and restarted, and all records
+//! are read back and checked.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,39 +22,40 @@ use crate::verify::check_clean;
 /// The size of the region.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// The size of the values that fill it.
+/// The size of the values that fill the region.
 const FILL_BYTES: usize = 16 << 10;
 
-/// Operations that each embedded writer must get done while no node is there.
+/// Operations that each embedded writer must complete while no node is running.
 const WHILE_DOWN: u64 = 20;
 
-/// Longer than any embedded writer waits for its turn on a busy machine.
+/// Longer than any embedded writer waits for the processor on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The longest time after which a node is killed that is just starting.
+/// The longest time after which a starting node is killed.
 const STARTING_US_MAX: u64 = 60_000;
 
-/// What a run does.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct NodeKillOptions {
     /// Nodes to kill.
     pub kills: u64,
-    /// Kills between two offline checks, for which all stops.
+    /// Kills between two offline checks, for which all processes stop.
     pub kills_per_check: u64,
-    /// Clients at sockets, in turn over TCP and over the Unix socket.
+    /// Clients at sockets, alternately over TCP and over the Unix socket.
     pub clients: u16,
-    /// Processes that have the region attached and write.
+    /// Processes that have attached the region and write.
     pub embedded: u16,
-    /// Bytes that the region has before: a start must not depend on them.
+    /// Bytes that the region contains before the first start: the duration of a start must not
+    /// depend on them.
     pub fill_bytes: u64,
-    /// A folder of its own; made, and removed at the end of a run that found nothing. Its path is
+    /// A folder of its own. It is created, and removed after a run without violations. Its path is
     /// short enough for a Unix socket in it.
     pub folder: PathBuf,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// The longest time that a node serves.
     pub pause_us_max: u64,
-    /// A fault to be found.
+    /// A fault to be detected.
     pub injected_fault: InjectedFault,
 }
 
@@ -64,7 +65,7 @@ struct NodeKillRun<'r> {
     rng: Rng,
     clients: Vec<PipelinedClient>,
     embedded: Vec<(u16, Child)>,
-    /// What the clients at sockets have raised the shared counters by, as last read.
+    /// Increments of the shared counters by the clients at sockets, as last read.
     raised: Increments,
     starts: u64,
     totals: NodeKillTotals,
@@ -73,7 +74,7 @@ struct NodeKillRun<'r> {
 /// Runs, and calls `tick` after every kill.
 ///
 /// # Errors
-/// What must not be, in words; the folder is kept.
+/// The violation that was found; the folder is kept.
 pub fn run(
     options: &NodeKillOptions,
     starter: &ChildCommand,
@@ -194,7 +195,7 @@ impl NodeKillRun<'_> {
         all.map(|number| progress(&self.options.folder, number)).collect()
     }
 
-    /// Waits until each embedded writer has done some more.
+    /// Waits until each embedded writer has completed more operations.
     fn wait_for_embedded(&mut self, when: &str) -> Result<u64, String> {
         let begun = Instant::now();
         let before = self.progress()?;
@@ -230,7 +231,7 @@ impl NodeKillRun<'_> {
         Ok(node)
     }
 
-    /// Lets all write, kills the node, starts another, and judges what it has.
+    /// Lets all processes write, kills the node, starts another, and checks its records.
     fn kill_one(&mut self, node: NodeProcess) -> Result<NodeProcess, String> {
         let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
         let mut lines = Vec::new();
@@ -263,7 +264,7 @@ impl NodeKillRun<'_> {
         Ok(node)
     }
 
-    /// Reads everything back, over a socket and out of the region.
+    /// Reads all records back, over a socket and from the region, and checks them.
     fn judge(&mut self, node: &NodeProcess) -> Result<(), String> {
         let folder = &self.options.folder;
         let session = readback::session(folder)?;
@@ -322,8 +323,8 @@ impl NodeKillRun<'_> {
         }
     }
 
-    /// How often clients at sockets have raised a counter: what it is without what the embedded
-    /// writers have done, read at a moment at which none of them is at work.
+    /// Increments of a counter by the clients at sockets: its value without the increments of the
+    /// embedded writers, read at a moment at which none of them is executing an operation.
     fn raised_by_sockets(&self, counter: SharedCounter, session: &Session) -> Result<u64, String> {
         if counter == SharedCounter::Sockets {
             return readback::counter(session, counter);
@@ -360,7 +361,7 @@ impl NodeKillRun<'_> {
 
     fn check(&mut self) -> Result<(), String> {
         let path = self.options.folder.join("region");
-        // Dead sessions that nobody has met are put in order.
+        // Recovers dead sessions that no process has met yet.
         let region = Region::attach(&path).map_err(|e| format!("attach: {e}"))?;
         region.inspect().map_err(|e| format!("inspect: {e}"))?;
         drop(region);

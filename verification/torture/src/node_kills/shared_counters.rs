@@ -1,14 +1,14 @@
-//! Counters that all raise: how much of each was told, and what a kill leaves open.
+//! Shared counters: the acknowledged increments, and those that a kill leaves open.
 
-/// Where the shared counters stand.
+/// The namespace of the shared counters.
 pub(crate) const NAMESPACE: &str = "all";
 
-/// A counter that many raise.
+/// A counter that many processes increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SharedCounter {
-    /// Increments by the clients at sockets.
+    /// Incremented by the clients at sockets.
     Sockets,
-    /// Increments by them and by the embedded writers.
+    /// Incremented by them and by the embedded writers.
     All,
 }
 
@@ -25,7 +25,7 @@ impl SharedCounter {
     }
 }
 
-/// By how much somebody has raised each counter.
+/// Increments of each counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Increments {
     pub(super) sockets: u64,

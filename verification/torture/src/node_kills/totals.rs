@@ -1,54 +1,54 @@
-//! What a run that kills the node found out: numbers for people and for programs.
+//! The results of a run that kills the node, as a table and as JSON.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// What was done and verified.
+/// Results.
 #[derive(Clone, Debug, Default)]
 pub struct NodeKillTotals {
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Nodes killed.
     pub kills: u64,
     /// Of these, before they served.
     pub kills_starting: u64,
-    /// Requests and transactions that the node answered, each answer the right one.
+    /// Requests and transactions with a correct reply.
     pub answered: u64,
     /// Of these, transactions.
     pub transactions: u64,
-    /// Those that were in flight at a kill.
+    /// Requests in flight at a kill.
     pub cut: u64,
-    /// Of these, such as are there all the same, as a whole.
+    /// Of these, requests that were executed, each completely.
     pub cut_done: u64,
-    /// Operations that embedded writers were acknowledged.
+    /// Acknowledged operations of embedded writers.
     pub embedded: u64,
-    /// Of these, while no node was there.
+    /// Of these, operations while no node was running.
     pub embedded_while_down: u64,
     /// Records read back over a socket and compared.
     pub records_by_socket: u64,
-    /// And out of the region.
+    /// Records read back from the region and compared.
     pub records_by_session: u64,
     /// Offline checks.
     pub checks: u64,
-    /// Bytes that nothing reaches, in all checks. More than 0 ends a run.
+    /// Unreachable bytes in all checks. More than 0 ends a run.
     pub bytes_leaked: u64,
-    /// Bytes of the region that were taken at the last check.
+    /// Allocated bytes of the region at the last check.
     pub bytes_taken: u64,
-    /// From the start of a node to its first answer, in microseconds, ascending at the end.
+    /// From the start of a node to its first reply, in microseconds, ascending at the end.
     pub starts_us: Vec<u64>,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
 impl NodeKillTotals {
-    /// The start that so many of a hundred are not longer than, in microseconds.
+    /// This percentile of the start times, in microseconds.
     fn start_us(&self, percent: usize) -> u64 {
         let last = self.starts_us.len().saturating_sub(1);
         self.starts_us.get(last * percent / 100).copied().unwrap_or(0)
     }
 
-    /// For programs.
+    /// As JSON.
     pub fn json(&self) -> Value {
         json!({
             "seed": self.seed,
@@ -75,7 +75,7 @@ impl NodeKillTotals {
         })
     }
 
-    /// For people.
+    /// As a table.
     pub fn table(&self) -> String {
         let ms = |percent| {
             let us = self.start_us(percent);

@@ -1,4 +1,4 @@
-//! The oracle, told of transactions that a kill cut short.
+//! The oracle with transactions that a kill cut short.
 
 use super::*;
 
@@ -51,10 +51,10 @@ fn a_writer_that_sees_half_of_its_transaction_is_believed() {
     let mut oracle = after_a_kill(0);
     let saw = |key, old, seq| JournalEntry { old, ..entry(EntryKind::Intent, key, seq, 0) };
     let new = found(FIRST, 1).1.content.fingerprint();
-    // The first is new, so the second must be as well.
+    // The first record is new, so the second must be new as well.
     let error = oracle.replay(0, &[saw(FIRST, new, 3), saw(SECOND, 0, 4)]).unwrap_err();
     assert!(error.contains("there may only be"), "{error}");
-    // Killed while it wrote its intents: before the call.
+    // Killed while it wrote its intents, before the call.
     let mut oracle = Oracle::default();
     oracle.replay(0, &[entry(EntryKind::Intent, FIRST, 1, 1)]).unwrap();
     assert!(oracle.clone().compare(&BTreeMap::from([found(FIRST, 1)])).is_err());

@@ -1,13 +1,13 @@
-//! The model of a script: what records there are after so many of its transactions, and what its
-//! watchers and the commit stream were told. Pure; everything is text, so that a difference reads.
+//! The model of a script: the records after each prefix of its transactions, and the expected
+//! events and stream entries. Pure. All state is text, so that a difference is readable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A time that has passed on every clock.
+/// A time in the past on every clock.
 pub const PAST: u64 = 1;
-/// A time that passes when a script sets its clock forward.
+/// A time that is in the past once a script sets its clock forward.
 pub const SOON: u64 = 4_000_000_000_000;
-/// A time that does not pass then either.
+/// A time that is still in the future then.
 pub const LATE: u64 = 8_000_000_000_000;
 /// How far a script sets its clock forward: a hundred years.
 pub const FORWARD_MS: i64 = 3_155_760_000_000;
@@ -16,19 +16,19 @@ pub const FORWARD_MS: i64 = 3_155_760_000_000;
 /// `name=value name=value`.
 #[derive(Clone, Copy, Debug)]
 pub enum RecordChange {
-    /// The record has this value, these tags and this end.
+    /// Sets value, tags and expiry.
     Put(&'static str, &'static str, &'static str, u64),
-    /// Other tags and another end.
+    /// Sets tags and expiry.
     Label(&'static str, &'static str, u64),
-    /// One block is set, or taken away.
+    /// Sets or deletes one block.
     Patch(&'static str, &'static str, Option<&'static str>),
-    /// The record is gone.
+    /// Deletes the record.
     Delete(&'static str),
-    /// An object is made whose bytes are `key` and these.
+    /// Allocates an object whose bytes are the key and these.
     Alloc(&'static str, &'static str),
-    /// The object's bytes behind its key are these now; as many as before.
+    /// Overwrites the object's bytes after its key, with the same length.
     Write(&'static str, &'static str),
-    /// The object is gone.
+    /// Frees the object.
     Free(&'static str),
 }
 
@@ -37,38 +37,38 @@ pub enum RecordChange {
 pub enum ScriptStep {
     /// One transaction.
     Txn(Vec<RecordChange>),
-    /// A plain put of one record, which the store turns into a transaction if it must.
+    /// A plain put of one record, which the store turns into a transaction if necessary.
     Plain(&'static str, &'static str),
-    /// Whatever has ended is collected, each record in a transaction.
+    /// Collects all expired records, each in a transaction.
     Collect,
-    /// The clock is set forward, or right again.
+    /// Sets the clock forward, or back to the right time.
     Forward(bool),
-    /// The tags of `late` are declared.
+    /// Declares the tags of `late`.
     Declare,
-    /// The tags of `late` are declared, and two of its records have the same unique value.
+    /// Declares the tags of `late`, two of whose records have the same unique value.
     DeclareInVain,
-    /// Tag `cell` of `late` is declared, and not finished.
+    /// Begins to declare the tag `cell` of `late` and does not finish.
     DeclareLeft,
-    /// A space is watched, by the process that writes.
+    /// Watches a space, from the process that writes.
     Watch(&'static str),
-    /// A space is streamed, to a stream that refuses when it is full if that is true.
+    /// Streams a space; true means that a full stream refuses commits.
     Stream(&'static str, bool),
-    /// What the streams hold is read, and acknowledged.
+    /// Reads the streams and acknowledges them.
     Acknowledge,
-    /// Added to a counter.
+    /// Adds to a counter.
     Add(&'static str, i64),
-    /// A counter is deleted.
+    /// Deletes a counter.
     Drop(&'static str),
 }
 
 /// A record of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelRecord {
-    /// Blocks by name; of a record with one value its block has no name.
+    /// Blocks by name. The block of a record with one value has no name.
     pub blocks: BTreeMap<String, String>,
     /// Tags.
     pub tags: BTreeSet<(String, String)>,
-    /// When it ends.
+    /// Expiry.
     pub expires: u64,
 }
 
@@ -101,32 +101,33 @@ pub fn space_of(key: &str) -> &str {
     key.split_once('/').map_or("", |(space, _)| space)
 }
 
-/// What is there, and what was told.
+/// The records, the events and the stream.
 #[derive(Clone, Debug, Default)]
 pub struct TagModel {
-    /// Records by key; those whose time has passed as well.
+    /// Records by key, including expired ones.
     pub records: BTreeMap<String, ModelRecord>,
     /// Counters by key.
     pub counters: BTreeMap<String, i64>,
-    /// ScriptNamespaces that are watched, and the events of each.
+    /// Watched spaces, and the events of each.
     pub events: BTreeMap<String, Vec<String>>,
-    /// ScriptNamespaces that are streamed.
+    /// Streamed spaces.
     pub streamed: BTreeSet<String>,
     /// Transactions in the stream: the steps of each.
     pub stream: Vec<Vec<String>>,
-    /// The earliest entry of each record in the order of expiry: one that was put off has it still.
+    /// The earliest entry of each record in the order of expiry. A record whose expiry was moved
+    /// later keeps it.
     pub entries: BTreeMap<String, u64>,
-    /// True if the tags of `late` answer.
+    /// True if the tags of `late` can be searched.
     pub is_late_ready: bool,
-    /// True once writers keep tag `cell` of `late`, also if it does not answer.
+    /// True once writers maintain the tag `cell` of `late`, also if it cannot be searched yet.
     pub is_cell_kept: bool,
     /// True while the clock is set forward.
     pub is_forward: bool,
 }
 
 impl TagModel {
-    /// The worlds after no, one, two ... transactions of an act: the last one is after all of it.
-    /// Only one of an act that changes nothing which can be seen: that is done again.
+    /// The models after zero, one, two ... transactions of a step; the last one is after the whole
+    /// step. A step without visible changes has only one: it is repeated.
     pub fn after(&self, act: &ScriptStep) -> Vec<Self> {
         let mut worlds = vec![self.clone()];
         let mut next = self.clone();
@@ -186,7 +187,7 @@ impl TagModel {
         worlds
     }
 
-    /// The world after a whole script.
+    /// The model after a whole script.
     #[must_use]
     pub fn after_all(&self, acts: &[ScriptStep]) -> Self {
         let mut world = self.clone();
@@ -249,7 +250,7 @@ impl TagModel {
         }
     }
 
-    /// Another record that has ended and has a unique value of this one.
+    /// Another record that has expired and has a unique value of this one.
     fn evicted_by(&self, key: &str, new: &ModelRecord) -> Option<String> {
         let is_unique = |tag: &&(String, String)| tag.0 == "guti" || tag.0 == "teid";
         let shares =
@@ -270,13 +271,13 @@ impl TagModel {
         }
     }
 
-    /// The records that a process with a right clock sees.
+    /// The records that a process with the right clock sees.
     pub fn seen(&self) -> BTreeMap<String, String> {
         let living = self.records.iter().filter(|(_, rec)| !rec.is_past(false));
         living.map(|(key, rec)| (key.clone(), rec.text())).collect()
     }
 
-    /// How many records of a space have a value of a tag, collected or not.
+    /// The number of records of a space with a value of a tag, including expired ones.
     pub fn count(&self, space: &str, name: &str, value: &str) -> u64 {
         let tag = (name.to_owned(), value.to_owned());
         let all = self.records.iter().filter(|(key, _)| space_of(key) == space);
@@ -320,7 +321,7 @@ impl RecordChange {
         Some(new)
     }
 
-    /// What the stream has of it.
+    /// The stream's text of the change.
     fn step(&self, new: Option<&ModelRecord>, is_anew: bool) -> String {
         let key = self.key();
         let text = new.map(ModelRecord::text).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Every crash point that a script passes: a child kills itself there, another process verifies,
-//! a second child does the rest of the script, and the whole is verified again.
+//! Every crash point that a script reaches: a child kills itself there, another process verifies
+//! the region, a second child executes the rest of the script, and the result is verified again.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::tags::scripts::{SCRIPTS, TagScript};
 use crate::tags::verifier::ScriptVerifier;
 use crate::verify::check_clean;
 
-/// A new region in a folder.
+/// Creates a region in a folder.
 fn create(folder: &Path) -> Result<PathBuf, String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let path = folder.join("region");
@@ -56,12 +56,12 @@ impl<'c> CrashCase<'c> {
         Ok(Self { folder, starter, script, world, judge })
     }
 
-    /// A child plays the script; it is killed at a point.
+    /// A child executes the script and is killed at a point.
     fn play(&self, plan: &str) -> Result<ChildEnd, String> {
         child_from(self.starter, self.folder, ("tagged", 0, self.script.name), Some(plan))
     }
 
-    /// Judges what there is, has the rest done, and judges again.
+    /// Verifies the region, has the rest of the script executed, and verifies it again.
     fn verify(mut self) -> Result<(), String> {
         let path = self.folder.join("region");
         let acts = (self.script.work)();
@@ -74,7 +74,7 @@ impl<'c> CrashCase<'c> {
         };
         let context = |e| format!("after {done} acts (one more begun: {is_begun}): {e}");
         let which = self.judge.compare(&path, &worlds).map_err(context)?;
-        // What was half done is done again, unless that would do it twice.
+        // An incomplete step is repeated, unless that would execute it twice.
         let is_whole = worlds.len() > 1 && which + 1 == worlds.len();
         let from = done + usize::from(is_whole);
         let rest = acts.get(from..).unwrap_or_default();
@@ -91,7 +91,7 @@ impl<'c> CrashCase<'c> {
 /// Kills at every point in every script, at several of its occurrences.
 ///
 /// # Errors
-/// What must not be, and at which point of which script.
+/// The violation that was found, with the point and the script.
 pub fn writes(
     folder: &Path,
     starter: &ChildCommand,
@@ -118,11 +118,11 @@ pub fn writes(
     Ok(reached)
 }
 
-/// A child is left dead at a point of a commit with events, or where a ring is made; the next one,
-/// which recovers it, is killed at every point that recovery passes; then another verifies.
+/// Leaves a child dead at a point of a commit with events or of a ring's creation, kills the next
+/// process, which recovers it, at every point of the recovery, and lets another verify.
 ///
 /// # Errors
-/// What must not be, and at which points of which script.
+/// The violation that was found, with the points and the script.
 pub fn recoveries(
     folder: &Path,
     starter: &ChildCommand,
@@ -174,11 +174,11 @@ fn two_deaths(
     case.verify().map_err(context)
 }
 
-/// A process is killed while it makes its stream's ring, or as it appends to it, in a namespace
-/// whose stream is to keep everything; the next one in its place writes until it is refused.
+/// Kills a process while it creates its stream's ring or appends to it, in a namespace whose stream
+/// refuses commits when it is full. The next process in its place writes until it is refused.
 ///
 /// # Errors
-/// What must not be, and at which point: above all a stream that has lost something.
+/// The violation that was found, with the point; above all a stream that has lost entries.
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
     let of_rings = |point: &&&str| {
@@ -192,7 +192,7 @@ pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
             let plan = format!("{point}:{occurrence}");
             let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));
             kills += u64::from(end.map_err(context)? == ChildEnd::Killed);
-            // The dead one's slot is free, and its ring there for the next one.
+            // The dead process's slot is free, and its ring is available to the next one.
             child_from(starter, folder, ("attach", 0, ""), None).map_err(context)?;
             child_from(starter, folder, ("fill", 0, ""), None).map_err(context)?;
             verify_kept(&path).map_err(context)?;

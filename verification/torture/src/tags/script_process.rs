@@ -1,4 +1,4 @@
-//! A process that plays a script, and says in a file what it begins and what it has done.
+//! A process that executes a script and records its progress in a file.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "crash-points")]
@@ -15,7 +15,7 @@ use nearstate_store::{
 use crate::tags::model::{FORWARD_MS, RecordChange, ScriptStep, space_of};
 use crate::tags::scripts::named;
 
-/// Tags of the spaces that have them.
+/// Tags of the spaces that have tags.
 pub(crate) fn tags() -> Vec<TagSchema> {
     let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
     vec![
@@ -30,7 +30,7 @@ pub(crate) fn tags() -> Vec<TagSchema> {
 pub(crate) struct ScriptNamespaces(BTreeMap<&'static str, Namespace>);
 
 impl ScriptNamespaces {
-    /// Opens them, and makes those that there are not.
+    /// Opens the namespaces, and creates missing ones.
     pub(crate) fn open(session: &Session) -> Result<Self, Error> {
         let slice =
             TagSchema { name: "slice".to_owned(), is_counted: true, ..TagSchema::default() };
@@ -56,13 +56,13 @@ impl ScriptNamespaces {
     }
 }
 
-/// How far a process has come.
+/// A process's progress.
 #[cfg(feature = "crash-points")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScriptProgress {
-    /// Acts that are done.
+    /// Completed steps.
     pub(crate) done: usize,
-    /// True if the one after them was begun.
+    /// True if the next step was begun.
     pub(crate) is_begun: bool,
 }
 
@@ -70,13 +70,13 @@ fn progress_path(folder: &Path) -> PathBuf {
     folder.join("progress")
 }
 
-/// Forgets what was done.
+/// Clears the progress.
 #[cfg(feature = "crash-points")]
 pub(crate) fn forget_progress(folder: &Path) -> Result<(), String> {
     File::create(progress_path(folder)).map(drop).map_err(|e| format!("progress: {e}"))
 }
 
-/// Reads what the last process did of its script.
+/// Reads the progress of the last process.
 #[cfg(feature = "crash-points")]
 pub(crate) fn progress(folder: &Path) -> Result<ScriptProgress, String> {
     let text =
@@ -95,10 +95,11 @@ pub(crate) fn progress(folder: &Path) -> Result<ScriptProgress, String> {
     Ok(progress)
 }
 
-/// What a child does: the acts of a script from one on. `NAME:before` plays what comes before.
+/// A child's role: executes the steps of a script from one on. `NAME:before` executes the
+/// preparation.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String> {
     let (name, part) = what.split_once(':').unwrap_or((what, "work"));
     let script = named(name).ok_or_else(|| format!("no script {name:?}"))?;
@@ -226,7 +227,7 @@ fn transact(
     })
 }
 
-/// The objects by the keys that their bytes begin with.
+/// The objects by the keys at the beginning of their bytes.
 fn addresses(session: &Session) -> Result<BTreeMap<String, Address>, Error> {
     let mut all = BTreeMap::new();
     session.walk_objects(|address, bytes| {
@@ -285,11 +286,10 @@ fn do_change(
 /// The namespace of [`fill`].
 pub(crate) const KEPT: &str = "kept";
 
-/// What a child does: large records, each with another key, until the stream that keeps everything
-/// refuses.
+/// A child's role: puts large records with different keys until the full stream refuses.
 ///
 /// # Errors
-/// What must not be, in words.
+/// The violation that was found.
 pub(crate) fn fill(folder: &Path) -> Result<(), String> {
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
@@ -306,5 +306,5 @@ pub(crate) fn fill(folder: &Path) -> Result<(), String> {
     Err(format!("{FILL_MAX} records of 900 kB, and the stream has not refused"))
 }
 
-/// Many more than a stream's ring holds of the records of [`fill`].
+/// Many more than a stream's ring can contain of the records of [`fill`].
 const FILL_MAX: u64 = 12;

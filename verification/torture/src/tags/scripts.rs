@@ -1,4 +1,4 @@
-//! Scripts: short pieces of work over tags, ends, watchers, the stream, counters and objects.
+//! Scripts: short workloads with tags, expiry, watchers, the stream, counters and objects.
 
 use crate::tags::model::RecordChange::{Alloc, Delete, Free, Label, Patch, Put, Write};
 use crate::tags::model::{LATE, PAST, RecordChange, SOON, ScriptStep};
@@ -6,15 +6,15 @@ use crate::tags::model::{LATE, PAST, RecordChange, SOON, ScriptStep};
 /// A script.
 #[derive(Clone, Copy, Debug)]
 pub struct TagScript {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What is there before, by a process that ends well; `None`: not even the spaces are.
+    /// Written first, by a process that is not killed. `None`: not even the namespaces exist.
     pub before: Option<fn() -> Vec<ScriptStep>>,
-    /// ScriptNamespaces that are watched from then on.
+    /// Spaces that are watched afterwards.
     pub watched: &'static [&'static str],
-    /// ScriptNamespaces that are streamed from then on; true: to streams that refuse when full.
+    /// Spaces that are streamed afterwards; true means that a full stream refuses commits.
     pub streamed: &'static [(&'static str, bool)],
-    /// What the process does that is killed.
+    /// The steps of the process that is killed.
     pub work: fn() -> Vec<ScriptStep>,
 }
 
@@ -33,13 +33,13 @@ fn some_sessions() -> Vec<ScriptStep> {
 fn work_on_tags() -> Vec<ScriptStep> {
     vec![
         txn(&[Put("tagged/d", "new", "guti=g4 teid=t4 cell=c1", 0)]),
-        // Values go from one record to another, in one transaction.
+        // Values move from one record to another, in one transaction.
         txn(&[
             Put("tagged/a", "2", "guti=g2 teid=t5 cell=c2", 0),
             Put("tagged/b", "2", "guti=g1 teid=t1 cell=c2 cell=c3", 0),
         ]),
         txn(&[Label("tagged/c", "guti=g6 cell=c2", 0), Delete("tagged/a")]),
-        // Without its tags.
+        // Without tags.
         ScriptStep::Plain("tagged/c", "plain"),
         txn(&[Delete("tagged/b"), Put("tagged/e", "5", "guti=g1", 0), Delete("tagged/d")]),
     ]
@@ -56,13 +56,13 @@ fn some_ends() -> Vec<ScriptStep> {
 
 fn work_on_ends() -> Vec<ScriptStep> {
     vec![
-        // Put off, nearer, and for ever.
+        // Later, earlier, and no expiry.
         txn(&[Label("tagged/off", "guti=g3 cell=c2", LATE)]),
         txn(&[Label("tagged/late", "guti=g4 cell=c2", SOON)]),
-        // A holder that has ended gives way.
+        // A holder of a unique value that has expired is evicted.
         txn(&[Put("tagged/heir", "1", "guti=g1 teid=t1 cell=c1", 0)]),
         txn(&[Put("tagged/past", "1", "guti=g5 cell=c3", PAST)]),
-        // One that has ended is made anew.
+        // A record that has expired is created again.
         txn(&[Put("tagged/past", "2", "guti=g5 cell=c3", SOON)]),
         ScriptStep::Forward(true),
         ScriptStep::Collect,

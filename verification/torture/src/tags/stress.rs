@@ -1,6 +1,6 @@
-//! A stress: processes that attach and detach sessions with tags which others want as well, collect
-//! what has ended, and look up; killed at random. Everything that the rings told is replayed and
-//! compared with what the writers were told and with what is there ([`replay`]).
+//! The stress test: processes create and delete sessions with contended tags, collect expired
+//! records and search; they are killed at random. The content of the rings is replayed and compared
+//! with the writers' results and with the records ([`replay`]).
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use crate::verify::check_clean;
 mod replay;
 pub(crate) mod worker;
 
-/// The size of the region: each session that ever wrote has four MiB of it for its stream.
+/// The size of the region: each session that ever wrote has 4 MiB of it for its stream.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// What a stress does.
+/// Parameters of a stress test.
 #[derive(Clone, Debug)]
 pub struct TagStressOptions {
     /// Processes to kill.
@@ -33,49 +33,49 @@ pub struct TagStressOptions {
     pub kills_per_check: u64,
     /// Processes that write.
     pub writers: u16,
-    /// Processes that collect.
+    /// Processes that collect expired records.
     pub collectors: u16,
-    /// Processes that look up.
+    /// Processes that search.
     pub readers: u16,
-    /// A folder of its own; made, and removed at the end of a run that found nothing.
+    /// A folder of its own. It is created, and removed after a run without violations.
     pub folder: PathBuf,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// The longest pause between two kills.
     pub pause_us_max: u64,
 }
 
-/// What was done and verified.
+/// Results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TagStressTotals {
     /// Processes killed.
     pub kills: u64,
-    /// Transactions that were acknowledged, each found in the stream once.
+    /// Acknowledged transactions, each found in the stream once.
     pub done: u64,
-    /// Transactions that were refused because another record had the value.
+    /// Transactions refused because another record had the unique value.
     pub taken: u64,
     /// Transactions that a kill cut short.
     pub cut: u64,
-    /// Of these, committed all the same.
+    /// Of these, transactions that committed.
     pub cut_done: u64,
-    /// Records that ended and were collected, each once.
+    /// Expired records that were collected, each once.
     pub collected: u64,
     /// Lookups by tag.
     pub lookups: u64,
-    /// Events, each told once.
+    /// Events, each delivered once.
     pub events: u64,
-    /// True if watchers lost some.
+    /// True if watchers lost events.
     pub has_lost_events: bool,
     /// Offline checks.
     pub checks: u64,
     /// Records compared.
     pub records: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
 impl TagStressTotals {
-    /// For programs.
+    /// As JSON.
     pub fn json(&self) -> Value {
         json!({
             "kills": self.kills,
@@ -93,7 +93,7 @@ impl TagStressTotals {
         })
     }
 
-    /// For people.
+    /// As a table.
     pub fn lines(&self) -> [(&'static str, String); 4] {
         let lost = if self.has_lost_events { "; some lost by a slow watcher" } else { "" };
         [
@@ -132,10 +132,10 @@ struct TagStress<'c> {
     slots: Vec<ChildSlot>,
 }
 
-/// Runs a stress, and calls `tick` after every kill.
+/// Runs a stress test, and calls `tick` after every kill.
 ///
 /// # Errors
-/// What must not be, in words; the folder is kept.
+/// The violation that was found; the folder is kept.
 pub fn run(
     options: &TagStressOptions,
     starter: &ChildCommand,
@@ -184,7 +184,8 @@ impl TagStress<'_> {
         drop(session);
         while self.totals.kills < self.options.kills {
             self.round(&region, &mut watch, tick)?;
-            // The dead are recovered by the check: what they had decided is told now.
+            // The check recovers the dead sessions, which appends the events of decided
+            // transactions.
             check_clean(&path)?;
             self.verify(&region, &mut watch)?;
             check_clean(&path)?;
@@ -194,7 +195,7 @@ impl TagStress<'_> {
         Ok(())
     }
 
-    /// Kills until the next check, and stops everybody.
+    /// Kills until the next check, then stops all processes.
     fn round(
         &mut self,
         region: &Region,
@@ -271,7 +272,7 @@ impl TagStress<'_> {
         Ok(())
     }
 
-    /// Reads all that was told, and acknowledges it.
+    /// Reads the rings and acknowledges the stream.
     fn drain(&mut self, stream: &mut CommitStream<'_>, watch: &mut Watch) -> Result<(), String> {
         // The watchers' ring first: it is the smaller one.
         while let Some(notice) = watch.next().map_err(|e| format!("watch: {e}"))? {
@@ -283,7 +284,7 @@ impl TagStress<'_> {
                 Notice::Lost { .. } => self.replay.has_lost_events = true,
             }
         }
-        // A part, so that the watchers' ring is looked at again soon.
+        // Limited, so that the watchers' ring is read again soon.
         for _ in 0..2000 {
             match stream.next().map_err(|e| format!("stream: {e}"))? {
                 None => break,
@@ -299,7 +300,7 @@ impl TagStress<'_> {
         stream.acknowledge().map_err(|e| format!("acknowledge: {e}"))
     }
 
-    /// Nobody writes any more: all that was told against all that is there.
+    /// No process is writing: compares the rings with the records.
     fn verify(&mut self, region: &Region, watch: &mut Watch) -> Result<(), String> {
         let session = region.session().map_err(|e| format!("session: {e}"))?;
         let ns = open(&session)?;
@@ -309,7 +310,7 @@ impl TagStress<'_> {
                 let collected = session.collect_expired(usize::MAX);
                 collected.map_err(|e| format!("collect: {e}"))?;
             }
-            // Twice a ring of the largest transactions is less than this many parts.
+            // Two full rings contain less than this many batches.
             for _ in 0..100 {
                 self.drain(&mut stream, watch)?;
             }

@@ -1,4 +1,4 @@
-//! What another process finds after a kill, as text, and whether it is what the model says.
+//! Reads a region after a kill as text and compares it with the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,20 +13,20 @@ use crate::tags::model::{ModelRecord, TagModel, tags_text};
 use crate::tags::script_process::{ScriptNamespaces, stream};
 use crate::tags::scripts::TagScript;
 
-/// Values that any record of a script has had.
+/// Values that any record of a script had.
 const VALUES: [(&str, &[&str]); 3] = [
     ("guti", &["g1", "g2", "g3", "g4", "g5", "g6", "g9"]),
     ("teid", &["t1", "t2", "t3", "t4", "t5"]),
     ("cell", &["c1", "c2", "c3"]),
 ];
 
-/// Versions of each record, in the order in which they were told.
+/// Versions of each record in the order of their events.
 type Versions = BTreeMap<String, Vec<u64>>;
 
 /// A writer's transactions: the steps of each.
 type Stream = Vec<Vec<String>>;
 
-/// What the rings have told so far.
+/// The events so far.
 #[derive(Debug)]
 pub(crate) struct ScriptVerifier {
     watches: Vec<(&'static str, Watch)>,
@@ -35,7 +35,7 @@ pub(crate) struct ScriptVerifier {
 }
 
 impl ScriptVerifier {
-    /// Watches and streams what a script wants to be watched and streamed. The model is told.
+    /// Watches and streams the script's spaces, also in the model.
     pub(crate) fn new(
         path: &Path,
         script: &TagScript,
@@ -63,8 +63,8 @@ impl ScriptVerifier {
         Ok(judge)
     }
 
-    /// Compares a region with each of some worlds: which of them it is, the last one if several are
-    /// the same.
+    /// Compares a region with several models. Returns the index of the one that matches, the last
+    /// if several do.
     pub(crate) fn compare(&mut self, path: &Path, worlds: &[TagModel]) -> Result<usize, String> {
         self.read_watches()?;
         let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
@@ -126,7 +126,7 @@ impl ScriptVerifier {
         }
     }
 
-    /// Where both tell of a record they tell the same versions.
+    /// The events and the stream must have the same versions of a record.
     fn compare_versions(&self, streamed: &Versions) -> Result<(), String> {
         for (key, told) in &self.event_versions {
             if let Some(streamed) = streamed.get(key)
@@ -143,7 +143,7 @@ fn utf8(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Versions of a record rise; what ends has the version that was last.
+/// Versions of a record increase. A deletion has the last version.
 fn order(versions: &mut Vec<u64>, event: &Event<'_>) -> Result<(), String> {
     let last = versions.last().copied();
     let is_new = matches!(event.kind, EventKind::Created | EventKind::Updated);
@@ -206,8 +206,7 @@ fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String
     })
 }
 
-/// Everything in the streams, writer by writer, and the versions of each record. Acknowledges
-/// nothing.
+/// All streams, writer by writer, and the versions of each record. Acknowledges nothing.
 fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
     let mut all: BTreeMap<u32, Stream> = BTreeMap::new();
     let (mut versions, mut numbers) = (Versions::new(), BTreeMap::new());
@@ -241,7 +240,7 @@ fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
     Ok((all.into_values().collect(), versions))
 }
 
-/// What is there.
+/// The records and counters of a region.
 #[derive(Debug)]
 struct RegionState {
     seen: BTreeMap<String, String>,
@@ -292,7 +291,7 @@ impl RegionState {
         Ok(())
     }
 
-    /// Every value of every tag leads to the records that have it, and is counted right.
+    /// Every value of every tag leads to the records that have it, and the counts are right.
     fn compare_lookups(
         &self,
         session: &Session,

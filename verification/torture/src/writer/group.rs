@@ -1,4 +1,4 @@
-//! Transactions of a writer: several records, noted in the journal before the commit and
+//! Transactions of a writer: several records, recorded in the journal before the commit and
 //! acknowledged together after it.
 
 use nearstate_store::{BlockChange, Error};
@@ -10,17 +10,17 @@ use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
 use crate::oracle::{ObservedRecord, block_name, observe_record};
 use crate::rng::{Rng, percent};
 
-/// How often a transaction is tried: others change the shared records all the time.
+/// Attempts of a transaction: other writers change the shared records all the time.
 const TRIES: u32 = 200;
 
-/// The most records of a random transaction, a pair aside.
+/// Records of a random transaction, at most, without the pair.
 const RECORDS: u64 = 5;
 
-/// The shortest value of a pair: it must tell which transaction wrote it.
+/// The shortest value of a pair: it must identify the transaction that wrote it.
 const PAIR_BYTES: u32 = 40;
 
 impl JournaledWriter {
-    /// A transaction of some records, chosen at random.
+    /// A transaction of random records.
     pub(super) fn random_group(&mut self, rng: &mut Rng) -> Result<(), String> {
         let mut keys = Vec::new();
         for _ in 0..2 + rng.u64(..RECORDS - 1) {
@@ -54,7 +54,7 @@ impl JournaledWriter {
         self.group(&orders)
     }
 
-    /// Both of a pair are put or deleted.
+    /// Puts or deletes both records of a pair.
     fn random_pair(&self, rng: &mut Rng) -> Result<[PlannedWrite; 2], String> {
         let number = rng.u32(..PAIR_KEYS / 2) * 2;
         let key = |number| RecordKey { space: KeySpace::Pair, writer: self.me, number };
@@ -66,7 +66,7 @@ impl JournaledWriter {
         Ok([order(number, first), order(number + 1, second)])
     }
 
-    /// Does all orders in one transaction.
+    /// Executes all writes in one transaction.
     pub(crate) fn group(&mut self, orders: &[PlannedWrite]) -> Result<(), String> {
         let intents = self.intents(orders)?;
         self.journal.intend(&intents)?;
@@ -115,7 +115,7 @@ impl JournaledWriter {
         Ok(intents)
     }
 
-    /// Everything of a transaction but its commit: nothing may come of it.
+    /// Executes a transaction without its commit, which must have no effect.
     fn abort_group(&self, orders: &[PlannedWrite]) -> Result<(), String> {
         let intents = self.intents(orders)?;
         let txn = self.session.begin().map_err(|e| format!("begin: {e}"))?;
@@ -137,8 +137,8 @@ impl JournaledWriter {
         Ok(())
     }
 
-    /// The versions that the records have now, or had before they were deleted; `None` if others
-    /// were faster each time.
+    /// The new versions, or the versions before the deletion; `None` if every attempt ended in a
+    /// conflict.
     fn commit(&self, intents: &[JournalEntry]) -> Result<Option<Vec<u64>>, Error> {
         for _ in 0..TRIES {
             match self.commit_once(intents) {
@@ -168,8 +168,8 @@ impl JournaledWriter {
         Ok(versions)
     }
 
-    /// Changes one record in a transaction. Returns the version that it had; 0 if it was not there,
-    /// or if that was not asked: some records are written without a look.
+    /// Changes one record in a transaction. Returns its version; 0 if it is absent, or if it was
+    /// not read: some records are written without a read.
     fn change(&self, txn: &nearstate_store::Txn<'_>, intent: &JournalEntry) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();

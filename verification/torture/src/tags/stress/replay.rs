@@ -1,5 +1,5 @@
-//! What the rings told, replayed: each record's life by the stream and by the watchers' ring, each
-//! transaction by what its writer was told, and all of it against the records that are there.
+//! Replays the rings: each record's life by the stream and by the watchers' ring, and each
+//! transaction by its writer's result. Compares all of it with the records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,31 +17,31 @@ struct StoredPut {
     expires_ms: u64,
 }
 
-/// What became of a record: sorted, a version is put before it ends.
+/// The kind of a change. In sorted order, a version is put before it is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeKind {
     Put,
     Deleted,
 }
 
-/// What is known of the region from its rings alone.
+/// The state of the region according to its rings.
 #[derive(Debug, Default)]
 pub(super) struct StreamReplay {
-    /// Records that are stored, by the stream; collected ones are not.
+    /// Stored records according to the stream, without collected ones.
     stored: BTreeMap<String, StoredPut>,
-    /// Steps of this round: key and version, and what was put.
+    /// Changes of this round: key and version, and what was put.
     steps: BTreeMap<(String, u64, ChangeKind), Option<StoredPut>>,
     /// Transactions in the stream, by writer and number.
     committed: BTreeSet<(u16, u64)>,
-    /// Versions that are stored, by the watchers' ring.
+    /// Stored versions according to the watchers' ring.
     watched: BTreeMap<String, u64>,
-    /// Puts that watchers were told of in this round.
+    /// Puts of this round that watchers received.
     told: BTreeSet<(String, u64)>,
     /// Events.
     pub(super) events: u64,
     /// Records that were collected.
     pub(super) collected: u64,
-    /// True once watchers have lost something: then their ring is not replayed any more.
+    /// True once watchers have lost events: then their ring is not replayed any more.
     pub(super) has_lost_events: bool,
 }
 
@@ -50,7 +50,7 @@ fn utf8(bytes: &[u8]) -> String {
 }
 
 impl StreamReplay {
-    /// An entry of the stream.
+    /// Adds an entry of the stream.
     pub(super) fn add_entry(&mut self, entry: &Entry<'_>) -> Result<(), String> {
         let (mut mark, mut is_only_expiry) = (None, true);
         for record in entry.records() {
@@ -78,7 +78,7 @@ impl StreamReplay {
                 }
                 Step::Patched { .. } => return Err(format!("{key}: nobody patched it")),
             };
-            // Deleting what is not there is in the stream as well, as version 0.
+            // The stream also contains deletions of absent records, as version 0.
             let is_nothing = fate == ChangeKind::Deleted && record.version == 0;
             let id = (key, record.version, fate);
             if !is_nothing && self.steps.insert(id.clone(), put).is_some() {
@@ -99,7 +99,7 @@ impl StreamReplay {
         Ok(())
     }
 
-    /// An event of the watchers' ring.
+    /// Adds an event of the watchers' ring.
     pub(super) fn add_event(&mut self, event: &Event<'_>) -> Result<(), String> {
         self.events += 1;
         let key = utf8(event.key);
@@ -123,7 +123,7 @@ impl StreamReplay {
         Ok(())
     }
 
-    /// Replays the round's steps, record by record in the order of their versions.
+    /// Applies the changes of the round, record by record in the order of versions.
     pub(super) fn apply_round(&mut self) -> Result<(), String> {
         let puts = self.steps.keys().filter(|(_, _, fate)| *fate == ChangeKind::Put);
         let puts: BTreeSet<(String, u64)> =
@@ -157,8 +157,9 @@ impl StreamReplay {
         Ok(())
     }
 
-    /// Judges what a writer was told: `done` is in the stream, what was refused is not. Returns
-    /// how many were done, refused because of a tag, cut short, and cut short but done.
+    /// Checks a writer's results: the stream contains its acknowledged transactions and no refused
+    /// ones. Returns how many were done, refused because of a tag, cut short, and cut short but
+    /// committed.
     pub(super) fn check_writer(&self, writer: u16, journal: &str) -> Result<[u64; 4], String> {
         let [mut done, mut taken, mut cut, mut cut_done] = [0; 4];
         let mut open = None;
@@ -186,7 +187,7 @@ impl StreamReplay {
         Ok([done, taken, cut, cut_done])
     }
 
-    /// Compares with the records that a list of postings leads to.
+    /// Compares with the records of a posting list.
     fn compare_zone(&self, session: &Session, ns: Namespace, zone: &str) -> Result<(), String> {
         let tag = ("zone".to_owned(), zone.to_owned());
         let begun_ms = now_ms_coarse();
@@ -211,7 +212,7 @@ impl StreamReplay {
         }
     }
 
-    /// Compares with the records that are there, and with what is counted of them.
+    /// Compares with the records of the namespace and with their counts.
     pub(super) fn compare(&self, session: &Session, ns: Namespace) -> Result<u64, String> {
         let begun_ms = now_ms_coarse();
         let mut seen = BTreeSet::new();

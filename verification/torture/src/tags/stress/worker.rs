@@ -1,5 +1,5 @@
-//! What the processes of a crowd do: attach and detach sessions with tags that others want as well,
-//! collect what has ended, look records up by their tags.
+//! The processes of the stress test: they create and delete sessions with contended tags, collect
+//! expired records, and search by tags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -16,19 +16,19 @@ use crate::tags::script_process::tags;
 
 /// Keys of each writer.
 const KEYS: u64 = 24;
-/// Values of each unique tag, over all writers: fewer than they have keys, so that they meet.
+/// Values of each unique tag over all writers: fewer than their keys, so that they collide.
 pub(super) const UNIQUES: u64 = 40;
 /// Values of the counted tag.
 pub(super) const CELLS: u64 = 6;
-/// Values of the tag that is looked up by equality alone.
+/// Values of the tag that is searched by equality only.
 pub(super) const ZONES: u64 = 2;
-/// The longest time until a record ends, if it does.
+/// The longest time until a record expires, if it does.
 const ENDS_MS_MAX: u64 = 60;
 
 /// The name of the namespace.
 const NAME: &str = "sessions";
 
-/// Opens the crowd's namespace.
+/// Opens the namespace of the stress test.
 pub(super) fn open(session: &Session) -> Result<Namespace, String> {
     let zone = TagSchema { name: "zone".to_owned(), ..TagSchema::default() };
     let tags = tags().into_iter().chain([zone]).collect();
@@ -36,7 +36,7 @@ pub(super) fn open(session: &Session) -> Result<Namespace, String> {
     session.namespace(NAME, &schema).map_err(|e| format!("open: {e}"))
 }
 
-/// The file in which a process says what it does.
+/// The file of a process's results.
 pub(super) fn path_of(folder: &Path, role: &str, number: u16) -> PathBuf {
     folder.join(format!("{role}-{number}"))
 }
@@ -51,7 +51,7 @@ fn attach(folder: &Path) -> Result<Session, String> {
     region.session().map_err(|e| format!("session: {e}"))
 }
 
-/// What a record's value says, and its tags and its end must say as well.
+/// The value of a record; its tags and its expiry must match it.
 pub(super) fn value_of(writer: u16, seq: u64, tags: &[String], expires_ms: u64) -> String {
     format!("{writer} {seq} {expires_ms} {}", tags.join(" "))
 }
@@ -63,12 +63,12 @@ enum SessionChange {
 }
 
 fn step(me: u16, rng: &mut Rng, key: u64) -> SessionChange {
-    // Long ones, so that lists of a few dozen postings are split and joined.
+    // Long keys, so that lists of a few dozen postings are split and joined.
     let key = format!("w{me}-{key:050}");
     if percent(rng, 25) {
         return SessionChange::Delete { key };
     }
-    // In the order in which a record has them.
+    // In the order of a record's tags.
     let mut tags = vec![format!("cell=c{}", rng.u64(..CELLS))];
     if percent(rng, 90) {
         tags.push(format!("guti=g{}", rng.u64(..UNIQUES)));
@@ -83,7 +83,7 @@ fn step(me: u16, rng: &mut Rng, key: u64) -> SessionChange {
     SessionChange::Put { key, tags, expires_ms: ends }
 }
 
-/// Writes for ever.
+/// Writes until it is killed.
 pub(crate) fn write(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> {
     let path = path_of(folder, "writer", me);
     let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -99,11 +99,11 @@ pub(crate) fn write(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String>
             let other = (key + 1 + rng.u64(..KEYS - 1)) % KEYS;
             steps.push(step(me, rng, other));
         }
-        // Two of one transaction that want the same value are refused: by each other.
+        // A transaction whose two records want the same unique value is refused.
         seq += 1;
         say(format!("begun {seq}\n"))?;
         let done = session.transact(|txn| {
-            // By this record the transaction is known in the stream.
+            // Identifies the transaction in the stream.
             let mark = value_of(me, seq, &[], 0);
             txn.put(ns, format!("w{me}-mark").as_bytes(), mark.as_bytes())?;
             for step in &steps {
@@ -139,7 +139,7 @@ pub(crate) fn write(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String>
     }
 }
 
-/// Collects for ever.
+/// Collects until it is killed.
 pub(crate) fn collect(folder: &Path, rng: &mut Rng) -> Result<(), String> {
     let session = attach(folder)?;
     open(&session)?;
@@ -152,7 +152,7 @@ pub(crate) fn collect(folder: &Path, rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// Judges a view by itself: what its value says is what its tags and its end say.
+/// Checks a view by itself: its value matches its tags and its expiry.
 fn check_view(view: &View<'_>) -> Result<(), String> {
     let tags: Vec<String> =
         view.tags().map(|(name, value)| format!("{name}={}", value.escape_ascii())).collect();
@@ -170,11 +170,11 @@ fn check_view(view: &View<'_>) -> Result<(), String> {
 struct LookupReader {
     session: Session,
     ns: Namespace,
-    /// Who was seen to have a unique value, last time.
+    /// The last known holder of each unique value.
     holders: BTreeMap<String, Vec<u8>>,
 }
 
-/// Looks up for ever.
+/// Searches until it is killed.
 pub(crate) fn read(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> {
     let mut file = append_to(&path_of(folder, "reader", me))?;
     let session = attach(folder)?;
@@ -191,8 +191,8 @@ pub(crate) fn read(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> 
 }
 
 impl LookupReader {
-    /// One record by a unique value, and at one moment nobody else that has it. Returns how many
-    /// lookups it was.
+    /// Finds one record by a unique value and checks that no other record has the value at the same
+    /// moment. Returns the number of lookups.
     fn look_up(&mut self, rng: &mut Rng) -> Result<u64, String> {
         let (name, letter) = if percent(rng, 50) { ("guti", 'g') } else { ("teid", 't') };
         let value = format!("{letter}{}", rng.u64(..UNIQUES));
@@ -226,22 +226,23 @@ impl LookupReader {
         Ok(2)
     }
 
-    /// In one transaction: whoever has the value by the index, if another record has it too; or the
-    /// other, if by the index nobody has it.
+    /// In one transaction: if another record has the value too, returns the holder according to the
+    /// index; returns an empty key if the index has none.
     fn has_two(&self, (name, value): (&str, &str), other: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let txn = self.session.begin()?;
-        // By the index first: one that ends between the two looks is missed by the second as well.
+        // The index first: a record that expires between the two reads is absent in the second one.
         let holder = txn.find(self.ns, name, value.as_bytes())?.map(|(key, _)| key);
         let Some(record) = txn.get(self.ns, other)? else { return Ok(None) };
         let has_it = record.tags().any(|tag| tag == (name, value.as_bytes()));
         if !has_it || holder.as_deref() == Some(other) {
             return Ok(None);
         }
-        // By the index it is another one's, or nobody's; by itself it has the value and lives.
+        // The index names another record or none, and this one has the value and has not expired.
         Ok(Some(holder.unwrap_or_default()))
     }
 
-    /// Every record with a value of the counted tag, or of the one that has lists; none twice.
+    /// Finds every record with a value of the counted tag or of the one with posting lists, none
+    /// twice.
     fn walk(&self, rng: &mut Rng) -> Result<u64, String> {
         let (name, value) = if percent(rng, 50) {
             ("cell", format!("c{}", rng.u64(..CELLS)))
