@@ -157,7 +157,7 @@ fn histories(args: &Torture, seed: u64, starter: &ChildCommand) -> Result<Histor
     let history_options = HistoryOptions {
         rounds: args.histories,
         rounds_per_check: 50,
-        players: 4,
+        processes: 4,
         operations: 24,
         kills_percent: 60,
         jitter: 150,

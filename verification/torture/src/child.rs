@@ -32,18 +32,18 @@ pub fn main(words: &[String]) -> ExitCode {
 
 fn run(words: &[String]) -> Result<(), String> {
     let [role, folder, number, seed, round, more @ ..] = words else {
-        return Err("give ROLE FOLDER NUMBER SEED ROUND".to_owned());
+        return Err("expected the arguments ROLE FOLDER NUMBER SEED ROUND".to_owned());
     };
     let folder = Path::new(folder);
-    let number: u16 = number.parse().map_err(|_| "NUMBER is no number")?;
-    let seed: u64 = seed.parse().map_err(|_| "SEED is no number")?;
-    let round: u64 = round.parse().map_err(|_| "ROUND is no number")?;
+    let number: u16 = number.parse().map_err(|_| "NUMBER is not a number")?;
+    let seed: u64 = seed.parse().map_err(|_| "SEED is not a number")?;
+    let round: u64 = round.parse().map_err(|_| "ROUND is not a number")?;
     let mut rng = seeded(&[seed, round, u64::from(number)]);
     let word = more.first().map_or("", String::as_str);
     match role.as_str() {
         "writer" => JournaledWriter::open(folder, number, round)?.run(&mut rng),
         "reader" => {
-            let writers = word.parse().map_err(|_| "the number of writers is none")?;
+            let writers = word.parse().map_err(|_| "WRITERS is not a number")?;
             reader::run(folder, number, writers, round, &mut rng)
         }
         "scenario" => scenario::play(folder, word),
@@ -58,6 +58,6 @@ fn run(words: &[String]) -> Result<(), String> {
         "served-embedded" => embedded::write(folder, number, &mut rng),
         "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
-        other => Err(format!("no role {other}")),
+        other => Err(format!("unknown role {other:?}")),
     }
 }

@@ -222,7 +222,7 @@ pub fn counter(key: RecordKey, count: u64) -> Vec<u8> {
 pub fn count_in(key: RecordKey, bytes: &[u8]) -> Result<u64, String> {
     let count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     if counter(key, count) != bytes {
-        return Err(format!("{key:?}: no counter: {bytes:x?}"));
+        return Err(format!("{key:?}: not a counter: {bytes:x?}"));
     }
     Ok(count)
 }

@@ -194,7 +194,7 @@ pub fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
     for chunk in bytes.chunks_exact(BYTES) {
         match JournalEntry::parse(chunk) {
             Some(entry) => entries.push(entry),
-            None => return Err(io::Error::other(format!("{}: a bad entry", path.display()))),
+            None => return Err(io::Error::other(format!("{}: an invalid entry", path.display()))),
         }
     }
     Ok(entries)
@@ -213,7 +213,7 @@ impl Journal {
         file.read_exact(&mut bytes)?;
         let base = JournalEntry::parse(&bytes)
             .filter(|entry| entry.tag == EntryKind::Base)
-            .ok_or_else(|| io::Error::other("a journal without a beginning"))?;
+            .ok_or_else(|| io::Error::other("a journal without a base entry"))?;
         let count = file.metadata()?.len() / BYTES as u64;
         file.seek(SeekFrom::Start((count - 1) * BYTES as u64))?;
         file.read_exact(&mut bytes)?;

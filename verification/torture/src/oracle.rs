@@ -201,10 +201,10 @@ struct SharedKey {
     /// Acknowledged since the last comparison, by version: no two may have the same.
     acks: BTreeMap<u64, u64>,
     /// Fingerprints of changes that were cut short, 0 for a deletion.
-    doubts: Vec<u64>,
+    uncertain: Vec<u64>,
     /// Counters: acknowledged increments, and those that were cut short.
     raised: u64,
-    raised_perhaps: u64,
+    raised_uncertain: u64,
 }
 
 /// One record of a transaction that was cut short.
@@ -252,7 +252,7 @@ pub struct Oracle {
     /// Transactions that were cut short and whose outcome is still unknown.
     torn: Vec<Vec<UncertainWrite>>,
     /// The counts.
-    pub tally: OracleCounts,
+    pub counts: OracleCounts,
 }
 
 impl Oracle {
@@ -267,7 +267,7 @@ impl Oracle {
             match entry.tag {
                 EntryKind::Base => {}
                 EntryKind::Attached => {
-                    self.tally.attached += 1;
+                    self.counts.attached += 1;
                     self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                 }
                 EntryKind::Intent => {
@@ -275,14 +275,14 @@ impl Oracle {
                         self.cut_short(writer, std::mem::take(&mut open), last_ack.take());
                     }
                     open.push(*entry);
-                    self.saw(entry).map_err(|e| format!("writer {writer}: {e}"))?;
+                    self.add_read(entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
                 EntryKind::Ack => {
                     let is_whole = open.len() > 1 || last_ack.is_some();
                     open.retain(|intent| intent.seq != entry.seq);
                     last_ack = if open.is_empty() { None } else { Some(*entry) };
                     let is_last = open.is_empty() && is_whole;
-                    self.tally_ack(entry, is_last);
+                    self.count_ack(entry, is_last);
                     self.done(writer, entry).map_err(|e| format!("writer {writer}: {e}"))?;
                 }
             }
@@ -291,36 +291,36 @@ impl Oracle {
         Ok(())
     }
 
-    fn tally_ack(&mut self, entry: &JournalEntry, is_last_of_many: bool) {
+    fn count_ack(&mut self, entry: &JournalEntry, is_last_of_many: bool) {
         let is_nothing = entry.op == WriteKind::PutStale && entry.mask >= CONFLICT;
-        self.tally.acks += u64::from(!is_nothing);
-        self.tally.full += u64::from(is_nothing && entry.mask == FULL);
+        self.counts.acks += u64::from(!is_nothing);
+        self.counts.full += u64::from(is_nothing && entry.mask == FULL);
         if is_last_of_many {
-            self.tally.transactions += u64::from(!is_nothing);
-            self.tally.conflicts += u64::from(is_nothing && entry.mask == CONFLICT);
+            self.counts.transactions += u64::from(!is_nothing);
+            self.counts.conflicts += u64::from(is_nothing && entry.mask == CONFLICT);
         }
     }
 
-    fn own(&mut self, key: RecordKey) -> &mut OwnedKey {
+    fn owned_key(&mut self, key: RecordKey) -> &mut OwnedKey {
         self.own.entry(key).or_insert_with(|| OwnedKey { states: vec![None], version: 0 })
     }
 
     /// The writer read the record before its change.
-    fn saw(&mut self, entry: &JournalEntry) -> Result<(), String> {
+    fn add_read(&mut self, entry: &JournalEntry) -> Result<(), String> {
         if is_shared(entry.key) {
             return Ok(());
         }
         self.resolve(entry.key, entry.old)?;
-        let own = self.own(entry.key);
+        let own = self.owned_key(entry.key);
         let before = own.states.clone();
         own.states.retain(|state| fingerprint_of(state.as_ref()) == entry.old);
         if own.states.is_empty() {
             return Err(format!(
-                "{:?}: before {:?} number {} it saw {:#x}, and there may only be {before:x?}",
+                "{:?}: before {:?} number {} it read {:#x}, and possible states are {before:x?}",
                 entry.key, entry.op, entry.seq, entry.old
             ));
         }
-        self.tally.verified += 1;
+        self.counts.verified += 1;
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl Oracle {
         if is_shared(entry.key) {
             return self.done_shared(writer, entry);
         }
-        let own = self.own(entry.key);
+        let own = self.owned_key(entry.key);
         for state in &mut own.states {
             *state = after(entry, writer, state.as_ref());
         }
@@ -380,18 +380,18 @@ impl Oracle {
             (Some(last), None) if last.left > 0 => return,
             (Some(_), None) => {}
         }
-        self.tally.cut_short += open.len() as u64;
+        self.counts.cut_short += open.len() as u64;
         let mut members = Vec::new();
         for entry in open {
             if is_shared(entry.key) {
                 let fingerprint = fingerprint_of(after(&entry, writer, None).as_ref());
                 let shared = self.shared.entry(entry.key).or_default();
-                shared.doubts.push(fingerprint);
-                shared.raised_perhaps += u64::from(entry.op == WriteKind::Raise);
+                shared.uncertain.push(fingerprint);
+                shared.raised_uncertain += u64::from(entry.op == WriteKind::Raise);
                 members.push(UncertainWrite { entry, old: 0, new: fingerprint });
                 continue;
             }
-            let own = self.own(entry.key);
+            let own = self.owned_key(entry.key);
             for state in own.states.clone() {
                 let next = after(&entry, writer, state.as_ref());
                 members.push(UncertainWrite {
@@ -405,7 +405,7 @@ impl Oracle {
             }
         }
         if members.len() > 1 {
-            self.tally.transactions_cut_short += 1;
+            self.counts.transactions_cut_short += 1;
             self.torn.push(members);
         }
     }
@@ -415,11 +415,11 @@ impl Oracle {
         if is_shared(entry.key) {
             let fingerprint = fingerprint_of(after(entry, writer, None).as_ref());
             let shared = self.shared.entry(entry.key).or_default();
-            shared.doubts.push(fingerprint);
+            shared.uncertain.push(fingerprint);
             shared.raised += u64::from(entry.op == WriteKind::Raise);
             return;
         }
-        for state in &mut self.own(entry.key).states {
+        for state in &mut self.owned_key(entry.key).states {
             *state = after(entry, writer, state.as_ref());
         }
     }
@@ -427,10 +427,10 @@ impl Oracle {
     /// A record was read. If it belongs to a transaction that was cut short, this decides for the
     /// other records.
     fn resolve(&mut self, key: RecordKey, fingerprint: u64) -> Result<(), String> {
-        let tells = |member: &UncertainWrite| {
+        let decides = |member: &UncertainWrite| {
             member.entry.key == key && member.old != member.new && !is_shared(key)
         };
-        let Some(place) = self.torn.iter().position(|members| members.iter().any(tells)) else {
+        let Some(place) = self.torn.iter().position(|members| members.iter().any(decides)) else {
             // It decides nothing. Later changes of the record do not belong to that transaction.
             for members in &mut self.torn {
                 members.retain(|member| member.entry.key != key);
@@ -438,8 +438,8 @@ impl Oracle {
             return Ok(());
         };
         let members = self.torn.swap_remove(place);
-        let is_done = members.iter().any(|member| tells(member) && member.new == fingerprint);
-        self.tally.transactions_resolved += 1;
+        let is_done = members.iter().any(|member| decides(member) && member.new == fingerprint);
+        self.counts.transactions_resolved += 1;
         for member in members {
             let other = member.entry.key;
             if is_shared(other) {
@@ -447,13 +447,13 @@ impl Oracle {
                 shared.resolve(&member, is_done);
                 continue;
             }
-            let wanted = if is_done { member.new } else { member.old };
-            let states = &mut self.own(other).states;
-            states.retain(|state| fingerprint_of(state.as_ref()) == wanted);
+            let expected = if is_done { member.new } else { member.old };
+            let states = &mut self.owned_key(other).states;
+            states.retain(|state| fingerprint_of(state.as_ref()) == expected);
             if states.is_empty() {
                 return Err(format!(
                     "half of a transaction: {key:?} has {fingerprint:#x}, so {other:?} should have \
-                     {wanted:#x}"
+                     {expected:#x}"
                 ));
             }
         }
@@ -466,36 +466,42 @@ impl Oracle {
     ///
     /// # Errors
     /// What is lost, torn, outdated or was never written.
-    pub fn compare(&mut self, found: &BTreeMap<RecordKey, ObservedRecord>) -> Result<(), String> {
-        for key in found.keys() {
+    pub fn compare(
+        &mut self,
+        observed: &BTreeMap<RecordKey, ObservedRecord>,
+    ) -> Result<(), String> {
+        for key in observed.keys() {
             if !self.own.contains_key(key) && !self.shared.contains_key(key) {
-                return Err(format!("{key:?}: nobody ever wrote it"));
+                return Err(format!("{key:?}: it was never written"));
             }
         }
         let torn: Vec<RecordKey> =
             self.torn.iter().flatten().map(|member| member.entry.key).collect();
         for key in torn.into_iter().filter(|key| !is_shared(*key)) {
-            self.resolve(key, fingerprint_of(found.get(&key).map(|found| &found.content)))?;
+            self.resolve(
+                key,
+                fingerprint_of(observed.get(&key).map(|observed| &observed.content)),
+            )?;
         }
         self.torn.clear();
         for (key, own) in &mut self.own {
-            let there = found.get(key);
-            let fingerprint = fingerprint_of(there.map(|found| &found.content));
+            let actual = observed.get(key);
+            let fingerprint = fingerprint_of(actual.map(|observed| &observed.content));
             own.states.retain(|state| fingerprint_of(state.as_ref()) == fingerprint);
             if own.states.is_empty() {
-                return Err(format!("{key:?}: there is {there:x?}, which cannot be"));
+                return Err(format!("{key:?}: the state {actual:x?} is impossible"));
             }
-            if let Some(there) = there {
-                if there.version < own.version {
-                    return Err(format!("{key:?}: version {} is old", there.version));
+            if let Some(actual) = actual {
+                if actual.version < own.version {
+                    return Err(format!("{key:?}: version {} is old", actual.version));
                 }
-                own.version = there.version;
+                own.version = actual.version;
             }
-            self.tally.verified += 1;
+            self.counts.verified += 1;
         }
         for (key, shared) in &mut self.shared {
-            shared.compare(*key, found.get(key))?;
-            self.tally.verified += 1;
+            shared.compare(*key, observed.get(key))?;
+            self.counts.verified += 1;
         }
         self.own.retain(|_, own| own.version != 0 || own.states != [None]);
         Ok(())
@@ -516,33 +522,33 @@ impl SharedKey {
     /// It is now known whether a transaction that was cut short happened.
     fn resolve(&mut self, member: &UncertainWrite, is_done: bool) {
         if member.entry.op == WriteKind::Raise {
-            self.raised_perhaps = self.raised_perhaps.saturating_sub(1);
+            self.raised_uncertain = self.raised_uncertain.saturating_sub(1);
             self.raised += u64::from(is_done);
-        } else if !is_done && let Some(at) = self.doubts.iter().position(|d| *d == member.new) {
-            self.doubts.swap_remove(at);
+        } else if !is_done && let Some(at) = self.uncertain.iter().position(|d| *d == member.new) {
+            self.uncertain.swap_remove(at);
         }
     }
 
-    fn compare(&mut self, key: RecordKey, found: Option<&ObservedRecord>) -> Result<(), String> {
+    fn compare(&mut self, key: RecordKey, observed: Option<&ObservedRecord>) -> Result<(), String> {
         if key.space == KeySpace::Count {
-            return self.compare_count(key, found);
+            return self.compare_count(key, observed);
         }
-        let (order, fingerprint) = match found {
-            Some(found) => (2 * found.version, found.content.fingerprint()),
+        let (order, fingerprint) = match observed {
+            Some(observed) => (2 * observed.version, observed.content.fingerprint()),
             None => (u64::MAX, 0),
         };
-        let is_last = match found {
+        let is_last = match observed {
             Some(_) => (order, fingerprint) == self.last,
             None => self.last.1 == 0,
         };
-        let is_doubt = order > self.last.0 && self.doubts.contains(&fingerprint);
-        if !is_last && !is_doubt {
+        let is_uncertain = order > self.last.0 && self.uncertain.contains(&fingerprint);
+        if !is_last && !is_uncertain {
             return Err(format!(
-                "{key:?}: there is {found:x?}; acknowledged last: {:x?}, cut short: {:x?}",
-                self.last, self.doubts
+                "{key:?}: the state is {observed:x?}; acknowledged last: {:x?}, cut short: {:x?}",
+                self.last, self.uncertain
             ));
         }
-        if found.is_some() {
+        if observed.is_some() {
             self.last = (order, fingerprint);
         } else {
             // The version of a deletion that was cut short is unknown; it deleted at least this
@@ -550,25 +556,25 @@ impl SharedKey {
             self.last.1 = 0;
         }
         self.acks.clear();
-        self.doubts.clear();
+        self.uncertain.clear();
         Ok(())
     }
 
     fn compare_count(
         &mut self,
         key: RecordKey,
-        found: Option<&ObservedRecord>,
+        observed: Option<&ObservedRecord>,
     ) -> Result<(), String> {
-        let count = found.map_or(0, |found| found.count);
-        if !(self.raised..=self.raised + self.raised_perhaps).contains(&count) {
+        let count = observed.map_or(0, |observed| observed.count);
+        if !(self.raised..=self.raised + self.raised_uncertain).contains(&count) {
             return Err(format!(
-                "{key:?}: it says {count}; acknowledged: {}, cut short: {}",
-                self.raised, self.raised_perhaps
+                "{key:?}: the counter is {count}; acknowledged: {}, cut short: {}",
+                self.raised, self.raised_uncertain
             ));
         }
-        (self.raised, self.raised_perhaps) = (count, 0);
+        (self.raised, self.raised_uncertain) = (count, 0);
         self.acks.clear();
-        self.doubts.clear();
+        self.uncertain.clear();
         Ok(())
     }
 }

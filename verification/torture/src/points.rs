@@ -80,8 +80,8 @@ pub fn recoveries(
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
         // Transactions have their own pairs below.
-        let is_own = scenario.name.starts_with("transaction") || scenario.name == "told";
-        for (first, second) in pairs(if is_own { 5 * depth.stride } else { depth.stride }) {
+        let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "told";
+        for (first, second) in pairs(if has_own_pairs { 5 * depth.stride } else { depth.stride }) {
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
         }
     }

@@ -19,7 +19,7 @@ const HELD: usize = 6;
 
 /// The file of a reader's counts.
 pub(crate) fn path_of(folder: &Path, reader: u16) -> PathBuf {
-    folder.join(format!("seen-{reader}"))
+    folder.join(format!("current-{reader}"))
 }
 
 /// The counts of all processes that had one reader's number.
@@ -37,7 +37,7 @@ pub(crate) struct ReaderCounts {
 
 const COUNTED_BYTES: usize = 32;
 
-pub(crate) fn counted(path: &Path) -> ReaderCounts {
+pub(crate) fn counts(path: &Path) -> ReaderCounts {
     let mut bytes = [0; COUNTED_BYTES];
     let _ = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
     let mut words = bytes
@@ -60,7 +60,7 @@ struct VerifyingReader {
     writers: u16,
     last: BTreeMap<RecordKey, LastSeen>,
     file: File,
-    counted: ReaderCounts,
+    counts: ReaderCounts,
 }
 
 /// Reads until it is killed.
@@ -72,7 +72,7 @@ pub(crate) fn run(
     rng: &mut Rng,
 ) -> Result<(), String> {
     let path = path_of(folder, me);
-    let mut counted = counted(&path);
+    let mut counts = counts(&path);
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -82,8 +82,8 @@ pub(crate) fn run(
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
     let spaces = KeySpaces::open(&session, round)?;
-    counted.attached += 1;
-    let mut reader = VerifyingReader { spaces, writers, last: BTreeMap::new(), file, counted };
+    counts.attached += 1;
+    let mut reader = VerifyingReader { spaces, writers, last: BTreeMap::new(), file, counts };
     reader.count()?;
     loop {
         reader.hold_some(&session, rng)?;
@@ -91,7 +91,7 @@ pub(crate) fn run(
             reader.pair(&session, rng)?;
         }
         if percent(rng, 2) {
-            reader.walk(&session, rng)?;
+            reader.scan_some(&session, rng)?;
         }
         if percent(rng, 10) {
             reader.batch(&session, rng)?;
@@ -102,7 +102,7 @@ pub(crate) fn run(
 
 impl VerifyingReader {
     fn count(&mut self) -> Result<(), String> {
-        let ReaderCounts { views, attached, pairs, snapshots } = self.counted;
+        let ReaderCounts { views, attached, pairs, snapshots } = self.counts;
         let words = [views, attached, pairs, snapshots];
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         self.file
@@ -125,38 +125,43 @@ impl VerifyingReader {
 
     /// Verifies a view and returns its fingerprint.
     fn verify(&mut self, key: RecordKey, view: &View<'_>) -> Result<u64, String> {
-        let found = observe(key, view)?;
-        let fingerprint = found.content.fingerprint();
-        self.note(key, &found)?;
+        let observed = observe(key, view)?;
+        let fingerprint = observed.content.fingerprint();
+        self.compare_with_last(key, &observed)?;
         Ok(fingerprint)
     }
 
     /// Compares a record with what was read of it before.
-    fn note(&mut self, key: RecordKey, found: &ObservedRecord) -> Result<(), String> {
-        let fingerprint = found.content.fingerprint();
-        self.counted.views += 1;
-        let seen = LastSeen { version: found.version, fingerprint, count: found.count };
+    fn compare_with_last(
+        &mut self,
+        key: RecordKey,
+        observed: &ObservedRecord,
+    ) -> Result<(), String> {
+        let fingerprint = observed.content.fingerprint();
+        self.counts.views += 1;
+        let current = LastSeen { version: observed.version, fingerprint, count: observed.count };
         if let Some(before) = self.last.get(&key) {
-            let is_back = seen.version < before.version || seen.count < before.count;
-            let is_same = seen.version == before.version && seen.fingerprint != before.fingerprint;
+            let is_back = current.version < before.version || current.count < before.count;
+            let is_same =
+                current.version == before.version && current.fingerprint != before.fingerprint;
             if is_back || is_same {
-                return Err(format!("{key:?}: {seen:x?} after {before:x?}"));
+                return Err(format!("{key:?}: {current:x?} after {before:x?}"));
             }
         }
-        self.last.insert(key, seen);
+        self.last.insert(key, current);
         Ok(())
     }
 
-    fn look(
+    fn read(
         &mut self,
         session: &Session,
         key: RecordKey,
     ) -> Result<Option<ObservedRecord>, String> {
         let view = session.get(self.spaces.of(key.space), &key.bytes());
         let Some(view) = view.map_err(|e| format!("{key:?}: get: {e}"))? else { return Ok(None) };
-        let found = observe(key, &view)?;
-        self.note(key, &found)?;
-        Ok(Some(found))
+        let observed = observe(key, &view)?;
+        self.compare_with_last(key, &observed)?;
+        Ok(Some(observed))
     }
 
     /// Reads two records that are always written together, in either order, by single reads or in
@@ -169,18 +174,18 @@ impl VerifyingReader {
         if percent(rng, 40) {
             return self.pair_at_once(session, first, second);
         }
-        let one = self.look(session, first)?;
-        let other = self.look(session, second)?;
+        let one = self.read(session, first)?;
+        let other = self.read(session, second)?;
         let is_bad = match (&one, &other) {
             (Some(one), Some(other)) => other.count < one.count,
             // Both are deleted together, so the first one must now be absent or have another
             // version.
             (Some(one), None) => {
-                self.look(session, first)?.is_some_and(|again| again.version == one.version)
+                self.read(session, first)?.is_some_and(|again| again.version == one.version)
             }
             (None, _) => return Ok(()),
         };
-        self.counted.pairs += 1;
+        self.counts.pairs += 1;
         if is_bad {
             return Err(format!(
                 "half of a transaction: {first:?} was {one:x?}, and after it {second:?} {other:x?}"
@@ -196,24 +201,26 @@ impl VerifyingReader {
         second: RecordKey,
     ) -> Result<(), String> {
         let txn = session.begin().map_err(|e| format!("begin: {e}"))?;
-        let mut found = Vec::new();
+        let mut observed = Vec::new();
         for key in [first, second] {
             match txn.get(self.spaces.of(key.space), &key.bytes()) {
                 Ok(record) => {
-                    found.push(record.map(|record| observe_record(key, &record)).transpose()?);
+                    observed.push(record.map(|record| observe_record(key, &record)).transpose()?);
                 }
                 Err(Error::Conflict { .. }) => return Ok(()),
                 Err(error) => return Err(format!("{key:?}: get: {error}")),
             }
         }
         txn.commit().map_err(|e| format!("a transaction that only read: {e}"))?;
-        let rounds: Vec<Option<u64>> =
-            found.iter().map(|found| found.as_ref().map(|found| found.count)).collect();
-        self.counted.pairs += 1;
-        self.counted.snapshots += 1;
+        let rounds: Vec<Option<u64>> = observed
+            .iter()
+            .map(|observed| observed.as_ref().map(|observed| observed.count))
+            .collect();
+        self.counts.pairs += 1;
+        self.counts.snapshots += 1;
         match rounds.as_slice() {
             [one, other] if one != other => Err(format!(
-                "half of a transaction: at one moment {first:?} and {second:?} were {found:x?}"
+                "half of a transaction: at one moment {first:?} and {second:?} were {observed:x?}"
             )),
             _ => Ok(()),
         }
@@ -263,14 +270,14 @@ impl VerifyingReader {
         failure.map_or(Ok(()), Err)
     }
 
-    fn walk(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
+    fn scan_some(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
         let spaces = [KeySpace::Blocks, KeySpace::Hot, KeySpace::Count, KeySpace::Own];
         let space = spaces.get(rng.usize(..4)).copied().unwrap_or(KeySpace::Hot);
         let mut scan = session.scan(self.spaces.of(space)).map_err(|e| format!("scan: {e}"))?;
         let mut left = rng.u64(..400);
         while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
             let key = RecordKey::parse(view.key())
-                .ok_or_else(|| format!("a key that nobody wrote: {:x?}", view.key()))?;
+                .ok_or_else(|| format!("a key that was never written: {:x?}", view.key()))?;
             self.verify(key, &view)?;
             left = left.saturating_sub(1);
             if left == 0 {

@@ -14,7 +14,7 @@ const HAS_POINTS: bool = cfg!(feature = "crash-points");
 const POINTS: &str = if HAS_POINTS {
     "built in: processes also stop between two stores"
 } else {
-    "not built in: faults of some nanoseconds are hardly met (cargo build --features crash-points)"
+    "not built in: faults that last nanoseconds are rarely detected (cargo build --features crash-points)"
 };
 
 /// The longest latency that the histograms can represent: ten minutes.
@@ -203,7 +203,7 @@ impl TortureReport {
             ),
             ("views verified byte by byte", self.views.to_string()),
             (
-                "pairs never half written",
+                "pairs, none half written",
                 format!("{} ({} in transactions)", self.pairs, self.pair_snapshots),
             ),
             (

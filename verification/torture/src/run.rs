@@ -75,7 +75,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TortureReport),
 ) -> Result<TortureReport, String> {
-    let begun = Instant::now();
+    let started = Instant::now();
     fs::create_dir_all(&options.folder)
         .map_err(|e| format!("{}: {e}", options.folder.display()))?;
     let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
@@ -95,7 +95,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    run.report.seconds = begun.elapsed().as_secs_f64();
+    run.report.seconds = started.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -191,8 +191,8 @@ impl TortureRun<'_> {
         self.kills_ns.push(now);
         self.report.kills += 1;
         self.report.kills_of_writers += u64::from(is_writer);
-        let who = if is_writer { "writer" } else { "reader" };
-        writeln!(self.log, "{now} kill {} {who} {number} pid {pid}", self.report.kills)
+        let role = if is_writer { "writer" } else { "reader" };
+        writeln!(self.log, "{now} kill {} {role} {number} pid {pid}", self.report.kills)
             .map_err(|e| format!("log: {e}"))?;
         let child = self.start(is_writer, number)?;
         if let Some(slot) = self.slots.get_mut(victim) {
@@ -238,26 +238,26 @@ impl TortureRun<'_> {
         }
         self.kills_ns.clear();
         compare(&path, self.round, &mut self.oracle)?;
-        self.leave_grown()?;
+        self.delete_grown()?;
         check_clean(&path)?;
         self.sum_up();
         Ok(())
     }
 
     fn sum_up(&mut self) {
-        let tally = self.oracle.tally;
-        self.report.acks = tally.acks;
-        self.report.cut_short = tally.cut_short;
-        self.report.verified = tally.verified;
-        self.report.full = tally.full;
-        self.report.recoveries = tally.attached;
-        self.report.transactions = tally.transactions;
-        self.report.transactions_cut_short = tally.transactions_cut_short;
-        self.report.transactions_resolved = tally.transactions_resolved;
-        self.report.conflicts = tally.conflicts;
+        let counts = self.oracle.counts;
+        self.report.acks = counts.acks;
+        self.report.cut_short = counts.cut_short;
+        self.report.verified = counts.verified;
+        self.report.full = counts.full;
+        self.report.recoveries = counts.attached;
+        self.report.transactions = counts.transactions;
+        self.report.transactions_cut_short = counts.transactions_cut_short;
+        self.report.transactions_resolved = counts.transactions_resolved;
+        self.report.conflicts = counts.conflicts;
         (self.report.views, self.report.pairs, self.report.pair_snapshots) = (0, 0, 0);
         for number in 0..self.options.readers {
-            let read = reader::counted(&reader::path_of(&self.options.folder, number));
+            let read = reader::counts(&reader::path_of(&self.options.folder, number));
             self.report.views += read.views;
             self.report.recoveries += read.attached;
             self.report.pairs += read.pairs;
@@ -267,13 +267,13 @@ impl TortureRun<'_> {
 
     /// Records the duration of each write, and the longest for each kill.
     fn measure(&mut self, entries: &[JournalEntry], worst: &mut [u64]) {
-        let mut begun = None;
+        let mut started = None;
         for entry in entries {
             match entry.tag {
-                EntryKind::Intent => begun = Some(entry.at_ns),
-                EntryKind::Base | EntryKind::Attached => begun = None,
+                EntryKind::Intent => started = Some(entry.at_ns),
+                EntryKind::Base | EntryKind::Attached => started = None,
                 EntryKind::Ack => {
-                    let Some(from) = begun.take() else { continue };
+                    let Some(from) = started.take() else { continue };
                     let took = entry.at_ns.saturating_sub(from);
                     self.report.writes_ns.saturating_record(took);
                     let first = from.saturating_sub(AFTER_KILL_NS);
@@ -288,7 +288,7 @@ impl TortureRun<'_> {
     }
 
     /// Deletes the records of this round's growing namespace. The next round uses another one.
-    fn leave_grown(&mut self) -> Result<(), String> {
+    fn delete_grown(&mut self) -> Result<(), String> {
         let region = Region::attach(&self.region()).map_err(|e| format!("attach: {e}"))?;
         let session = region.session().map_err(|e| format!("session: {e}"))?;
         let spaces = KeySpaces::open(&session, self.round)?;
@@ -316,6 +316,6 @@ fn ended(slot: &mut ChildSlot, folder: &std::path::Path) -> String {
     let role = if slot.is_writer { "writer" } else { "reader" };
     let status = slot.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
     let file = folder.join(format!("{role}-{}.errors", slot.number));
-    let said = fs::read_to_string(file).unwrap_or_default();
-    format!("{role} {} ended with {status}: {}", slot.number, said.trim())
+    let error_output = fs::read_to_string(file).unwrap_or_default();
+    format!("{role} {} exited with {status}: {}", slot.number, error_output.trim())
 }

@@ -25,7 +25,7 @@ pub struct Scenario {
     /// The region is filled completely first.
     is_full: bool,
     /// The records are watched and streamed.
-    is_told: bool,
+    is_streamed: bool,
 }
 
 /// Writes; those in one list are one transaction.
@@ -72,7 +72,7 @@ pub const SCENARIOS: &[Scenario] = &[
         before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..40, 100),
         work: |s| s.each(WriteKind::PutAbsent, KeySpace::Own, 40..60, 300),
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "replace",
@@ -84,7 +84,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::PutStale, KeySpace::Own, 0..2, 700);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "delete",
@@ -94,7 +94,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Put, KeySpace::Own, 0..5, 200);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "patch",
@@ -111,14 +111,14 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Delete, KeySpace::Blocks, 3..4, 0);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "grow",
         before: |_| {},
         work: |s| s.each(WriteKind::Put, KeySpace::Grow, 0..400, 20),
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "pool",
@@ -128,7 +128,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Put, KeySpace::Own, 0..36, 60_000);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "chunk",
@@ -138,7 +138,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Put, KeySpace::Own, 8..40, 12_000);
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "transaction",
@@ -151,7 +151,7 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         work: transactions,
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "transaction-grow",
@@ -165,7 +165,7 @@ pub const SCENARIOS: &[Scenario] = &[
             }
         },
         is_full: false,
-        is_told: false,
+        is_streamed: false,
     },
     Scenario {
         name: "told",
@@ -182,7 +182,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Delete, KeySpace::Own, 20..21, 0);
         },
         is_full: false,
-        is_told: true,
+        is_streamed: true,
     },
     Scenario {
         name: "full",
@@ -197,7 +197,7 @@ pub const SCENARIOS: &[Scenario] = &[
             s.each(WriteKind::Put, KeySpace::Own, 103..140, 20_000);
         },
         is_full: true,
-        is_told: false,
+        is_streamed: false,
     },
 ];
 
@@ -230,7 +230,7 @@ const STEPPED: &[Scenario] = &[Scenario {
     before: |s| s.each(WriteKind::Put, KeySpace::Own, 0..400, 4000),
     work: |s| s.each(WriteKind::Put, KeySpace::Own, 380..400, 4000),
     is_full: false,
-    is_told: false,
+    is_streamed: false,
 }];
 
 /// The scenario of this name.
@@ -256,14 +256,14 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     let mut script = WriteScript::default();
     (scenario.before)(&mut script);
     work(folder, &mut oracle, 0, script, scenario.is_full)?;
-    if scenario.is_told {
-        tell(&path).map_err(|e| format!("watch: {e}"))?;
+    if scenario.is_streamed {
+        watch_and_stream(&path).map_err(|e| format!("watch: {e}"))?;
     }
     Ok(oracle)
 }
 
 /// From now on, each change of these records is an event of a watch and of the commit stream.
-fn tell(path: &Path) -> Result<(), String> {
+fn watch_and_stream(path: &Path) -> Result<(), String> {
     let words = |e: Error| e.to_string();
     let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
     let spaces = KeySpaces::open(&session, 0)?;
@@ -277,7 +277,7 @@ fn tell(path: &Path) -> Result<(), String> {
 }
 
 /// The records of scenario "told" that exist before the commit stream begins.
-fn is_before_told(key: RecordKey) -> bool {
+fn is_before_stream(key: RecordKey) -> bool {
     match key.space {
         KeySpace::Own => key.number < 30,
         KeySpace::Pair => key.number < 2,
@@ -298,16 +298,16 @@ pub(crate) fn work(
     // A process that writes nothing does not open a namespace either: the child does.
     if !script.0.is_empty() {
         let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
-        writer.is_full_fine = is_full;
+        writer.may_be_full = is_full;
         for orders in script.0 {
             writer.work(&orders)?;
         }
     }
-    learn(folder, oracle)
+    report_journal(folder, oracle)
 }
 
 /// Reports the journal to the oracle and starts a new journal.
-pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
+pub(crate) fn report_journal(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
     let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
     oracle.replay(WRITER, &entries)?;
@@ -320,9 +320,9 @@ pub(crate) fn learn(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
 /// # Errors
 /// The violation that was found.
 pub fn play(folder: &Path, name: &str) -> Result<(), String> {
-    let scenario = named(name).ok_or_else(|| format!("no scenario {name:?}"))?;
+    let scenario = named(name).ok_or_else(|| format!("unknown scenario {name:?}"))?;
     let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
-    writer.is_full_fine = scenario.is_full;
+    writer.may_be_full = scenario.is_full;
     let mut script = WriteScript::default();
     (scenario.work)(&mut script);
     for orders in script.0 {
@@ -378,8 +378,8 @@ pub fn child_from(
     crash_at: Option<&str>,
 ) -> Result<ChildEnd, String> {
     let errors = folder.join("errors");
-    let (place, number) = (folder.display().to_string(), number.to_string());
-    let words = [role, &place, &number, "0", "0", what].map(str::to_owned);
+    let (folder_name, number) = (folder.display().to_string(), number.to_string());
+    let words = [role, &folder_name, &number, "0", "0", what].map(str::to_owned);
     let settings: Vec<(&str, &str)> =
         crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
     let mut child = starter.start(&words, &settings, &errors)?;
@@ -390,8 +390,8 @@ pub fn child_from(
     if status.success() {
         return Ok(ChildEnd::Finished);
     }
-    let said = std::fs::read_to_string(&errors).unwrap_or_default();
-    Err(format!("a child ended with {status}: {}", said.trim()))
+    let error_output = std::fs::read_to_string(&errors).unwrap_or_default();
+    Err(format!("a child exited with {status}: {}", error_output.trim()))
 }
 
 /// Verifies the region after a kill, continues to write, and verifies it again.
@@ -400,23 +400,25 @@ pub fn child_from(
 /// The violation that was found.
 pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let path = folder.join("region");
-    learn(folder, oracle)?;
+    report_journal(folder, oracle)?;
     check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
     compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
-    if scenario.is_told {
-        stream_check::compare(&path, is_before_told).map_err(|e| format!("after recovery: {e}"))?;
+    if scenario.is_streamed {
+        stream_check::compare(&path, is_before_stream)
+            .map_err(|e| format!("after recovery: {e}"))?;
     }
-    go_on(folder, scenario, oracle).map_err(|e| format!("going on: {e}"))?;
-    compare(&path, 0, oracle).map_err(|e| format!("after going on: {e}"))?;
-    if scenario.is_told {
-        stream_check::compare(&path, is_before_told).map_err(|e| format!("after going on: {e}"))?;
+    continue_writing(folder, scenario, oracle).map_err(|e| format!("continuing: {e}"))?;
+    compare(&path, 0, oracle).map_err(|e| format!("after continuing: {e}"))?;
+    if scenario.is_streamed {
+        stream_check::compare(&path, is_before_stream)
+            .map_err(|e| format!("after continuing: {e}"))?;
     }
-    check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
+    check_clean(&path).map_err(|e| format!("after continuing: {e}"))?;
     Ok(())
 }
 
 /// Writes some more records of every kind, including the keys of the scenario.
-fn go_on(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
+fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
     let mut script = WriteScript::default();
     (scenario.work)(&mut script);
     // Of many writes some; of few, which are transactions, all.

@@ -141,16 +141,16 @@ pub fn json(rows: &[SweepRow]) -> Value {
 /// # Errors
 /// The violation that was found.
 pub fn play(folder: &Path, what: &str) -> Result<(), String> {
-    let (name, number) = what.split_once(':').ok_or("give NAME:NUMBER")?;
-    let number = number.parse().map_err(|_| "NUMBER is none")?;
+    let (name, number) = what.split_once(':').ok_or("expected NAME:NUMBER")?;
+    let number = number.parse().map_err(|_| "NUMBER is not a number")?;
     let operation = OPERATIONS
         .iter()
         .find(|operation| operation.name == name)
-        .ok_or_else(|| format!("no operation {name:?}"))?;
+        .ok_or_else(|| format!("unknown operation {name:?}"))?;
     ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))?;
     let mut script = WriteScript::default();
     (operation.work)(&mut script, number);
-    let last: Vec<PlannedWrite> = script.0.pop().ok_or("nothing to do")?;
+    let last: Vec<PlannedWrite> = script.0.pop().ok_or("the operation has no writes")?;
     let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     for orders in script.0 {
         writer.work(&orders)?;
@@ -233,11 +233,13 @@ fn one(
     let done = trace(&child, limit);
     let killed = child.kill().and_then(|()| child.wait());
     killed.map_err(|e| context(e.to_string()))?;
-    let said = std::fs::read_to_string(&errors).unwrap_or_default();
+    let error_output = std::fs::read_to_string(&errors).unwrap_or_default();
     match done {
         Ok(count) => Ok((oracle, count)),
-        Err(_) if said.contains("not permitted") => Err(SweepError::NotPermitted(said)),
-        Err(error) => Err(context(format!("{error}: {said}"))),
+        Err(_) if error_output.contains("not permitted") => {
+            Err(SweepError::NotPermitted(error_output))
+        }
+        Err(error) => Err(context(format!("{error}: {error_output}"))),
     }
 }
 
@@ -245,7 +247,7 @@ fn one(
 fn trace(child: &Child, limit: u64) -> Result<u64, String> {
     let pid = Pid::from_raw(child.id().cast_signed());
     if wait_for_stop(pid)? != Signal::SIGSTOP {
-        return Err("a traced child did not stop itself first".to_owned());
+        return Err("the traced child did not stop itself first".to_owned());
     }
     ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)
         .map_err(|e| format!("ptrace: {e}"))?;
@@ -303,7 +305,7 @@ fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
         }
         if splits == 3 {
             drop(writer);
-            crate::scenario::learn(folder, oracle)?;
+            crate::scenario::report_journal(folder, oracle)?;
             return Ok(number);
         }
     }

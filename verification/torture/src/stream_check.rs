@@ -27,29 +27,29 @@ struct Last {
 pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(), String> {
     let words = |e: nearstate_store::Error| format!("commit stream: {e}");
     let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
-    let told = read(&session)?;
+    let streamed = read(&session)?;
     let spaces = KeySpaces::open(&session, 0)?;
-    let mut found = BTreeMap::new();
+    let mut records = BTreeMap::new();
     for space in STREAMED {
         let mut scan = session.scan(spaces.of(space)).map_err(words)?;
         while let Some(view) = scan.next().map_err(words)? {
-            let key = RecordKey::parse(view.key()).ok_or("a key that nobody wrote")?;
-            found.insert(key, (view.version(), view.bytes().to_vec()));
+            let key = RecordKey::parse(view.key()).ok_or("a key that was never written")?;
+            records.insert(key, (view.version(), view.bytes().to_vec()));
         }
     }
-    for (key, (version, value)) in &found {
-        match told.get(key) {
+    for (key, (version, value)) in &records {
+        match streamed.get(key) {
             None if was_there(*key) => {}
             Some(last) if last.version == *version && last.value.as_ref() == Some(value) => {}
             last => {
-                let told = last.map(|last| (last.version, last.value.is_some()));
-                return Err(format!("{key:?} has version {version}; told last: {told:?}"));
+                let last = last.map(|last| (last.version, last.value.is_some()));
+                return Err(format!("{key:?} has version {version}; last in the stream: {last:?}"));
             }
         }
     }
-    for (key, last) in &told {
-        if last.value.is_some() && !found.contains_key(key) {
-            return Err(format!("{key:?} is gone; told last: version {}", last.version));
+    for (key, last) in &streamed {
+        if last.value.is_some() && !records.contains_key(key) {
+            return Err(format!("{key:?} is absent; last in the stream: version {}", last.version));
         }
     }
     Ok(())
@@ -61,27 +61,28 @@ fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
     let words = |e: nearstate_store::Error| format!("commit stream: {e}");
     let mut all: BTreeMap<(RecordKey, u64, bool), Option<Vec<u8>>> = BTreeMap::new();
     let mut stream = session.commit_stream().map_err(words)?;
-    while let Some(told) = stream.next().map_err(words)? {
-        let StreamItem::Transaction(entry) = told else {
-            return Err(format!("commit stream: {told:?}, and it was not full"));
+    while let Some(item) = stream.next().map_err(words)? {
+        let StreamItem::Transaction(entry) = item else {
+            return Err(format!("commit stream: {item:?}, although it was not full"));
         };
         let mut pairs = 0;
         for record in entry.records() {
             let record = record.map_err(|damage| damage.0.to_owned())?;
-            let key = RecordKey::parse(record.key).ok_or("a key that nobody wrote is told")?;
+            let key =
+                RecordKey::parse(record.key).ok_or("a key in the stream that was never written")?;
             pairs += u32::from(key.space == KeySpace::Pair);
             let value = match record.step {
                 Step::Put { value, .. } => Some(value.to_vec()),
                 Step::Deleted { .. } => None,
-                Step::Patched { .. } => return Err(format!("{key:?}: told as patched")),
+                Step::Patched { .. } => return Err(format!("{key:?}: in the stream as a patch")),
             };
-            let place = (key, record.version, value.is_none());
-            if all.insert(place, value).is_some() {
-                return Err(format!("{key:?}: version {} is told twice", record.version));
+            let id = (key, record.version, value.is_none());
+            if all.insert(id, value).is_some() {
+                return Err(format!("{key:?}: version {} is in the stream twice", record.version));
             }
         }
         if pairs % 2 != 0 {
-            return Err(format!("half of a transaction is told: number {}", entry.number));
+            return Err(format!("half of a transaction in the stream: number {}", entry.number));
         }
     }
     // Later changes replace earlier ones.

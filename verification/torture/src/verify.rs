@@ -35,20 +35,20 @@ pub fn collect(
     session: &Session,
     spaces: &KeySpaces,
 ) -> Result<BTreeMap<RecordKey, ObservedRecord>, String> {
-    let mut found = BTreeMap::new();
+    let mut records = BTreeMap::new();
     for space in KeySpace::ALL {
         let words = |e| format!("scan of {space:?}: {e}");
         let mut scan = session.scan(spaces.of(space)).map_err(words)?;
         while let Some(view) = scan.next().map_err(words)? {
             let key = RecordKey::parse(view.key())
                 .filter(|key| key.space == space)
-                .ok_or_else(|| format!("{space:?}: nobody wrote the key {:x?}", view.key()))?;
-            if found.insert(key, observe(key, &view)?).is_some() {
-                return Err(format!("{key:?}: met twice in one walk"));
+                .ok_or_else(|| format!("{space:?}: the key {:x?} was never written", view.key()))?;
+            if records.insert(key, observe(key, &view)?).is_some() {
+                return Err(format!("{key:?}: returned twice by one scan"));
             }
         }
     }
-    Ok(found)
+    Ok(records)
 }
 
 /// Attaches (which recovers dead sessions), and compares all records with the oracle, by scan and
@@ -60,13 +60,13 @@ pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), Strin
     let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
     let spaces = KeySpaces::open(&session, round)?;
-    let found = collect(&session, &spaces)?;
-    oracle.compare(&found)?;
-    for (key, there) in &found {
+    let records = collect(&session, &spaces)?;
+    oracle.compare(&records)?;
+    for (key, record) in &records {
         let view = session.get(spaces.of(key.space), &key.bytes());
         let view = view.map_err(|e| format!("{key:?}: get: {e}"))?;
-        if view.map(|view| view.version()) != Some(there.version) {
-            return Err(format!("{key:?}: met in the walk, and not found by its key"));
+        if view.map(|view| view.version()) != Some(record.version) {
+            return Err(format!("{key:?}: returned by the scan, but not records by its key"));
         }
     }
     Ok(())

@@ -83,7 +83,7 @@ pub(crate) struct JournaledWriter {
     /// The names of the blocks, indexed by their numbers.
     names: BlockLayout,
     /// A full region is an expected refusal.
-    pub(crate) is_full_fine: bool,
+    pub(crate) may_be_full: bool,
     /// Stops itself immediately before and after the call, for single steps.
     pub(crate) is_stepped: bool,
 }
@@ -116,13 +116,13 @@ impl JournaledWriter {
             me,
             buffer,
             names,
-            is_full_fine: false,
+            may_be_full: false,
             is_stepped: false,
         })
     }
 
     /// Reads and verifies a record.
-    fn see(&self, key: RecordKey) -> Result<Option<ObservedRecord>, String> {
+    fn read(&self, key: RecordKey) -> Result<Option<ObservedRecord>, String> {
         let view = self.session.get(self.spaces.of(key.space), &key.bytes());
         match view.map_err(|e| format!("{key:?}: get: {e}"))? {
             Some(view) => observe(key, &view).map(Some),
@@ -161,9 +161,9 @@ impl JournaledWriter {
     }
 
     fn random_on(&mut self, key: RecordKey, rng: &mut Rng) -> Result<(), String> {
-        let seen = self.see(key)?;
-        let order = choose(key, seen.is_some(), rng);
-        self.carry_out(order, seen.as_ref())
+        let observed = self.read(key)?;
+        let order = choose(key, observed.is_some(), rng);
+        self.execute(order, observed.as_ref())
     }
 
     /// Executes one write, or several in one transaction.
@@ -176,14 +176,14 @@ impl JournaledWriter {
 
     /// Reads a record and changes it.
     pub(crate) fn order(&mut self, order: PlannedWrite) -> Result<(), String> {
-        let seen = self.see(order.key)?;
-        self.carry_out(order, seen.as_ref())
+        let observed = self.read(order.key)?;
+        self.execute(order, observed.as_ref())
     }
 
-    fn carry_out(
+    fn execute(
         &mut self,
         order: PlannedWrite,
-        seen: Option<&ObservedRecord>,
+        observed: Option<&ObservedRecord>,
     ) -> Result<(), String> {
         let intent = JournalEntry {
             tag: EntryKind::Intent,
@@ -193,19 +193,19 @@ impl JournaledWriter {
             seq: self.journal.next_seq(),
             len: order.len,
             mask: order.mask,
-            old: seen.map_or(0, |found| found.content.fingerprint()),
-            version: seen.map_or(0, |found| found.version),
+            old: observed.map_or(0, |record| record.content.fingerprint()),
+            version: observed.map_or(0, |record| record.version),
             at_ns: now_ns(),
         };
         self.journal.intend(&[intent])?;
         self.stop_if_stepped();
-        let done = self.call(&intent, seen);
+        let done = self.call(&intent, observed);
         self.stop_if_stepped();
         let version = match done {
             Ok(version) => version,
             // A reader that is not scheduled keeps deleted cells from being reused: a refusal, not
             // a loss. Any other lack of space is a leak.
-            Err(Error::Full { detail }) if self.is_full_fine || detail.contains("a view of") => {
+            Err(Error::Full { detail }) if self.may_be_full || detail.contains("a view of") => {
                 let nothing = JournalEntry { op: WriteKind::PutStale, mask: FULL, ..intent };
                 return self.journal.acknowledge(&nothing, 0, now_ns());
             }
@@ -215,10 +215,10 @@ impl JournaledWriter {
         let is_shared = matches!(order.key.space, KeySpace::Hot | KeySpace::Count);
         let must_do = !is_shared && order.op != WriteKind::PutStale;
         if must_do && version == 0 && !(intent.old == 0 && order.op == WriteKind::Delete) {
-            return Err(format!("{intent:?}: refused"));
+            return Err(format!("{intent:?}: unexpectedly refused"));
         }
         if order.op == WriteKind::PutStale && !is_shared && version != 0 {
-            return Err(format!("{intent:?}: done with a version that is not there"));
+            return Err(format!("{intent:?}: succeeded with a version that does not exist"));
         }
         Ok(())
     }
@@ -230,7 +230,11 @@ impl JournaledWriter {
     }
 
     /// Calls the store. Returns the new version, the deleted version, or 0 for a refusal.
-    fn call(&mut self, intent: &JournalEntry, seen: Option<&ObservedRecord>) -> Result<u64, Error> {
+    fn call(
+        &mut self,
+        intent: &JournalEntry,
+        observed: Option<&ObservedRecord>,
+    ) -> Result<u64, Error> {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
         let version = intent.version;
@@ -253,9 +257,9 @@ impl JournaledWriter {
             WriteKind::PutVersion if is_read_first(intent) => {
                 match session.get_for_update(namespace, &key)? {
                     Some(record) if record.view().version() == version => record.put(&value),
-                    other => {
-                        Ok(Outcome::Refused { current: other.map(|there| there.view().version()) })
-                    }
+                    other => Ok(Outcome::Refused {
+                        current: other.map(|record| record.view().version()),
+                    }),
                 }
             }
             WriteKind::PutVersion => {
@@ -265,9 +269,9 @@ impl JournaledWriter {
                 session.put_if(namespace, &key, &value, Condition::Version(version + 1))
             }
             WriteKind::PutValue => {
-                let mut there = Vec::new();
-                session.get_copy(namespace, &key, &mut there)?;
-                session.put_if(namespace, &key, &value, Condition::Value(&there))
+                let mut current = Vec::new();
+                session.get_copy(namespace, &key, &mut current)?;
+                session.put_if(namespace, &key, &value, Condition::Value(&current))
             }
             WriteKind::Delete if intent.key.space == KeySpace::Own => {
                 let is_done = session.delete(namespace, &key)?;
@@ -279,10 +283,10 @@ impl JournaledWriter {
             }
             WriteKind::Patch => patch(session, &self.names, (namespace, &key), intent, self.me),
             WriteKind::Raise => {
-                let count = seen.map_or(0, |found| found.count) + 1;
-                let condition = match seen {
+                let count = observed.map_or(0, |record| record.count) + 1;
+                let condition = match observed {
                     None => Condition::Absent,
-                    Some(found) => Condition::Version(found.version),
+                    Some(record) => Condition::Version(record.version),
                 };
                 session.put_if(namespace, &key, &counter(intent.key, count), condition)
             }
@@ -308,14 +312,14 @@ fn patch(
     writer: u16,
 ) -> Result<Outcome, Error> {
     let contents = contents(intent, writer);
-    let by_place: Option<Vec<(usize, &[u8])>> = contents
+    let by_index: Option<Vec<(usize, &[u8])>> = contents
         .iter()
         .map(|(block, bytes)| Some((usize::from(*block), bytes.as_deref()?)))
         .collect();
-    if let Some(by_place) = by_place.filter(|_| is_read_first(intent))
+    if let Some(by_index) = by_index.filter(|_| is_read_first(intent))
         && let Some(record) = session.get_for_update(namespace, key)?
     {
-        return record.patch(names, &by_place);
+        return record.patch(names, &by_index);
     }
     let changes: Vec<BlockChange<'_>> = contents
         .iter()
@@ -344,9 +348,9 @@ fn contents(intent: &JournalEntry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
 }
 
 /// Chooses a write that fits the record's state.
-fn choose(key: RecordKey, is_there: bool, rng: &mut Rng) -> PlannedWrite {
+fn choose(key: RecordKey, is_present: bool, rng: &mut Rng) -> PlannedWrite {
     let draw = rng.u64(..100);
-    let (op, len) = match (key.space, is_there) {
+    let (op, len) = match (key.space, is_present) {
         (KeySpace::Count, _) => (WriteKind::Raise, 0),
         (KeySpace::Blocks, true) if draw < 10 => (WriteKind::Delete, 0),
         (KeySpace::Blocks, _) => (WriteKind::Patch, 0),

@@ -45,13 +45,7 @@ fn every_reply_to_commands_of_a_new_seed_is_the_same_as_from_redis() {
 const TXN_COMMANDS: [&str; 5] = ["multi", "exec", "discard", "watch", "unwatch"];
 
 #[test]
-<<<<<<< HEAD
 fn every_command_of_the_table_is_compared() {
-    let groups = [Group::Strings, Group::Hashes, Group::Sets, Group::Keys, Group::Transactions];
-    let forms = [STRINGS, HASHES, SETS, KEYS, RARE, ITERATIONS].concat();
-    let is_compared = |name: &str| {
-=======
-fn no_command_is_forgotten() {
     let groups = [
         CommandGroup::Strings,
         CommandGroup::Hashes,
@@ -59,9 +53,8 @@ fn no_command_is_forgotten() {
         CommandGroup::Keys,
         CommandGroup::Transactions,
     ];
-    let forms = [STRINGS, HASHES, SETS, KEYS, SELDOM, WALKS].concat();
-    let is_said = |name: &str| {
->>>>>>> main
+    let forms = [STRINGS, HASHES, SETS, KEYS, RARE, ITERATIONS].concat();
+    let is_compared = |name: &str| {
         forms.iter().any(|(form, _)| form.eq_ignore_ascii_case(name))
             || TXN_COMMANDS.contains(&name)
     };
@@ -69,13 +62,8 @@ fn no_command_is_forgotten() {
         .commands()
         .iter()
         .filter(|command| groups.contains(&command.group))
-<<<<<<< HEAD
-        .map(|command| command.parts().0)
-        .filter(|name| !is_compared(name))
-=======
         .map(|command| command.name_and_subcommand().0)
-        .filter(|name| !is_said(name))
->>>>>>> main
+        .filter(|name| !is_compared(name))
         .collect();
     assert!(missing.is_empty(), "add forms of these to command_forms.rs: {missing:?}");
 }

@@ -63,7 +63,7 @@ impl HistoryChecker {
     /// # Errors
     /// The checker has exited.
     pub fn ask(&mut self, history: &History, page: &Path) -> Result<CheckerVerdict, String> {
-        let gone = |e: std::io::Error| format!("talking with the checker: {e}");
+        let gone = |e: std::io::Error| format!("communication with the checker: {e}");
         let question = history.json(LIMIT_MS, &page.to_string_lossy());
         if let Some(questions) = &mut self.questions {
             questions.write_all(format!("{question}\n").as_bytes()).map_err(gone)?;
@@ -74,7 +74,7 @@ impl HistoryChecker {
             Some("legal") => Ok(CheckerVerdict::Legal),
             Some("illegal") => Ok(CheckerVerdict::Illegal),
             Some("undecided") => Ok(CheckerVerdict::Undecided),
-            _ => Err(format!("the checker said {line:?} of {}", history.name)),
+            _ => Err(format!("unexpected reply {line:?} of the checker for {}", history.name)),
         }
     }
 }
@@ -124,8 +124,11 @@ fn build_in(folder: &Path, program: &Path) -> Result<(), String> {
         .output()
         .map_err(|e| format!("starting go: {e}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("go could not build the checker of histories: {}", said.trim()));
+        let error_output = String::from_utf8_lossy(&output.stderr);
+        return Err(format!(
+            "go could not build the checker of histories: {}",
+            error_output.trim()
+        ));
     }
     let from = folder.join("checker");
     fs::rename(&from, program).map_err(|e| format!("{}: {e}", program.display()))

@@ -214,7 +214,10 @@ impl History {
         for line in text.split_inclusive('\n').filter(|line| *line != "\n") {
             let Some(line) = line.strip_suffix(END).and_then(HistoryLine::parse) else {
                 if is_cut {
-                    return Err(format!("{}: client {client}: a bad line {line:?}", self.name));
+                    return Err(format!(
+                        "{}: client {client}: an invalid line {line:?}",
+                        self.name
+                    ));
                 }
                 is_cut = true;
                 continue;
@@ -225,7 +228,7 @@ impl History {
                 continue;
             }
             if is_cut {
-                return Err(format!("{}: client {client}: a line after a bad one", self.name));
+                return Err(format!("{}: client {client}: a line after an invalid one", self.name));
             }
             counted.ops += 1;
             self.take_line(client, line, &mut open, &mut counted)?;
@@ -241,7 +244,8 @@ impl History {
         open: &mut BTreeMap<u64, HistoryOp>,
         counted: &mut HistoryCounts,
     ) -> Result<(), String> {
-        let mut close = |op: u64| open.remove(&op).ok_or_else(|| format!("operation {op} is none"));
+        let mut close =
+            |op: u64| open.remove(&op).ok_or_else(|| format!("operation {op} does not exist"));
         match line {
             HistoryLine::Round(_) => {}
             HistoryLine::Intent { op, call, reads, writes } => {
@@ -318,13 +322,13 @@ impl History {
                 let payload = match value {
                     0 => None,
                     value => Some(*self.payloads.get(value).ok_or_else(|| {
-                        format!("{}: key {key} has {value:x}, which nobody wrote", self.name)
+                        format!("{}: key {key} has {value:x}, which was never written", self.name)
                     })?),
                 };
                 all.insert(*key, payload);
             }
             if all.len() as u64 == u64::from(self.model.keys()) {
-                self.model.judge(&all).map_err(|e| {
+                self.model.check(&all).map_err(|e| {
                     format!("{}: client {} at {}: {e}: {all:?}", self.name, op.client, op.call)
                 })?;
                 count += 1;

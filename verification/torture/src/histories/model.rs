@@ -83,7 +83,7 @@ impl HistoryModel {
     ///
     /// # Errors
     /// The violated invariant.
-    pub fn judge(self, all: &KeySnapshot) -> Result<(), String> {
+    pub fn check(self, all: &KeySnapshot) -> Result<(), String> {
         match self {
             Self::Registers => Ok(()),
             Self::Bank => check_bank(all),
@@ -96,29 +96,29 @@ impl HistoryModel {
 fn check_bank(all: &KeySnapshot) -> Result<(), String> {
     let sum: u64 = all.values().flatten().sum();
     let whole = u64::from(ACCOUNTS) * BALANCE;
-    if sum == whole { Ok(()) } else { Err(format!("the accounts have {sum} of {whole}")) }
+    if sum == whole { Ok(()) } else { Err(format!("the accounts have {sum}, expected {whole}")) }
 }
 
 fn check_ring(all: &KeySnapshot) -> Result<(), String> {
     let present = all.values().flatten().count();
-    let (mut node, mut met) = (0, 0);
+    let (mut node, mut visited) = (0, 0);
     loop {
         let Some(next) = all.get(&node).copied().flatten() else {
-            return Err(format!("node {node} is named as a successor and is not there"));
+            return Err(format!("node {node} is named as a successor and is absent"));
         };
-        met += 1;
+        visited += 1;
         node = u32::try_from(next).unwrap_or(u32::MAX);
         if node == 0 {
             break;
         }
-        if met > present {
-            return Err("the walk does not come back to its first node".to_owned());
+        if visited > present {
+            return Err("the successors do not lead back to the first node".to_owned());
         }
     }
-    if met == present {
+    if visited == present {
         Ok(())
     } else {
-        Err(format!("the ring has {met} nodes, and {present} are there"))
+        Err(format!("the ring has {visited} nodes of {present}"))
     }
 }
 
@@ -142,11 +142,11 @@ mod tests {
     fn every_model_fulfils_its_promise_at_the_start_and_not_without_one_key() {
         for model in HistoryModel::ALL {
             let all: KeySnapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
-            assert_eq!(model.judge(&all), Ok(()));
+            assert_eq!(model.check(&all), Ok(()));
             for key in (0..model.keys()).filter(|_| model != HistoryModel::Registers) {
                 let mut broken = all.clone();
                 if broken.insert(key, None).flatten().is_some() {
-                    assert!(model.judge(&broken).is_err(), "{model:?} without {key}");
+                    assert!(model.check(&broken).is_err(), "{model:?} without {key}");
                 }
             }
         }

@@ -15,7 +15,7 @@ pub struct HistoryOptions {
     /// Rounds between two offline checks.
     pub rounds_per_check: u64,
     /// Processes.
-    pub players: u16,
+    pub processes: u16,
     /// Operations of each process in a round. The checker takes much longer for longer histories.
     pub operations: u64,
     /// The percentage of rounds in which processes are killed.
@@ -126,6 +126,6 @@ impl HistoryTotals {
 pub(crate) struct Violation(pub(crate) Detector, pub(crate) String);
 
 /// The first number of the values that one process writes in one round.
-pub(crate) fn first_value(round: u64, player: u64, incarnation: u64) -> u64 {
-    (round + 1) << 30 | player << 22 | (incarnation % 64) << 16
+pub(crate) fn first_value(round: u64, process: u64, incarnation: u64) -> u64 {
+    (round + 1) << 30 | process << 22 | (incarnation % 64) << 16
 }

@@ -65,14 +65,14 @@ pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
             std::hint::spin_loop();
         }
         player.play(round.operations).map_err(|stop| match stop {
-            OperationError::Conflict => "a conflict where there can be none".to_owned(),
+            OperationError::Conflict => "an unexpected conflict".to_owned(),
             OperationError::Violation(text) => {
                 format!("{} round {}: {text}", round.model.name(), round.number)
             }
         })?;
         let mut out = std::io::stdout().lock();
-        let said = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
-        said.map_err(|e| format!("standard output: {e}"))?;
+        let error_output = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
+        error_output.map_err(|e| format!("standard output: {e}"))?;
     }
     Ok(())
 }

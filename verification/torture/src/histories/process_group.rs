@@ -43,7 +43,7 @@ struct HistoryProcess {
 
 /// What the processes of one number recorded in a round.
 pub(crate) struct ProcessRecord {
-    pub(crate) player: u16,
+    pub(crate) process: u16,
     pub(crate) text: String,
     pub(crate) deaths: Vec<u64>,
 }
@@ -51,9 +51,9 @@ pub(crate) struct ProcessRecord {
 pub(crate) struct ProcessGroup<'r> {
     options: &'r HistoryOptions,
     starter: &'r ChildCommand,
-    players: Vec<HistoryProcess>,
-    said: Receiver<(u16, u64, ProcessMessage)>,
-    say: Sender<(u16, u64, ProcessMessage)>,
+    processes: Vec<HistoryProcess>,
+    messages: Receiver<(u16, u64, ProcessMessage)>,
+    sender: Sender<(u16, u64, ProcessMessage)>,
     starts: u64,
     rng: Rng,
     pub(crate) kills: u64,
@@ -61,18 +61,18 @@ pub(crate) struct ProcessGroup<'r> {
 
 impl<'r> ProcessGroup<'r> {
     pub(crate) fn new(options: &'r HistoryOptions, starter: &'r ChildCommand) -> Self {
-        let (say, said) = channel();
+        let (sender, messages) = channel();
         let rng = seeded(&[options.seed, 4 << 32]);
-        Self { options, starter, players: Vec::new(), said, say, starts: 0, rng, kills: 0 }
+        Self { options, starter, processes: Vec::new(), messages, sender, starts: 0, rng, kills: 0 }
     }
 
     pub(crate) fn start_all(&mut self) -> Result<(), Violation> {
-        for number in 0..self.options.players {
+        for number in 0..self.options.processes {
             // The files of the last batch have been read.
             let _ = fs::remove_file(path_of(&self.options.folder, number));
             let (start, child) = self.start(number, false)?;
             let deaths = Vec::new();
-            self.players.push(HistoryProcess {
+            self.processes.push(HistoryProcess {
                 number,
                 start,
                 child,
@@ -97,15 +97,16 @@ impl<'r> ProcessGroup<'r> {
         }
         let errors = folder.join(format!("player-{number}.errors"));
         let child = self.starter.start_piped(&words.map(str::to_owned), &settings, &errors);
-        let mut child = child.map_err(process)?;
-        let out = child.stdout.take().ok_or_else(|| process("no pipe".to_owned()))?;
-        let say = self.say.clone();
+        let mut child = child.map_err(violation)?;
+        let out = child.stdout.take().ok_or_else(|| violation("no pipe".to_owned()))?;
+        let sender = self.sender.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 let round = line.strip_prefix("done ").and_then(|round| round.parse().ok());
-                let _ = say.send((number, start, ProcessMessage::Done(round.unwrap_or(u64::MAX))));
+                let _ =
+                    sender.send((number, start, ProcessMessage::Done(round.unwrap_or(u64::MAX))));
             }
-            let _ = say.send((number, start, ProcessMessage::Exited));
+            let _ = sender.send((number, start, ProcessMessage::Exited));
         });
         Ok((start, child))
     }
@@ -117,40 +118,41 @@ impl<'r> ProcessGroup<'r> {
         round: u64,
         rng: &mut Rng,
     ) -> Result<Vec<ProcessRecord>, Violation> {
-        if self.players.len() != usize::from(self.options.players) {
+        if self.processes.len() != usize::from(self.options.processes) {
             // A round without all processes would prove nothing.
-            return Err(process(format!("{} players are there", self.players.len())));
+            return Err(violation(format!("{} processes are running", self.processes.len())));
         }
         let start_ns = now_ns() + HEAD_START_NS;
         let seed = rng.u64(..);
-        for player in &mut self.players {
-            (player.is_done, player.deaths) = (false, Vec::new());
-            let word = command_for(player, (model, round), seed, self.options.operations, start_ns);
-            send(player, &word);
+        for process in &mut self.processes {
+            (process.is_done, process.deaths) = (false, Vec::new());
+            let command =
+                command_for(process, (model, round), seed, self.options.operations, start_ns);
+            send(process, &command);
         }
         let mut kills: Vec<(u64, u16)> = Vec::new();
         if percent(rng, self.options.kills_percent) {
             for _ in 0..=rng.u64(..2) {
-                let victim = rng.u16(..self.options.players);
+                let victim = rng.u16(..self.options.processes);
                 kills.push((start_ns + rng.u64(..KILLS_WITHIN_NS), victim));
             }
             kills.sort_unstable_by(|a, b| b.cmp(a));
         }
         let mut played = Ok(());
-        while played.is_ok() && self.players.iter().any(|player| !player.is_done) {
+        while played.is_ok() && self.processes.iter().any(|process| !process.is_done) {
             let due = kills.last().copied();
             let now = now_ns();
             let until = due.map_or(now + SILENCE_NS, |(at, _)| at);
             let wait = Duration::from_nanos(until.saturating_sub(now));
-            played = match (self.said.recv_timeout(wait), due) {
-                (Ok((number, start, said)), _) => {
-                    self.on_message(number, start, said, (model, round))
+            played = match (self.messages.recv_timeout(wait), due) {
+                (Ok((number, start, error_output)), _) => {
+                    self.on_message(number, start, error_output, (model, round))
                 }
                 (Err(RecvTimeoutError::Timeout), Some((_, victim))) => {
                     kills.pop();
                     self.kill(victim, (model, round))
                 }
-                (Err(_), _) => Err(process("nobody says anything any more".to_owned())),
+                (Err(_), _) => Err(violation("no process sends a message any more".to_owned())),
             };
         }
         match played {
@@ -169,87 +171,92 @@ impl<'r> ProcessGroup<'r> {
         &mut self,
         number: u16,
         start: u64,
-        said: ProcessMessage,
-        game: (HistoryModel, u64),
+        message: ProcessMessage,
+        round: (HistoryModel, u64),
     ) -> Result<(), Violation> {
-        let Some(player) = self.players.iter_mut().find(|player| player.number == number) else {
+        let Some(process) = self.processes.iter_mut().find(|process| process.number == number)
+        else {
             return Ok(());
         };
-        match said {
-            _ if player.start != start => Ok(()), // Of one that was killed.
-            ProcessMessage::Done(round) => {
-                player.is_done |= round == game.1;
+        match message {
+            _ if process.start != start => Ok(()), // From a killed process.
+            ProcessMessage::Done(done) => {
+                process.is_done |= done == round.1;
                 Ok(())
             }
             ProcessMessage::Exited => {
-                let status = player.child.wait().map_err(|e| process(format!("wait: {e}")))?;
+                let status = process.child.wait().map_err(|e| violation(format!("wait: {e}")))?;
                 let died = if was_killed(status) {
                     self.kills += 1;
                     Ok(())
                 } else {
                     let file = self.options.folder.join(format!("player-{number}.errors"));
-                    let said = fs::read_to_string(&file).unwrap_or_default();
+                    let error_output = fs::read_to_string(&file).unwrap_or_default();
                     let _ = fs::remove_file(&file);
-                    Err(process(format!("player {number} ended with {status}: {}", said.trim())))
+                    Err(violation(format!(
+                        "process {number} exited with {status}: {}",
+                        error_output.trim()
+                    )))
                 };
-                self.replace(number, game, false)?;
+                self.replace(number, round, false)?;
                 died
             }
         }
     }
 
     /// Kills a process that has not finished the round.
-    fn kill(&mut self, victim: u16, game: (HistoryModel, u64)) -> Result<(), Violation> {
-        let player = self.players.iter_mut().find(|player| player.number == victim);
-        let Some(player) = player.filter(|player| !player.is_done) else { return Ok(()) };
-        let _ = player.child.kill();
-        let status = player.child.wait().map_err(|e| process(format!("wait: {e}")))?;
+    fn kill(&mut self, victim: u16, round: (HistoryModel, u64)) -> Result<(), Violation> {
+        let process = self.processes.iter_mut().find(|process| process.number == victim);
+        let Some(process) = process.filter(|process| !process.is_done) else { return Ok(()) };
+        let _ = process.child.kill();
+        let status = process.child.wait().map_err(|e| violation(format!("wait: {e}")))?;
         if !was_killed(status) {
-            return Ok(()); // It ended by itself before; `Gone` is on its way.
+            return Ok(()); // It had exited before; `Exited` follows.
         }
         self.kills += 1;
         let has_crash_plan = percent(&mut self.rng, 50);
-        self.replace(victim, game, has_crash_plan)
+        self.replace(victim, round, has_crash_plan)
     }
 
     /// Restarts a dead process with half of its work.
     fn replace(
         &mut self,
         number: u16,
-        game: (HistoryModel, u64),
+        round: (HistoryModel, u64),
         has_crash_plan: bool,
     ) -> Result<(), Violation> {
         let died = now_ns();
         let (start, child) = self.start(number, has_crash_plan)?;
         let operations = self.options.operations / 2;
         let seed = self.rng.u64(..);
-        let Some(player) = self.players.iter_mut().find(|player| player.number == number) else {
+        let Some(process) = self.processes.iter_mut().find(|process| process.number == number)
+        else {
             return Ok(());
         };
-        player.deaths.push(died);
-        (player.start, player.child) = (start, child);
-        if player.deaths.len() as u64 > STARTS_MAX {
-            return Err(process(format!("player {number} dies again and again")));
+        process.deaths.push(died);
+        (process.start, process.child) = (start, child);
+        if process.deaths.len() as u64 > STARTS_MAX {
+            return Err(violation(format!("process {number} was killed too often")));
         }
-        let word = command_for(player, game, seed, operations, 0);
-        send(player, &word);
+        let command = command_for(process, round, seed, operations, 0);
+        send(process, &command);
         Ok(())
     }
 
     /// What all processes recorded since the last round.
     fn collect(&mut self) -> Result<Vec<ProcessRecord>, Violation> {
         let mut all = Vec::new();
-        for player in &mut self.players {
-            let path = path_of(&self.options.folder, player.number);
+        for process in &mut self.processes {
+            let path = path_of(&self.options.folder, process.number);
             let mut text = String::new();
             let read = File::open(&path).and_then(|mut file| {
-                file.seek(SeekFrom::Start(player.read))?;
+                file.seek(SeekFrom::Start(process.read))?;
                 file.read_to_string(&mut text)
             });
-            read.map_err(|e| process(format!("{}: {e}", path.display())))?;
-            player.read += text.len() as u64;
-            let deaths = std::mem::take(&mut player.deaths);
-            all.push(ProcessRecord { player: player.number, text, deaths });
+            read.map_err(|e| violation(format!("{}: {e}", path.display())))?;
+            process.read += text.len() as u64;
+            let deaths = std::mem::take(&mut process.deaths);
+            all.push(ProcessRecord { process: process.number, text, deaths });
         }
         Ok(all)
     }
@@ -257,15 +264,15 @@ impl<'r> ProcessGroup<'r> {
     /// Ends all processes by a kill or by the end of their standard input.
     pub(crate) fn end_all(&mut self, is_killed: bool) -> Result<(), Violation> {
         let mut ended = Ok(());
-        for mut player in std::mem::take(&mut self.players) {
+        for mut process in std::mem::take(&mut self.processes) {
             if is_killed {
-                let _ = player.child.kill();
+                let _ = process.child.kill();
                 self.kills += 1;
             }
-            drop(player.child.stdin.take());
-            let status = player.child.wait().map_err(|e| process(format!("wait: {e}")))?;
+            drop(process.child.stdin.take());
+            let status = process.child.wait().map_err(|e| violation(format!("wait: {e}")))?;
             if !status.success() && !was_killed(status) {
-                ended = Err(process(format!("player {} ended with {status}", player.number)));
+                ended = Err(violation(format!("process {} exited with {status}", process.number)));
             }
         }
         ended
@@ -274,32 +281,32 @@ impl<'r> ProcessGroup<'r> {
 
 impl Drop for ProcessGroup<'_> {
     fn drop(&mut self) {
-        for player in &mut self.players {
-            let _ = player.child.kill();
-            let _ = player.child.wait();
+        for process in &mut self.processes {
+            let _ = process.child.kill();
+            let _ = process.child.wait();
         }
     }
 }
 
-fn process(text: String) -> Violation {
+fn violation(text: String) -> Violation {
     Violation(Detector::Process, text)
 }
 
 fn command_for(
-    player: &HistoryProcess,
+    process: &HistoryProcess,
     (model, round): (HistoryModel, u64),
     seed: u64,
     operations: u64,
     start_ns: u64,
 ) -> String {
-    let first = first_value(round, u64::from(player.number), player.deaths.len() as u64);
+    let first = first_value(round, u64::from(process.number), process.deaths.len() as u64);
     format!("{round} {} {seed} {operations} {start_ns} {first}\n", model.name())
 }
 
 /// A dead process does not read: `Exited` reports it.
-fn send(player: &mut HistoryProcess, word: &str) {
-    if let Some(questions) = &mut player.child.stdin {
-        let _ = questions.write_all(word.as_bytes());
+fn send(process: &mut HistoryProcess, command: &str) {
+    if let Some(questions) = &mut process.child.stdin {
+        let _ = questions.write_all(command.as_bytes());
     }
 }
 

@@ -230,7 +230,7 @@ impl<'g> RecordedTxn<'g> {
             let was_there = self.get(key)?.is_some();
             if self.txn.delete(place.namespace, &place.key)? != was_there {
                 return Err(OperationError::Violation(format!(
-                    "key {key}: deleted, and was there: {was_there}"
+                    "key {key}: the deletion contradicts the read: existed: {was_there}"
                 )));
             }
         }

@@ -23,7 +23,7 @@ const COORDINATOR: u64 = 255;
 struct HistoryRun<'r> {
     options: &'r HistoryOptions,
     checker: HistoryChecker,
-    processes: ProcessGroup<'r>,
+    group: ProcessGroup<'r>,
     rng: Rng,
     totals: HistoryTotals,
     coordinator: Option<(Session, KeyMap)>,
@@ -32,27 +32,27 @@ struct HistoryRun<'r> {
 /// Runs all rounds, and calls `tick` after each.
 ///
 /// # Errors
-/// The violation that was found; the folder is kept, with the history.
+/// The violation that was result; the folder is kept, with the history.
 pub fn play(
     options: &HistoryOptions,
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&HistoryTotals),
 ) -> Result<HistoryTotals, String> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut rounds = HistoryRun {
         options,
         checker: HistoryChecker::start()?,
-        processes: ProcessGroup::new(options, starter),
+        group: ProcessGroup::new(options, starter),
         rng: seeded(&[options.seed, 3 << 32]),
         totals: HistoryTotals::default(),
         coordinator: None,
     };
     let done = rounds.all(tick);
-    let HistoryRun { mut totals, processes, .. } = rounds;
-    drop(processes);
-    totals.seconds = begun.elapsed().as_secs_f64();
+    let HistoryRun { mut totals, group, .. } = rounds;
+    drop(group);
+    totals.seconds = started.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -71,15 +71,15 @@ impl HistoryRun<'_> {
     fn all(&mut self, tick: &mut dyn FnMut(&HistoryTotals)) -> Result<(), Violation> {
         self.open(true)?;
         while self.totals.rounds < self.options.rounds {
-            let found = self.round();
+            let result = self.round();
             self.totals.rounds += 1;
-            self.totals.kills = self.processes.kills;
-            self.settle(found)?;
+            self.totals.kills = self.group.kills;
+            self.record_violation(result)?;
             let is_last = self.totals.rounds == self.options.rounds;
             if is_last || self.totals.rounds.is_multiple_of(self.options.rounds_per_check) {
-                let found = self.check();
-                let is_damaged = found.is_err();
-                self.settle(found)?;
+                let result = self.check();
+                let is_damaged = result.is_err();
+                self.record_violation(result)?;
                 if !is_last {
                     self.open(is_damaged)?;
                 }
@@ -90,8 +90,8 @@ impl HistoryRun<'_> {
     }
 
     /// A survey counts a violation. Otherwise it ends the run.
-    fn settle(&mut self, found: Result<(), Violation>) -> Result<(), Violation> {
-        match found {
+    fn record_violation(&mut self, result: Result<(), Violation>) -> Result<(), Violation> {
+        match result {
             Err(Violation(by, text)) if self.options.is_survey => {
                 *self.totals.caught.entry(by).or_default() += 1;
                 self.totals.first.entry(by).or_insert(text);
@@ -112,14 +112,14 @@ impl HistoryRun<'_> {
         let session = Region::attach(&path).and_then(|region| region.session()).map_err(bad)?;
         let places = KeyMap::open(&session).map_err(|e| Violation(Detector::Process, e))?;
         self.coordinator = Some((session, places));
-        self.processes.start_all()
+        self.group.start_all()
     }
 
     /// Ends all processes, some of them by a kill, and runs the offline check.
     fn check(&mut self) -> Result<(), Violation> {
         let is_killed = self.options.kills_percent > 0 && percent(&mut self.rng, 50);
-        self.processes.end_all(is_killed)?;
-        self.totals.kills = self.processes.kills;
+        self.group.end_all(is_killed)?;
+        self.totals.kills = self.group.kills;
         self.coordinator = None;
         self.totals.checks += 1;
         check_clean(&self.options.folder.join("region"))
@@ -136,15 +136,16 @@ impl HistoryRun<'_> {
         let start = self.prepare(model, number).map_err(coordinator_violation)?;
         let name = format!("{}-{}-{number}", self.options.seed, model.name());
         let mut history = History::new(name, model, &start);
-        let played = self.processes.play(model, number, &mut self.rng);
+        let played = self.group.play(model, number, &mut self.rng);
         let last = self.read_end(model, number).map_err(coordinator_violation)?;
         self.clean(model, number).map_err(coordinator_violation)?;
         self.collect(&mut history, played?, last)?;
-        self.judge(&history)
+        self.check_history(&history)
     }
 
     fn context(&self, model: HistoryModel, round: u64) -> Result<RoundContext<'_>, OperationError> {
-        let (session, places) = self.coordinator.as_ref().ok_or_else(|| "no session".to_owned())?;
+        let (session, places) =
+            self.coordinator.as_ref().ok_or_else(|| "no open session".to_owned())?;
         Ok(RoundContext { session, places: *places, model, round })
     }
 
@@ -171,7 +172,7 @@ impl HistoryRun<'_> {
     /// reads.
     fn read_end(&self, model: HistoryModel, round: u64) -> Result<Vec<HistoryOp>, OperationError> {
         let context = self.context(model, round)?;
-        let client = u32::from(self.options.players);
+        let client = u32::from(self.options.processes);
         let op = |call, reads| HistoryOp {
             client,
             call,
@@ -211,9 +212,9 @@ impl HistoryRun<'_> {
         played: Vec<ProcessRecord>,
         last: Vec<HistoryOp>,
     ) -> Result<(), Violation> {
-        for ProcessRecord { player, text, deaths } in played {
+        for ProcessRecord { process, text, deaths } in played {
             let counted = history
-                .take(u32::from(player), &text, &deaths)
+                .take(u32::from(process), &text, &deaths)
                 .map_err(|e| Violation(Detector::Process, e))?;
             self.totals.ops += counted.ops;
             self.totals.done += counted.done;
@@ -228,7 +229,7 @@ impl HistoryRun<'_> {
 
     /// Both the checker and the invariants are evaluated, so that a survey counts what each
     /// detects.
-    fn judge(&mut self, history: &History) -> Result<(), Violation> {
+    fn check_history(&mut self, history: &History) -> Result<(), Violation> {
         let folder = &self.options.folder;
         let page = folder.join(format!("{}.html", history.name));
         let ruling = self
@@ -253,7 +254,7 @@ impl HistoryRun<'_> {
                 file.display(),
                 page.display()
             );
-            self.settle(broken.map_or(Ok(()), Err))?;
+            self.record_violation(broken.map_or(Ok(()), Err))?;
             return Err(Violation(Detector::History, text));
         }
         broken.map_or(Ok(()), Err)
@@ -264,7 +265,7 @@ fn coordinator_violation(stop: OperationError) -> Violation {
     Violation(
         Detector::Process,
         match stop {
-            OperationError::Conflict => "a conflict while nobody else writes".to_owned(),
+            OperationError::Conflict => "a conflict without another writer".to_owned(),
             OperationError::Violation(text) => format!("before or after a round: {text}"),
         },
     )

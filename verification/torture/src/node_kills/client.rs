@@ -14,9 +14,9 @@ const DEPTH_MAX: u64 = 32;
 
 /// A request without a reply.
 struct PendingRequest {
-    unit: ClientRequest,
+    request: ClientRequest,
     /// An injected fault has counted it as acknowledged already.
-    is_noted: bool,
+    is_counted: bool,
 }
 
 /// A client's counts.
@@ -47,12 +47,12 @@ pub(super) struct PipelinedClient {
     rng: Rng,
     injected_fault: InjectedFault,
     /// The records after all acknowledged requests.
-    known: Records,
+    records_acked: Records,
     /// Acknowledged increments of the shared counters since the last kill.
-    raised: Increments,
+    increments: Increments,
     /// Requests without a reply, in order.
-    flight: VecDeque<PendingRequest>,
-    pub(super) tally: ClientCounts,
+    in_flight: VecDeque<PendingRequest>,
+    pub(super) counts: ClientCounts,
 }
 
 impl PipelinedClient {
@@ -61,10 +61,10 @@ impl PipelinedClient {
             number,
             rng: seeded(&[seed, 5 << 32, number as u64]),
             injected_fault,
-            known: Records::new(),
-            raised: Increments::default(),
-            flight: VecDeque::new(),
-            tally: ClientCounts::default(),
+            records_acked: Records::new(),
+            increments: Increments::default(),
+            in_flight: VecDeque::new(),
+            counts: ClientCounts::default(),
         }
     }
 
@@ -75,7 +75,7 @@ impl PipelinedClient {
 
     /// The number of records, if no request is in flight.
     pub(super) fn records(&self) -> usize {
-        self.known.len()
+        self.records_acked.len()
     }
 
     /// Sends requests and receives replies until the connection is closed.
@@ -87,7 +87,7 @@ impl PipelinedClient {
         mut connection: NodeConnection,
     ) -> Result<(), String> {
         loop {
-            match self.turn(&mut connection) {
+            match self.send_and_receive(&mut connection) {
                 Ok(()) => {}
                 Err(ConnectionEnd::Closed) => return Ok(()),
                 Err(ConnectionEnd::Violation(error)) => {
@@ -97,21 +97,21 @@ impl PipelinedClient {
         }
     }
 
-    fn turn(&mut self, connection: &mut NodeConnection) -> Result<(), ConnectionEnd> {
+    fn send_and_receive(&mut self, connection: &mut NodeConnection) -> Result<(), ConnectionEnd> {
         let (namespace, mut bytes) = (self.namespace(), Vec::new());
         for _ in 0..=self.rng.u64(..DEPTH_MAX) {
-            let unit = ClientRequest::random(self.number, &mut self.rng);
-            unit.write(&namespace, self.is_atomic(), &mut bytes);
-            let is_noted = self.injected_fault == InjectedFault::AnswerBeforeCommit;
-            if is_noted {
-                unit.make(&mut self.known, &mut self.raised);
+            let request = ClientRequest::random(self.number, &mut self.rng);
+            request.write(&namespace, self.is_atomic(), &mut bytes);
+            let is_counted = self.injected_fault == InjectedFault::AnswerBeforeCommit;
+            if is_counted {
+                request.apply(&mut self.records_acked, &mut self.increments);
             }
-            self.flight.push_back(PendingRequest { unit, is_noted });
+            self.in_flight.push_back(PendingRequest { request, is_counted });
         }
         connection.send(&bytes)?;
         // Half of the time, some replies are left for the next iteration.
-        let left = if percent(&mut self.rng, 50) { self.flight.len() / 2 } else { 0 };
-        while self.flight.len() > left {
+        let left = if percent(&mut self.rng, 50) { self.in_flight.len() / 2 } else { 0 };
+        while self.in_flight.len() > left {
             self.receive(connection)?;
         }
         Ok(())
@@ -123,16 +123,16 @@ impl PipelinedClient {
 
     fn receive(&mut self, connection: &mut NodeConnection) -> Result<(), ConnectionEnd> {
         let is_atomic = self.is_atomic();
-        let Some(asked) = self.flight.front() else { return Ok(()) };
-        let answers = asked.unit.answers(is_atomic);
-        let told = (0..answers).map(|_| connection.receive()).collect::<Result<Vec<_>, _>>()?;
-        if !asked.is_noted {
-            let wanted = asked.unit.make(&mut self.known, &mut self.raised);
-            asked.unit.judge(&told, &wanted).map_err(ConnectionEnd::Violation)?;
+        let Some(pending) = self.in_flight.front() else { return Ok(()) };
+        let count = pending.request.reply_count(is_atomic);
+        let replies = (0..count).map(|_| connection.receive()).collect::<Result<Vec<_>, _>>()?;
+        if !pending.is_counted {
+            let expected = pending.request.apply(&mut self.records_acked, &mut self.increments);
+            pending.request.check_replies(&replies, &expected).map_err(ConnectionEnd::Violation)?;
         }
-        self.tally.answered += 1;
-        self.tally.transactions += u64::from(asked.unit.is_transaction);
-        self.flight.pop_front();
+        self.counts.answered += 1;
+        self.counts.transactions += u64::from(pending.request.is_transaction);
+        self.in_flight.pop_front();
         Ok(())
     }
 
@@ -141,48 +141,49 @@ impl PipelinedClient {
     ///
     /// # Errors
     /// What is lost or incomplete.
-    pub(super) fn settle(&mut self, found: Records) -> Result<CounterBounds, String> {
-        let flight: Vec<PendingRequest> =
-            self.flight.drain(..).filter(|asked| !asked.is_noted).collect();
-        self.tally.cut += flight.len() as u64;
-        let mut records = self.known.clone();
-        let mut raised = std::mem::take(&mut self.raised);
+    pub(super) fn resolve(&mut self, records_read: Records) -> Result<CounterBounds, String> {
+        let in_flight: Vec<PendingRequest> =
+            self.in_flight.drain(..).filter(|pending| !pending.is_counted).collect();
+        self.counts.cut += in_flight.len() as u64;
+        let mut records = self.records_acked.clone();
+        let mut increments = std::mem::take(&mut self.increments);
         // Some requests do not change the records: several prefixes may match.
-        let mut fits: Option<(usize, CounterBounds)> = None;
+        let mut matching: Option<(usize, CounterBounds)> = None;
         let mut differences = Vec::new();
-        for done in 0..=flight.len() {
-            if records == found {
-                let at = fits.map_or(done, |(at, _)| at);
-                let least = fits.map_or(raised, |(_, settled)| settled.least);
-                fits = Some((at, CounterBounds { least, most: raised }));
-            } else if fits.is_none() {
-                differences.push(difference(&records, &found));
+        for done in 0..=in_flight.len() {
+            if records == records_read {
+                let at = matching.map_or(done, |(at, _)| at);
+                let least = matching.map_or(increments, |(_, bounds)| bounds.least);
+                matching = Some((at, CounterBounds { least, most: increments }));
+            } else if matching.is_none() {
+                differences.push(difference(&records, &records_read));
             }
-            if let Some(asked) = flight.get(done) {
-                asked.unit.make(&mut records, &mut raised);
+            if let Some(pending) = in_flight.get(done) {
+                pending.request.apply(&mut records, &mut increments);
             }
         }
-        let Some((done, settled)) = fits else {
-            let told = differences.first().map_or("", String::as_str);
+        let Some((done, bounds)) = matching else {
+            let none = differences.first().map_or("", String::as_str);
             let all = differences.last().map_or("", String::as_str);
             return Err(format!(
-                "client {}: the records are not as any first part of the {} requests in flight \
-                 leaves them; with none of these {told}; with all {all}",
+                "client {}: the records are not the result of any prefix of the {} requests in in_flight; \
+                 with none of these {none}; with all {all}",
                 self.number,
-                flight.len(),
+                in_flight.len(),
             ));
         };
-        self.tally.cut_done += done as u64;
-        self.known = found;
-        Ok(settled)
+        self.counts.cut_done += done as u64;
+        self.records_acked = records_read;
+        Ok(bounds)
     }
 }
 
 /// The first key at which the expected and the actual records differ.
-fn difference(wanted: &Records, found: &Records) -> String {
-    let differs = |key: &&String| wanted.get(*key) != found.get(*key);
-    let differing: Vec<&String> = wanted.keys().filter(differs).collect();
-    let more: Vec<&String> = found.keys().filter(|key| !wanted.contains_key(*key)).collect();
+fn difference(expected: &Records, records_read: &Records) -> String {
+    let differs = |key: &&String| expected.get(*key) != records_read.get(*key);
+    let differing: Vec<&String> = expected.keys().filter(differs).collect();
+    let more: Vec<&String> =
+        records_read.keys().filter(|key| !expected.contains_key(*key)).collect();
     let Some(key) = differing.first().or_else(|| more.first()) else { return String::new() };
     let shown = |records: &Records| {
         let text = format!("{:?}", records.get(*key));
@@ -191,8 +192,8 @@ fn difference(wanted: &Records, found: &Records) -> String {
     format!(
         "{} records differ, {key} is {} and must be {}",
         differing.len() + more.len(),
-        shown(found),
-        shown(wanted)
+        shown(records_read),
+        shown(expected)
     )
 }
 
@@ -201,46 +202,46 @@ mod tests {
     use super::*;
 
     /// A client with some requests in flight, and the records after each of these.
-    fn in_flight() -> (PipelinedClient, Vec<Records>) {
+    fn client_in_flight() -> (PipelinedClient, Vec<Records>) {
         let mut client = PipelinedClient::new(0, 7, InjectedFault::None);
         let mut rng = seeded(&[1]);
-        let (mut records, mut raised) = (Records::new(), Increments::default());
+        let (mut records, mut increments) = (Records::new(), Increments::default());
         let mut states = vec![records.clone()];
         for _ in 0..20 {
-            let unit = ClientRequest::random(0, &mut rng);
-            unit.make(&mut records, &mut raised);
+            let request = ClientRequest::random(0, &mut rng);
+            request.apply(&mut records, &mut increments);
             states.push(records.clone());
-            client.flight.push_back(PendingRequest { unit, is_noted: false });
+            client.in_flight.push_back(PendingRequest { request, is_counted: false });
         }
         (client, states)
     }
 
     #[test]
     fn every_first_part_is_allowed_and_nothing_else() {
-        let (_, states) = in_flight();
+        let (_, states) = client_in_flight();
         for (done, state) in states.iter().enumerate() {
-            let (mut client, _) = in_flight();
-            client.settle(state.clone()).unwrap();
-            assert_eq!(client.tally.cut, 20);
-            assert!(client.tally.cut_done <= done as u64);
-            assert_eq!(client.known, *state);
+            let (mut client, _) = client_in_flight();
+            client.resolve(state.clone()).unwrap();
+            assert_eq!(client.counts.cut, 20);
+            assert!(client.counts.cut_done <= done as u64);
+            assert_eq!(client.records_acked, *state);
         }
         // The last state without one of its records is none of the states.
         let mut torn = states.last().unwrap().clone();
         let key = torn.keys().next().unwrap().clone();
         torn.remove(&key);
-        let (mut client, _) = in_flight();
+        let (mut client, _) = client_in_flight();
         assert!(!states.contains(&torn), "chance made it possible: take another seed");
-        let error = client.settle(torn).unwrap_err();
-        assert!(error.contains("first part"), "{error}");
+        let error = client.resolve(torn).unwrap_err();
+        assert!(error.contains("prefix"), "{error}");
     }
 
     #[test]
     fn what_was_told_must_be_there() {
-        let (mut client, states) = in_flight();
-        client.settle(states.last().unwrap().clone()).unwrap();
+        let (mut client, states) = client_in_flight();
+        client.resolve(states.last().unwrap().clone()).unwrap();
         let before = states.first().unwrap().clone();
-        let error = client.settle(before).unwrap_err();
+        let error = client.resolve(before).unwrap_err();
         assert!(error.contains("records differ"), "{error}");
     }
 }

@@ -23,7 +23,7 @@ const KINDS: u64 = 4;
 /// One in so many operations changes a given key.
 const STRIDE: u64 = KINDS * KEYS;
 /// The longest pause between two operations: clients and readers need the processor as well.
-const REST_US_MAX: u64 = 200;
+const PAUSE_US_MAX: u64 = 200;
 
 /// What an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl EmbeddedKind {
 }
 
 /// The number of counter increments among the first `count` operations.
-pub(super) const fn raises(count: u64) -> u64 {
+pub(super) const fn increments_of(count: u64) -> u64 {
     count / KINDS
 }
 
@@ -166,22 +166,22 @@ pub(crate) fn write(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), Str
     let own = session.namespace(&name, &Schema::default()).map_err(|e| format!("{name}: {e}"))?;
     let shared = shared(&session)?;
     let writer = EmbeddedWriter { number, session, own, shared };
-    let is_over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&is_over);
+    let is_ending = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_ending);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
-        told.store(true, Ordering::Relaxed);
+        flag.store(true, Ordering::Relaxed);
     });
     let path = path_of(folder, number);
     let words = |e: std::io::Error| format!("{}: {e}", path.display());
     let mut file = OpenOptions::new().append(true).open(&path).map_err(words)?;
     let mut operation = progress(folder, number)?.begun;
-    while !is_over.load(Ordering::Relaxed) {
+    while !is_ending.load(Ordering::Relaxed) {
         file.write_all(b"b").map_err(words)?;
         writer.operate(operation).map_err(|e| format!("operation {operation}: {e}"))?;
         file.write_all(b"a").map_err(words)?;
         operation += 1;
-        std::thread::sleep(Duration::from_micros(rng.u64(..REST_US_MAX)));
+        std::thread::sleep(Duration::from_micros(rng.u64(..PAUSE_US_MAX)));
     }
     Ok(())
 }
@@ -191,7 +191,7 @@ impl EmbeddedWriter {
         let key = operation / KINDS % KEYS;
         let Some(kind) = EmbeddedKind::ALL.into_iter().find(|k| k.number() == operation % KINDS)
         else {
-            return self.raise();
+            return self.increment();
         };
         let (keys, bytes) = (kind.keys(key), content(self.number, operation));
         self.session.transact(|txn| {
@@ -207,11 +207,11 @@ impl EmbeddedWriter {
     }
 
     /// Increments as `INCR` does.
-    fn raise(&self) -> Result<(), Error> {
+    fn increment(&self) -> Result<(), Error> {
         let key = SharedCounter::All.key().as_bytes();
         self.session.transact(|txn| {
-            let there = txn.get(self.shared, key)?;
-            let text = there.map(|record| String::from_utf8_lossy(record.bytes()).into_owned());
+            let record = txn.get(self.shared, key)?;
+            let text = record.map(|record| String::from_utf8_lossy(record.bytes()).into_owned());
             let number: u64 = match text {
                 Some(text) => text.parse().map_err(|e| Error::BadArgument {
                     detail: format!("the counter is {text:?}: {e}"),
@@ -238,7 +238,7 @@ mod tests {
         let single = |found, acked, begun| EmbeddedKind::Single.may_be(1, found, acked, begun);
         assert!(single(Some(4), 5, 44) && single(Some(44), 5, 45) && !single(Some(44), 5, 44));
         assert!(!single(Some(4), 45, 45) && !single(None, 5, 45) && single(None, 4, 45));
-        assert_eq!((raises(3), raises(4), raises(8)), (0, 1, 2));
+        assert_eq!((increments_of(3), increments_of(4), increments_of(8)), (0, 1, 2));
     }
 
     #[test]

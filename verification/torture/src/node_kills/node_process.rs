@@ -14,7 +14,7 @@ use nearstate_resp_client::RespReply;
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// How often a starting node is polled.
-const LOOK_EVERY: Duration = Duration::from_micros(300);
+const POLL_EVERY: Duration = Duration::from_micros(300);
 
 /// The log event with the node's address.
 const SERVING: &str = "NS-1002";
@@ -24,7 +24,7 @@ pub(super) struct NodeProcess {
     child: Child,
     folder: PathBuf,
     log: PathBuf,
-    begun: Instant,
+    started: Instant,
     /// The TCP address; known once the node serves.
     address: String,
 }
@@ -59,46 +59,46 @@ impl NodeProcess {
         let log = folder.join(format!("node-{number}.log"));
         let words = ["served-node", &folder.display().to_string(), "0", "0", "0"];
         let words = words.map(str::to_owned);
-        let begun = Instant::now();
+        let started = Instant::now();
         let child = starter.start(&words, &[], &log)?;
-        Ok(Self { child, folder: folder.to_owned(), log, begun, address: String::new() })
+        Ok(Self { child, folder: folder.to_owned(), log, started, address: String::new() })
     }
 
     /// Waits until the node replies at its Unix socket, and returns the time since its start.
-    pub(super) fn answers(&mut self) -> Result<Duration, String> {
+    pub(super) fn wait_until_serving(&mut self) -> Result<Duration, String> {
         let took = loop {
-            self.look()?;
+            self.check_running()?;
             // The socket of the previous node still exists, but nothing listens on it.
             if let Ok(mut connection) = NodeConnection::unix(&socket(&self.folder)) {
-                let told = connection.request(&[b"PING"])?;
-                if told == RespReply::Simple(b"PONG".to_vec()) {
-                    break self.begun.elapsed();
+                let reply = connection.request(&[b"PING"])?;
+                if reply == RespReply::Simple(b"PONG".to_vec()) {
+                    break self.started.elapsed();
                 }
-                return Err(format!("PING was answered with {told:?}"));
+                return Err(format!("PING received {reply}"));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         };
         // The node serves, but its log may lag behind.
         while self.address.is_empty() {
-            self.look()?;
+            self.check_running()?;
             let log = self.read_log();
             let lines = log.lines().filter(|line| line.contains(SERVING));
             let mut addresses = lines.filter_map(|line| line.split("address=").nth(1));
             let address = addresses.find(|address| address.starts_with("127.0.0.1:"));
             let word = address.and_then(|address| address.split_whitespace().next());
             word.unwrap_or_default().clone_into(&mut self.address);
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
         Ok(took)
     }
 
     /// The node must not exit by itself, and must not take too long.
-    fn look(&mut self) -> Result<(), String> {
+    fn check_running(&mut self) -> Result<(), String> {
         if let Ok(Some(status)) = self.child.try_wait() {
-            return Err(format!("the node ended with {status}: {}", self.read_log()));
+            return Err(format!("the node exited with {status}: {}", self.read_log()));
         }
-        if self.begun.elapsed() > START_MAX {
-            return Err(format!("the node neither serves nor ends: {}", self.read_log()));
+        if self.started.elapsed() > START_MAX {
+            return Err(format!("the node neither serves nor exits: {}", self.read_log()));
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl NodeProcess {
         let _ = self.child.kill();
         let status = self.child.wait().map_err(|e| format!("wait: {e}"))?;
         if !was_killed(status) {
-            return Err(format!("the node ended with {status}: {}", self.read_log()));
+            return Err(format!("the node exited with {status}: {}", self.read_log()));
         }
         let _ = fs::remove_file(&self.log);
         Ok(())
@@ -135,7 +135,10 @@ impl NodeProcess {
             .map_err(|e| format!("SIGTERM: {e}"))?;
         let status = self.child.wait().map_err(|e| format!("wait: {e}"))?;
         if !status.success() {
-            return Err(format!("told to stop, the node ended with {status}: {}", self.read_log()));
+            return Err(format!(
+                "after SIGTERM, the node exited with {status}: {}",
+                self.read_log()
+            ));
         }
         let _ = fs::remove_file(&self.log);
         Ok(())

@@ -83,7 +83,7 @@ pub(super) fn by_session(session: &Session, namespace: &str) -> Result<Records, 
         };
         let key = String::from_utf8_lossy(view.key()).into_owned();
         if records.insert(key, value).is_some() {
-            return Err(format!("{namespace}: a key was met twice in one walk"));
+            return Err(format!("{namespace}: one scan returned a key twice"));
         }
     }
     Ok(records)
@@ -151,7 +151,7 @@ pub(super) fn check_by_session(
     let name = embedded::namespace(number);
     let words = |e: nearstate_store::Error| format!("{name}: {e}");
     let found = session.known_namespace(&name).map_err(words)?;
-    let namespace = found.ok_or_else(|| format!("{name}: nobody has made it"))?;
+    let namespace = found.ok_or_else(|| format!("namespace {name:?} does not exist"))?;
     check_embedded(folder, number, &mut |keys| {
         let read = session.transact(|txn| {
             let one = |key: &String| {

@@ -109,7 +109,7 @@ impl ClientChange {
     }
 
     /// Applies the change. Returns the expected reply, or `None` for the value of a shared counter.
-    fn make(&self, records: &mut Records, raised: &mut Increments) -> Option<RespReply> {
+    fn apply(&self, records: &mut Records, raised: &mut Increments) -> Option<RespReply> {
         let number =
             |count: usize| Some(RespReply::Integer(i64::try_from(count).unwrap_or(i64::MAX)));
         match self {
@@ -185,27 +185,27 @@ impl ClientRequest {
     }
 
     /// The number of replies.
-    pub(super) fn answers(&self, is_atomic: bool) -> usize {
+    pub(super) fn reply_count(&self, is_atomic: bool) -> usize {
         self.changes.len() + if self.is_transaction && is_atomic { 2 } else { 0 }
     }
 
     /// Applies all changes and returns the expected replies, `None` for values that depend on other
     /// clients.
-    pub(super) fn make(
+    pub(super) fn apply(
         &self,
         records: &mut Records,
         raised: &mut Increments,
     ) -> Vec<Option<RespReply>> {
-        self.changes.iter().map(|change| change.make(records, raised)).collect()
+        self.changes.iter().map(|change| change.apply(records, raised)).collect()
     }
 
     /// Compares the replies with the expected ones.
-    pub(super) fn judge(
+    pub(super) fn check_replies(
         &self,
-        told: &[RespReply],
-        wanted: &[Option<RespReply>],
+        received: &[RespReply],
+        expected: &[Option<RespReply>],
     ) -> Result<(), String> {
-        let told: &[RespReply] = match told {
+        let received: &[RespReply] = match received {
             [RespReply::Simple(multi), queued @ .., RespReply::Array(done)]
                 if self.is_transaction && multi == b"OK" =>
             {
@@ -217,14 +217,15 @@ impl ClientRequest {
             }
             alone => alone,
         };
-        let fits = |(told, wanted): (&RespReply, &Option<RespReply>)| match wanted {
-            Some(wanted) => told == wanted,
-            None => matches!(told, RespReply::Integer(1..)),
-        };
-        if told.len() == wanted.len() && told.iter().zip(wanted).all(fits) {
+        let matches_expected =
+            |(received, expected): (&RespReply, &Option<RespReply>)| match expected {
+                Some(expected) => received == expected,
+                None => matches!(received, RespReply::Integer(1..)),
+            };
+        if received.len() == expected.len() && received.iter().zip(expected).all(matches_expected) {
             return Ok(());
         }
-        Err(format!("{self:?} was answered with {told:?}, must be {wanted:?}"))
+        Err(format!("{self:?} received {received:?}, expected {expected:?}"))
     }
 }
 
@@ -237,7 +238,7 @@ mod tests {
         let (mut records, mut raised) = (Records::new(), Increments::default());
         let number = |number| Some(RespReply::Integer(number));
         let members = vec![b"a".to_vec(), b"b".to_vec()];
-        let unit = ClientRequest {
+        let request = ClientRequest {
             changes: vec![
                 ClientChange::Members("m".into(), members.clone()),
                 ClientChange::Remove("m".into(), members),
@@ -248,18 +249,21 @@ mod tests {
             ],
             is_transaction: true,
         };
-        let wanted = unit.make(&mut records, &mut raised);
-        assert_eq!(wanted, [number(2), number(2), number(0), number(1), number(2), None]);
+        let expected = request.apply(&mut records, &mut raised);
+        assert_eq!(expected, [number(2), number(2), number(0), number(1), number(2), None]);
         assert_eq!(records, [("n".to_owned(), ModelValue::Text(b"2".to_vec()))].into());
         assert_eq!(raised, Increments { sockets: 1, all: 0 });
         let simple = |text: &str| RespReply::Simple(text.as_bytes().to_vec());
-        let answered = |last| {
+        let check_with = |last| {
             let numbers = [2, 2, 0, 1, 2, last].map(RespReply::Integer).to_vec();
             let queued = std::iter::repeat_n(simple("QUEUED"), 6);
             let all = std::iter::once(simple("OK")).chain(queued);
-            unit.judge(&all.chain([RespReply::Array(numbers)]).collect::<Vec<_>>(), &wanted)
+            request.check_replies(
+                &all.chain([RespReply::Array(numbers)]).collect::<Vec<_>>(),
+                &expected,
+            )
         };
-        assert_eq!(answered(77), Ok(()));
-        assert!(answered(0).is_err(), "a counter that was raised is more than 0");
+        assert_eq!(check_with(77), Ok(()));
+        assert!(check_with(0).is_err(), "a counter that was raised is more than 0");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nearstate_store::{CreateOptions, Region, Schema, Session};
 
 use super::client::PipelinedClient;
-use super::embedded::{self, WriterProgress, progress, raises};
+use super::embedded::{self, WriterProgress, increments_of, progress};
 use super::injected_fault::InjectedFault;
 use super::node_process::NodeProcess;
 use super::readback;
@@ -66,7 +66,7 @@ struct NodeKillRun<'r> {
     clients: Vec<PipelinedClient>,
     embedded: Vec<(u16, Child)>,
     /// Increments of the shared counters by the clients at sockets, as last read.
-    raised: Increments,
+    increments: Increments,
     starts: u64,
     totals: NodeKillTotals,
 }
@@ -80,7 +80,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&NodeKillTotals),
 ) -> Result<NodeKillTotals, String> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let clients = 0..usize::from(options.clients);
@@ -92,7 +92,7 @@ pub fn run(
             .map(|n| PipelinedClient::new(n, options.seed, options.injected_fault))
             .collect(),
         embedded: Vec::new(),
-        raised: Increments::default(),
+        increments: Increments::default(),
         starts: 0,
         totals: NodeKillTotals { seed: options.seed, ..NodeKillTotals::default() },
     };
@@ -101,7 +101,7 @@ pub fn run(
         let _ = child.kill();
         let _ = child.wait();
     }
-    run.totals.seconds = begun.elapsed().as_secs_f64();
+    run.totals.seconds = started.elapsed().as_secs_f64();
     run.totals.starts_us.sort_unstable();
     match done {
         Ok(()) => {
@@ -168,7 +168,7 @@ impl NodeKillRun<'_> {
             let child = self.starter.start_piped(&words, &[], &errors)?;
             self.embedded.push((number, child));
         }
-        self.wait_for_embedded("before a node is there")?;
+        self.wait_for_embedded("before a node is started")?;
         Ok(())
     }
 
@@ -186,8 +186,8 @@ impl NodeKillRun<'_> {
 
     fn ended(&self, number: u16, status: &str) -> String {
         let file = self.options.folder.join(format!("embedded-{number}.errors"));
-        let said = fs::read_to_string(file).unwrap_or_default();
-        format!("embedded {number} ended with {status}: {}", said.trim())
+        let error_output = fs::read_to_string(file).unwrap_or_default();
+        format!("embedded {number} exited with {status}: {}", error_output.trim())
     }
 
     fn progress(&self) -> Result<Vec<WriterProgress>, String> {
@@ -197,7 +197,7 @@ impl NodeKillRun<'_> {
 
     /// Waits until each embedded writer has completed more operations.
     fn wait_for_embedded(&mut self, when: &str) -> Result<u64, String> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let before = self.progress()?;
         loop {
             for at in 0..self.embedded.len() {
@@ -212,8 +212,8 @@ impl NodeKillRun<'_> {
             if more.clone().all(|more| more >= WHILE_DOWN) {
                 return Ok(more.sum());
             }
-            if begun.elapsed() > WAIT_MAX {
-                return Err(format!("embedded writers do not go on {when}: {now:?}"));
+            if started.elapsed() > WAIT_MAX {
+                return Err(format!("embedded writers make no progress {when}: {now:?}"));
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -226,7 +226,7 @@ impl NodeKillRun<'_> {
 
     fn start_node(&mut self) -> Result<NodeProcess, String> {
         let mut node = self.spawn_node()?;
-        let took = node.answers()?;
+        let took = node.wait_until_serving()?;
         self.totals.starts_us.push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         Ok(node)
     }
@@ -234,14 +234,16 @@ impl NodeKillRun<'_> {
     /// Lets all processes write, kills the node, starts another, and checks its records.
     fn kill_one(&mut self, node: NodeProcess) -> Result<NodeProcess, String> {
         let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
-        let mut lines = Vec::new();
+        let mut connections = Vec::new();
         for number in 0..self.clients.len() {
-            lines.push(node.client(number)?);
+            connections.push(node.client(number)?);
         }
         std::thread::scope(|scope| {
-            let clients = self.clients.iter_mut().zip(lines);
+            let clients = self.clients.iter_mut().zip(connections);
             let clients: Vec<_> = clients
-                .map(|(client, line)| scope.spawn(move || client.run_until_closed(line)))
+                .map(|(client, connection)| {
+                    scope.spawn(move || client.run_until_closed(connection))
+                })
                 .collect();
             std::thread::sleep(pause);
             let killed = node.kill();
@@ -260,88 +262,92 @@ impl NodeKillRun<'_> {
             self.totals.kills_starting += 1;
         }
         let node = self.start_node()?;
-        self.judge(&node)?;
+        self.check_records(&node)?;
         Ok(node)
     }
 
     /// Reads all records back, over a socket and from the region, and checks them.
-    fn judge(&mut self, node: &NodeProcess) -> Result<(), String> {
+    fn check_records(&mut self, node: &NodeProcess) -> Result<(), String> {
         let folder = &self.options.folder;
         let session = readback::session(folder)?;
-        let mut line = node.client(self.rng.usize(..2))?;
+        let mut connection = node.client(self.rng.usize(..2))?;
         let (mut least, mut most) = (Increments::default(), Increments::default());
         for client in &mut self.clients {
             let namespace = client.namespace();
-            let found = readback::by_socket(&mut line, &namespace)?;
+            let found = readback::by_socket(&mut connection, &namespace)?;
             let embedded = readback::by_session(&session, &namespace)?;
             if found != embedded {
                 return Err(format!(
                     "{namespace}: over a socket {found:?}, out of the region {embedded:?}"
                 ));
             }
-            let settled = client.settle(found)?;
-            least.merge(settled.least);
-            most.merge(settled.most);
+            let bounds = client.resolve(found)?;
+            least.merge(bounds.least);
+            most.merge(bounds.most);
             self.totals.records_by_socket += client.records() as u64;
             self.totals.records_by_session += client.records() as u64;
         }
         for number in 0..self.options.embedded {
-            let read = readback::check_by_socket(folder, number, &mut line)?;
+            let read = readback::check_by_socket(folder, number, &mut connection)?;
             self.totals.records_by_socket += read;
             let read = readback::check_by_session(folder, number, &session)?;
             self.totals.records_by_session += read;
         }
         for counter in SharedCounter::ALL {
-            let now = self.raised_by_sockets(counter, &session)?;
-            let before = self.raised.of(counter);
+            let now = self.increments_by_sockets(counter, &session)?;
+            let before = self.increments.of(counter);
             let (from, until) = (before + least.of(counter), before + most.of(counter));
             if !(from..=until).contains(&now) {
                 return Err(format!(
-                    "{counter:?} was raised {now} times at sockets; {from} were acknowledged or \
-                     seen, {until} with all that was in flight"
+                    "{counter:?} was incremented {now} times at sockets; {from} were acknowledged or \
+                     visible, {until} with all that was in flight"
                 ));
             }
-            let told = readback::counter_by_socket(&mut line, counter)?;
+            let by_socket = readback::counter_by_socket(&mut connection, counter)?;
             let is_right = match counter {
-                SharedCounter::Sockets => told == now,
-                SharedCounter::All => told >= now,
+                SharedCounter::Sockets => by_socket == now,
+                SharedCounter::All => by_socket >= now,
             };
             if !is_right {
                 return Err(format!(
-                    "{counter:?} is {told} over a socket, and {now} in the region"
+                    "{counter:?} is {by_socket} over a socket, and {now} in the region"
                 ));
             }
-            self.set_raised(counter, now);
+            self.set_increments(counter, now);
         }
         self.sum_up()
     }
 
-    fn set_raised(&mut self, counter: SharedCounter, now: u64) {
+    fn set_increments(&mut self, counter: SharedCounter, now: u64) {
         match counter {
-            SharedCounter::Sockets => self.raised.sockets = now,
-            SharedCounter::All => self.raised.all = now,
+            SharedCounter::Sockets => self.increments.sockets = now,
+            SharedCounter::All => self.increments.all = now,
         }
     }
 
     /// Increments of a counter by the clients at sockets: its value without the increments of the
     /// embedded writers, read at a moment at which none of them is executing an operation.
-    fn raised_by_sockets(&self, counter: SharedCounter, session: &Session) -> Result<u64, String> {
+    fn increments_by_sockets(
+        &self,
+        counter: SharedCounter,
+        session: &Session,
+    ) -> Result<u64, String> {
         if counter == SharedCounter::Sockets {
             return readback::counter(session, counter);
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let before = self.progress()?;
             let found = readback::counter(session, counter)?;
             let after = self.progress()?;
             if before == after && after.iter().all(|writer| writer.acked == writer.begun) {
-                let embedded: u64 = after.iter().map(|writer| raises(writer.acked)).sum();
+                let embedded: u64 = after.iter().map(|writer| increments_of(writer.acked)).sum();
                 return found.checked_sub(embedded).ok_or_else(|| {
-                    format!("{counter:?} is {found}, embedded writers alone raised it {embedded}")
+                    format!("{counter:?} is {found}, the embedded writers alone incremented it {embedded} times")
                 });
             }
-            if begun.elapsed() > WAIT_MAX {
-                return Err("the embedded writers never rest".to_owned());
+            if started.elapsed() > WAIT_MAX {
+                return Err("the embedded writers were never idle".to_owned());
             }
         }
     }
@@ -350,10 +356,10 @@ impl NodeKillRun<'_> {
         let totals = &mut self.totals;
         (totals.answered, totals.transactions, totals.cut, totals.cut_done) = (0, 0, 0, 0);
         for client in &self.clients {
-            totals.answered += client.tally.answered;
-            totals.transactions += client.tally.transactions;
-            totals.cut += client.tally.cut;
-            totals.cut_done += client.tally.cut_done;
+            totals.answered += client.counts.answered;
+            totals.transactions += client.counts.transactions;
+            totals.cut += client.counts.cut;
+            totals.cut_done += client.counts.cut_done;
         }
         self.totals.embedded = self.progress()?.iter().map(|writer| writer.acked).sum();
         Ok(())

@@ -93,11 +93,17 @@ impl NodeKillTotals {
             ),
             (
                 "requests cut short by a kill",
-                format!("{}, none half; {} of them done", self.cut, self.cut_done),
+                format!(
+                    "{}, none executed partially; {} of them executed",
+                    self.cut, self.cut_done
+                ),
             ),
             (
                 "embedded operations",
-                format!("{} ({} while no node was there)", self.embedded, self.embedded_while_down),
+                format!(
+                    "{} ({} while no node was running)",
+                    self.embedded, self.embedded_while_down
+                ),
             ),
             (
                 "records read back",

@@ -128,79 +128,79 @@ pub struct TagModel {
 impl TagModel {
     /// The models after zero, one, two ... transactions of a step; the last one is after the whole
     /// step. A step without visible changes has only one: it is repeated.
-    pub fn after(&self, act: &ScriptStep) -> Vec<Self> {
-        let mut worlds = vec![self.clone()];
+    pub fn after(&self, step: &ScriptStep) -> Vec<Self> {
+        let mut models = vec![self.clone()];
         let mut next = self.clone();
-        match act {
+        match step {
             ScriptStep::Txn(changes) => {
                 next.transact(changes);
-                worlds.push(next);
+                models.push(next);
             }
             ScriptStep::Plain(key, value) => {
                 next.transact(&[RecordChange::Put(key, value, "", 0)]);
-                worlds.push(next);
+                models.push(next);
             }
             ScriptStep::Collect => {
                 let mut due: Vec<(u64, String)> = Vec::new();
-                for (key, rec) in &self.records {
-                    if rec.is_past(self.is_forward) {
+                for (key, record) in &self.records {
+                    if record.is_past(self.is_forward) {
                         let entry = self.entries.get(key).copied();
-                        due.push((entry.unwrap_or(rec.expires), key.clone()));
+                        due.push((entry.unwrap_or(record.expires), key.clone()));
                     }
                 }
                 due.sort();
                 for (_, key) in due {
-                    next.end(&key);
-                    worlds.push(next.clone());
+                    next.expire(&key);
+                    models.push(next.clone());
                 }
             }
             ScriptStep::Forward(is_forward) => {
                 next.is_forward = *is_forward;
-                worlds = vec![next];
+                models = vec![next];
             }
             ScriptStep::Declare => {
                 next.is_late_ready = true;
-                worlds.push(next);
+                models.push(next);
             }
             ScriptStep::DeclareInVain | ScriptStep::Watch(_) => {}
             ScriptStep::DeclareLeft => {
                 next.is_cell_kept = true;
-                worlds.push(next);
+                models.push(next);
             }
             ScriptStep::Stream(space, _) => {
                 next.streamed.insert((*space).to_owned());
-                worlds = vec![next];
+                models = vec![next];
             }
             ScriptStep::Acknowledge => {
                 next.stream.clear();
-                worlds.push(next);
+                models.push(next);
             }
             ScriptStep::Add(key, delta) => {
                 *next.counters.entry((*key).to_owned()).or_default() += delta;
-                worlds.push(next);
+                models.push(next);
             }
             ScriptStep::Drop(key) => {
                 next.counters.remove(*key);
-                worlds.push(next);
+                models.push(next);
             }
         }
-        worlds
+        models
     }
 
     /// The model after a whole script.
     #[must_use]
-    pub fn after_all(&self, acts: &[ScriptStep]) -> Self {
-        let mut world = self.clone();
-        for act in acts {
-            world = world.after(act).pop().unwrap_or_default();
+    pub fn after_all(&self, steps: &[ScriptStep]) -> Self {
+        let mut model = self.clone();
+        for step in steps {
+            model = model.after(step).pop().unwrap_or_default();
         }
-        world
+        model
     }
 
-    fn tell(&mut self, key: &str, what: &str, before: &ModelRecord, after: &ModelRecord) {
+    fn add_event(&mut self, key: &str, kind: &str, before: &ModelRecord, after: &ModelRecord) {
         if let Some(events) = self.events.get_mut(space_of(key)) {
             let (before, after) = (tags_text(&before.tags), tags_text(&after.tags));
-            events.push(format!("{what} {key} {before} -> {after}"));
+            events.push(format!("{kind} {key} {before} -> {after}"));
         }
     }
 
@@ -210,16 +210,16 @@ impl TagModel {
         for change in changes {
             let key = change.key();
             let old = self.records.get(key).cloned();
-            let living = old.clone().filter(|rec| !rec.is_past(self.is_forward));
+            let living = old.clone().filter(|record| !record.is_past(self.is_forward));
             let none = ModelRecord::default();
             if let (Some(old), None) = (&old, &living) {
-                self.tell(key, "expired", old, &none);
+                self.add_event(key, "expired", old, &none);
             }
             let before = living.as_ref().unwrap_or(&none);
             let new = change.applied(before);
             if let Some(new) = &new {
-                let what = if living.is_some() { "updated" } else { "created" };
-                self.tell(key, what, before, new);
+                let kind = if living.is_some() { "updated" } else { "created" };
+                self.add_event(key, kind, before, new);
                 evicted.extend(self.evicted_by(key, new));
                 if new.expires != 0 {
                     let entry = self.entries.entry(key.to_owned()).or_insert(new.expires);
@@ -228,7 +228,7 @@ impl TagModel {
                 self.records.insert(key.to_owned(), new.clone());
             } else {
                 if living.is_some() {
-                    self.tell(key, "deleted", before, &none);
+                    self.add_event(key, "deleted", before, &none);
                 }
                 self.records.remove(key);
             }
@@ -243,7 +243,7 @@ impl TagModel {
             }
             let none = ModelRecord::default();
             let old = self.records.remove(&key).unwrap_or_default();
-            self.tell(&key, "expired", &old, &none);
+            self.add_event(&key, "expired", &old, &none);
         }
         if !steps.is_empty() {
             self.stream.push(steps);
@@ -253,19 +253,22 @@ impl TagModel {
     /// Another record that has expired and has a unique value of this one.
     fn evicted_by(&self, key: &str, new: &ModelRecord) -> Option<String> {
         let is_unique = |tag: &&(String, String)| tag.0 == "guti" || tag.0 == "teid";
-        let shares =
-            |rec: &ModelRecord| new.tags.iter().filter(is_unique).any(|tag| rec.tags.contains(tag));
+        let shares = |record: &ModelRecord| {
+            new.tags.iter().filter(is_unique).any(|tag| record.tags.contains(tag))
+        };
         let mut others = self
             .records
             .iter()
             .filter(|(other, _)| other.as_str() != key && space_of(other) == space_of(key));
-        others.find(|(_, rec)| shares(rec) && rec.is_past(self.is_forward)).map(|(k, _)| k.clone())
+        others
+            .find(|(_, record)| shares(record) && record.is_past(self.is_forward))
+            .map(|(k, _)| k.clone())
     }
 
     /// A record is collected.
-    fn end(&mut self, key: &str) {
+    fn expire(&mut self, key: &str) {
         let Some(old) = self.records.remove(key) else { return };
-        self.tell(key, "expired", &old, &ModelRecord::default());
+        self.add_event(key, "expired", &old, &ModelRecord::default());
         if self.streamed.contains(space_of(key)) {
             self.stream.push(vec![format!("expired {key}")]);
         }
@@ -273,15 +276,15 @@ impl TagModel {
 
     /// The records that a process with the right clock sees.
     pub fn seen(&self) -> BTreeMap<String, String> {
-        let living = self.records.iter().filter(|(_, rec)| !rec.is_past(false));
-        living.map(|(key, rec)| (key.clone(), rec.text())).collect()
+        let living = self.records.iter().filter(|(_, record)| !record.is_past(false));
+        living.map(|(key, record)| (key.clone(), record.text())).collect()
     }
 
     /// The number of records of a space with a value of a tag, including expired ones.
     pub fn count(&self, space: &str, name: &str, value: &str) -> u64 {
         let tag = (name.to_owned(), value.to_owned());
         let all = self.records.iter().filter(|(key, _)| space_of(key) == space);
-        all.filter(|(_, rec)| rec.tags.contains(&tag)).count() as u64
+        all.filter(|(_, record)| record.tags.contains(&tag)).count() as u64
     }
 }
 
@@ -349,21 +352,21 @@ mod tests {
 
     #[test]
     fn a_holder_whose_time_has_passed_gives_way_and_is_told_once() {
-        let mut world = TagModel::default();
-        world.events.insert("tagged".to_owned(), Vec::new());
-        let acts = [
+        let mut model = TagModel::default();
+        model.events.insert("tagged".to_owned(), Vec::new());
+        let steps = [
             ScriptStep::Txn(vec![RecordChange::Put("tagged/a", "1", "guti=g", PAST)]),
             ScriptStep::Txn(vec![RecordChange::Put("tagged/b", "2", "guti=g", 0)]),
             ScriptStep::Collect,
         ];
-        let world = world.after_all(&acts);
-        let events = world.events.get("tagged").map(Vec::as_slice).unwrap_or_default();
+        let model = model.after_all(&steps);
+        let events = model.events.get("tagged").map(Vec::as_slice).unwrap_or_default();
         let expected = [
             "created tagged/a {} -> {guti=g}",
             "created tagged/b {} -> {guti=g}",
             "expired tagged/a {guti=g} -> {}",
         ];
         assert_eq!(events, expected);
-        assert_eq!(world.seen().into_keys().collect::<Vec<_>>(), ["tagged/b"]);
+        assert_eq!(model.seen().into_keys().collect::<Vec<_>>(), ["tagged/b"]);
     }
 }

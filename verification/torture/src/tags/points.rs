@@ -32,8 +32,8 @@ struct CrashCase<'c> {
     folder: &'c Path,
     starter: &'c ChildCommand,
     script: &'c TagScript,
-    world: TagModel,
-    judge: ScriptVerifier,
+    model: TagModel,
+    verifier: ScriptVerifier,
 }
 
 impl<'c> CrashCase<'c> {
@@ -44,16 +44,16 @@ impl<'c> CrashCase<'c> {
     ) -> Result<Self, String> {
         let path = create(folder)?;
         forget_progress(folder)?;
-        let mut world = TagModel::default();
+        let mut model = TagModel::default();
         if let Some(before) = script.before {
             let what = format!("{}:before", script.name);
             child_from(starter, folder, ("tagged", 0, &what), None)?;
-            world = world.after_all(&before());
-            world.is_forward = false;
+            model = model.after_all(&before());
+            model.is_forward = false;
             forget_progress(folder)?;
         }
-        let judge = ScriptVerifier::new(&path, script, &mut world)?;
-        Ok(Self { folder, starter, script, world, judge })
+        let verifier = ScriptVerifier::new(&path, script, &mut model)?;
+        Ok(Self { folder, starter, script, model, verifier })
     }
 
     /// A child executes the script and is killed at a point.
@@ -64,26 +64,27 @@ impl<'c> CrashCase<'c> {
     /// Verifies the region, has the rest of the script executed, and verifies it again.
     fn verify(mut self) -> Result<(), String> {
         let path = self.folder.join("region");
-        let acts = (self.script.work)();
+        let steps = (self.script.work)();
         check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
         let ScriptProgress { done, is_begun } = progress(self.folder)?;
-        let before = self.world.after_all(acts.get(..done).unwrap_or_default());
-        let worlds = match acts.get(done) {
-            Some(act) if is_begun => before.after(act),
+        let before = self.model.after_all(steps.get(..done).unwrap_or_default());
+        let models = match steps.get(done) {
+            Some(step) if is_begun => before.after(step),
             _ => vec![before],
         };
-        let context = |e| format!("after {done} acts (one more begun: {is_begun}): {e}");
-        let which = self.judge.compare(&path, &worlds).map_err(context)?;
+        let context = |e| format!("after {done} steps (one more begun: {is_begun}): {e}");
+        let which = self.verifier.compare(&path, &models).map_err(context)?;
         // An incomplete step is repeated, unless that would execute it twice.
-        let is_whole = worlds.len() > 1 && which + 1 == worlds.len();
+        let is_whole = models.len() > 1 && which + 1 == models.len();
         let from = done + usize::from(is_whole);
-        let rest = acts.get(from..).unwrap_or_default();
-        let wanted = worlds.get(which).map(|world| world.after_all(rest)).unwrap_or_default();
+        let remaining = steps.get(from..).unwrap_or_default();
+        let expected =
+            models.get(which).map(|model| model.after_all(remaining)).unwrap_or_default();
         child_from(self.starter, self.folder, ("tagged", from, self.script.name), None)
-            .map_err(|e| format!("going on: {e}"))?;
-        let compared = self.judge.compare(&path, &[wanted]);
-        compared.map_err(|e| format!("after going on from act {from}: {e}"))?;
-        check_clean(&path).map_err(|e| format!("after going on: {e}"))?;
+            .map_err(|e| format!("continuing: {e}"))?;
+        let compared = self.verifier.compare(&path, &[expected]);
+        compared.map_err(|e| format!("after continuing from step {from}: {e}"))?;
+        check_clean(&path).map_err(|e| format!("after continuing: {e}"))?;
         Ok(())
     }
 }
@@ -139,12 +140,12 @@ pub fn recoveries(
             .iter()
             .any(|prefix| point.starts_with(prefix))
     };
-    let mut turn = 0_usize;
+    let mut pair = 0_usize;
     for script in SCRIPTS {
         for first in POINTS.iter().copied().filter(|point| is_first(point)) {
             for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
-                turn += 1;
-                if turn.is_multiple_of(depth.stride) {
+                pair += 1;
+                if pair.is_multiple_of(depth.stride) {
                     two_deaths(folder, starter, script, [first, second], &mut reached)?;
                 }
             }
@@ -213,21 +214,21 @@ fn verify_kept(path: &Path) -> Result<(), String> {
     let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
-    let mut there = Vec::new();
-    let listed = session.list(ns, Pattern::All, |key| there.push(key.to_vec()));
+    let mut keys = Vec::new();
+    let listed = session.list(ns, Pattern::All, |key| keys.push(key.to_vec()));
     listed.map_err(|e| format!("list: {e}"))?;
-    let mut told = Vec::new();
+    let mut streamed = Vec::new();
     let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
     while let Some(next) = consumer.next().map_err(|e| format!("stream: {e}"))? {
         let StreamItem::Transaction(entry) = next else { return Err(format!("{next:?}")) };
         for record in entry.records() {
-            told.push(record.map_err(|e| format!("{e:?}"))?.key.to_vec());
+            streamed.push(record.map_err(|e| format!("{e:?}"))?.key.to_vec());
         }
     }
-    there.sort();
-    told.sort();
-    if there != told {
-        return Err(format!("{} records are there, {} in the stream", there.len(), told.len()));
+    keys.sort();
+    streamed.sort();
+    if keys != streamed {
+        return Err(format!("{} records exist, {} are in the stream", keys.len(), streamed.len()));
     }
     Ok(())
 }

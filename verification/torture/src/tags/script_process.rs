@@ -102,8 +102,8 @@ pub(crate) fn progress(folder: &Path) -> Result<ScriptProgress, String> {
 /// The violation that was found.
 pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String> {
     let (name, part) = what.split_once(':').unwrap_or((what, "work"));
-    let script = named(name).ok_or_else(|| format!("no script {name:?}"))?;
-    let acts = match (part, script.before) {
+    let script = named(name).ok_or_else(|| format!("unknown script {name:?}"))?;
+    let steps = match (part, script.before) {
         ("before", Some(before)) => before(),
         _ => (script.work)(),
     };
@@ -114,18 +114,19 @@ pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String>
         .append(true)
         .open(progress_path(folder))
         .map_err(|e| format!("progress: {e}"))?;
-    let mut say = |what: &str, number: usize| {
-        file.write_all(format!("{what} {number}\n").as_bytes()).map_err(|e| format!("say: {e}"))
+    let mut write_progress = |what: &str, number: usize| {
+        file.write_all(format!("{what} {number}\n").as_bytes())
+            .map_err(|e| format!("progress: {e}"))
     };
-    for act in acts.iter().take(from) {
-        if let ScriptStep::Forward(is_forward) = act {
+    for step in steps.iter().take(from) {
+        if let ScriptStep::Forward(is_forward) = step {
             set_clock(*is_forward)?;
         }
     }
-    for (number, act) in acts.iter().enumerate().skip(from) {
-        say("begun", number)?;
-        do_act(&session, &spaces, act).map_err(|e| format!("{act:?}: {e}"))?;
-        say("done", number)?;
+    for (number, step) in steps.iter().enumerate().skip(from) {
+        write_progress("begun", number)?;
+        execute_step(&session, &spaces, step).map_err(|e| format!("{step:?}: {e}"))?;
+        write_progress("done", number)?;
     }
     Ok(())
 }
@@ -143,9 +144,13 @@ fn set_clock(is_forward: bool) -> Result<(), String> {
     Err(format!("cannot set the clock by {ms} ms: built without the feature crash-points"))
 }
 
-fn do_act(session: &Session, spaces: &ScriptNamespaces, act: &ScriptStep) -> Result<(), String> {
+fn execute_step(
+    session: &Session,
+    spaces: &ScriptNamespaces,
+    step: &ScriptStep,
+) -> Result<(), String> {
     let words = |error: Error| error.to_string();
-    match act {
+    match step {
         ScriptStep::Txn(changes) => transact(session, spaces, changes).map_err(words),
         ScriptStep::Plain(key, value) => spaces
             .of(key)
@@ -163,7 +168,7 @@ fn do_act(session: &Session, spaces: &ScriptNamespaces, act: &ScriptStep) -> Res
         ScriptStep::DeclareInVain => {
             match spaces.of("late").and_then(|ns| session.add_tags(ns, &tags())) {
                 Err(Error::TagTaken { .. }) => Ok(()),
-                other => Err(format!("declared as if nothing stood in the way: {other:?}")),
+                other => Err(format!("a conflicting declaration succeeded: {other:?}")),
             }
         }
         ScriptStep::DeclareLeft => {
@@ -221,7 +226,7 @@ fn transact(
     let objects = addresses(session)?;
     session.transact(|txn| {
         for change in changes {
-            do_change(txn, spaces, &objects, change)?;
+            execute_change(txn, spaces, &objects, change)?;
         }
         Ok(())
     })
@@ -238,14 +243,14 @@ fn addresses(session: &Session) -> Result<BTreeMap<String, Address>, Error> {
     Ok(all)
 }
 
-fn do_change(
+fn execute_change(
     txn: &Txn<'_>,
     spaces: &ScriptNamespaces,
     objects: &BTreeMap<String, Address>,
     change: &RecordChange,
 ) -> Result<(), Error> {
     let key = change.key();
-    let labelled =
+    let with_metadata =
         |tags: &'static str, expires_ms, put: &dyn Fn(Metadata<'_>) -> Result<(), Error>| {
             let pairs: Vec<(&str, &[u8])> = tags
                 .split_whitespace()
@@ -259,11 +264,11 @@ fn do_change(
         known.ok_or_else(|| Error::BadArgument { detail: format!("no object {key:?}") })
     };
     match change {
-        RecordChange::Put(_, value, tags, expires) => labelled(tags, *expires, &|labels| {
-            txn.put_with_metadata(spaces.of(key)?, key.as_bytes(), value.as_bytes(), labels)
+        RecordChange::Put(_, value, tags, expires) => with_metadata(tags, *expires, &|metadata| {
+            txn.put_with_metadata(spaces.of(key)?, key.as_bytes(), value.as_bytes(), metadata)
         }),
-        RecordChange::Label(_, tags, expires) => labelled(tags, *expires, &|labels| {
-            txn.label(spaces.of(key)?, key.as_bytes(), labels).map(drop)
+        RecordChange::Label(_, tags, expires) => with_metadata(tags, *expires, &|metadata| {
+            txn.label(spaces.of(key)?, key.as_bytes(), metadata).map(drop)
         }),
         RecordChange::Patch(_, name, bytes) => {
             let change = BlockChange { name, bytes: bytes.map(str::as_bytes) };
@@ -272,12 +277,12 @@ fn do_change(
         RecordChange::Delete(_) => txn.delete(spaces.of(key)?, key.as_bytes()).map(drop),
         RecordChange::Alloc(_, bytes) => {
             let text = format!("{key} {bytes}");
-            let made = txn.alloc(text.len())?;
-            txn.open_write(made, |place| place.copy_from_slice(text.as_bytes()))
+            let address = txn.alloc(text.len())?;
+            txn.open_write(address, |bytes| bytes.copy_from_slice(text.as_bytes()))
         }
         RecordChange::Write(_, bytes) => {
             let text = format!("{key} {bytes}");
-            txn.open_write(address()?, |place| place.copy_from_slice(text.as_bytes()))
+            txn.open_write(address()?, |bytes| bytes.copy_from_slice(text.as_bytes()))
         }
         RecordChange::Free(_) => txn.free(address()?),
     }
@@ -303,7 +308,7 @@ pub(crate) fn fill(folder: &Path) -> Result<(), String> {
             Err(error) => return Err(format!("put {number}: {error}")),
         }
     }
-    Err(format!("{FILL_MAX} records of 900 kB, and the stream has not refused"))
+    Err(format!("{FILL_MAX} records of 900 kB, were put and the stream did not refuse"))
 }
 
 /// Many more than a stream's ring can contain of the records of [`fill`].

@@ -107,7 +107,7 @@ impl TagStressTotals {
             ("records collected", self.collected.to_string()),
             ("lookups by tag", self.lookups.to_string()),
             (
-                "events told once each",
+                "events delivered once each",
                 format!(
                     "{}{lost} ({} kills, {} checks, {:.1} seconds)",
                     self.events, self.kills, self.checks, self.seconds
@@ -141,7 +141,7 @@ pub fn run(
     starter: &ChildCommand,
     tick: &mut dyn FnMut(&TagStressTotals),
 ) -> Result<TagStressTotals, String> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut stress = TagStress {
@@ -157,7 +157,7 @@ pub fn run(
         let _ = slot.child.kill();
         let _ = slot.child.wait();
     }
-    stress.totals.seconds = begun.elapsed().as_secs_f64();
+    stress.totals.seconds = started.elapsed().as_secs_f64();
     match done {
         Ok(()) => {
             fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
@@ -214,8 +214,8 @@ impl TagStress<'_> {
         let until = self.options.kills.min(self.totals.kills + self.options.kills_per_check);
         while self.totals.kills < until {
             let pause = Duration::from_micros(self.rng.u64(..=self.options.pause_us_max));
-            let begun = Instant::now();
-            while begun.elapsed() < pause {
+            let started = Instant::now();
+            while started.elapsed() < pause {
                 self.drain(&mut stream, watch)?;
                 std::thread::sleep(Duration::from_micros(500));
             }
@@ -248,8 +248,8 @@ impl TagStress<'_> {
         }
         let name = format!("{}-{}", slot.role, slot.number);
         let errors = self.options.folder.join(format!("{name}.errors"));
-        let said = fs::read_to_string(errors).unwrap_or_default();
-        Err(format!("{name} ended with {status}: {}", said.trim()))
+        let error_output = fs::read_to_string(errors).unwrap_or_default();
+        Err(format!("{name} exited with {status}: {}", error_output.trim()))
     }
 
     fn kill_one(&mut self) -> Result<(), String> {
@@ -321,8 +321,8 @@ impl TagStress<'_> {
         for writer in 0..self.options.writers {
             let path = path_of(&self.options.folder, "writer", writer);
             let journal = fs::read_to_string(path).unwrap_or_default();
-            let judged = self.replay.check_writer(writer, &journal)?;
-            for (sum, part) in sums.iter_mut().zip(judged) {
+            let checked = self.replay.check_writer(writer, &journal)?;
+            for (sum, part) in sums.iter_mut().zip(checked) {
                 *sum += part;
             }
         }

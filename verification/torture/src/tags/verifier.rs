@@ -39,12 +39,12 @@ impl ScriptVerifier {
     pub(crate) fn new(
         path: &Path,
         script: &TagScript,
-        world: &mut TagModel,
+        model: &mut TagModel,
     ) -> Result<Self, String> {
-        let mut judge =
+        let mut verifier =
             Self { watches: Vec::new(), events: BTreeMap::new(), event_versions: BTreeMap::new() };
         if script.before.is_none() {
-            return Ok(judge);
+            return Ok(verifier);
         }
         let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
         let session = region.session().map_err(|e| format!("session: {e}"))?;
@@ -52,39 +52,39 @@ impl ScriptVerifier {
         for space in script.watched {
             let ns = spaces.of(space).map_err(|e| e.to_string())?;
             let watch = session.watch(ns, Filter::Namespace).map_err(|e| format!("watch: {e}"))?;
-            judge.watches.push((space, watch));
-            judge.events.insert((*space).to_owned(), Vec::new());
-            world.events.insert((*space).to_owned(), Vec::new());
+            verifier.watches.push((space, watch));
+            verifier.events.insert((*space).to_owned(), Vec::new());
+            model.events.insert((*space).to_owned(), Vec::new());
         }
         for (space, is_keeping) in script.streamed {
             stream(&session, &spaces, space, *is_keeping).map_err(|e| format!("stream: {e}"))?;
-            world.streamed.insert((*space).to_owned());
+            model.streamed.insert((*space).to_owned());
         }
-        Ok(judge)
+        Ok(verifier)
     }
 
     /// Compares a region with several models. Returns the index of the one that matches, the last
     /// if several do.
-    pub(crate) fn compare(&mut self, path: &Path, worlds: &[TagModel]) -> Result<usize, String> {
+    pub(crate) fn compare(&mut self, path: &Path, models: &[TagModel]) -> Result<usize, String> {
         self.read_watches()?;
         let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
         let session = region.session().map_err(|e| format!("session: {e}"))?;
         let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
-        let there = RegionState::read(&session, &spaces).map_err(|e| format!("read: {e}"))?;
+        let state = RegionState::read(&session, &spaces).map_err(|e| format!("read: {e}"))?;
         let (streams, versions) = read_stream(&session)?;
         self.compare_versions(&versions)?;
         let mut differences = Vec::new();
-        for (number, world) in worlds.iter().enumerate().rev() {
-            let compared = there
-                .compare(world)
-                .and_then(|()| self.compare_told(world, &streams))
-                .and_then(|()| there.compare_lookups(&session, &spaces, world));
+        for (number, model) in models.iter().enumerate().rev() {
+            let compared = state
+                .compare(model)
+                .and_then(|()| self.compare_events(model, &streams))
+                .and_then(|()| state.compare_lookups(&session, &spaces, model));
             match compared {
                 Ok(()) => return Ok(number),
                 Err(difference) => differences.push(difference),
             }
         }
-        Err(format!("as none of {} states: {}", worlds.len(), differences.join("; or ")))
+        Err(format!("matches none of {} states: {}", models.len(), differences.join("; or ")))
     }
 
     fn read_watches(&mut self) -> Result<(), String> {
@@ -105,34 +105,34 @@ impl ScriptVerifier {
         Ok(())
     }
 
-    fn compare_told(&self, world: &TagModel, streams: &[Stream]) -> Result<(), String> {
-        for (space, told) in &self.events {
-            if world.events.get(space) != Some(told) {
-                let wanted = world.events.get(space);
-                return Err(format!("events of {space}: {told:#?}, not {wanted:#?}"));
+    fn compare_events(&self, model: &TagModel, streams: &[Stream]) -> Result<(), String> {
+        for (space, actual) in &self.events {
+            if model.events.get(space) != Some(actual) {
+                let expected = model.events.get(space);
+                return Err(format!("events of {space}: {actual:#?}, expected {expected:#?}"));
             }
         }
         let mut left: Vec<&[Vec<String>]> = streams.iter().map(Vec::as_slice).collect();
-        for wanted in &world.stream {
-            let ring = left.iter_mut().find(|ring| ring.first() == Some(wanted));
+        for expected in &model.stream {
+            let ring = left.iter_mut().find(|ring| ring.first() == Some(expected));
             let Some(ring) = ring else {
-                return Err(format!("the stream lacks {wanted:?}: {streams:#?}"));
+                return Err(format!("the stream lacks {expected:?}: {streams:#?}"));
             };
             *ring = ring.get(1..).unwrap_or_default();
         }
         match left.iter().find(|ring| !ring.is_empty()) {
-            Some(ring) => Err(format!("the stream has more: {ring:?}")),
+            Some(ring) => Err(format!("the stream has further entries: {ring:?}")),
             None => Ok(()),
         }
     }
 
     /// The events and the stream must have the same versions of a record.
     fn compare_versions(&self, streamed: &Versions) -> Result<(), String> {
-        for (key, told) in &self.event_versions {
+        for (key, versions) in &self.event_versions {
             if let Some(streamed) = streamed.get(key)
-                && told != streamed
+                && versions != streamed
             {
-                return Err(format!("{key}: events of {told:?}, in the stream {streamed:?}"));
+                return Err(format!("{key}: events of {versions:?}, in the stream {streamed:?}"));
             }
         }
         Ok(())
@@ -211,8 +211,8 @@ fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
     let mut all: BTreeMap<u32, Stream> = BTreeMap::new();
     let (mut versions, mut numbers) = (Versions::new(), BTreeMap::new());
     let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
-    while let Some(told) = consumer.next().map_err(|e| format!("stream: {e}"))? {
-        let entry = match told {
+    while let Some(item) = consumer.next().map_err(|e| format!("stream: {e}"))? {
+        let entry = match item {
             StreamItem::Transaction(entry) => entry,
             StreamItem::Lost { writer, transactions } => {
                 return Err(format!("{transactions} transactions of writer {writer} lost"));
@@ -248,13 +248,13 @@ struct RegionState {
 }
 
 fn view_text(view: &View<'_>) -> String {
-    let mut rec = ModelRecord { expires: view.expires_ms(), ..ModelRecord::default() };
-    rec.tags = owned(view.tags());
-    rec.blocks = view.blocks().map(|(name, bytes)| (name.to_owned(), utf8(bytes))).collect();
-    if rec.blocks.is_empty() && !view.key().starts_with(b"blocks/") {
-        rec.blocks.insert(String::new(), utf8(view.bytes()));
+    let mut record = ModelRecord { expires: view.expires_ms(), ..ModelRecord::default() };
+    record.tags = owned(view.tags());
+    record.blocks = view.blocks().map(|(name, bytes)| (name.to_owned(), utf8(bytes))).collect();
+    if record.blocks.is_empty() && !view.key().starts_with(b"blocks/") {
+        record.blocks.insert(String::new(), utf8(view.bytes()));
     }
-    rec.text()
+    record.text()
 }
 
 impl RegionState {
@@ -281,12 +281,12 @@ impl RegionState {
         Ok(Self { seen, counters })
     }
 
-    fn compare(&self, world: &TagModel) -> Result<(), String> {
-        if self.seen != world.seen() {
-            return Err(format!("records: {:#?}, not {:#?}", self.seen, world.seen()));
+    fn compare(&self, model: &TagModel) -> Result<(), String> {
+        if self.seen != model.seen() {
+            return Err(format!("records: {:#?}, not {:#?}", self.seen, model.seen()));
         }
-        if self.counters != world.counters {
-            return Err(format!("counters: {:?}, not {:?}", self.counters, world.counters));
+        if self.counters != model.counters {
+            return Err(format!("counters: {:?}, not {:?}", self.counters, model.counters));
         }
         Ok(())
     }
@@ -296,17 +296,17 @@ impl RegionState {
         &self,
         session: &Session,
         spaces: &ScriptNamespaces,
-        world: &TagModel,
+        model: &TagModel,
     ) -> Result<(), String> {
         for space in ["tagged", "late"] {
             let ns = spaces.of(space).map_err(|e| e.to_string())?;
             let tags = session.tags(ns).map_err(|e| e.to_string())?;
             let is_ready = tags.iter().all(|tag| tag.state == TagState::Ready);
-            if space == "late" && world.is_cell_kept && tags.iter().all(|tag| tag.name != "cell") {
-                return Err(format!("others took away what one had begun: {tags:?}"));
+            if space == "late" && model.is_cell_kept && tags.iter().all(|tag| tag.name != "cell") {
+                return Err(format!("a declaration of another process removed a tag: : {tags:?}"));
             }
             if tags.is_empty() || !is_ready {
-                if space == "tagged" || world.is_late_ready {
+                if space == "tagged" || model.is_late_ready {
                     return Err(format!("{space}: {tags:?}"));
                 }
                 continue;
@@ -324,7 +324,7 @@ impl RegionState {
                     if name != "guti" {
                         let count = session.count_tagged(ns, name, value.as_bytes());
                         let count = count.map_err(|e| format!("count of {value}: {e}"))?;
-                        if count != world.count(space, name, value) {
+                        if count != model.count(space, name, value) {
                             return Err(format!("{space}: {count} records have {name}={value}"));
                         }
                     }
@@ -343,12 +343,13 @@ impl RegionState {
         let has = |text: &str| {
             let (_, tags) = text.split_once('{').unwrap_or_default();
             let (tags, _) = tags.split_once('}').unwrap_or_default();
-            tags.split(' ').any(|there| there == tag)
+            tags.split(' ').any(|other| other == tag)
         };
         let all = self.seen.iter().filter(|(key, _)| key.starts_with(space));
-        let wanted: Vec<&String> = all.filter(|(_, text)| has(text)).map(|(key, _)| key).collect();
-        if wanted.iter().map(|key| key.as_str()).ne(found.iter().map(String::as_str)) {
-            return Err(format!("{space}: {tag} leads to {found:?}, not to {wanted:?}"));
+        let expected: Vec<&String> =
+            all.filter(|(_, text)| has(text)).map(|(key, _)| key).collect();
+        if expected.iter().map(|key| key.as_str()).ne(found.iter().map(String::as_str)) {
+            return Err(format!("{space}: {tag} leads to {found:?}, not to {expected:?}"));
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ impl JournaledWriter {
             orders.extend(self.random_pair(rng)?);
         }
         for key in keys {
-            let order = choose(key, self.see(key)?.is_some(), rng);
+            let order = choose(key, self.read(key)?.is_some(), rng);
             let op = match order.op {
                 WriteKind::PutAbsent
                 | WriteKind::PutPresent
@@ -58,8 +58,8 @@ impl JournaledWriter {
     fn random_pair(&self, rng: &mut Rng) -> Result<[PlannedWrite; 2], String> {
         let number = rng.u32(..PAIR_KEYS / 2) * 2;
         let key = |number| RecordKey { space: KeySpace::Pair, writer: self.me, number };
-        let is_there = self.see(key(number))?.is_some();
-        let op = if is_there && percent(rng, 10) { WriteKind::Delete } else { WriteKind::Put };
+        let is_present = self.read(key(number))?.is_some();
+        let op = if is_present && percent(rng, 10) { WriteKind::Delete } else { WriteKind::Put };
         let mut len = || if op == WriteKind::Put { PAIR_BYTES + rng.u32(..800) } else { 0 };
         let (first, second) = (len(), len());
         let order = |number, len| PlannedWrite { op, key: key(number), len, mask: 0 };
@@ -77,7 +77,7 @@ impl JournaledWriter {
         let (versions, refused) = match done {
             Ok(Some(versions)) => (versions, None),
             Ok(None) => (vec![0; intents.len()], Some(nothing(CONFLICT))),
-            Err(Error::Full { detail }) if self.is_full_fine || detail.contains("a view of") => {
+            Err(Error::Full { detail }) if self.may_be_full || detail.contains("a view of") => {
                 (vec![0; intents.len()], Some(nothing(FULL)))
             }
             Err(error) => return Err(format!("{intents:?}: {error}")),
@@ -97,7 +97,7 @@ impl JournaledWriter {
     fn intents(&self, orders: &[PlannedWrite]) -> Result<Vec<JournalEntry>, String> {
         let (mut intents, mut seq) = (Vec::new(), self.journal.next_seq());
         for (index, order) in orders.iter().enumerate() {
-            let seen = self.see(order.key)?;
+            let observed = self.read(order.key)?;
             intents.push(JournalEntry {
                 tag: EntryKind::Intent,
                 op: order.op,
@@ -106,8 +106,8 @@ impl JournaledWriter {
                 seq,
                 len: order.len,
                 mask: order.mask,
-                old: seen.as_ref().map_or(0, |found| found.content.fingerprint()),
-                version: seen.as_ref().map_or(0, |found| found.version),
+                old: observed.as_ref().map_or(0, |record| record.content.fingerprint()),
+                version: observed.as_ref().map_or(0, |record| record.version),
                 at_ns: now_ns(),
             });
             seq += 1;
@@ -159,10 +159,10 @@ impl JournaledWriter {
         }
         let keys: Vec<Vec<u8>> = intents.iter().map(|intent| intent.key.bytes()).collect();
         txn.commit_with_versions(|key, version| {
-            let place = keys.iter().position(|known| known == key);
-            let told = place.and_then(|place| versions.get_mut(place)).zip(version);
-            if let Some((kept, version)) = told {
-                *kept = version;
+            let index = keys.iter().position(|known| known == key);
+            let pair = index.and_then(|index| versions.get_mut(index)).zip(version);
+            if let Some((slot, version)) = pair {
+                *slot = version;
             }
         })?;
         Ok(versions)
@@ -174,16 +174,16 @@ impl JournaledWriter {
         let namespace = self.spaces.of(intent.key.space);
         let key = intent.key.bytes();
         let is_blind = intent.op == WriteKind::Put && intent.seq.is_multiple_of(3);
-        let mut seen: Option<ObservedRecord> = None;
+        let mut observed: Option<ObservedRecord> = None;
         if !is_blind && let Some(record) = txn.get(namespace, &key)? {
-            let judged = observe_record(intent.key, &record);
-            seen = Some(judged.map_err(|detail| Error::Damaged { detail })?);
+            let verified = observe_record(intent.key, &record);
+            observed = Some(verified.map_err(|detail| Error::Damaged { detail })?);
         }
         match intent.op {
             WriteKind::Delete => {
                 let was_there = txn.delete(namespace, &key)?;
-                if was_there != seen.is_some() {
-                    let detail = format!("{intent:?}: deleted {was_there}, seen {seen:?}");
+                if was_there != observed.is_some() {
+                    let detail = format!("{intent:?}: deleted {was_there}, observed {observed:?}");
                     return Err(Error::Damaged { detail });
                 }
             }
@@ -199,7 +199,7 @@ impl JournaledWriter {
                 txn.patch(namespace, &key, &changes)?;
             }
             WriteKind::Raise => {
-                let count = seen.as_ref().map_or(0, |found| found.count) + 1;
+                let count = observed.as_ref().map_or(0, |record| record.count) + 1;
                 txn.put(namespace, &key, &counter(intent.key, count))?;
             }
             WriteKind::Put
@@ -222,6 +222,6 @@ impl JournaledWriter {
                 txn.put(namespace, &key, &value)?;
             }
         }
-        Ok(seen.map_or(0, |found| found.version))
+        Ok(observed.map_or(0, |record| record.version))
     }
 }

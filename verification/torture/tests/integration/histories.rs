@@ -10,7 +10,7 @@ fn histories_of_killed_processes_are_strictly_serializable() {
     let options = HistoryOptions {
         rounds: 400,
         rounds_per_check: 40,
-        players: 4,
+        processes: 4,
         operations: 24,
         kills_percent: 60,
         jitter: 150,

@@ -13,7 +13,7 @@ fn survey(fault: &str, model: HistoryModel) -> HistoryTotals {
     let options = HistoryOptions {
         rounds: 80,
         rounds_per_check: 40,
-        players: 4,
+        processes: 4,
         operations: 24,
         kills_percent: 0,
         jitter: 150,

@@ -36,7 +36,7 @@ pub(super) struct StreamReplay {
     /// Stored versions according to the watchers' ring.
     watched: BTreeMap<String, u64>,
     /// Puts of this round that watchers received.
-    told: BTreeSet<(String, u64)>,
+    delivered: BTreeSet<(String, u64)>,
     /// Events.
     pub(super) events: u64,
     /// Records that were collected.
@@ -56,7 +56,7 @@ impl StreamReplay {
         for record in entry.records() {
             let record = record.map_err(|e| format!("{entry:?}: {e:?}"))?;
             let key = utf8(record.key);
-            let (fate, put) = match record.step {
+            let (kind, put) = match record.step {
                 Step::Put { value, meta, .. } => {
                     let split = if meta.is_empty() { None } else { Meta::split(meta).ok() };
                     let tags = split.iter().flat_map(|(_, meta)| meta.tags()).flatten();
@@ -76,11 +76,11 @@ impl StreamReplay {
                     is_only_expiry &= is_expiry;
                     (ChangeKind::Deleted, None)
                 }
-                Step::Patched { .. } => return Err(format!("{key}: nobody patched it")),
+                Step::Patched { .. } => return Err(format!("{key}: an unexpected patch")),
             };
             // The stream also contains deletions of absent records, as version 0.
-            let is_nothing = fate == ChangeKind::Deleted && record.version == 0;
-            let id = (key, record.version, fate);
+            let is_nothing = kind == ChangeKind::Deleted && record.version == 0;
+            let id = (key, record.version, kind);
             if !is_nothing && self.steps.insert(id.clone(), put).is_some() {
                 return Err(format!("{id:?} is in the stream twice"));
             }
@@ -113,8 +113,8 @@ impl StreamReplay {
             return Err(format!("{event:?} of a record at {before:?}"));
         }
         if matches!(event.kind, EventKind::Created | EventKind::Updated) {
-            if !self.told.insert((key.clone(), event.version)) {
-                return Err(format!("{event:?} was told twice"));
+            if !self.delivered.insert((key.clone(), event.version)) {
+                return Err(format!("{event:?} was delivered twice"));
             }
             self.watched.insert(key, event.version);
         } else {
@@ -125,13 +125,13 @@ impl StreamReplay {
 
     /// Applies the changes of the round, record by record in the order of versions.
     pub(super) fn apply_round(&mut self) -> Result<(), String> {
-        let puts = self.steps.keys().filter(|(_, _, fate)| *fate == ChangeKind::Put);
+        let puts = self.steps.keys().filter(|(_, _, kind)| *kind == ChangeKind::Put);
         let puts: BTreeSet<(String, u64)> =
             puts.map(|(key, version, _)| (key.clone(), *version)).collect();
-        let told = std::mem::take(&mut self.told);
-        if !self.has_lost_events && puts != told {
-            let differing: Vec<_> = puts.symmetric_difference(&told).take(5).collect();
-            return Err(format!("in the stream or told to watchers, not both: {differing:?}"));
+        let delivered = std::mem::take(&mut self.delivered);
+        if !self.has_lost_events && puts != delivered {
+            let differing: Vec<_> = puts.symmetric_difference(&delivered).take(5).collect();
+            return Err(format!("in the stream or in the events, not in both: {differing:?}"));
         }
         for ((key, version, _), put) in std::mem::take(&mut self.steps) {
             let before = self.stored.get(&key).map(|put| put.version);
@@ -152,7 +152,7 @@ impl StreamReplay {
         let watched: BTreeMap<&String, u64> =
             self.watched.iter().map(|(key, version)| (key, *version)).collect();
         if !self.has_lost_events && stored != watched {
-            return Err(format!("by the stream there is {stored:?}, by the events {watched:?}"));
+            return Err(format!("the stream leads to {stored:?}, the events to {watched:?}"));
         }
         Ok(())
     }
@@ -164,25 +164,28 @@ impl StreamReplay {
         let [mut done, mut taken, mut cut, mut cut_done] = [0; 4];
         let mut open = None;
         for line in journal.lines() {
-            let (word, seq) = line.split_once(' ').ok_or_else(|| format!("{line:?}"))?;
+            let (result, seq) = line.split_once(' ').ok_or_else(|| format!("{line:?}"))?;
             let seq: u64 = seq.parse().map_err(|e| format!("{line:?}: {e}"))?;
-            let is_there = |seq| self.committed.contains(&(writer, seq));
-            if word == "begun" {
+            let is_committed = |seq| self.committed.contains(&(writer, seq));
+            if result == "begun" {
                 if let Some(open) = open.replace(seq) {
-                    (cut, cut_done) = (cut + 1, cut_done + u64::from(is_there(open)));
+                    (cut, cut_done) = (cut + 1, cut_done + u64::from(is_committed(open)));
                 }
                 continue;
             }
             open = None;
-            if is_there(seq) != (word == "done") {
-                return Err(format!("writer {writer}: {line:?}, in the stream: {}", is_there(seq)));
+            if is_committed(seq) != (result == "done") {
+                return Err(format!(
+                    "writer {writer}: {line:?}, in the stream: {}",
+                    is_committed(seq)
+                ));
             }
-            done += u64::from(word == "done");
-            taken += u64::from(word == "taken");
+            done += u64::from(result == "done");
+            taken += u64::from(result == "taken");
         }
         if let Some(open) = open {
-            let is_there = self.committed.contains(&(writer, open));
-            (cut, cut_done) = (cut + 1, cut_done + u64::from(is_there));
+            let is_committed = self.committed.contains(&(writer, open));
+            (cut, cut_done) = (cut + 1, cut_done + u64::from(is_committed));
         }
         Ok([done, taken, cut, cut_done])
     }
@@ -207,7 +210,7 @@ impl StreamReplay {
             }
         }
         match found.first() {
-            Some(key) => Err(format!("{key} is found by {zone} and does not have it")),
+            Some(key) => Err(format!("{key} is found by {zone}, which it does not have")),
             None => Ok(()),
         }
     }
@@ -218,16 +221,16 @@ impl StreamReplay {
         let mut seen = BTreeSet::new();
         let mut scan = session.scan(ns).map_err(|e| format!("scan: {e}"))?;
         while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
-            let there = StoredPut {
+            let actual = StoredPut {
                 version: view.version(),
                 value: utf8(view.bytes()),
                 tags: view.tags().map(|(name, value)| (name.to_owned(), utf8(value))).collect(),
                 expires_ms: view.expires_ms(),
             };
             let key = utf8(view.key());
-            let wanted = self.stored.get(&key);
-            if wanted != Some(&there) {
-                return Err(format!("{key} is {there:?}, by the stream {wanted:?}"));
+            let expected = self.stored.get(&key);
+            if expected != Some(&actual) {
+                return Err(format!("{key} is {actual:?}, expected {expected:?}"));
             }
             seen.insert(key);
         }
@@ -251,13 +254,13 @@ impl StreamReplay {
         for zone in 0..ZONES {
             self.compare_zone(session, ns, &format!("z{zone}"))?;
         }
-        for ((name, value), wanted) in
+        for ((name, value), expected) in
             counts.iter().filter(|((name, _), _)| name != "guti" && name != "zone")
         {
             let count = session.count_tagged(ns, name, value.as_bytes());
             let count = count.map_err(|e| format!("count of {value}: {e}"))?;
-            if count != *wanted {
-                return Err(format!("{count} records are counted with {value}, not {wanted}"));
+            if count != *expected {
+                return Err(format!("{count} records are counted with {value}, not {expected}"));
             }
         }
         Ok(self.stored.len() as u64)

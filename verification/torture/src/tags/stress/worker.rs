@@ -62,9 +62,9 @@ enum SessionChange {
     Delete { key: String },
 }
 
-fn step(me: u16, rng: &mut Rng, key: u64) -> SessionChange {
+fn step(number: u16, rng: &mut Rng, key: u64) -> SessionChange {
     // Long keys, so that lists of a few dozen postings are split and joined.
-    let key = format!("w{me}-{key:050}");
+    let key = format!("w{number}-{key:050}");
     if percent(rng, 25) {
         return SessionChange::Delete { key };
     }
@@ -84,48 +84,49 @@ fn step(me: u16, rng: &mut Rng, key: u64) -> SessionChange {
 }
 
 /// Writes until it is killed.
-pub(crate) fn write(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> {
-    let path = path_of(folder, "writer", me);
+pub(crate) fn write(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), String> {
+    let path = path_of(folder, "writer", number);
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     let mut seq = text.lines().count() as u64;
     let mut file = append_to(&path)?;
-    let mut say = |line: String| file.write_all(line.as_bytes()).map_err(|e| format!("say: {e}"));
+    let mut record =
+        |line: String| file.write_all(line.as_bytes()).map_err(|e| format!("results: {e}"));
     let session = attach(folder)?;
     let ns = open(&session)?;
     loop {
         let key = rng.u64(..KEYS);
-        let mut steps = vec![step(me, rng, key)];
+        let mut steps = vec![step(number, rng, key)];
         if percent(rng, 30) {
             let other = (key + 1 + rng.u64(..KEYS - 1)) % KEYS;
-            steps.push(step(me, rng, other));
+            steps.push(step(number, rng, other));
         }
         // A transaction whose two records want the same unique value is refused.
         seq += 1;
-        say(format!("begun {seq}\n"))?;
+        record(format!("begun {seq}\n"))?;
         let done = session.transact(|txn| {
             // Identifies the transaction in the stream.
-            let mark = value_of(me, seq, &[], 0);
-            txn.put(ns, format!("w{me}-mark").as_bytes(), mark.as_bytes())?;
+            let mark = value_of(number, seq, &[], 0);
+            txn.put(ns, format!("w{number}-mark").as_bytes(), mark.as_bytes())?;
             for step in &steps {
                 match step {
                     SessionChange::Delete { key } => {
                         txn.delete(ns, key.as_bytes())?;
                     }
                     SessionChange::Put { key, tags, expires_ms } => {
-                        let value = value_of(me, seq, tags, *expires_ms);
+                        let value = value_of(number, seq, tags, *expires_ms);
                         let pairs: Vec<(&str, &[u8])> = tags
                             .iter()
                             .filter_map(|tag| tag.split_once('='))
                             .map(|(name, value)| (name, value.as_bytes()))
                             .collect();
-                        let labels = Metadata { tags: &pairs, expires_ms: *expires_ms };
-                        txn.put_with_metadata(ns, key.as_bytes(), value.as_bytes(), labels)?;
+                        let metadata = Metadata { tags: &pairs, expires_ms: *expires_ms };
+                        txn.put_with_metadata(ns, key.as_bytes(), value.as_bytes(), metadata)?;
                     }
                 }
             }
             Ok(())
         });
-        let said = match done {
+        let result = match done {
             Ok(()) => "done",
             Err(Error::TagTaken { .. }) => "taken",
             Err(Error::Deadline { .. } | Error::Conflict { .. }) => "late",
@@ -135,7 +136,7 @@ pub(crate) fn write(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String>
             }
             Err(error) => return Err(format!("transaction {seq}: {error}")),
         };
-        say(format!("{said} {seq}\n"))?;
+        record(format!("{result} {seq}\n"))?;
     }
 }
 
@@ -159,9 +160,9 @@ fn check_view(view: &View<'_>) -> Result<(), String> {
     let text = String::from_utf8_lossy(view.bytes()).into_owned();
     let mut words = text.splitn(3, ' ');
     let (writer, seq) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let wanted = format!("{writer} {seq} {} {}", view.expires_ms(), tags.join(" "));
+    let expected = format!("{writer} {seq} {} {}", view.expires_ms(), tags.join(" "));
     let key = view.key().escape_ascii().to_string();
-    if text != wanted || !key.starts_with(&format!("w{writer}-")) {
+    if text != expected || !key.starts_with(&format!("w{writer}-")) {
         return Err(format!("{key}: its value is {text:?}, its tags are {tags:?}"));
     }
     Ok(())
@@ -175,8 +176,8 @@ struct LookupReader {
 }
 
 /// Searches until it is killed.
-pub(crate) fn read(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> {
-    let mut file = append_to(&path_of(folder, "reader", me))?;
+pub(crate) fn read(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), String> {
+    let mut file = append_to(&path_of(folder, "reader", number))?;
     let session = attach(folder)?;
     let ns = open(&session)?;
     let mut reader = LookupReader { session, ns, holders: BTreeMap::new() };
@@ -185,8 +186,8 @@ pub(crate) fn read(folder: &Path, me: u16, rng: &mut Rng) -> Result<(), String> 
         for _ in 0..100 {
             lookups += reader.look_up(rng)?;
         }
-        lookups += reader.walk(rng)?;
-        file.write_all(format!("{lookups}\n").as_bytes()).map_err(|e| format!("say: {e}"))?;
+        lookups += reader.find_all(rng)?;
+        file.write_all(format!("{lookups}\n").as_bytes()).map_err(|e| format!("results: {e}"))?;
     }
 }
 
@@ -218,7 +219,7 @@ impl LookupReader {
                 Ok(None) | Err(Error::Conflict { .. }) => {}
                 Ok(Some(holder)) => {
                     let (one, other) = (holder.escape_ascii(), other.escape_ascii());
-                    return Err(format!("{value} has two living holders: {one} and {other}"));
+                    return Err(format!("{value} has two holders: {one} and {other}"));
                 }
                 Err(error) => return Err(format!("find {value} in a transaction: {error}")),
             }
@@ -243,26 +244,26 @@ impl LookupReader {
 
     /// Finds every record with a value of the counted tag or of the one with posting lists, none
     /// twice.
-    fn walk(&self, rng: &mut Rng) -> Result<u64, String> {
+    fn find_all(&self, rng: &mut Rng) -> Result<u64, String> {
         let (name, value) = if percent(rng, 50) {
             ("cell", format!("c{}", rng.u64(..CELLS)))
         } else {
             ("zone", format!("z{}", rng.u64(..ZONES)))
         };
-        let (mut lookups, mut failure, mut met) = (1, Ok(()), BTreeSet::new());
-        let walked =
+        let (mut lookups, mut failure, mut keys) = (1, Ok(()), BTreeSet::new());
+        let result =
             self.session.find_all(self.ns, name, Values::Equal(value.as_bytes()), |view| {
                 lookups += 1;
                 let has_it = view.tags().any(|tag| tag == (name, value.as_bytes()));
-                let is_new = met.insert(view.key().to_vec());
+                let is_new = keys.insert(view.key().to_vec());
                 failure = check_view(view).and_then(|()| match (has_it, is_new) {
                     (true, true) => Ok(()),
-                    (false, _) => Err(format!("{value} led to another")),
+                    (false, _) => Err(format!("{value} led to a record without it")),
                     (_, false) => Err(format!("{value} led to one record twice")),
                 });
                 failure.is_ok()
             });
-        match walked {
+        match result {
             Ok(()) | Err(Error::Conflict { .. }) => failure.map(|()| lookups),
             Err(error) => Err(format!("find all of {value}: {error}")),
         }
