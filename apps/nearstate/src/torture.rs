@@ -1,5 +1,5 @@
-//! `nearstate torture`: writers and readers on one region, a killer, and an oracle that knows what
-//! was acknowledged; then histories of transactions, judged by a checker.
+//! `nearstate torture`: writers and readers on one region, random kills, and an oracle that knows
+//! the acknowledged writes; then histories of transactions, checked for strict serializability.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -34,10 +34,10 @@ pub(crate) struct Torture {
     #[arg(long, default_value_t = 4, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     readers: u16,
-    /// Folder for the region and the journals, best in memory; a new one is made in it
+    /// Folder for the region and the journals, preferably in memory; a new folder is created in it
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     path: PathBuf,
-    /// Seed of all choices; a new one each time if it is not given
+    /// Seed of all random choices [default: a new one each time]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Kills between two offline checks
@@ -47,19 +47,19 @@ pub(crate) struct Torture {
     /// The longest pause between two kills, in microseconds
     #[arg(long, default_value_t = 6000, value_name = "US")]
     pause_us_max: u64,
-    /// Processes to kill afterwards that attach and detach sessions with tags, collect, look up
+    /// Processes to kill afterwards that write sessions with tags, collect expired ones and search
     #[arg(long, default_value_t = 1000, value_name = "N")]
     tagged_kills: u64,
-    /// Histories of killed processes to check for strict serializability afterwards (needs go)
+    /// Histories of killed processes to check for strict serializability afterwards (needs Go)
     #[arg(long, default_value_t = 2000, value_name = "N")]
     histories: u64,
-    /// Kill at single instructions instead: after every N-th of each kind of write (1 = every one)
+    /// Kill after single instructions instead: every N-th of each kind of write (1 = every one)
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// Kill a node instead: so many times, under clients at its sockets and embedded writers
+    /// Kill a node instead, so many times, under clients at its sockets and embedded writers
     #[arg(long, value_name = "N", conflicts_with = "step")]
     node_kills: Option<u64>,
-    /// What the region of the node has before, in MiB
+    /// Content of the node's region before the first start, in MiB
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=800))]
     node_fill_mib: u64,
@@ -74,12 +74,12 @@ pub(crate) struct Child {
     words: Vec<String>,
 }
 
-/// What a child does.
+/// Runs a child.
 pub(crate) fn run_child(child: &Child) -> ExitCode {
     child::main(&child.words)
 }
 
-/// Runs, shows how far it is, and prints what was found.
+/// Runs, shows the progress, and prints the result.
 pub(crate) fn run(args: &Torture) -> ExitCode {
     let done = ChildCommand::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
         (Some(stride), _) => steps(args, stride, &starter),
@@ -112,12 +112,12 @@ fn bar(length: u64) -> ProgressBar {
 fn kills(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     let seed = args.seed.unwrap_or_else(nearstate_torture::clock::now_ns);
     if args.histories > 0 {
-        // What is missing for the second half is said before the first.
+        // A missing program is reported before the first part runs.
         drop(HistoryChecker::start()?);
     }
     let mut report = writers_and_readers(args, seed, starter)?;
     if args.tagged_kills > 0 {
-        report.crowd = Some(crowd(args, seed, starter)?);
+        report.tag_stress = Some(tag_stress(args, seed, starter)?);
     }
     if args.histories > 0 {
         report.histories = Some(histories(args, seed, starter)?);
@@ -125,7 +125,7 @@ fn kills(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     Ok(if args.json { report.json().to_string() } else { report.table() })
 }
 
-fn crowd(
+fn tag_stress(
     args: &Torture,
     seed: u64,
     starter: &ChildCommand,
@@ -136,7 +136,7 @@ fn crowd(
         writers: args.writers,
         collectors: 2,
         readers: args.readers,
-        folder: args.path.join(format!("nearstate-crowd-{}", std::process::id())),
+        folder: args.path.join(format!("nearstate-tag-stress-{}", std::process::id())),
         seed,
         pause_us_max: args.pause_us_max.max(10_000),
     };
@@ -170,7 +170,7 @@ fn histories(args: &Torture, seed: u64, starter: &ChildCommand) -> Result<Histor
     let mut tick = |totals: &HistoryTotals| {
         bar.set_position(totals.rounds);
         bar.set_message(format!(
-            "histories, {} operations, {} kills, {} snapshots whole",
+            "histories, {} operations, {} kills, {} snapshots checked",
             totals.ops, totals.kills, totals.snapshots
         ));
     };

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_changed_byte_or_length_of_a_content_is_found() {
+    fn any_changed_byte_or_length_of_a_content_is_detected() {
         let key = RecordKey { space: KeySpace::Own, writer: 3, number: 23 };
         for len in [1, 2, 39, 40, 41, 47, 48, 100, 1000] {
             let stamp = ContentStamp { key, block: 0, writer: 3, seq: 77, len };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_again_in_its_bytes() {
+    fn a_key_is_parsed_from_its_bytes() {
         for number in 0..600 {
             let key = RecordKey { space: KeySpace::Grow, writer: 2, number };
             assert_eq!(RecordKey::parse(&key.bytes()), Some(key));

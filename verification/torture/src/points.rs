@@ -80,7 +80,7 @@ pub fn recoveries(
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "full") {
         // Transactions have their own pairs below.
-        let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "told";
+        let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "streamed";
         for (first, second) in pairs(if has_own_pairs { 5 * depth.stride } else { depth.stride }) {
             two_deaths(folder, starter, scenario, [first, second], &mut reached)?;
         }
@@ -88,7 +88,7 @@ pub fn recoveries(
     for (first, second) in pairs_of_transactions() {
         let name = match first {
             first if first.starts_with("line.") => "transaction-grow",
-            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "told",
+            "txn.announced" | "txn.decided" | "txn.appended" | "txn.ringing" => "streamed",
             _ => "transaction",
         };
         let scenario = named(name).ok_or("no scenario of transactions")?;

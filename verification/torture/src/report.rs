@@ -54,7 +54,7 @@ pub struct TortureReport {
     /// Of these, pairs read in one transaction.
     pub pair_snapshots: u64,
     /// Results of the tag stress test, if it ran.
-    pub crowd: Option<stress::TagStressTotals>,
+    pub tag_stress: Option<stress::TagStressTotals>,
     /// Results of the histories, if any ran.
     pub histories: Option<HistoryTotals>,
     /// Recovered sessions of dead processes.
@@ -107,7 +107,7 @@ impl TortureReport {
             views: 0,
             pairs: 0,
             pair_snapshots: 0,
-            crowd: None,
+            tag_stress: None,
             histories: None,
             recoveries: 0,
             recoveries_by_check: 0,
@@ -151,7 +151,7 @@ impl TortureReport {
             "views_verified": self.views,
             "pairs_verified": self.pairs,
             "pairs_verified_in_transactions": self.pair_snapshots,
-            "crowd": self.crowd.as_ref().map(stress::TagStressTotals::json),
+            "tag_stress": self.tag_stress.as_ref().map(stress::TagStressTotals::json),
             "histories": self.histories.as_ref().map(HistoryTotals::json),
             "recoveries": self.recoveries,
             "recoveries_by_check": self.recoveries_by_check,
@@ -226,8 +226,8 @@ impl TortureReport {
             ("seconds", format!("{:.1}", self.seconds)),
         ];
         let mut text = String::new();
-        let crowd = self.crowd.iter().flat_map(stress::TagStressTotals::lines);
-        let more = crowd.chain(self.histories.iter().flat_map(HistoryTotals::lines));
+        let tag_stress = self.tag_stress.iter().flat_map(stress::TagStressTotals::lines);
+        let more = tag_stress.chain(self.histories.iter().flat_map(HistoryTotals::lines));
         for (name, value) in lines.into_iter().chain(more) {
             let _ = writeln!(text, "{name:<30} {value}");
         }

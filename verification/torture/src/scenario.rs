@@ -168,7 +168,7 @@ pub const SCENARIOS: &[Scenario] = &[
         is_streamed: false,
     },
     Scenario {
-        name: "told",
+        name: "streamed",
         before: |s| {
             s.each(WriteKind::Put, KeySpace::Own, 0..30, 300);
             for number in 0..3 {
@@ -264,19 +264,19 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
 
 /// From now on, each change of these records is an event of a watch and of the commit stream.
 fn watch_and_stream(path: &Path) -> Result<(), String> {
-    let words = |e: Error| e.to_string();
-    let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
+    let context = |e: Error| e.to_string();
+    let session = Region::attach(path).and_then(|region| region.session()).map_err(context)?;
     let spaces = KeySpaces::open(&session, 0)?;
     for space in [KeySpace::Own, KeySpace::Pair, KeySpace::Blocks] {
-        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(words)?);
+        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(context)?);
     }
     STREAMED
         .into_iter()
         .try_for_each(|space| session.stream(spaces.of(space), WhenFull::LoseOldest))
-        .map_err(words)
+        .map_err(context)
 }
 
-/// The records of scenario "told" that exist before the commit stream begins.
+/// The records of scenario "streamed" that exist before the commit stream begins.
 fn is_before_stream(key: RecordKey) -> bool {
     match key.space {
         KeySpace::Own => key.number < 30,

@@ -25,14 +25,14 @@ struct Last {
 /// # Errors
 /// What is duplicated, incomplete or missing in the stream.
 pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(), String> {
-    let words = |e: nearstate_store::Error| format!("commit stream: {e}");
-    let session = Region::attach(path).and_then(|region| region.session()).map_err(words)?;
+    let context = |e: nearstate_store::Error| format!("commit stream: {e}");
+    let session = Region::attach(path).and_then(|region| region.session()).map_err(context)?;
     let streamed = read(&session)?;
     let spaces = KeySpaces::open(&session, 0)?;
     let mut records = BTreeMap::new();
     for space in STREAMED {
-        let mut scan = session.scan(spaces.of(space)).map_err(words)?;
-        while let Some(view) = scan.next().map_err(words)? {
+        let mut scan = session.scan(spaces.of(space)).map_err(context)?;
+        while let Some(view) = scan.next().map_err(context)? {
             let key = RecordKey::parse(view.key()).ok_or("a key that was never written")?;
             records.insert(key, (view.version(), view.bytes().to_vec()));
         }
@@ -58,10 +58,10 @@ pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(
 /// The last change of each key in the order of versions. A deletion follows the version that it
 /// deleted.
 fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
-    let words = |e: nearstate_store::Error| format!("commit stream: {e}");
+    let context = |e: nearstate_store::Error| format!("commit stream: {e}");
     let mut all: BTreeMap<(RecordKey, u64, bool), Option<Vec<u8>>> = BTreeMap::new();
-    let mut stream = session.commit_stream().map_err(words)?;
-    while let Some(item) = stream.next().map_err(words)? {
+    let mut stream = session.commit_stream().map_err(context)?;
+    while let Some(item) = stream.next().map_err(context)? {
         let StreamItem::Transaction(entry) = item else {
             return Err(format!("commit stream: {item:?}, although it was not full"));
         };

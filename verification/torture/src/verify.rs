@@ -37,9 +37,9 @@ pub fn collect(
 ) -> Result<BTreeMap<RecordKey, ObservedRecord>, String> {
     let mut records = BTreeMap::new();
     for space in KeySpace::ALL {
-        let words = |e| format!("scan of {space:?}: {e}");
-        let mut scan = session.scan(spaces.of(space)).map_err(words)?;
-        while let Some(view) = scan.next().map_err(words)? {
+        let context = |e| format!("scan of {space:?}: {e}");
+        let mut scan = session.scan(spaces.of(space)).map_err(context)?;
+        while let Some(view) = scan.next().map_err(context)? {
             let key = RecordKey::parse(view.key())
                 .filter(|key| key.space == space)
                 .ok_or_else(|| format!("{space:?}: the key {:x?} was never written", view.key()))?;

@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_reads_back_as_it_was_written() {
+    fn a_line_is_parsed_as_it_was_written() {
         let reads =
             vec![(3, ReadValue::Exactly(0xab)), (4, ReadValue::Exactly(0)), (9, ReadValue::Some)];
         let writes = vec![WrittenValue { key: 1, value: 0xff0, payload: 7 }];
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_cut_short_is_unknown_and_bound_by_the_death_only_if_it_was_seen() {
+    fn an_operation_that_was_cut_short_ends_with_its_process_only_if_its_writes_were_read() {
         let mut history = History::new("h".to_owned(), HistoryModel::Bank, &[None; 6]);
         let first = "\nR 0 .\nw 0 10 | 1:=a1/1 .\nd 0 12 .\nw 1 20 | 1:=a2/1 2:=a3/1 .\nr 7 8 9";
         let text = format!("{first}\nR 1 .\nw 2 50 | 3:=a4/1 .\n");

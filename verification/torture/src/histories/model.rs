@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_model_fulfils_its_promise_at_the_start_and_not_without_one_key() {
+    fn every_invariant_holds_at_the_start_and_not_without_one_key() {
         for model in HistoryModel::ALL {
             let all: KeySnapshot = (0..model.keys()).map(|key| (key, model.start(key))).collect();
             assert_eq!(model.check(&all), Ok(()));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rings_and_a_ring_without_its_first_node_are_none() {
+    fn two_rings_and_a_ring_without_its_first_node_violate_the_invariant() {
         let ring = |all: &[Option<u64>]| check_ring(&(0..).zip(all.iter().copied()).collect());
         assert_eq!(ring(&[Some(1), Some(0), None]), Ok(()));
         assert!(ring(&[Some(1), Some(0), Some(2)]).is_err());

@@ -113,7 +113,7 @@ impl HistoryTotals {
                 ),
             ),
             ("processes killed in them", self.kills.to_string()),
-            ("snapshots judged in them", self.snapshots.to_string()),
+            ("snapshots checked in them", self.snapshots.to_string()),
             (
                 "offline checks after them",
                 format!("{}, in {:.1} seconds", self.checks, self.seconds),

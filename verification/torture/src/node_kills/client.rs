@@ -102,7 +102,7 @@ impl PipelinedClient {
         for _ in 0..=self.rng.u64(..DEPTH_MAX) {
             let request = ClientRequest::random(self.number, &mut self.rng);
             request.write(&namespace, self.is_atomic(), &mut bytes);
-            let is_counted = self.injected_fault == InjectedFault::AnswerBeforeCommit;
+            let is_counted = self.injected_fault == InjectedFault::ReplyBeforeCommit;
             if is_counted {
                 request.apply(&mut self.records_acked, &mut self.increments);
             }
@@ -166,7 +166,7 @@ impl PipelinedClient {
             let none = differences.first().map_or("", String::as_str);
             let all = differences.last().map_or("", String::as_str);
             return Err(format!(
-                "client {}: the records are not the result of any prefix of the {} requests in in_flight; \
+                "client {}: the records are not the result of any prefix of the {} requests in flight; \
                  with none of these {none}; with all {all}",
                 self.number,
                 in_flight.len(),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_first_part_is_allowed_and_nothing_else() {
+    fn every_prefix_of_the_requests_is_accepted_and_nothing_else() {
         let (_, states) = client_in_flight();
         for (done, state) in states.iter().enumerate() {
             let (mut client, _) = client_in_flight();
@@ -231,13 +231,13 @@ mod tests {
         let key = torn.keys().next().unwrap().clone();
         torn.remove(&key);
         let (mut client, _) = client_in_flight();
-        assert!(!states.contains(&torn), "chance made it possible: take another seed");
+        assert!(!states.contains(&torn), "the state is possible with this seed: use another one");
         let error = client.resolve(torn).unwrap_err();
         assert!(error.contains("prefix"), "{error}");
     }
 
     #[test]
-    fn what_was_told_must_be_there() {
+    fn an_acknowledged_request_must_have_an_effect() {
         let (mut client, states) = client_in_flight();
         client.resolve(states.last().unwrap().clone()).unwrap();
         let before = states.first().unwrap().clone();

@@ -173,13 +173,13 @@ pub(crate) fn write(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), Str
         flag.store(true, Ordering::Relaxed);
     });
     let path = path_of(folder, number);
-    let words = |e: std::io::Error| format!("{}: {e}", path.display());
-    let mut file = OpenOptions::new().append(true).open(&path).map_err(words)?;
+    let context = |e: std::io::Error| format!("{}: {e}", path.display());
+    let mut file = OpenOptions::new().append(true).open(&path).map_err(context)?;
     let mut operation = progress(folder, number)?.begun;
     while !is_ending.load(Ordering::Relaxed) {
-        file.write_all(b"b").map_err(words)?;
+        file.write_all(b"b").map_err(context)?;
         writer.operate(operation).map_err(|e| format!("operation {operation}: {e}"))?;
-        file.write_all(b"a").map_err(words)?;
+        file.write_all(b"a").map_err(context)?;
         operation += 1;
         std::thread::sleep(Duration::from_micros(rng.u64(..PAUSE_US_MAX)));
     }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_operations_in_between_leave_may_be() {
+    fn only_states_between_acknowledged_and_begun_operations_are_accepted() {
         let toggle = |found, acked, begun| EmbeddedKind::Toggle.may_be(0, found, acked, begun);
         // Operations 2, 42, 82: put, delete, put.
         assert!(toggle(None, 0, 0) && toggle(None, 0, 3) && !toggle(None, 3, 3));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_bytes_are_known() {
+    fn torn_bytes_are_detected() {
         let mut bytes = content(1, 5);
         assert_eq!(parse_content(1, &bytes), Ok(5));
         assert!(parse_content(2, &bytes).is_err());

@@ -8,7 +8,7 @@ pub enum InjectedFault {
     None,
     /// A client counts each request as acknowledged when it is sent, as if the node replied before
     /// its commit.
-    AnswerBeforeCommit,
+    ReplyBeforeCommit,
     /// A client sends the requests of a transaction without MULTI and EXEC, as if the node
     /// committed them one by one.
     SplitTransaction,

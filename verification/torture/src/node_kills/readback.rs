@@ -66,13 +66,13 @@ fn bulk(reply: RespReply) -> Result<Vec<u8>, String> {
 
 /// A client's records, from the region.
 pub(super) fn by_session(session: &Session, namespace: &str) -> Result<Records, String> {
-    let words = |e: nearstate_store::Error| format!("{namespace}: {e}");
-    let Some(found) = session.known_namespace(namespace).map_err(words)? else {
+    let context = |e: nearstate_store::Error| format!("{namespace}: {e}");
+    let Some(found) = session.known_namespace(namespace).map_err(context)? else {
         return Ok(Records::new());
     };
     let mut records = Records::new();
-    let mut scan = session.scan(found).map_err(words)?;
-    while let Some(view) = scan.next().map_err(words)? {
+    let mut scan = session.scan(found).map_err(context)?;
+    while let Some(view) = scan.next().map_err(context)? {
         let value = match view.form() {
             Form::Value => ModelValue::Text(view.bytes().to_vec()),
             Form::Set => ModelValue::Set(view.members().map(<[u8]>::to_vec).collect()),
@@ -149,8 +149,8 @@ pub(super) fn check_by_session(
     session: &Session,
 ) -> Result<u64, String> {
     let name = embedded::namespace(number);
-    let words = |e: nearstate_store::Error| format!("{name}: {e}");
-    let found = session.known_namespace(&name).map_err(words)?;
+    let context = |e: nearstate_store::Error| format!("{name}: {e}");
+    let found = session.known_namespace(&name).map_err(context)?;
     let namespace = found.ok_or_else(|| format!("namespace {name:?} does not exist"))?;
     check_embedded(folder, number, &mut |keys| {
         let read = session.transact(|txn| {
@@ -159,17 +159,17 @@ pub(super) fn check_by_session(
             };
             keys.iter().map(one).collect::<nearstate_store::Result<Vec<_>>>()
         });
-        read.map_err(words)
+        read.map_err(context)
     })
 }
 
 /// A shared counter, from the region.
 pub(super) fn counter(session: &Session, counter: SharedCounter) -> Result<u64, String> {
-    let words = |e: nearstate_store::Error| format!("{NAMESPACE}: {e}");
-    let Some(namespace) = session.known_namespace(NAMESPACE).map_err(words)? else {
+    let context = |e: nearstate_store::Error| format!("{NAMESPACE}: {e}");
+    let Some(namespace) = session.known_namespace(NAMESPACE).map_err(context)? else {
         return Ok(0);
     };
-    let view = session.get(namespace, counter.key().as_bytes()).map_err(words)?;
+    let view = session.get(namespace, counter.key().as_bytes()).map_err(context)?;
     view.map_or(Ok(0), |view| number(counter, view.bytes()))
 }
 

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_and_answers_follow_from_the_changes() {
+    fn changes_have_the_expected_effect_and_replies() {
         let (mut records, mut raised) = (Records::new(), Increments::default());
         let number = |number| Some(RespReply::Integer(number));
         let members = vec![b"a".to_vec(), b"b".to_vec()];

@@ -141,15 +141,15 @@ impl NodeKillRun<'_> {
     }
 
     fn create(&self) -> Result<(), String> {
-        let words = |e| format!("create: {e}");
+        let context = |e| format!("create: {e}");
         let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
         let path = self.options.folder.join("region");
-        let region = Region::create(&path, &options).map_err(words)?;
-        let session = region.session().map_err(words)?;
-        let bulk = session.namespace("bulk", &Schema::default()).map_err(words)?;
+        let region = Region::create(&path, &options).map_err(context)?;
+        let session = region.session().map_err(context)?;
+        let bulk = session.namespace("bulk", &Schema::default()).map_err(context)?;
         let value = vec![7; FILL_BYTES];
         for number in 0..self.options.fill_bytes / FILL_BYTES as u64 {
-            session.put(bulk, number.to_string().as_bytes(), &value).map_err(words)?;
+            session.put(bulk, number.to_string().as_bytes(), &value).map_err(context)?;
         }
         Ok(())
     }
@@ -367,7 +367,7 @@ impl NodeKillRun<'_> {
 
     fn check(&mut self) -> Result<(), String> {
         let path = self.options.folder.join("region");
-        // Recovers dead sessions that no process has met yet.
+        // Recovers dead sessions that no process has recovered yet.
         let region = Region::attach(&path).map_err(|e| format!("attach: {e}"))?;
         region.inspect().map_err(|e| format!("inspect: {e}"))?;
         drop(region);

@@ -27,7 +27,7 @@ fn after_a_kill(acks: usize) -> Oracle {
 }
 
 #[test]
-fn all_of_a_transaction_that_was_cut_short_may_be_there_or_none() {
+fn a_transaction_that_was_cut_short_happened_completely_or_not_at_all() {
     let both = BTreeMap::from([found(FIRST, 1), found(SECOND, 2)]);
     assert_eq!(after_a_kill(0).compare(&both), Ok(()));
     assert_eq!(after_a_kill(0).compare(&BTreeMap::new()), Ok(()));
@@ -37,7 +37,7 @@ fn all_of_a_transaction_that_was_cut_short_may_be_there_or_none() {
 }
 
 #[test]
-fn one_acknowledgement_tells_that_all_of_a_transaction_is_done() {
+fn one_acknowledgement_proves_the_whole_transaction() {
     let both = BTreeMap::from([found(FIRST, 1), found(SECOND, 2)]);
     for acks in 1..=2 {
         assert_eq!(after_a_kill(acks).compare(&both), Ok(()));
@@ -47,7 +47,7 @@ fn one_acknowledgement_tells_that_all_of_a_transaction_is_done() {
 }
 
 #[test]
-fn a_writer_that_sees_half_of_its_transaction_is_believed() {
+fn a_writer_that_reads_half_of_its_transaction_is_a_violation() {
     let mut oracle = after_a_kill(0);
     let saw = |key, old, seq| JournalEntry { old, ..entry(EntryKind::Intent, key, seq, 0) };
     let new = found(FIRST, 1).1.content.fingerprint();

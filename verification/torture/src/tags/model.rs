@@ -46,9 +46,9 @@ pub enum ScriptStep {
     /// Declares the tags of `late`.
     Declare,
     /// Declares the tags of `late`, two of whose records have the same unique value.
-    DeclareInVain,
+    DeclareConflicting,
     /// Begins to declare the tag `cell` of `late` and does not finish.
-    DeclareLeft,
+    DeclareUnfinished,
     /// Watches a space, from the process that writes.
     Watch(&'static str),
     /// Streams a space; true means that a full stream refuses commits.
@@ -162,8 +162,8 @@ impl TagModel {
                 next.is_late_ready = true;
                 models.push(next);
             }
-            ScriptStep::DeclareInVain | ScriptStep::Watch(_) => {}
-            ScriptStep::DeclareLeft => {
+            ScriptStep::DeclareConflicting | ScriptStep::Watch(_) => {}
+            ScriptStep::DeclareUnfinished => {
                 next.is_cell_kept = true;
                 models.push(next);
             }
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_whose_time_has_passed_gives_way_and_is_told_once() {
+    fn an_expired_holder_is_evicted_with_one_event() {
         let mut model = TagModel::default();
         model.events.insert("tagged".to_owned(), Vec::new());
         let steps = [

@@ -149,52 +149,52 @@ fn execute_step(
     spaces: &ScriptNamespaces,
     step: &ScriptStep,
 ) -> Result<(), String> {
-    let words = |error: Error| error.to_string();
+    let context = |error: Error| error.to_string();
     match step {
-        ScriptStep::Txn(changes) => transact(session, spaces, changes).map_err(words),
+        ScriptStep::Txn(changes) => transact(session, spaces, changes).map_err(context),
         ScriptStep::Plain(key, value) => spaces
             .of(key)
             .and_then(|ns| session.put(ns, key.as_bytes(), value.as_bytes()))
             .map(drop)
-            .map_err(words),
+            .map_err(context),
         ScriptStep::Collect => {
-            while session.collect_expired(2).map_err(words)?.has_more {}
+            while session.collect_expired(2).map_err(context)?.has_more {}
             Ok(())
         }
         ScriptStep::Forward(is_forward) => set_clock(*is_forward),
         ScriptStep::Declare => {
-            spaces.of("late").and_then(|ns| session.add_tags(ns, &tags())).map_err(words)
+            spaces.of("late").and_then(|ns| session.add_tags(ns, &tags())).map_err(context)
         }
-        ScriptStep::DeclareInVain => {
+        ScriptStep::DeclareConflicting => {
             match spaces.of("late").and_then(|ns| session.add_tags(ns, &tags())) {
                 Err(Error::TagTaken { .. }) => Ok(()),
                 other => Err(format!("a conflicting declaration succeeded: {other:?}")),
             }
         }
-        ScriptStep::DeclareLeft => {
-            let ns = spaces.of("late").map_err(words)?;
+        ScriptStep::DeclareUnfinished => {
+            let ns = spaces.of("late").map_err(context)?;
             let cell: Vec<TagSchema> =
                 tags().into_iter().filter(|tag| tag.name == "cell").collect();
             let begun = session.begin_declaring(ns, &cell, RetryPolicy::default());
-            begun.and_then(|mut begun| session.go_on(&mut begun, 1)).map(drop).map_err(words)
+            begun.and_then(|mut begun| session.go_on(&mut begun, 1)).map(drop).map_err(context)
         }
         ScriptStep::Watch(space) => spaces
             .of(space)
             .and_then(|ns| session.watch(ns, Filter::Namespace))
             .map(drop)
-            .map_err(words),
+            .map_err(context),
         ScriptStep::Stream(space, is_keeping) => {
-            stream(session, spaces, space, *is_keeping).map_err(words)
+            stream(session, spaces, space, *is_keeping).map_err(context)
         }
-        ScriptStep::Acknowledge => acknowledge(session).map_err(words),
+        ScriptStep::Acknowledge => acknowledge(session).map_err(context),
         ScriptStep::Add(key, delta) => {
-            spaces.of(key).and_then(|ns| session.add(ns, key.as_bytes(), *delta)).map_err(words)
+            spaces.of(key).and_then(|ns| session.add(ns, key.as_bytes(), *delta)).map_err(context)
         }
         ScriptStep::Drop(key) => spaces
             .of(key)
             .and_then(|ns| session.delete(ns, key.as_bytes()))
             .map(drop)
-            .map_err(words),
+            .map_err(context),
     }
 }
 

@@ -45,7 +45,7 @@ fn work_on_tags() -> Vec<ScriptStep> {
     ]
 }
 
-fn some_ends() -> Vec<ScriptStep> {
+fn some_expiring() -> Vec<ScriptStep> {
     vec![
         txn(&[Put("tagged/old", "1", "guti=g1 teid=t1 cell=c1", PAST)]),
         txn(&[Put("tagged/soon", "1", "guti=g2 teid=t2 cell=c1", SOON)]),
@@ -54,7 +54,7 @@ fn some_ends() -> Vec<ScriptStep> {
     ]
 }
 
-fn work_on_ends() -> Vec<ScriptStep> {
+fn work_on_expiry() -> Vec<ScriptStep> {
     vec![
         // Later, earlier, and no expiry.
         txn(&[Label("tagged/off", "guti=g3 cell=c2", LATE)]),
@@ -98,19 +98,19 @@ fn work_on_late() -> Vec<ScriptStep> {
     ]
 }
 
-fn two_of_a_kind() -> Vec<ScriptStep> {
+fn two_with_one_value() -> Vec<ScriptStep> {
     vec![txn(&[Put("late/a", "1", "guti=g1", 0), Put("late/b", "1", "guti=g1 cell=c1", 0)])]
 }
 
-fn two_of_a_kind_and_a_tag_left() -> Vec<ScriptStep> {
-    let mut acts = two_of_a_kind();
-    acts.push(ScriptStep::DeclareLeft);
+fn two_with_one_value_and_an_unfinished_tag() -> Vec<ScriptStep> {
+    let mut acts = two_with_one_value();
+    acts.push(ScriptStep::DeclareUnfinished);
     acts
 }
 
-fn work_in_vain() -> Vec<ScriptStep> {
+fn work_on_conflicts() -> Vec<ScriptStep> {
     vec![
-        ScriptStep::DeclareInVain,
+        ScriptStep::DeclareConflicting,
         txn(&[Put("late/b", "2", "guti=g2 cell=c1", 0)]),
         ScriptStep::Declare,
         txn(&[Put("late/a", "2", "guti=g3 cell=c1", 0)]),
@@ -168,18 +168,18 @@ pub const SCRIPTS: &[TagScript] = &[
         work: work_on_tags,
     },
     TagScript {
-        name: "tags-alone",
+        name: "tags-unwatched",
         before: Some(some_sessions),
         watched: &[],
         streamed: &[],
         work: work_on_tags,
     },
     TagScript {
-        name: "ends",
-        before: Some(some_ends),
+        name: "expiry",
+        before: Some(some_expiring),
         watched: &["tagged"],
         streamed: &[("tagged", true)],
-        work: work_on_ends,
+        work: work_on_expiry,
     },
     TagScript {
         name: "blocks",
@@ -197,18 +197,18 @@ pub const SCRIPTS: &[TagScript] = &[
         work: work_on_late,
     },
     TagScript {
-        name: "in-vain",
-        before: Some(two_of_a_kind),
+        name: "conflicting-declaration",
+        before: Some(two_with_one_value),
         watched: &[],
         streamed: &[],
-        work: work_in_vain,
+        work: work_on_conflicts,
     },
     TagScript {
-        name: "beside",
-        before: Some(two_of_a_kind_and_a_tag_left),
+        name: "conflicting-declaration-unfinished",
+        before: Some(two_with_one_value_and_an_unfinished_tag),
         watched: &[],
         streamed: &[],
-        work: work_in_vain,
+        work: work_on_conflicts,
     },
     TagScript {
         name: "rings",
