@@ -306,7 +306,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_give_a_reply_or_an_error(
-            bytes in "([+:$*%~>#_,(=-]?[0-9-]{0,3}(\r\n)?[a-z]{0,4}(\r\n)?){0,8}", step in 1..9_usize
+            bytes in "([+:$*%~>#_,(=-]?[0-9-]{0,3}(\r\n)?[a-z]{0,4}(\r\n)?){0,8}",
+            step in 1..9_usize
         ) {
             let _ = client(bytes.as_bytes(), step).receive();
         }

@@ -10,8 +10,8 @@ use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket, encode_request
 use crate::known_differences;
 use crate::sequence::{CLIENTS, CommandStep};
 
-/// Longer than any reply takes on a busy machine: a server that does not reply fails a test and does
-/// not hang it.
+/// Longer than any reply takes on a busy machine: a server that does not reply fails a test instead
+/// of blocking it.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The addresses of both servers.

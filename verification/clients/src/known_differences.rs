@@ -5,7 +5,7 @@ use nearstate_resp_client::RespReply;
 
 /// How replies of a command are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub enum ReplyComparison {
     /// The items in any order.
     AnyOrder,
     /// The pairs of items in any order.
@@ -30,7 +30,7 @@ pub struct KnownDifference {
     /// The command's name.
     pub command: &'static str,
     /// How its replies are compared.
-    pub comparison: Comparison,
+    pub comparison: ReplyComparison,
     /// The reason.
     pub reason: &'static str,
 }
@@ -42,7 +42,7 @@ const CLOCK: &str = "each server reads its clock when it executes the command";
 
 const fn known(
     command: &'static str,
-    comparison: Comparison,
+    comparison: ReplyComparison,
     reason: &'static str,
 ) -> KnownDifference {
     KnownDifference { command, comparison, reason }
@@ -50,31 +50,31 @@ const fn known(
 
 /// All of them.
 pub const KNOWN_DIFFERENCES: &[KnownDifference] = &[
-    known("KEYS", Comparison::AnyOrder, NO_ORDER),
-    known("SMEMBERS", Comparison::AnyOrder, NO_ORDER),
-    known("SINTER", Comparison::AnyOrder, NO_ORDER),
-    known("SUNION", Comparison::AnyOrder, NO_ORDER),
-    known("SDIFF", Comparison::AnyOrder, NO_ORDER),
+    known("KEYS", ReplyComparison::AnyOrder, NO_ORDER),
+    known("SMEMBERS", ReplyComparison::AnyOrder, NO_ORDER),
+    known("SINTER", ReplyComparison::AnyOrder, NO_ORDER),
+    known("SUNION", ReplyComparison::AnyOrder, NO_ORDER),
+    known("SDIFF", ReplyComparison::AnyOrder, NO_ORDER),
     known(
         "SPOP",
-        Comparison::AnyOrder,
+        ReplyComparison::AnyOrder,
         "every request asks for all members, whose order Redis does not define",
     ),
-    known("HKEYS", Comparison::AnyOrder, NO_ORDER),
-    known("HVALS", Comparison::AnyOrder, NO_ORDER),
-    known("HGETALL", Comparison::PairsInAnyOrder, NO_ORDER),
-    known("HRANDFIELD", Comparison::Shape, RANDOM),
-    known("SRANDMEMBER", Comparison::Shape, RANDOM),
-    known("RANDOMKEY", Comparison::Shape, RANDOM),
+    known("HKEYS", ReplyComparison::AnyOrder, NO_ORDER),
+    known("HVALS", ReplyComparison::AnyOrder, NO_ORDER),
+    known("HGETALL", ReplyComparison::PairsInAnyOrder, NO_ORDER),
+    known("HRANDFIELD", ReplyComparison::Shape, RANDOM),
+    known("SRANDMEMBER", ReplyComparison::Shape, RANDOM),
+    known("RANDOMKEY", ReplyComparison::Shape, RANDOM),
     known(
         "OBJECT",
-        Comparison::Encoding,
+        ReplyComparison::Encoding,
         "the node derives the encoding from the record, Redis from the record's history",
     ),
-    known("TTL", Comparison::Seconds, CLOCK),
-    known("EXPIRETIME", Comparison::Seconds, CLOCK),
-    known("PTTL", Comparison::Millis, CLOCK),
-    known("PEXPIRETIME", Comparison::Millis, CLOCK),
+    known("TTL", ReplyComparison::Seconds, CLOCK),
+    known("EXPIRETIME", ReplyComparison::Seconds, CLOCK),
+    known("PTTL", ReplyComparison::Millis, CLOCK),
+    known("PEXPIRETIME", ReplyComparison::Millis, CLOCK),
 ];
 
 /// Requests that are never sent, because the node is known to reply differently.
@@ -199,16 +199,20 @@ fn known_difference(args: &[Vec<u8>]) -> Option<&'static KnownDifference> {
     KNOWN_DIFFERENCES.iter().find(|known| known.command.as_bytes().eq_ignore_ascii_case(name))
 }
 
-fn is_equal(comparison: Comparison, redis: &RespReply, node: &RespReply) -> bool {
+fn is_equal(comparison: ReplyComparison, redis: &RespReply, node: &RespReply) -> bool {
     match comparison {
-        Comparison::AnyOrder => is_head_equal(redis, node) && sorted(redis, 1) == sorted(node, 1),
-        Comparison::PairsInAnyOrder => {
+        ReplyComparison::AnyOrder => {
+            is_head_equal(redis, node) && sorted(redis, 1) == sorted(node, 1)
+        }
+        ReplyComparison::PairsInAnyOrder => {
             is_head_equal(redis, node) && sorted(redis, 2) == sorted(node, 2)
         }
-        Comparison::Seconds => is_near(redis, node, CLOCK_SECONDS),
-        Comparison::Millis => is_near(redis, node, CLOCK_SECONDS * 1000),
-        Comparison::Shape => has_same_shape(redis, node),
-        Comparison::Encoding => encoded_type(redis).is_some_and(|t| encoded_type(node) == Some(t)),
+        ReplyComparison::Seconds => is_near(redis, node, CLOCK_SECONDS),
+        ReplyComparison::Millis => is_near(redis, node, CLOCK_SECONDS * 1000),
+        ReplyComparison::Shape => has_same_shape(redis, node),
+        ReplyComparison::Encoding => {
+            encoded_type(redis).is_some_and(|t| encoded_type(node) == Some(t))
+        }
     }
 }
 

@@ -25,7 +25,7 @@ const PROGRAM_VARIABLE: &str = "NEARSTATE_PROGRAM";
 
 /// A running server. Dropping it kills the process.
 #[derive(Debug)]
-pub struct Server {
+pub struct TestServer {
     child: Child,
     /// The address that it listens on.
     pub address: SocketAddr,
@@ -34,7 +34,7 @@ pub struct Server {
     folder: tempfile::TempDir,
 }
 
-impl Server {
+impl TestServer {
     /// A node with two cores and a region of its own, and these additional arguments.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -182,8 +182,8 @@ pub fn build_folder() -> Result<PathBuf, String> {
     Ok(folder.to_owned())
 }
 
-/// The `nearstate` of these sources. Cargo gives a test the path of programs of its own package only,
-/// so this calls cargo to build it. After `cargo test --workspace` it is up to date already.
+/// The `nearstate` of these sources. Cargo passes a test only the paths of programs of its own
+/// package, so this calls cargo to build it. After `cargo test --workspace` it is up to date already.
 fn program() -> Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM

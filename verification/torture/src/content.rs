@@ -34,7 +34,7 @@ impl KeySpace {
 
 /// A record: a space, the writer that owns the key (0 in shared spaces), and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RecordKey {
+pub struct TortureKey {
     /// The space.
     pub space: KeySpace,
     /// The owner.
@@ -45,7 +45,7 @@ pub struct RecordKey {
 
 const LETTERS: [&str; 6] = ["own", "blocks", "grow", "hot", "count", "pair"];
 
-impl RecordKey {
+impl TortureKey {
     /// The key's bytes: 12 to 220, depending on the number.
     pub fn bytes(self) -> Vec<u8> {
         let name = LETTERS.get(self.space as usize).copied().unwrap_or_default();
@@ -75,7 +75,7 @@ impl RecordKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentStamp {
     /// The record.
-    pub key: RecordKey,
+    pub key: TortureKey,
     /// The block of the record; 0 in values.
     pub block: u8,
     /// The writer.
@@ -164,7 +164,7 @@ fn short_fingerprint(len: usize, first: u8) -> u64 {
 /// # Errors
 /// What differs from the written content.
 pub fn verify(
-    key: RecordKey,
+    key: TortureKey,
     block: u8,
     bytes: &[u8],
 ) -> Result<(u64, Option<ContentStamp>), String> {
@@ -209,7 +209,7 @@ pub fn verify(
 }
 
 /// The content of a counter.
-pub fn counter(key: RecordKey, count: u64) -> Vec<u8> {
+pub fn counter(key: TortureKey, count: u64) -> Vec<u8> {
     let mut bytes = count.to_le_bytes().to_vec();
     bytes.extend_from_slice(&mix(count ^ u64::from(key.number) << 40).to_le_bytes());
     bytes
@@ -219,7 +219,7 @@ pub fn counter(key: RecordKey, count: u64) -> Vec<u8> {
 ///
 /// # Errors
 /// The bytes are not a counter's content.
-pub fn count_in(key: RecordKey, bytes: &[u8]) -> Result<u64, String> {
+pub fn count_in(key: TortureKey, bytes: &[u8]) -> Result<u64, String> {
     let count = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     if counter(key, count) != bytes {
         return Err(format!("{key:?}: not a counter: {bytes:x?}"));
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn any_changed_byte_or_length_of_a_content_is_detected() {
-        let key = RecordKey { space: KeySpace::Own, writer: 3, number: 23 };
+        let key = TortureKey { space: KeySpace::Own, writer: 3, number: 23 };
         for len in [1, 2, 39, 40, 41, 47, 48, 100, 1000] {
             let stamp = ContentStamp { key, block: 0, writer: 3, seq: 77, len };
             let mut bytes = Vec::new();
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn a_key_is_parsed_from_its_bytes() {
         for number in 0..600 {
-            let key = RecordKey { space: KeySpace::Grow, writer: 2, number };
-            assert_eq!(RecordKey::parse(&key.bytes()), Some(key));
+            let key = TortureKey { space: KeySpace::Grow, writer: 2, number };
+            assert_eq!(TortureKey::parse(&key.bytes()), Some(key));
         }
-        assert_eq!(RecordKey::parse(b"own-1-2-"), None);
+        assert_eq!(TortureKey::parse(b"own-1-2-"), None);
     }
 }

@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::content::{KeySpace, RecordKey};
+use crate::content::{KeySpace, TortureKey};
 use crate::rng::mix;
 
 const WORDS: usize = 8;
@@ -80,7 +80,7 @@ pub struct JournalEntry {
     /// The call.
     pub op: WriteKind,
     /// The record.
-    pub key: RecordKey,
+    pub key: TortureKey,
     /// The number of further entries of the same transaction.
     pub left: u8,
     /// Sequence number of the intent, increasing for each writer.
@@ -122,7 +122,7 @@ impl JournalEntry {
         let entry = Self {
             tag: tags.into_iter().find(|known| *known as u8 == tag)?,
             op: OPS.into_iter().find(|known| *known as u8 == op)?,
-            key: RecordKey {
+            key: TortureKey {
                 space: KeySpace::of(space)?,
                 writer: u16::from_le_bytes([low, high]),
                 number: u32::try_from(number).ok()?,
@@ -143,7 +143,7 @@ impl JournalEntry {
         Self {
             tag,
             op: WriteKind::Put,
-            key: RecordKey { space: KeySpace::Own, writer: 0, number: 0 },
+            key: TortureKey { space: KeySpace::Own, writer: 0, number: 0 },
             left: 0,
             seq,
             len: 0,

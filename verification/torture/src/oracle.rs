@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::content::{ContentStamp, KeySpace, RecordKey, count_in, verify};
+use crate::content::{ContentStamp, KeySpace, TortureKey, count_in, verify};
 use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
 use crate::rng::{mix, seeded};
 
@@ -89,7 +89,10 @@ pub struct ObservedRecord {
 ///
 /// # Errors
 /// What differs from the written content.
-pub fn observe(key: RecordKey, view: &nearstate_store::View<'_>) -> Result<ObservedRecord, String> {
+pub fn observe(
+    key: TortureKey,
+    view: &nearstate_store::View<'_>,
+) -> Result<ObservedRecord, String> {
     if key.bytes() != view.key() {
         return Err(format!("{key:?}: has the key {:x?}", view.key()));
     }
@@ -101,14 +104,14 @@ pub fn observe(key: RecordKey, view: &nearstate_store::View<'_>) -> Result<Obser
 /// # Errors
 /// What differs from the written content.
 pub fn observe_record(
-    key: RecordKey,
+    key: TortureKey,
     record: &nearstate_store::Record<'_>,
 ) -> Result<ObservedRecord, String> {
     observe_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
 }
 
 fn observe_parts<'r>(
-    key: RecordKey,
+    key: TortureKey,
     version: u64,
     value: &[u8],
     blocks_there: impl Iterator<Item = (&'r str, &'r [u8])>,
@@ -141,7 +144,7 @@ fn observe_parts<'r>(
 }
 
 /// The records of a pair have consecutive sequence numbers: the same result for both.
-const fn round_of(key: RecordKey, seq: u64) -> u64 {
+const fn round_of(key: TortureKey, seq: u64) -> u64 {
     seq.wrapping_sub(key.number as u64 & 1)
 }
 
@@ -216,7 +219,7 @@ struct UncertainWrite {
     new: u64,
 }
 
-fn is_shared(key: RecordKey) -> bool {
+fn is_shared(key: TortureKey) -> bool {
     matches!(key.space, KeySpace::Hot | KeySpace::Count)
 }
 
@@ -247,8 +250,8 @@ pub struct OracleCounts {
 /// The oracle.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
-    own: BTreeMap<RecordKey, OwnedKey>,
-    shared: BTreeMap<RecordKey, SharedKey>,
+    own: BTreeMap<TortureKey, OwnedKey>,
+    shared: BTreeMap<TortureKey, SharedKey>,
     /// Transactions that were cut short and whose outcome is still unknown.
     torn: Vec<Vec<UncertainWrite>>,
     /// The counts.
@@ -301,7 +304,7 @@ impl Oracle {
         }
     }
 
-    fn owned_key(&mut self, key: RecordKey) -> &mut OwnedKey {
+    fn owned_key(&mut self, key: TortureKey) -> &mut OwnedKey {
         self.own.entry(key).or_insert_with(|| OwnedKey { states: vec![None], version: 0 })
     }
 
@@ -426,7 +429,7 @@ impl Oracle {
 
     /// A record was read. If it belongs to a transaction that was cut short, this decides for the
     /// other records.
-    fn resolve(&mut self, key: RecordKey, fingerprint: u64) -> Result<(), String> {
+    fn resolve(&mut self, key: TortureKey, fingerprint: u64) -> Result<(), String> {
         let decides = |member: &UncertainWrite| {
             member.entry.key == key && member.old != member.new && !is_shared(key)
         };
@@ -468,14 +471,14 @@ impl Oracle {
     /// What is lost, torn, outdated or was never written.
     pub fn compare(
         &mut self,
-        observed: &BTreeMap<RecordKey, ObservedRecord>,
+        observed: &BTreeMap<TortureKey, ObservedRecord>,
     ) -> Result<(), String> {
         for key in observed.keys() {
             if !self.own.contains_key(key) && !self.shared.contains_key(key) {
                 return Err(format!("{key:?}: it was never written"));
             }
         }
-        let torn: Vec<RecordKey> =
+        let torn: Vec<TortureKey> =
             self.torn.iter().flatten().map(|member| member.entry.key).collect();
         for key in torn.into_iter().filter(|key| !is_shared(*key)) {
             self.resolve(
@@ -508,7 +511,7 @@ impl Oracle {
     }
 
     /// The keys of a space that may exist.
-    pub fn keys(&self, space: KeySpace) -> Vec<RecordKey> {
+    pub fn keys(&self, space: KeySpace) -> Vec<TortureKey> {
         self.own.keys().filter(|key| key.space == space).copied().collect()
     }
 
@@ -529,7 +532,11 @@ impl SharedKey {
         }
     }
 
-    fn compare(&mut self, key: RecordKey, observed: Option<&ObservedRecord>) -> Result<(), String> {
+    fn compare(
+        &mut self,
+        key: TortureKey,
+        observed: Option<&ObservedRecord>,
+    ) -> Result<(), String> {
         if key.space == KeySpace::Count {
             return self.compare_count(key, observed);
         }
@@ -562,7 +569,7 @@ impl SharedKey {
 
     fn compare_count(
         &mut self,
-        key: RecordKey,
+        key: TortureKey,
         observed: Option<&ObservedRecord>,
     ) -> Result<(), String> {
         let count = observed.map_or(0, |observed| observed.count);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nearstate_store::{Error, Region, Session, View};
 
-use crate::content::{KeySpace, RecordKey};
+use crate::content::{KeySpace, TortureKey};
 use crate::oracle::{ObservedRecord, observe, observe_record};
 use crate::rng::{Rng, percent};
 use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, KeySpaces, OWN_KEYS, PAIR_KEYS};
@@ -58,7 +58,7 @@ struct LastSeen {
 struct VerifyingReader {
     spaces: KeySpaces,
     writers: u16,
-    last: BTreeMap<RecordKey, LastSeen>,
+    last: BTreeMap<TortureKey, LastSeen>,
     file: File,
     counts: ReaderCounts,
 }
@@ -111,7 +111,7 @@ impl VerifyingReader {
             .map_err(|e| format!("count: {e}"))
     }
 
-    fn random_key(&self, rng: &mut Rng) -> RecordKey {
+    fn random_key(&self, rng: &mut Rng) -> TortureKey {
         let writer = rng.u16(..self.writers);
         let (space, writer, bound) = match rng.u64(..10) {
             0..=3 => (KeySpace::Own, writer, OWN_KEYS),
@@ -120,11 +120,11 @@ impl VerifyingReader {
             6..=8 => (KeySpace::Hot, 0, HOT_KEYS),
             _ => (KeySpace::Count, 0, COUNT_KEYS),
         };
-        RecordKey { space, writer, number: rng.u32(..bound) }
+        TortureKey { space, writer, number: rng.u32(..bound) }
     }
 
     /// Verifies a view and returns its fingerprint.
-    fn verify(&mut self, key: RecordKey, view: &View<'_>) -> Result<u64, String> {
+    fn verify(&mut self, key: TortureKey, view: &View<'_>) -> Result<u64, String> {
         let observed = observe(key, view)?;
         let fingerprint = observed.content.fingerprint();
         self.compare_with_last(key, &observed)?;
@@ -134,7 +134,7 @@ impl VerifyingReader {
     /// Compares a record with what was read of it before.
     fn compare_with_last(
         &mut self,
-        key: RecordKey,
+        key: TortureKey,
         observed: &ObservedRecord,
     ) -> Result<(), String> {
         let fingerprint = observed.content.fingerprint();
@@ -155,7 +155,7 @@ impl VerifyingReader {
     fn read(
         &mut self,
         session: &Session,
-        key: RecordKey,
+        key: TortureKey,
     ) -> Result<Option<ObservedRecord>, String> {
         let view = session.get(self.spaces.of(key.space), &key.bytes());
         let Some(view) = view.map_err(|e| format!("{key:?}: get: {e}"))? else { return Ok(None) };
@@ -169,7 +169,7 @@ impl VerifyingReader {
     fn pair(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
         let writer = rng.u16(..self.writers);
         let number = rng.u32(..PAIR_KEYS);
-        let key = |number| RecordKey { space: KeySpace::Pair, writer, number };
+        let key = |number| TortureKey { space: KeySpace::Pair, writer, number };
         let (first, second) = (key(number), key(number ^ 1));
         if percent(rng, 40) {
             return self.pair_at_once(session, first, second);
@@ -197,8 +197,8 @@ impl VerifyingReader {
     fn pair_at_once(
         &mut self,
         session: &Session,
-        first: RecordKey,
-        second: RecordKey,
+        first: TortureKey,
+        second: TortureKey,
     ) -> Result<(), String> {
         let txn = session.begin().map_err(|e| format!("begin: {e}"))?;
         let mut observed = Vec::new();
@@ -252,8 +252,8 @@ impl VerifyingReader {
     }
 
     fn batch(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
-        let numbers: Vec<RecordKey> = (0..20)
-            .map(|_| RecordKey { space: KeySpace::Hot, writer: 0, number: rng.u32(..HOT_KEYS) })
+        let numbers: Vec<TortureKey> = (0..20)
+            .map(|_| TortureKey { space: KeySpace::Hot, writer: 0, number: rng.u32(..HOT_KEYS) })
             .collect();
         let bytes: Vec<Vec<u8>> = numbers.iter().map(|key| key.bytes()).collect();
         let keys: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
@@ -276,7 +276,7 @@ impl VerifyingReader {
         let mut scan = session.scan(self.spaces.of(space)).map_err(|e| format!("scan: {e}"))?;
         let mut left = rng.u64(..400);
         while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
-            let key = RecordKey::parse(view.key())
+            let key = TortureKey::parse(view.key())
                 .ok_or_else(|| format!("a key that was never written: {:x?}", view.key()))?;
             self.verify(key, &view)?;
             left = left.saturating_sub(1);

@@ -14,7 +14,7 @@ const HAS_POINTS: bool = cfg!(feature = "crash-points");
 const POINTS: &str = if HAS_POINTS {
     "built in: processes also stop between two stores"
 } else {
-    "not built in: faults that last nanoseconds are rarely detected (cargo build --features crash-points)"
+    "not built in: short faults are rarely detected (cargo build --features crash-points)"
 };
 
 /// The longest latency that the histograms can represent: ten minutes.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nearstate_store::{CreateOptions, Error, Filter, Region, WhenFull};
 
-use crate::content::{KeySpace, RecordKey};
+use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::spawn::ChildCommand;
@@ -41,13 +41,13 @@ impl WriteScript {
         len: u32,
     ) {
         for number in numbers {
-            let key = RecordKey { space, writer: 0, number };
+            let key = TortureKey { space, writer: 0, number };
             self.0.push(vec![PlannedWrite { op, key, len, mask: 0 }]);
         }
     }
 
     pub(crate) fn patch(&mut self, number: u32, mask: u32) {
-        let key = RecordKey { space: KeySpace::Blocks, writer: 0, number };
+        let key = TortureKey { space: KeySpace::Blocks, writer: 0, number };
         self.0.push(vec![PlannedWrite { op: WriteKind::Patch, key, len: 0, mask }]);
     }
 
@@ -277,7 +277,7 @@ fn watch_and_stream(path: &Path) -> Result<(), String> {
 }
 
 /// The records of scenario "streamed" that exist before the commit stream begins.
-fn is_before_stream(key: RecordKey) -> bool {
+fn is_before_stream(key: TortureKey) -> bool {
     match key.space {
         KeySpace::Own => key.number < 30,
         KeySpace::Pair => key.number < 2,
@@ -336,7 +336,7 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
 /// # Errors
 /// The store's error.
 pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
-    let key = RecordKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
+    let key = TortureKey { space: KeySpace::Own, writer: WRITER, number: u32::from(number) };
     let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
     let session = region.session().map_err(|e| format!("session: {e}"))?;
     let spaces = KeySpaces::open(&session, 0)?;

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 pub struct ChildCommand(pub Vec<OsString>);
 
 /// An environment variable of a child and its value.
-pub type Setting<'a> = (&'a str, &'a str);
+pub type EnvSetting<'a> = (&'a str, &'a str);
 
 impl ChildCommand {
     /// This program, with a hidden sub-command.
@@ -30,7 +30,7 @@ impl ChildCommand {
     pub fn start(
         &self,
         words: &[String],
-        settings: &[Setting<'_>],
+        settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Child, String> {
         let mut command = self.command(words, settings, errors)?;
@@ -45,7 +45,7 @@ impl ChildCommand {
     pub fn start_piped(
         &self,
         words: &[String],
-        settings: &[Setting<'_>],
+        settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Child, String> {
         let mut command = self.command(words, settings, errors)?;
@@ -56,7 +56,7 @@ impl ChildCommand {
     fn command(
         &self,
         words: &[String],
-        settings: &[Setting<'_>],
+        settings: &[EnvSetting<'_>],
         errors: &Path,
     ) -> Result<Command, String> {
         let (program, first) = self.0.split_first().ok_or("no program to start")?;

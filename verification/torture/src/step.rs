@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::content::{KeySpace, RecordKey};
+use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare, verify};
@@ -289,7 +289,7 @@ fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
     };
     let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
     let mut change = |op, number| {
-        let key = RecordKey { space: KeySpace::Grow, writer: WRITER, number };
+        let key = TortureKey { space: KeySpace::Grow, writer: WRITER, number };
         writer.order(PlannedWrite { op, key, len: 20, mask: 0 })
     };
     for number in 0..2000 {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nearstate_store::{Region, Session, Step, StreamItem};
 
-use crate::content::{KeySpace, RecordKey};
+use crate::content::{KeySpace, TortureKey};
 use crate::writer::KeySpaces;
 
 /// Spaces whose changes are streamed.
@@ -24,7 +24,7 @@ struct Last {
 ///
 /// # Errors
 /// What is duplicated, incomplete or missing in the stream.
-pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(), String> {
+pub(crate) fn compare(path: &Path, was_there: fn(TortureKey) -> bool) -> Result<(), String> {
     let context = |e: nearstate_store::Error| format!("commit stream: {e}");
     let session = Region::attach(path).and_then(|region| region.session()).map_err(context)?;
     let streamed = read(&session)?;
@@ -33,7 +33,7 @@ pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(
     for space in STREAMED {
         let mut scan = session.scan(spaces.of(space)).map_err(context)?;
         while let Some(view) = scan.next().map_err(context)? {
-            let key = RecordKey::parse(view.key()).ok_or("a key that was never written")?;
+            let key = TortureKey::parse(view.key()).ok_or("a key that was never written")?;
             records.insert(key, (view.version(), view.bytes().to_vec()));
         }
     }
@@ -57,9 +57,9 @@ pub(crate) fn compare(path: &Path, was_there: fn(RecordKey) -> bool) -> Result<(
 
 /// The last change of each key in the order of versions. A deletion follows the version that it
 /// deleted.
-fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
+fn read(session: &Session) -> Result<BTreeMap<TortureKey, Last>, String> {
     let context = |e: nearstate_store::Error| format!("commit stream: {e}");
-    let mut all: BTreeMap<(RecordKey, u64, bool), Option<Vec<u8>>> = BTreeMap::new();
+    let mut all: BTreeMap<(TortureKey, u64, bool), Option<Vec<u8>>> = BTreeMap::new();
     let mut stream = session.commit_stream().map_err(context)?;
     while let Some(item) = stream.next().map_err(context)? {
         let StreamItem::Transaction(entry) = item else {
@@ -68,8 +68,8 @@ fn read(session: &Session) -> Result<BTreeMap<RecordKey, Last>, String> {
         let mut pairs = 0;
         for record in entry.records() {
             let record = record.map_err(|damage| damage.0.to_owned())?;
-            let key =
-                RecordKey::parse(record.key).ok_or("a key in the stream that was never written")?;
+            let key = TortureKey::parse(record.key)
+                .ok_or("a key in the stream that was never written")?;
             pairs += u32::from(key.space == KeySpace::Pair);
             let value = match record.step {
                 Step::Put { value, .. } => Some(value.to_vec()),

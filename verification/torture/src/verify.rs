@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nearstate_store::{CheckReport, Region, Session, check};
 
-use crate::content::{KeySpace, RecordKey};
+use crate::content::{KeySpace, TortureKey};
 use crate::oracle::{ObservedRecord, Oracle, observe};
 use crate::writer::KeySpaces;
 
@@ -34,13 +34,13 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
 pub fn collect(
     session: &Session,
     spaces: &KeySpaces,
-) -> Result<BTreeMap<RecordKey, ObservedRecord>, String> {
+) -> Result<BTreeMap<TortureKey, ObservedRecord>, String> {
     let mut records = BTreeMap::new();
     for space in KeySpace::ALL {
         let context = |e| format!("scan of {space:?}: {e}");
         let mut scan = session.scan(spaces.of(space)).map_err(context)?;
         while let Some(view) = scan.next().map_err(context)? {
-            let key = RecordKey::parse(view.key())
+            let key = TortureKey::parse(view.key())
                 .filter(|key| key.space == space)
                 .ok_or_else(|| format!("{space:?}: the key {:x?} was never written", view.key()))?;
             if records.insert(key, observe(key, &view)?).is_some() {

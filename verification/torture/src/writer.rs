@@ -10,7 +10,7 @@ use nearstate_store::{
 };
 
 use crate::clock::now_ns;
-use crate::content::{ContentStamp, KeySpace, RecordKey, counter};
+use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
 use crate::journal::{self, EntryKind, FULL, Journal, JournalEntry, WriteKind};
 use crate::oracle::{BLOCKS, ObservedRecord, block_change, block_len, block_name, observe};
 use crate::rng::{Rng, percent, value_size};
@@ -92,7 +92,7 @@ pub(crate) struct JournaledWriter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedWrite {
     pub(crate) op: WriteKind,
-    pub(crate) key: RecordKey,
+    pub(crate) key: TortureKey,
     pub(crate) len: u32,
     pub(crate) mask: u32,
 }
@@ -122,7 +122,7 @@ impl JournaledWriter {
     }
 
     /// Reads and verifies a record.
-    fn read(&self, key: RecordKey) -> Result<Option<ObservedRecord>, String> {
+    fn read(&self, key: TortureKey) -> Result<Option<ObservedRecord>, String> {
         let view = self.session.get(self.spaces.of(key.space), &key.bytes());
         match view.map_err(|e| format!("{key:?}: get: {e}"))? {
             Some(view) => observe(key, &view).map(Some),
@@ -149,7 +149,7 @@ impl JournaledWriter {
         }
     }
 
-    fn random_key(&self, rng: &mut Rng) -> RecordKey {
+    fn random_key(&self, rng: &mut Rng) -> TortureKey {
         let (space, writer, bound) = match rng.u64(..100) {
             0..=39 => (KeySpace::Own, self.me, OWN_KEYS),
             40..=49 => (KeySpace::Blocks, self.me, BLOCKS_KEYS),
@@ -157,10 +157,10 @@ impl JournaledWriter {
             80..=93 => (KeySpace::Hot, 0, HOT_KEYS),
             _ => (KeySpace::Count, 0, COUNT_KEYS),
         };
-        RecordKey { space, writer, number: rng.u32(..bound) }
+        TortureKey { space, writer, number: rng.u32(..bound) }
     }
 
-    fn random_on(&mut self, key: RecordKey, rng: &mut Rng) -> Result<(), String> {
+    fn random_on(&mut self, key: TortureKey, rng: &mut Rng) -> Result<(), String> {
         let observed = self.read(key)?;
         let order = choose(key, observed.is_some(), rng);
         self.execute(order, observed.as_ref())
@@ -348,7 +348,7 @@ fn contents(intent: &JournalEntry, writer: u16) -> Vec<(u8, Option<Vec<u8>>)> {
 }
 
 /// Chooses a write that fits the record's state.
-fn choose(key: RecordKey, is_present: bool, rng: &mut Rng) -> PlannedWrite {
+fn choose(key: TortureKey, is_present: bool, rng: &mut Rng) -> PlannedWrite {
     let draw = rng.u64(..100);
     let (op, len) = match (key.space, is_present) {
         (KeySpace::Count, _) => (WriteKind::Raise, 0),

@@ -39,7 +39,7 @@ fn detect(name: &str, injected_fault: InjectedFault) -> String {
 }
 
 #[test]
-fn a_node_that_is_killed_under_clients_and_embedded_writers_loses_nothing_and_executes_no_transaction_partially() {
+fn a_node_killed_under_clients_and_embedded_writers_loses_and_splits_nothing() {
     let options = options("node-kills", 10, InjectedFault::None);
     let totals = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     eprintln!("{}", totals.table());

@@ -11,7 +11,7 @@ use std::hash::BuildHasher as _;
 
 use nearstate_clients::command_forms::{HASHES, ITERATIONS, KEYS, RARE, SETS, STRINGS};
 use nearstate_clients::differential::{ReplyDifference, ServerPair, compare, shorten};
-use nearstate_clients::programs::Server;
+use nearstate_clients::programs::TestServer;
 use nearstate_clients::sequence::sequence;
 use nearstate_resp::command::CommandGroup;
 use nearstate_resp::table::TABLE;
@@ -70,8 +70,8 @@ fn every_command_of_the_table_is_compared() {
 
 fn compare_sequences(seed: u64, sequences: u64) {
     println!("NEARSTATE_SEED={seed} repeats this run");
-    let redis = Server::redis(&[]).unwrap_or_else(|error| panic!("{error}"));
-    let node = Server::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let redis = TestServer::redis(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
     let pair = ServerPair { redis: redis.address, node: node.address };
     let mut differences: BTreeMap<String, ReplyDifference> = BTreeMap::new();
     let mut commands = 0;

@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use nearstate_clients::programs::{Server, output_of, root};
+use nearstate_clients::programs::{TestServer, output_of, root};
 
 /// Tests of the Go programs, without subtests.
 const TESTS: usize = 14;
 
 #[test]
 fn go_clients_work() {
-    let node = Server::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
     // The folder of Go's own installer, if go is not on the PATH.
     let installed = Path::new("/usr/local/go/bin/go");
     let go = if installed.is_file() { installed } else { Path::new("go") };

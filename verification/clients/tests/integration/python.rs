@@ -1,11 +1,11 @@
 //! `ricsdl` with the packages that O-RAN pins, and current redis-py, against the node.
 
-use nearstate_clients::programs::Server;
+use nearstate_clients::programs::TestServer;
 use nearstate_clients::python::{count, run};
 
 /// Runs a script with a node. The number of its tests that pass is `tests`.
 fn run_script(script: &str, list: &str, tests: usize) {
-    let node = Server::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
     let output = run(script, list, &node).unwrap_or_else(|error| panic!("{error}"));
     println!("{output}");
     assert_eq!(count(&output), Some(tests), "{output}");

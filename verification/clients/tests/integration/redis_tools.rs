@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use nearstate_clients::programs::{Server, output_of, output_with_input};
+use nearstate_clients::programs::{TestServer, output_of, output_with_input};
 use nearstate_resp_client::encode_request;
 
 /// Typed input with commands of every group. No reply is random, depends on the clock or has an
@@ -56,11 +56,11 @@ DBSIZE
 "#;
 
 /// `redis-cli` with these arguments, connected to a server.
-fn cli(server: &Server, args: &[&str]) -> Command {
+fn cli(server: &TestServer, args: &[&str]) -> Command {
     tool("redis-cli", server, args)
 }
 
-fn tool(program: &str, server: &Server, args: &[&str]) -> Command {
+fn tool(program: &str, server: &TestServer, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     let address = server.address;
     command.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
@@ -68,13 +68,13 @@ fn tool(program: &str, server: &Server, args: &[&str]) -> Command {
     command
 }
 
-fn node() -> Server {
-    Server::node(&[]).unwrap_or_else(|error| panic!("{error}"))
+fn node() -> TestServer {
+    TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn redis_cli_prints_the_same_as_with_redis() {
-    let (redis, node) = (Server::redis(&[]).unwrap_or_else(|error| panic!("{error}")), node());
+    let (redis, node) = (TestServer::redis(&[]).unwrap_or_else(|error| panic!("{error}")), node());
     for args in [["--no-raw", "-2"], ["--no-raw", "-3"], ["--raw", "-2"], ["--json", "-3"]] {
         let expected = output_with_input(&mut cli(&redis, &args), TYPED.as_bytes());
         let actual = output_with_input(&mut cli(&node, &args), TYPED.as_bytes());

@@ -19,7 +19,8 @@ struct Body {
     table: Vec<u8>,
 }
 
-/// An entry of a table in the region format: length of the name, location, child, length of the block.
+/// An entry of a table in the region format: length of the name, location, child, length of the
+/// block.
 fn entry() -> impl Strategy<Value = (u8, u8, u16, u32)> {
     (
         prop_oneof![0..6_u8, any::<u8>()],

@@ -59,7 +59,9 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_glob_agrees_with_a_recursive_matcher(pattern in special_bytes(12), text in special_bytes(10)) {
+    fn a_glob_agrees_with_a_recursive_matcher(
+        pattern in special_bytes(12), text in special_bytes(10)
+    ) {
         prop_assert_eq!(matches(&pattern, &text), matches_recursively(&pattern, &text));
     }
 

@@ -24,7 +24,8 @@ struct ParsedStream {
     broken: Option<String>,
 }
 
-/// Parses as a connection does: a buffer grows by pieces, complete requests are removed from its front.
+/// Parses as a connection does: a buffer grows by pieces, and complete requests are removed from its
+/// front.
 fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> ParsedStream {
     let mut parser = RequestParser::new(request_bytes);
     // Half of the streams are those of unauthenticated clients.

@@ -1,7 +1,7 @@
 //! The file in which a process records its operations, line by line, and the history made of it.
 //!
 //! ```text
-//! R N                                process N of a number begins; the line before may be cut short
+//! R N                                a process begins; the line before may be cut short
 //! w OP CALL K=V .. | K:=V/P ..       is about to write this, after these reads
 //! d OP RETURN [K=V ..]               the write is done, with further reads
 //! n OP RETURN [K=V ..]               nothing was written; the reads are valid

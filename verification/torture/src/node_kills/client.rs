@@ -166,8 +166,8 @@ impl PipelinedClient {
             let none = differences.first().map_or("", String::as_str);
             let all = differences.last().map_or("", String::as_str);
             return Err(format!(
-                "client {}: the records are not the result of any prefix of the {} requests in flight; \
-                 with none of these {none}; with all {all}",
+                "client {}: the records are not the result of any prefix of the {} requests in \
+                 flight; with none of these {none}; with all {all}",
                 self.number,
                 in_flight.len(),
             ));

@@ -299,8 +299,8 @@ impl NodeKillRun<'_> {
             let (from, until) = (before + least.of(counter), before + most.of(counter));
             if !(from..=until).contains(&now) {
                 return Err(format!(
-                    "{counter:?} was incremented {now} times at sockets; {from} were acknowledged or \
-                     visible, {until} with all that was in flight"
+                    "{counter:?} was incremented {now} times at sockets; {from} were acknowledged \
+                     or visible, {until} with all that was in flight"
                 ));
             }
             let by_socket = readback::counter_by_socket(&mut connection, counter)?;
@@ -343,7 +343,9 @@ impl NodeKillRun<'_> {
             if before == after && after.iter().all(|writer| writer.acked == writer.begun) {
                 let embedded: u64 = after.iter().map(|writer| increments_of(writer.acked)).sum();
                 return found.checked_sub(embedded).ok_or_else(|| {
-                    format!("{counter:?} is {found}, the embedded writers alone incremented it {embedded} times")
+                    format!(
+                        "{counter:?} is {found}; embedded writers incremented it {embedded} times"
+                    )
                 });
             }
             if started.elapsed() > WAIT_MAX {

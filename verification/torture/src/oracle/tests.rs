@@ -2,15 +2,15 @@
 
 use super::*;
 
-const FIRST: RecordKey = RecordKey { space: KeySpace::Own, writer: 0, number: 1 };
-const SECOND: RecordKey = RecordKey { space: KeySpace::Own, writer: 0, number: 2 };
+const FIRST: TortureKey = TortureKey { space: KeySpace::Own, writer: 0, number: 1 };
+const SECOND: TortureKey = TortureKey { space: KeySpace::Own, writer: 0, number: 2 };
 
-fn entry(tag: EntryKind, key: RecordKey, seq: u64, left: u8) -> JournalEntry {
+fn entry(tag: EntryKind, key: TortureKey, seq: u64, left: u8) -> JournalEntry {
     let (op, len, version) = (WriteKind::Put, 100, seq);
     JournalEntry { tag, op, key, left, seq, len, mask: 0, old: 0, version, at_ns: 0 }
 }
 
-fn found(key: RecordKey, seq: u64) -> (RecordKey, ObservedRecord) {
+fn found(key: TortureKey, seq: u64) -> (TortureKey, ObservedRecord) {
     let content = ContentStamp { key, block: 0, writer: 0, seq, len: 100 }.fingerprint();
     (key, ObservedRecord { content: RecordContent::Value(content), version: seq, count: 0 })
 }

@@ -15,7 +15,7 @@ pub const FORWARD_MS: i64 = 3_155_760_000_000;
 /// A change of one record in a transaction. A key is `space/name`, tags are
 /// `name=value name=value`.
 #[derive(Clone, Copy, Debug)]
-pub enum RecordChange {
+pub enum ScriptChange {
     /// Sets value, tags and expiry.
     Put(&'static str, &'static str, &'static str, u64),
     /// Sets tags and expiry.
@@ -36,7 +36,7 @@ pub enum RecordChange {
 #[derive(Clone, Debug)]
 pub enum ScriptStep {
     /// One transaction.
-    Txn(Vec<RecordChange>),
+    Txn(Vec<ScriptChange>),
     /// A plain put of one record, which the store turns into a transaction if necessary.
     Plain(&'static str, &'static str),
     /// Collects all expired records, each in a transaction.
@@ -137,7 +137,7 @@ impl TagModel {
                 models.push(next);
             }
             ScriptStep::Plain(key, value) => {
-                next.transact(&[RecordChange::Put(key, value, "", 0)]);
+                next.transact(&[ScriptChange::Put(key, value, "", 0)]);
                 models.push(next);
             }
             ScriptStep::Collect => {
@@ -204,7 +204,7 @@ impl TagModel {
         }
     }
 
-    fn transact(&mut self, changes: &[RecordChange]) {
+    fn transact(&mut self, changes: &[ScriptChange]) {
         let mut steps = Vec::new();
         let mut evicted = Vec::new();
         for change in changes {
@@ -288,7 +288,7 @@ impl TagModel {
     }
 }
 
-impl RecordChange {
+impl ScriptChange {
     /// The record's key.
     pub const fn key(&self) -> &'static str {
         match self {
@@ -355,8 +355,8 @@ mod tests {
         let mut model = TagModel::default();
         model.events.insert("tagged".to_owned(), Vec::new());
         let steps = [
-            ScriptStep::Txn(vec![RecordChange::Put("tagged/a", "1", "guti=g", PAST)]),
-            ScriptStep::Txn(vec![RecordChange::Put("tagged/b", "2", "guti=g", 0)]),
+            ScriptStep::Txn(vec![ScriptChange::Put("tagged/a", "1", "guti=g", PAST)]),
+            ScriptStep::Txn(vec![ScriptChange::Put("tagged/b", "2", "guti=g", 0)]),
             ScriptStep::Collect,
         ];
         let model = model.after_all(&steps);

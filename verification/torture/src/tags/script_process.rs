@@ -12,7 +12,7 @@ use nearstate_store::{
     Session, TagSchema, Txn, WhenFull,
 };
 
-use crate::tags::model::{FORWARD_MS, RecordChange, ScriptStep, space_of};
+use crate::tags::model::{FORWARD_MS, ScriptChange, ScriptStep, space_of};
 use crate::tags::scripts::named;
 
 /// Tags of the spaces that have tags.
@@ -221,7 +221,7 @@ pub(crate) fn stream(
 fn transact(
     session: &Session,
     spaces: &ScriptNamespaces,
-    changes: &[RecordChange],
+    changes: &[ScriptChange],
 ) -> Result<(), Error> {
     let objects = addresses(session)?;
     session.transact(|txn| {
@@ -247,7 +247,7 @@ fn execute_change(
     txn: &Txn<'_>,
     spaces: &ScriptNamespaces,
     objects: &BTreeMap<String, Address>,
-    change: &RecordChange,
+    change: &ScriptChange,
 ) -> Result<(), Error> {
     let key = change.key();
     let with_metadata =
@@ -264,27 +264,27 @@ fn execute_change(
         known.ok_or_else(|| Error::BadArgument { detail: format!("no object {key:?}") })
     };
     match change {
-        RecordChange::Put(_, value, tags, expires) => with_metadata(tags, *expires, &|metadata| {
+        ScriptChange::Put(_, value, tags, expires) => with_metadata(tags, *expires, &|metadata| {
             txn.put_with_metadata(spaces.of(key)?, key.as_bytes(), value.as_bytes(), metadata)
         }),
-        RecordChange::Label(_, tags, expires) => with_metadata(tags, *expires, &|metadata| {
+        ScriptChange::Label(_, tags, expires) => with_metadata(tags, *expires, &|metadata| {
             txn.label(spaces.of(key)?, key.as_bytes(), metadata).map(drop)
         }),
-        RecordChange::Patch(_, name, bytes) => {
+        ScriptChange::Patch(_, name, bytes) => {
             let change = BlockChange { name, bytes: bytes.map(str::as_bytes) };
             txn.patch(spaces.of(key)?, key.as_bytes(), &[change])
         }
-        RecordChange::Delete(_) => txn.delete(spaces.of(key)?, key.as_bytes()).map(drop),
-        RecordChange::Alloc(_, bytes) => {
+        ScriptChange::Delete(_) => txn.delete(spaces.of(key)?, key.as_bytes()).map(drop),
+        ScriptChange::Alloc(_, bytes) => {
             let text = format!("{key} {bytes}");
             let address = txn.alloc(text.len())?;
             txn.open_write(address, |bytes| bytes.copy_from_slice(text.as_bytes()))
         }
-        RecordChange::Write(_, bytes) => {
+        ScriptChange::Write(_, bytes) => {
             let text = format!("{key} {bytes}");
             txn.open_write(address()?, |bytes| bytes.copy_from_slice(text.as_bytes()))
         }
-        RecordChange::Free(_) => txn.free(address()?),
+        ScriptChange::Free(_) => txn.free(address()?),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Scripts: short workloads with tags, expiry, watchers, the stream, counters and objects.
 
-use crate::tags::model::RecordChange::{Alloc, Delete, Free, Label, Patch, Put, Write};
-use crate::tags::model::{LATE, PAST, RecordChange, SOON, ScriptStep};
+use crate::tags::model::ScriptChange::{Alloc, Delete, Free, Label, Patch, Put, Write};
+use crate::tags::model::{LATE, PAST, SOON, ScriptChange, ScriptStep};
 
 /// A script.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct TagScript {
     pub work: fn() -> Vec<ScriptStep>,
 }
 
-fn txn(changes: &[RecordChange]) -> ScriptStep {
+fn txn(changes: &[ScriptChange]) -> ScriptStep {
     ScriptStep::Txn(changes.to_vec())
 }
 

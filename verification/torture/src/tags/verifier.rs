@@ -24,7 +24,7 @@ const VALUES: [(&str, &[&str]); 3] = [
 type Versions = BTreeMap<String, Vec<u64>>;
 
 /// A writer's transactions: the steps of each.
-type Stream = Vec<Vec<String>>;
+type WriterStream = Vec<Vec<String>>;
 
 /// The events so far.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl ScriptVerifier {
         Ok(())
     }
 
-    fn compare_events(&self, model: &TagModel, streams: &[Stream]) -> Result<(), String> {
+    fn compare_events(&self, model: &TagModel, streams: &[WriterStream]) -> Result<(), String> {
         for (space, actual) in &self.events {
             if model.events.get(space) != Some(actual) {
                 let expected = model.events.get(space);
@@ -207,8 +207,8 @@ fn step_text(session: &Session, record: &Committed<'_>) -> Result<String, String
 }
 
 /// All streams, writer by writer, and the versions of each record. Acknowledges nothing.
-fn read_stream(session: &Session) -> Result<(Vec<Stream>, Versions), String> {
-    let mut all: BTreeMap<u32, Stream> = BTreeMap::new();
+fn read_stream(session: &Session) -> Result<(Vec<WriterStream>, Versions), String> {
+    let mut all: BTreeMap<u32, WriterStream> = BTreeMap::new();
     let (mut versions, mut numbers) = (Versions::new(), BTreeMap::new());
     let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
     while let Some(item) = consumer.next().map_err(|e| format!("stream: {e}"))? {

@@ -5,7 +5,7 @@ use nearstate_store::{BlockChange, Error};
 
 use super::{JournaledWriter, PAIR_KEYS, PlannedWrite, choose, contents};
 use crate::clock::now_ns;
-use crate::content::{ContentStamp, KeySpace, RecordKey, counter};
+use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
 use crate::journal::{CONFLICT, EntryKind, FULL, JournalEntry, WriteKind};
 use crate::oracle::{ObservedRecord, block_name, observe_record};
 use crate::rng::{Rng, percent};
@@ -57,7 +57,7 @@ impl JournaledWriter {
     /// Puts or deletes both records of a pair.
     fn random_pair(&self, rng: &mut Rng) -> Result<[PlannedWrite; 2], String> {
         let number = rng.u32(..PAIR_KEYS / 2) * 2;
-        let key = |number| RecordKey { space: KeySpace::Pair, writer: self.me, number };
+        let key = |number| TortureKey { space: KeySpace::Pair, writer: self.me, number };
         let is_present = self.read(key(number))?.is_some();
         let op = if is_present && percent(rng, 10) { WriteKind::Delete } else { WriteKind::Put };
         let mut len = || if op == WriteKind::Put { PAIR_BYTES + rng.u32(..800) } else { 0 };

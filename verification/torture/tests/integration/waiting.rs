@@ -9,7 +9,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
-use nearstate_torture::content::{KeySpace, RecordKey};
+use nearstate_torture::content::{KeySpace, TortureKey};
 use nearstate_torture::scenario::{named, prepare};
 use nearstate_torture::spawn::was_killed;
 use nearstate_torture::verify::check_clean;
@@ -48,7 +48,7 @@ fn resume(child: &mut Child, folder: &Path) {
 }
 
 fn key(number: u32) -> Vec<u8> {
-    RecordKey { space: KeySpace::Own, writer: 0, number }.bytes()
+    TortureKey { space: KeySpace::Own, writer: 0, number }.bytes()
 }
 
 fn open(session: &Session, name: &str) -> Namespace {
