@@ -114,6 +114,11 @@ impl<R> CommandTable<R> {
 
     #[cold]
     fn unknown(&self, name: &[u8], args: Args<'_>) -> ErrorReply {
+        if name.eq_ignore_ascii_case(b"near") {
+            return ErrorReply::fixed(
+                "ERR the command NEAR was renamed: send LOCAL REGION or LOCAL RING",
+            );
+        }
         let mut text = format!("ERR unknown command '{}', with args beginning with: ", clip(name));
         let from = text.len();
         for arg in args.from(1).iter() {
@@ -124,7 +129,7 @@ impl<R> CommandTable<R> {
             let _ = write!(text, "'{}' ", clip(arg));
         }
         if let Some(near) = self.closest(name) {
-            let _ = write!(text, "(the nearest that is offered is '{}')", near.replace('|', " "));
+            let _ = write!(text, "(did you mean '{}'?)", near.replace('|', " "));
         }
         ErrorReply::new(text)
     }
@@ -132,8 +137,8 @@ impl<R> CommandTable<R> {
     /// That there is no command of this name, for whoever writes a configuration.
     pub fn not_found(&self, name: &str) -> String {
         match self.closest(name.as_bytes()) {
-            Some(near) => format!("there is no command '{name}': is '{near}' meant?"),
-            None => format!("there is no command '{name}': docs/resp.md lists all"),
+            Some(near) => format!("unknown command '{name}', did you mean '{near}'?"),
+            None => format!("unknown command '{name}': docs/resp.md lists all commands"),
         }
     }
 
@@ -149,7 +154,7 @@ impl<R> CommandTable<R> {
             let _ = write!(offered, "{comma}{}", own.unwrap_or_default());
         }
         let (part, container) = (clip(part), container.to_ascii_uppercase());
-        ErrorReply::new(format!("ERR unknown subcommand '{part}'. {container} offers: {offered}"))
+        ErrorReply::new(format!("ERR unknown subcommand '{part}'. {container} supports: {offered}"))
     }
 }
 

@@ -3,33 +3,31 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
+use crate::fixture::{TestClient, TestNode, node};
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
-use talk::{Place, Talker, place};
 
 /// Namespaces that clients have made.
-fn made(place: &Place) -> Vec<String> {
-    let session = place.region.session().unwrap();
+fn made(node: &TestNode) -> Vec<String> {
+    let session = node.region.session().unwrap();
     session.namespaces().unwrap().into_iter().map(|(name, _)| name).collect()
 }
 
 /// Asks, with `{n},long` for a key that is too long and `FIELDS` for 1,025 fields with values.
-fn ask(talker: &mut Talker, request: &str) -> String {
+fn ask(client: &mut TestClient, request: &str) -> String {
     let long = format!("{{n}},{}", "k".repeat(KEY_BYTES_MAX + 1));
     let fields: Vec<String> = (0..1025).map(|field| format!("f{field} v")).collect();
-    let said = request.replace("{n},long", &long).replace("FIELDS", &fields.join(" "));
-    let words: Vec<&[u8]> = said.split(' ').map(str::as_bytes).collect();
-    talker.ask_bytes(&words)
+    let reply = request.replace("{n},long", &long).replace("FIELDS", &fields.join(" "));
+    let words: Vec<&[u8]> = reply.split(' ').map(str::as_bytes).collect();
+    client.ask_bytes(&words)
 }
 
 #[test]
 fn a_request_whose_arguments_are_refused_makes_no_namespace() {
-    let place = place();
-    let mut talker = place.talker();
-    assert_eq!(talker.ask("SET source v"), "+OK|");
-    assert_eq!(talker.ask("SADD members m"), ":1|");
-    assert_eq!(made(&place), ["{}"]);
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.ask("SET source v"), "+OK|");
+    assert_eq!(client.ask("SADD members m"), ":1|");
+    assert_eq!(made(&node), ["{}"]);
     for request in [
         "TAG HSET {n},k 1025 FIELDS 0",
         "TAG HSET {n},long 1 f v 0",
@@ -69,24 +67,24 @@ fn a_request_whose_arguments_are_refused_makes_no_namespace() {
         "RENAMENX source {n},long",
         "COPY source {n},long",
     ] {
-        let answer = ask(&mut talker, request);
+        let answer = ask(&mut client, request);
         assert!(answer.starts_with('-'), "{request}: {answer}");
-        assert_eq!(made(&place), ["{}"], "{request}");
+        assert_eq!(made(&node), ["{}"], "{request}");
     }
     // Nor does what finds its condition unmet.
     for request in ["SET {n},k v XX", "SET {n},k v XX GET", "TAG SET {n},k v 0 XX"] {
-        assert_eq!(talker.ask(request), "$-1|", "{request}");
-        assert_eq!(made(&place), ["{}"], "{request}");
+        assert_eq!(client.ask(request), "$-1|", "{request}");
+        assert_eq!(made(&node), ["{}"], "{request}");
     }
     // All of them are offered: with good arguments they make it.
-    assert_eq!(talker.ask("TAG HSET {n},k 1 f v 0"), ":1|");
-    assert_eq!(made(&place).len(), 2);
+    assert_eq!(client.ask("TAG HSET {n},k 1 f v 0"), ":1|");
+    assert_eq!(made(&node).len(), 2);
 }
 
 #[test]
 fn a_value_that_is_too_large_makes_no_namespace() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let value = vec![b'v'; VALUE_BYTES_MAX + 1];
     for words in [
         &[&b"SET"[..], b"{n},k", &value][..],
@@ -97,27 +95,27 @@ fn a_value_that_is_too_large_makes_no_namespace() {
         &[b"SADD", b"{n},k", &value],
         &[b"SETNXPUB", b"{n},k", &value, b"channel", b"message"],
     ] {
-        let answer = talker.ask_bytes(words);
+        let answer = client.ask_bytes(words);
         let name = words.first().copied().unwrap_or_default().escape_ascii();
         assert!(answer.starts_with('-'), "{name}");
-        assert_eq!(made(&place), [""; 0], "{name}");
+        assert_eq!(made(&node), [""; 0], "{name}");
     }
 }
 
 #[test]
 fn a_watch_that_is_refused_watches_none_of_its_keys() {
-    let place = place();
-    let (mut talker, mut other) = (place.talker(), place.talker());
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
     let long = vec![b'k'; KEY_BYTES_MAX + 1];
-    assert!(talker.ask_bytes(&[b"WATCH", b"a", &long]).starts_with("-ERR a key of 4097 bytes"));
+    assert!(client.ask_bytes(&[b"WATCH", b"a", &long]).starts_with("-ERR a key of 4097 bytes"));
     let many: Vec<String> = (0..TRANSACTION_RECORDS_MAX).map(|key| format!("k{key}")).collect();
-    assert_eq!(talker.ask("WATCH b"), "+OK|");
+    assert_eq!(client.ask("WATCH b"), "+OK|");
     let words: Vec<&str> =
         std::iter::once("WATCH").chain(many.iter().map(String::as_str)).collect();
-    assert!(talker.ask(&words.join(" ")).starts_with("-ERR a client watches at most"));
+    assert!(client.ask(&words.join(" ")).starts_with("-ERR a client watches at most"));
     // Were one of them watched, its change would be seen.
     assert_eq!(other.ask("MSET a 1 k0 1 k4094 1"), "+OK|");
-    assert_eq!(talker.ask("MULTI"), "+OK|");
-    assert_eq!(talker.ask("GET a"), "+QUEUED|");
-    assert_eq!(talker.ask("EXEC"), "*1|$1|1|");
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    assert_eq!(client.ask("GET a"), "+QUEUED|");
+    assert_eq!(client.ask("EXEC"), "*1|$1|1|");
 }

@@ -34,7 +34,7 @@ fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
     let options = CreateOptions { bytes_max: 128 << 20, ..CreateOptions::default() };
     let region = Region::attach_or_create(&folder.join("region"), &options).unwrap();
     let users = Users::parse(users, &TABLE).unwrap();
-    let face = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(users))));
+    let service = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(users))));
     let address = Address::Unix { path: folder.join("near.sock"), mode: 0o600 };
     let tcp = Address::Tcp("127.0.0.1:0".parse().unwrap());
     let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };
@@ -45,7 +45,7 @@ fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
         limits,
         ..NodeConfig::default()
     };
-    Node::start(&config, &region, &[Arc::new(face)]).unwrap()
+    Node::start(&config, &region, &[Arc::new(service)]).unwrap()
 }
 
 fn folder() -> tempfile::TempDir {
@@ -60,8 +60,8 @@ fn socket(folder: &Path) -> UnixStream {
 }
 
 fn near(folder: &Path, options: &str) -> LocalStorage {
-    let place = format!("{}{options}", folder.join("near.sock").display());
-    LocalStorage::open(&place).unwrap()
+    let node = format!("{}{options}", folder.join("near.sock").display());
+    LocalStorage::open(&node).unwrap()
 }
 
 fn ring(folder: &Path) -> LocalRing {
@@ -111,8 +111,8 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "rules hold in the ring: {error}");
 
     let refused = |options: &str| {
-        let place = format!("{}{options}", folder.path().join("near.sock").display());
-        LocalStorage::open(&place).unwrap_err()
+        let node = format!("{}{options}", folder.path().join("near.sock").display());
+        LocalStorage::open(&node).unwrap_err()
     };
     let error = refused("?user=half&password=half-word&way=region");
     assert!(error.to_string().contains("NOPERM only a user"), "{error}");
@@ -168,7 +168,7 @@ fn a_ring_has_the_whole_conversation() {
 fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
     let folder = folder();
     let node = start(folder.path(), "", ConnectionLimits::default());
-    let said = |mut stream: Box<dyn ReadWrite>, request: &[u8]| {
+    let reply = |mut stream: Box<dyn ReadWrite>, request: &[u8]| {
         stream.write_all(&[request, b"\r\nQUIT\r\n"].concat()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -179,7 +179,7 @@ fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
     for what in ["REGION", "RING"] {
         let tcp = std::net::TcpStream::connect(address).unwrap();
         // Pipelined: nothing may follow, and that is said first.
-        let text = said(Box::new(tcp), format!("LOCAL {what}").as_bytes());
+        let text = reply(Box::new(tcp), format!("LOCAL {what}").as_bytes());
         assert!(text.contains("send nothing behind"), "{text}");
         let mut tcp = std::net::TcpStream::connect(address).unwrap();
         tcp.write_all(format!("LOCAL {what}\r\n").as_bytes()).unwrap();
@@ -188,8 +188,8 @@ fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
         let text = String::from_utf8_lossy(&answer[..count]).into_owned();
         assert!(text.contains("Unix socket only"), "{text}");
     }
-    let text = said(Box::new(socket(folder.path())), b"LOCAL FAR");
-    assert!(text.contains("LOCAL offers: region, ring"), "{text}");
+    let text = reply(Box::new(socket(folder.path())), b"LOCAL FAR");
+    assert!(text.contains("LOCAL supports: region, ring"), "{text}");
     // Once for each connection.
     let unix = socket(folder.path());
     assert!(matches!(request_region(&unix).unwrap(), Response::Granted(_)));
@@ -429,9 +429,9 @@ struct Process(Child);
 impl Process {
     fn start(what: &str, folder: &Path) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_process_of_these_tests", "--nocapture"])
-            .env("NEARSTATE_NEAR_PROCESS", what)
-            .env("NEARSTATE_NEAR_FOLDER", folder)
+            .args(["--exact", "local_transport::a_process_of_these_tests", "--nocapture"])
+            .env("NEARSTATE_LOCAL_PROCESS", what)
+            .env("NEARSTATE_LOCAL_FOLDER", folder)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -451,8 +451,8 @@ impl Drop for Process {
 /// Does nothing unless it is started as a process of its own, and then never ends by itself.
 #[test]
 fn a_process_of_these_tests() {
-    let Some(what) = std::env::var_os("NEARSTATE_NEAR_PROCESS") else { return };
-    let folder = PathBuf::from(std::env::var_os("NEARSTATE_NEAR_FOLDER").unwrap());
+    let Some(what) = std::env::var_os("NEARSTATE_LOCAL_PROCESS") else { return };
+    let folder = PathBuf::from(std::env::var_os("NEARSTATE_LOCAL_FOLDER").unwrap());
     if what == "node" {
         let _node = start(&folder, "", ConnectionLimits::default());
         loop {

@@ -9,34 +9,32 @@
 #![expect(clippy::print_stderr, reason = "says what was left out, where Redis is missing")]
 #![expect(clippy::disallowed_methods, reason = "waits until another process listens")]
 
-mod talk;
-
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::fixture::{TestClient, TestNode, node, node_with, request};
 use nearstate_node::executor::{Executor, ExecutorConfig, sleep, timeout};
 use nearstate_resp::acl::Users;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{BlockChange, Condition, Kind, Metadata, Schema};
-use talk::{Place, Talker, place, place_with, request};
 
 /// Longer than anything takes on a busy machine.
 const LONG: Duration = Duration::from_secs(100);
 
 /// Runs a test on an executor, with a server that tells these events from the start.
-fn run(deliveries: &str, test: impl AsyncFnOnce(&Place) + 'static) {
+fn run(deliveries: &str, test: impl AsyncFnOnce(&TestNode) + 'static) {
     let keyspace_events = KeyspaceEvents::parse(deliveries.as_bytes()).unwrap();
-    let place =
-        place_with(RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) });
+    let node =
+        node_with(RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) });
     let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     executor.run(async move {
-        place.begin();
-        timeout(LONG, test(&place)).await.expect("it was not told in time");
+        node.begin();
+        timeout(LONG, test(&node)).await.expect("it was not told in time");
     });
 }
 
@@ -54,14 +52,14 @@ fn messages(bytes: &[u8]) -> Vec<String> {
     lines.chunks(9).filter_map(message).collect()
 }
 
-fn listener(place: &Place) -> Talker {
-    let mut talker = place.talker();
-    talker.ask("PSUBSCRIBE __key*__:*");
-    talker
+fn listener(node: &TestNode) -> TestClient {
+    let mut client = node.client();
+    client.ask("PSUBSCRIBE __key*__:*");
+    client
 }
 
 /// What a listener is told until this one message, which is left out.
-async fn told_until(listener: &mut Talker, last: &str) -> Vec<String> {
+async fn told_until(listener: &mut TestClient, last: &str) -> Vec<String> {
     let mut all = Vec::new();
     while !all.iter().any(|message| message == last) {
         sleep(Duration::from_millis(1)).await;
@@ -167,10 +165,10 @@ fn events_come_as_redis_tells_them_and_where_not_as_the_table_says() {
     } else {
         eprintln!("redis-server is not installed: only the node's side is looked at");
     }
-    run("", async move |place| {
-        let mut asker = place.talker();
+    run("", async move |node| {
+        let mut asker = node.client();
         assert_eq!(asker.ask("CONFIG SET notify-keyspace-events KEAn"), "+OK|");
-        let mut hears = listener(place);
+        let mut hears = listener(node);
         asker.ask("SET mark 0");
         told_until(&mut hears, "event set mark").await;
         let spelled = |names: &str| -> Vec<String> {
@@ -178,45 +176,45 @@ fn events_come_as_redis_tells_them_and_where_not_as_the_table_says() {
             names.flat_map(|name| [format!("space k {name}"), format!("event {name} k")]).collect()
         };
         for (command, by_redis, by_node) in TOLD {
-            let with_mark = |told: &str| {
-                let mut all = spelled(told);
+            let with_mark = |actual: &str| {
+                let mut all = spelled(actual);
                 all.push("space mark set".to_owned());
                 all
             };
             if let Some([asker, listener]) = &mut lines {
                 ask(asker, command);
                 ask(asker, "SET mark 0");
-                let told = redis_told_until(listener, "event set mark");
-                assert_eq!(told, with_mark(by_redis), "redis: {command}");
+                let actual = redis_told_until(listener, "event set mark");
+                assert_eq!(actual, with_mark(by_redis), "redis: {command}");
             }
             asker.ask(command);
             asker.ask("SET mark 0");
-            let told = told_until(&mut hears, "event set mark").await;
-            assert_eq!(told, with_mark(by_node.unwrap_or(by_redis)), "node: {command}");
+            let actual = told_until(&mut hears, "event set mark").await;
+            assert_eq!(actual, with_mark(by_node.unwrap_or(by_redis)), "node: {command}");
         }
         // A record that ends by itself.
         if let Some([asker, listener]) = &mut lines {
             ask(asker, "SET k v PX 30");
-            let told = redis_told_until(listener, "event expired k");
-            assert_eq!(told.last().unwrap(), "space k expired");
+            let actual = redis_told_until(listener, "event expired k");
+            assert_eq!(actual.last().unwrap(), "space k expired");
         }
         asker.ask("SET k v PX 30");
-        let told = told_until(&mut hears, "event expired k").await;
-        assert_eq!(told, [spelled("new set"), vec!["space k expired".to_owned()]].concat());
+        let actual = told_until(&mut hears, "event expired k").await;
+        assert_eq!(actual, [spelled("new set"), vec!["space k expired".to_owned()]].concat());
         // A transaction is told in its order, each record once: what became of it.
         let parts = ["MULTI", "SET k 1", "SET j 1", "SET k 2", "SET mark 1", "EXEC"];
         let answers = parts.map(|part| asker.ask(part));
         assert_eq!(answers.last().unwrap(), "*4|+OK|+OK|+OK|+OK|");
-        let told = told_until(&mut hears, "event set mark").await;
+        let actual = told_until(&mut hears, "event set mark").await;
         let of_j = ["space j new", "event new j", "space j set", "event set j", "space mark set"];
-        assert_eq!(told, [spelled("new set"), of_j.map(str::to_owned).to_vec()].concat());
+        assert_eq!(actual, [spelled("new set"), of_j.map(str::to_owned).to_vec()].concat());
     });
 }
 
 #[test]
 fn only_what_is_chosen_is_told_and_only_as_it_is_chosen() {
-    run("Ex", async |place| {
-        let (mut asker, mut hears) = (place.talker(), listener(place));
+    run("Ex", async |node| {
+        let (mut asker, mut hears) = (node.client(), listener(node));
         asker.ask("SET k v");
         asker.ask("DEL k");
         asker.ask("SET k v PX 10");
@@ -230,8 +228,8 @@ fn only_what_is_chosen_is_told_and_only_as_it_is_chosen() {
 
 #[test]
 fn changes_by_embedded_processes_are_told_with_keys_as_clients_say_them() {
-    run("KEA", async |place| {
-        let session = place.region.session().unwrap();
+    run("KEA", async |node| {
+        let session = node.region.session().unwrap();
         let of = |name: &str, kind: Kind| {
             session.namespace(name, &Schema { kind, ..Schema::default() }).unwrap()
         };
@@ -241,11 +239,11 @@ fn changes_by_embedded_processes_are_told_with_keys_as_clients_say_them() {
         let (counters, unsaid) = (of("hits", Kind::Counters), of("a,b", Kind::Value));
         session.add(counters, b"k", 1).unwrap();
         session.put(unsaid, b"k", b"v").unwrap();
-        let mut asker = place.talker();
+        let mut asker = node.client();
         // The namespaces are known from here on.
         assert_eq!(asker.ask("CONFIG SET notify-keyspace-events KEA"), "+OK|");
-        assert_eq!(place.server.keyspace.counts.watched.load(Ordering::Relaxed), 4);
-        let mut hears = listener(place);
+        assert_eq!(node.server.keyspace.counts.watched.load(Ordering::Relaxed), 4);
+        let mut hears = listener(node);
         session.put(values, b"imsi-1", b"v").unwrap();
         told_until(&mut hears, "event set {ue},imsi-1").await;
         let block = [BlockChange { name: "f", bytes: Some(b"1") }];
@@ -256,8 +254,8 @@ fn changes_by_embedded_processes_are_told_with_keys_as_clients_say_them() {
         session
             .transact(|txn| txn.put_members(mixed, b"{group}", &members, Metadata::default()))
             .unwrap();
-        let told = told_until(&mut hears, "event sadd {sdl},{group}").await;
-        assert_eq!(told, ["space {sdl},{group} sadd"]);
+        let actual = told_until(&mut hears, "event sadd {sdl},{group}").await;
+        assert_eq!(actual, ["space {sdl},{group} sadd"]);
         asker.ask("SREM {sdl},{group} member");
         told_until(&mut hears, "event del {sdl},{group}").await;
         session.put(plain, b"bare", b"v").unwrap();
@@ -270,16 +268,16 @@ fn changes_by_embedded_processes_are_told_with_keys_as_clients_say_them() {
 
 #[test]
 fn the_first_change_in_a_namespace_that_a_client_makes_is_told() {
-    run("KEA", async |place| {
-        let (mut asker, mut hears) = (place.talker(), listener(place));
+    run("KEA", async |node| {
+        let (mut asker, mut hears) = (node.client(), listener(node));
         for namespace in ["one", "two"] {
             asker.ask(&format!("SET {{{namespace}}},k v"));
             let last = format!("event set {{{namespace}}},k");
-            let told = told_until(&mut hears, &last).await;
-            assert_eq!(told, [format!("space {{{namespace}}},k set")]);
+            let actual = told_until(&mut hears, &last).await;
+            assert_eq!(actual, [format!("space {{{namespace}}},k set")]);
         }
         // Another process has made it, and a client of the node is the first to write there.
-        let session = place.region.session().unwrap();
+        let session = node.region.session().unwrap();
         session.namespace("three", &Schema::default()).unwrap();
         asker.ask("SET {three},k v");
         assert_eq!(told_until(&mut hears, "event set {three},k").await, ["space {three},k set"]);
@@ -288,11 +286,11 @@ fn the_first_change_in_a_namespace_that_a_client_makes_is_told() {
 
 #[test]
 fn a_namespace_that_an_embedded_process_makes_later_is_found() {
-    run("KEA", async |place| {
-        let mut hears = listener(place);
-        let session = place.region.session().unwrap();
+    run("KEA", async |node| {
+        let mut hears = listener(node);
+        let session = node.region.session().unwrap();
         let later = session.namespace("later", &Schema::default()).unwrap();
-        let counts = &place.server.keyspace.counts;
+        let counts = &node.server.keyspace.counts;
         while counts.watched.load(Ordering::Relaxed) == 0 {
             sleep(Duration::from_millis(1)).await;
         }
@@ -303,18 +301,18 @@ fn a_namespace_that_an_embedded_process_makes_later_is_found() {
 
 #[test]
 fn events_that_were_too_many_are_counted_and_what_comes_then_is_told() {
-    run("KEA", async |place| {
-        let (mut asker, mut hears) = (place.talker(), listener(place));
+    run("KEA", async |node| {
+        let (mut asker, mut hears) = (node.client(), listener(node));
         asker.ask("SET {ns},k v");
         told_until(&mut hears, "event set {ns},k").await;
         assert!(asker.ask("INFO stats").contains("|keyspace_events_lost:0|"));
-        let session = place.region.session().unwrap();
+        let session = node.region.session().unwrap();
         let namespace = session.known_namespace("ns").unwrap().unwrap();
         // The task has no turn meanwhile, and no writer waits for it.
         for number in 0_u32..100_000 {
             session.put(namespace, &number.to_le_bytes(), b"v").unwrap();
         }
-        while place.server.keyspace.counts.lost.load(Ordering::Relaxed) == 0 {
+        while node.server.keyspace.counts.lost.load(Ordering::Relaxed) == 0 {
             sleep(Duration::from_millis(1)).await;
         }
         asker.ask("SET {ns},k v");
@@ -332,9 +330,9 @@ const RING: u64 = 1 << 20;
 
 #[test]
 fn nothing_is_watched_unless_an_event_is_chosen_that_can_happen() {
-    run("", async |place| {
-        let taken = || place.region.inspect().unwrap().bytes_taken;
-        let (mut asker, mut hears) = (place.talker(), listener(place));
+    run("", async |node| {
+        let taken = || node.region.inspect().unwrap().bytes_taken;
+        let (mut asker, mut hears) = (node.client(), listener(node));
         let before = taken();
         for (number, deliveries) in ["", "KE", "A", "Kltzedm"].into_iter().enumerate() {
             asker.ask_bytes(&[b"CONFIG", b"SET", b"notify-keyspace-events", deliveries.as_bytes()]);
@@ -342,16 +340,16 @@ fn nothing_is_watched_unless_an_event_is_chosen_that_can_happen() {
             sleep(Duration::from_millis(1)).await;
         }
         assert!(taken() < before + RING, "no ring was made");
-        assert_eq!(place.server.keyspace.counts.watched.load(Ordering::Relaxed), 0);
+        assert_eq!(node.server.keyspace.counts.watched.load(Ordering::Relaxed), 0);
         assert_eq!(asker.ask("CONFIG SET notify-keyspace-events KEA"), "+OK|");
         assert!(taken() >= before + 4 * RING, "a ring for each namespace");
-        assert_eq!(place.server.keyspace.counts.watched.load(Ordering::Relaxed), 4);
+        assert_eq!(node.server.keyspace.counts.watched.load(Ordering::Relaxed), 4);
         asker.ask("SET {n0},k v");
         told_until(&mut hears, "event set {n0},k").await;
-        let seen = || place.server.keyspace.counts.seen.load(Ordering::Relaxed);
+        let seen = || node.server.keyspace.counts.seen.load(Ordering::Relaxed);
         let had = seen();
         asker.ask_bytes(&[b"CONFIG", b"SET", b"notify-keyspace-events", b""]);
-        assert_eq!(place.server.keyspace.counts.watched.load(Ordering::Relaxed), 0);
+        assert_eq!(node.server.keyspace.counts.watched.load(Ordering::Relaxed), 0);
         asker.ask("SET {n0},k v");
         // Chosen again: what happened meanwhile is not told, what happens now is.
         assert_eq!(asker.ask("CONFIG SET notify-keyspace-events KEA"), "+OK|");
@@ -363,8 +361,8 @@ fn nothing_is_watched_unless_an_event_is_chosen_that_can_happen() {
 
 #[test]
 fn the_setting_answers_as_in_redis() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let failed = |name: &str, why: &str| {
         format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}|")
     };
@@ -392,10 +390,10 @@ fn the_setting_answers_as_in_redis() {
         ("SET port", "-ERR wrong number of arguments for 'config|set' command|".to_owned()),
         ("GET notify-keyspace-events", shown("gxE")),
     ] {
-        assert_eq!(talker.ask(&format!("CONFIG {words}")), answer, "{words}");
+        assert_eq!(client.ask(&format!("CONFIG {words}")), answer, "{words}");
     }
-    talker.ask("MULTI");
-    talker.ask("CONFIG SET notify-keyspace-events KEA");
-    let refused = talker.ask("EXEC");
+    client.ask("MULTI");
+    client.ask("CONFIG SET notify-keyspace-events KEA");
+    let refused = client.ask("EXEC");
     assert!(refused.contains("CONFIG is not allowed between MULTI and EXEC"), "{refused}");
 }

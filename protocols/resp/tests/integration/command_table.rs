@@ -3,8 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
 use nearstate_resp::command::{ArgPositions, CommandFlags, KeyspaceScope};
 use nearstate_resp::command_context::Command;
 use nearstate_resp::parse::OwnedArgs;
@@ -26,7 +24,7 @@ fn spelled(command: &Command) -> String {
 #[test]
 fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
     let mut shared = 0;
-    for line in include_str!("redis7.txt").lines().filter(|line| !line.starts_with('#')) {
+    for line in include_str!("../redis7.txt").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(' ').next().unwrap();
         let command = TABLE.find(name.as_bytes()).unwrap_or_else(|| panic!("{name} is gone"));
         assert_eq!(spelled(command), line);
@@ -37,7 +35,7 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
         .iter()
         .map(|command| command.name)
         .filter(|name| !name.starts_with("sentinel"))
-        .filter(|name| !include_str!("redis7.txt").contains(&format!("\n{name} ")))
+        .filter(|name| !include_str!("../redis7.txt").contains(&format!("\n{name} ")))
         .collect();
     let sdl =
         TABLE.commands().iter().filter(|command| command.flags.has(CommandFlags::MODULE)).count();
@@ -158,22 +156,22 @@ fn a_request_that_is_none_is_told_what_would_be_one() {
         ("CLIENT SetName", "ERR wrong number of arguments for 'client|setname' command"),
         ("client setname a", ""),
         ("command", ""),
-        ("slowlog gte", "ERR unknown subcommand 'gte'. SLOWLOG offers: get, len, reset"),
+        ("slowlog gte", "ERR unknown subcommand 'gte'. SLOWLOG supports: get, len, reset"),
         (
             "hgte a b",
             "ERR unknown command 'hgte', with args beginning with: 'a' 'b' \
-             (the nearest that is offered is 'hget')",
+             (did you mean 'hget'?)",
         ),
         ("zrangebyscore x", "ERR unknown command 'zrangebyscore', with args beginning with: 'x' "),
         (
             "client|id",
             "ERR unknown command 'client|id', with args beginning with: \
-                       (the nearest that is offered is 'client id')",
+                       (did you mean 'client id'?)",
         ),
         (
             "nget",
             "ERR unknown command 'nget', with args beginning with: \
-                  (the nearest that is offered is 'get')",
+                  (did you mean 'get'?)",
         ),
     ] {
         assert_eq!(refused(request), text, "{request}");
@@ -214,8 +212,8 @@ fn every_row_has_a_body_but_for_those_that_have_subcommands() {
         while words.len() < usize::from(command.arity.unsigned_abs()) {
             words.push(b"1");
         }
-        let place = talk::place();
-        let answer = place.talker().ask_bytes(&words);
+        let node = crate::fixture::node();
+        let answer = node.client().ask_bytes(&words);
         assert!(!answer.contains("does nothing without a subcommand"), "{}", command.name);
     }
 }

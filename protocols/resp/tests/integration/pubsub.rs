@@ -2,15 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
+use crate::fixture::{TestClient, node, node_with};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
-use talk::{Talker, place, place_with};
 
-fn came(talker: &mut Talker) -> String {
-    String::from_utf8(talker.poll_progress()).unwrap().replace("\r\n", "|")
+fn came(client: &mut TestClient) -> String {
+    String::from_utf8(client.poll_progress()).unwrap().replace("\r\n", "|")
 }
 
 const ONLY: &str = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \
@@ -18,8 +16,8 @@ const ONLY: &str = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET
 
 #[test]
 fn a_resp2_client_that_hears_something_is_answered_as_redis_does() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let refused = |name: &str| format!("-ERR Can't execute '{name}': {ONLY}");
     for (request, answer) in [
         // sdlgo begins with the empty channel.
@@ -41,14 +39,14 @@ fn a_resp2_client_that_hears_something_is_answered_as_redis_does() {
         ("GET a", "$-1|".to_owned()),
         ("PING", "+PONG|".to_owned()),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
 }
 
 #[test]
 fn messages_come_in_both_protocols_and_in_their_order() {
-    let place = place();
-    let (mut two, mut three, mut sender) = (place.talker(), place.talker(), place.talker());
+    let node = node();
+    let (mut two, mut three, mut sender) = (node.client(), node.client(), node.client());
     assert!(three.ask("HELLO 3").starts_with("%7|"));
     two.ask("SUBSCRIBE {ns},c d");
     two.ask("PSUBSCRIBE {ns},*");
@@ -77,24 +75,24 @@ fn messages_come_in_both_protocols_and_in_their_order() {
 
 #[test]
 fn what_came_before_is_told_before_a_client_hears_nothing_any_more() {
-    let place = place();
-    let (mut talker, mut sender) = (place.talker(), place.talker());
-    talker.ask("SUBSCRIBE c");
+    let node = node();
+    let (mut client, mut sender) = (node.client(), node.client());
+    client.ask("SUBSCRIBE c");
     sender.ask("PUBLISH c m");
     let message = "*3|$7|message|$1|c|$1|m|";
-    assert_eq!(talker.ask("UNSUBSCRIBE c"), format!("{message}*3|$11|unsubscribe|$1|c|:0|"));
-    assert_eq!(came(&mut talker), "");
-    talker.ask("SUBSCRIBE c");
+    assert_eq!(client.ask("UNSUBSCRIBE c"), format!("{message}*3|$11|unsubscribe|$1|c|:0|"));
+    assert_eq!(came(&mut client), "");
+    client.ask("SUBSCRIBE c");
     sender.ask("PUBLISH c m");
-    assert_eq!(talker.ask("RESET"), format!("{message}+RESET|"));
+    assert_eq!(client.ask("RESET"), format!("{message}+RESET|"));
     assert_eq!(sender.ask("PUBLISH c m"), ":0|");
-    assert_eq!(talker.ask("GET c"), "$-1|");
+    assert_eq!(client.ask("GET c"), "$-1|");
 }
 
 #[test]
 fn channels_are_told_and_a_client_that_goes_hears_nothing() {
-    let place = place();
-    let (mut one, mut two, mut asker) = (place.talker(), place.talker(), place.talker());
+    let node = node();
+    let (mut one, mut two, mut asker) = (node.client(), node.client(), node.client());
     one.ask("SUBSCRIBE a b");
     one.ask("PSUBSCRIBE x* y*");
     two.ask("SUBSCRIBE a");
@@ -126,35 +124,35 @@ fn channels_are_told_and_a_client_that_goes_hears_nothing() {
 #[test]
 fn a_client_has_a_bound_and_is_told_what_to_do() {
     let settings = RespSettings { subscriptions_max: 3, ..RespSettings::new(Users::open(&TABLE)) };
-    let place = place_with(settings);
-    let mut talker = place.talker();
-    talker.ask("SUBSCRIBE a b");
-    let refused = talker.ask("PSUBSCRIBE x y");
+    let node = node_with(settings);
+    let mut client = node.client();
+    client.ask("SUBSCRIBE a b");
+    let refused = client.ask("PSUBSCRIBE x y");
     assert!(refused.starts_with("-ERR a client may hear 3 channels and patterns"), "{refused}");
-    assert_eq!(place.server.pubsub.patterns(), 0, "all of them or none");
+    assert_eq!(node.server.pubsub.patterns(), 0, "all of them or none");
     assert_eq!(
-        talker.ask("SUBSCRIBE a b a"),
+        client.ask("SUBSCRIBE a b a"),
         "*3|$9|subscribe|$1|a|:2|*3|$9|subscribe|$1|b|:2|*3|$9|subscribe|$1|a|:2|"
     );
-    assert_eq!(talker.ask("PSUBSCRIBE x"), "*3|$10|psubscribe|$1|x|:3|");
+    assert_eq!(client.ask("PSUBSCRIBE x"), "*3|$10|psubscribe|$1|x|:3|");
     let long = vec![b'c'; 4097];
-    let refused = talker.ask_bytes(&[b"SUBSCRIBE", &long]);
+    let refused = client.ask_bytes(&[b"SUBSCRIBE", &long]);
     assert!(refused.starts_with("-ERR a channel of 4097 bytes"), "{refused}");
     let slow = RespSettings { mailbox_bytes_max: 500, ..RespSettings::new(Users::open(&TABLE)) };
-    let place = place_with(slow);
-    let (mut talker, mut sender) = (place.talker(), place.talker());
-    talker.ask("SUBSCRIBE c");
+    let node = node_with(slow);
+    let (mut client, mut sender) = (node.client(), node.client());
+    client.ask("SUBSCRIBE c");
     for _ in 0..10 {
         assert_eq!(sender.ask("PUBLISH c message"), ":1|");
     }
-    assert_eq!(came(&mut talker), "");
-    assert!(talker.is_closed, "who does not read is not waited for");
+    assert_eq!(came(&mut client), "");
+    assert!(client.is_closed, "who does not read is not waited for");
 }
 
 #[test]
 fn the_name_of_a_channel_is_bounded_wherever_it_is_said() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let long = vec![b'c'; 4097];
     for request in [
         &[b"PUBLISH", &long[..], b"m"][..],
@@ -162,8 +160,8 @@ fn the_name_of_a_channel_is_bounded_wherever_it_is_said() {
         &[b"PSUBSCRIBE", b"a", &long],
         &[b"MSETPUB", b"k", b"v", &long, b"m"],
     ] {
-        let said = talker.ask_bytes(request);
-        assert!(said.starts_with("-ERR a channel of 4097 bytes"), "{said}");
+        let reply = client.ask_bytes(request);
+        assert!(reply.starts_with("-ERR a channel of 4097 bytes"), "{reply}");
     }
-    assert_eq!(talker.ask("GET k"), "$-1|");
+    assert_eq!(client.ask("GET k"), "$-1|");
 }

@@ -6,7 +6,7 @@
     reason = "a promise that is not kept ends its test"
 )]
 
-#[path = "../../../sdl/tests/integration/promises.rs"]
+#[path = "../../../../sdl/tests/integration/promises.rs"]
 mod promises;
 
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ use nearstate_sdl::{SyncStorage, open};
 use nearstate_store::{CreateOptions, Region};
 
 /// A node with no records, for one test.
-struct Place {
+struct TestNode {
     socket: PathBuf,
     _node: Node,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
+impl TestNode {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("near.sock");
         let options = CreateOptions { bytes_max: 128 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
-        let face =
+        let service =
             RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
         let address = Address::Unix { path: socket.clone(), mode: 0o600 };
         let config = NodeConfig {
@@ -42,7 +42,7 @@ impl Place {
             endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
             ..NodeConfig::default()
         };
-        let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
+        let node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
         Self { socket, _node: node, _folder: folder }
     }
 
@@ -60,14 +60,14 @@ macro_rules! on_both_ways {
         mod $way {
             $(#[test]
             fn $promise() {
-                let place = super::Place::new();
-                super::promises::$promise(&mut *place.open(stringify!($way)));
+                let node = super::TestNode::new();
+                super::promises::$promise(&mut *node.open(stringify!($way)));
             })*
 
             #[test]
             fn conditional_writes_of_two_instances_lose_nothing() {
-                let place = super::Place::new();
-                let open = || place.open(stringify!($way));
+                let node = super::TestNode::new();
+                let open = || node.open(stringify!($way));
                 super::promises::conditional_writes_of_two_instances_lose_nothing(&open);
             }
         }

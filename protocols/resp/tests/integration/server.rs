@@ -2,33 +2,31 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
+use crate::fixture::{TestClient, TestNode, node, node_with};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{Metadata, now_ms_coarse};
-use talk::{Place, Talker, place, place_with};
 
-fn all(talker: &mut Talker, script: &[(&str, &str)]) {
+fn all(client: &mut TestClient, script: &[(&str, &str)]) {
     for (request, answer) in script {
-        assert_eq!(talker.ask(request), *answer, "{request}");
+        assert_eq!(client.ask(request), *answer, "{request}");
     }
 }
 
 /// A place with an operator, a reader, and a default user with a password.
-fn guarded() -> Place {
+fn guarded() -> TestNode {
     let lines = "user default on >letmein +@all ~* &*\n\
                  user reader on >hunter2 +get +client +acl +hello +info ~{ns},*\n\
                  user gone off >away +@all\n";
     let users = Users::parse(lines, &TABLE).unwrap();
-    place_with(RespSettings { slow_micros: 0, slow_entries_max: 1000, ..RespSettings::new(users) })
+    node_with(RespSettings { slow_micros: 0, slow_entries_max: 1000, ..RespSettings::new(users) })
 }
 
 #[test]
 fn the_connection_answers_as_in_redis() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let hello = |version: u8| {
         let (mark, pairs) = if version == 3 { ('%', 7) } else { ('*', 14) };
         format!(
@@ -38,7 +36,7 @@ fn the_connection_answers_as_in_redis() {
     };
     let bad_name = "-ERR Client names cannot contain spaces, newlines or special characters.|";
     all(
-        &mut talker,
+        &mut client,
         &[
             ("PING", "+PONG|"),
             ("PING a", "$1|a|"),
@@ -89,13 +87,13 @@ fn the_connection_answers_as_in_redis() {
             ("QUIT a", "+OK|"),
         ],
     );
-    assert!(talker.is_closed);
+    assert!(client.is_closed);
 }
 
 #[test]
 fn connections_are_listed() {
-    let place = place();
-    let (mut one, mut two) = (place.talker(), place.talker());
+    let node = node();
+    let (mut one, mut two) = (node.client(), node.client());
     one.ask("CLIENT SETNAME joe");
     one.ask("CLIENT SETINFO lib-name go-redis");
     two.ask("SUBSCRIBE a b");
@@ -140,12 +138,12 @@ fn connections_are_listed() {
 
 #[test]
 fn a_stranger_says_who_he_is_first() {
-    let place = guarded();
-    let mut talker = place.talker();
+    let node = guarded();
+    let mut client = node.client();
     let no_auth = "-NOAUTH Authentication required.|";
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.|";
     all(
-        &mut talker,
+        &mut client,
         &[
             ("GET {ns},a", no_auth),
             ("PING", no_auth),
@@ -155,13 +153,13 @@ fn a_stranger_says_who_he_is_first() {
             ("AUTH gone away", wrong),
         ],
     );
-    let refused = talker.ask("HELLO 3");
+    let refused = client.ask("HELLO 3");
     assert!(refused.starts_with("-NOAUTH HELLO must be called with the client already"));
-    assert!(talker.ask("HELLO 3 AUTH reader wrong").starts_with("-WRONGPASS "));
-    assert_eq!(talker.ask("GET {ns},a"), no_auth);
-    assert!(talker.ask("HELLO 3 AUTH reader hunter2 SETNAME r").starts_with("%7|"));
+    assert!(client.ask("HELLO 3 AUTH reader wrong").starts_with("-WRONGPASS "));
+    assert_eq!(client.ask("GET {ns},a"), no_auth);
+    assert!(client.ask("HELLO 3 AUTH reader hunter2 SETNAME r").starts_with("%7|"));
     all(
-        &mut talker,
+        &mut client,
         &[
             ("ACL WHOAMI", "$6|reader|"),
             ("CLIENT GETNAME", "$1|r|"),
@@ -178,15 +176,15 @@ fn a_stranger_says_who_he_is_first() {
             ("GET {ns},a", no_auth),
         ],
     );
-    assert!(talker.ask("CLIENT INFO").starts_with("-NOAUTH"));
+    assert!(client.ask("CLIENT INFO").starts_with("-NOAUTH"));
 }
 
 /// Every request is kept as if it had been slow; no password is anywhere.
 #[test]
 fn passwords_are_neither_logged_nor_told() {
-    let place = guarded();
-    let mut talker = place.talker();
-    let mut said = String::new();
+    let node = guarded();
+    let mut client = node.client();
+    let mut reply = String::new();
     for request in [
         "AUTH default wrongsecret",
         "AUTH wrongsecret",
@@ -210,23 +208,23 @@ fn passwords_are_neither_logged_nor_told() {
         "ACL LIST",
         "ACL GETUSER reader",
     ] {
-        said.push_str(&talker.ask(request));
+        reply.push_str(&client.ask(request));
     }
-    assert!(said.contains("$4|AUTH|") && said.contains("$3|SET|$1|k|$1|v|"), "{said}");
+    assert!(reply.contains("$4|AUTH|") && reply.contains("$3|SET|$1|k|$1|v|"), "{reply}");
     for secret in ["letmein", "hunter2", "wrongsecret"] {
-        assert!(!said.contains(secret), "{secret} is told: {said}");
+        assert!(!reply.contains(secret), "{secret} is told: {reply}");
     }
 }
 
 #[test]
 fn users_are_told() {
-    let place = guarded();
-    let mut talker = place.talker();
-    talker.ask("AUTH letmein");
-    assert_eq!(talker.ask("ACL USERS"), "*3|$7|default|$4|gone|$6|reader|");
-    let list = talker.ask("ACL LIST");
+    let node = guarded();
+    let mut client = node.client();
+    client.ask("AUTH letmein");
+    assert_eq!(client.ask("ACL USERS"), "*3|$7|default|$4|gone|$6|reader|");
+    let list = client.ask("ACL LIST");
     assert!(list.starts_with("*3|$") && list.contains("|user gone off #"), "{list}");
-    let reader = talker.ask("ACL GETUSER reader");
+    let reader = client.ask("ACL GETUSER reader");
     let hash = "f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
     let expected = format!(
         "*12|$5|flags|*1|$2|on|$9|passwords|*1|$64|{hash}|$8|commands|$36|-@all +get +client +acl \
@@ -235,7 +233,7 @@ fn users_are_told() {
     assert!(reader.starts_with(&expected), "{reader}");
     assert!(reader.ends_with("$4|keys|$7|~{ns},*|$8|channels|$0||$9|selectors|*0|"), "{reader}");
     all(
-        &mut talker,
+        &mut client,
         &[
             ("ACL GETUSER nobody", "$-1|"),
             ("ACL CAT transaction", "*5|$7|discard|$4|exec|$5|multi|$7|unwatch|$5|watch|"),
@@ -246,8 +244,8 @@ fn users_are_told() {
             ),
         ],
     );
-    assert!(talker.ask("ACL CAT").contains("$3|sdl|"));
-    let mut open = place_with(RespSettings::new(Users::open(&TABLE))).talker();
+    assert!(client.ask("ACL CAT").contains("$3|sdl|"));
+    let mut open = node_with(RespSettings::new(Users::open(&TABLE))).client();
     assert_eq!(open.ask("ACL LIST"), "*1|$34|user default on nopass ~* &* +@all|");
     assert_eq!(
         open.ask("ACL GETUSER default"),
@@ -264,15 +262,15 @@ fn fact<'i>(info: &'i str, name: &str) -> &'i str {
 
 #[test]
 fn facts_are_those_that_the_tools_read_and_they_are_so() {
-    let place = place();
-    let mut talker = place.talker();
-    talker.ask("MSET {ns},a 1 {ns},b 2 c 3");
-    talker.ask("SET d 4 EX 100");
-    talker.ask("SUBSCRIBE x");
-    talker.ask("UNSUBSCRIBE");
-    let mut other = place.talker();
+    let node = node();
+    let mut client = node.client();
+    client.ask("MSET {ns},a 1 {ns},b 2 c 3");
+    client.ask("SET d 4 EX 100");
+    client.ask("SUBSCRIBE x");
+    client.ask("UNSUBSCRIBE");
+    let mut other = node.client();
     other.ask("SUBSCRIBE x y");
-    let info = talker.ask("INFO all");
+    let info = client.ask("INFO all");
     for (name, value) in [
         ("role", "master"),
         ("redis_version", "7.0.15"),
@@ -294,7 +292,7 @@ fn facts_are_those_that_the_tools_read_and_they_are_so() {
         assert_eq!(fact(&info, name), value, "{name}");
     }
     let number = |name: &str| fact(&info, name).parse::<u64>().unwrap();
-    let seen = place.region.inspect().unwrap();
+    let seen = node.region.inspect().unwrap();
     assert_eq!((number("used_memory"), number("maxmemory")), (seen.bytes_taken, seen.bytes_max));
     assert!(number("used_memory_rss") > 0 && number("region_sessions") >= 1);
     assert!(fact(&info, "used_memory_human").ends_with(['K', 'M', 'G']));
@@ -303,30 +301,30 @@ fn facts_are_those_that_the_tools_read_and_they_are_so() {
     assert!(fact(&info, "mem_fragmentation_ratio").parse::<f64>().is_ok());
     assert!(fact(&info, "mem_fragmentation_bytes").parse::<i64>().is_ok());
     // Sections on request, in one order, parted by empty lines.
-    assert_eq!(talker.ask("INFO foo"), "$0||");
-    assert_eq!(talker.ask("INFO cluster modules"), "$43|# Modules||# Cluster|cluster_enabled:0||");
-    assert_eq!(talker.ask("INFO KEYSPACE"), "$44|# Keyspace|db0:keys=4,expires=1,avg_ttl=0||");
-    let usual = talker.ask("INFO");
+    assert_eq!(client.ask("INFO foo"), "$0||");
+    assert_eq!(client.ask("INFO cluster modules"), "$43|# Modules||# Cluster|cluster_enabled:0||");
+    assert_eq!(client.ask("INFO KEYSPACE"), "$44|# Keyspace|db0:keys=4,expires=1,avg_ttl=0||");
+    let usual = client.ask("INFO");
     assert!(usual.contains("|# CPU|") && usual.contains("|# Keyspace|"), "{usual}");
     assert!(usual.contains("# Modules") && !usual.contains("# Commandstats"), "{usual}");
-    assert!(!talker.ask("INFO all").contains("# Modules"));
-    assert!(talker.ask("INFO everything").contains("# Modules"));
-    talker.ask("HELLO 3");
-    assert!(talker.ask("INFO server").contains("|txt:# Server|redis_version:7.0.15|"));
+    assert!(!client.ask("INFO all").contains("# Modules"));
+    assert!(client.ask("INFO everything").contains("# Modules"));
+    client.ask("HELLO 3");
+    assert!(client.ask("INFO server").contains("|txt:# Server|redis_version:7.0.15|"));
 }
 
 #[test]
 fn keys_that_ended_are_not_counted() {
-    let place = place();
-    let mut talker = place.talker();
-    talker.ask("SET {ns},a 1");
-    let session = place.region.session().unwrap();
+    let node = node();
+    let mut client = node.client();
+    client.ask("SET {ns},a 1");
+    let session = node.region.session().unwrap();
     let namespace = session.known_namespace("ns").unwrap().unwrap();
     for (key, expires_ms) in [(b"b", now_ms_coarse() - 1), (b"c", now_ms_coarse() + 1_000_000)] {
         let labels = Metadata { expires_ms, ..Metadata::default() };
         session.transact(|txn| txn.put_with_metadata(namespace, key, b"v", labels)).unwrap();
     }
-    let keyspace = talker.ask("INFO keyspace");
+    let keyspace = client.ask("INFO keyspace");
     assert_eq!(fact(&keyspace, "db0"), "keys=2,expires=1,avg_ttl=0");
 }
 
@@ -337,11 +335,11 @@ fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
         slow_entries_max: 3,
         ..RespSettings::new(Users::open(&TABLE))
     };
-    let place = place_with(settings);
-    let mut talker = place.talker();
+    let node = node_with(settings);
+    let mut client = node.client();
     let count = "-ERR count should be greater than or equal to -1|";
     all(
-        &mut talker,
+        &mut client,
         &[
             ("CONFIG GET nope", "*0|"),
             ("CONFIG GET databases SAVE", "*4|$9|databases|$1|1|$4|save|$0||"),
@@ -359,20 +357,20 @@ fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
             ("SLOWLOG LEN", ":3|"),
         ],
     );
-    assert_eq!(talker.ask("SLOWLOG GET 0"), "*0|");
-    talker.ask("SET k v");
-    let slow = talker.ask("SLOWLOG GET 1");
+    assert_eq!(client.ask("SLOWLOG GET 0"), "*0|");
+    client.ask("SET k v");
+    let slow = client.ask("SLOWLOG GET 1");
     let rest = "|*3|$3|SET|$1|k|$1|v|$15|127.0.0.1:40001|$0||";
     assert!(slow.starts_with("*1|*6|:") && slow.ends_with(rest), "{slow}");
-    assert!(talker.ask("SLOWLOG GET").starts_with("*3|"));
-    assert!(talker.ask("HELLO 3").starts_with('%'));
-    assert_eq!(talker.ask("CONFIG GET maxmemory-p*"), "%1|$16|maxmemory-policy|$10|noeviction|");
-    let maxmemory = place.region.inspect().unwrap().bytes_max.to_string();
+    assert!(client.ask("SLOWLOG GET").starts_with("*3|"));
+    assert!(client.ask("HELLO 3").starts_with('%'));
+    assert_eq!(client.ask("CONFIG GET maxmemory-p*"), "%1|$16|maxmemory-policy|$10|noeviction|");
+    let maxmemory = node.region.inspect().unwrap().bytes_max.to_string();
     let expected = format!("%1|$9|maxmemory|${}|{maxmemory}|", maxmemory.len());
-    assert_eq!(talker.ask("CONFIG GET maxmemory"), expected);
+    assert_eq!(client.ask("CONFIG GET maxmemory"), expected);
     let integer = "-ERR value is not an integer or out of range|";
     all(
-        &mut talker,
+        &mut client,
         &[
             ("MEMORY USAGE k", ":64|"),
             ("MEMORY USAGE k SAMPLES 5", ":64|"),
@@ -389,24 +387,24 @@ fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
         ],
     );
     let value = "v".repeat(1000);
-    talker.ask_bytes(&[b"SET", b"k", value.as_bytes()]);
-    assert_eq!(talker.ask("MEMORY USAGE k"), ":1088|");
-    let time = talker.ask("TIME");
+    client.ask_bytes(&[b"SET", b"k", value.as_bytes()]);
+    assert_eq!(client.ask("MEMORY USAGE k"), ":1088|");
+    let time = client.ask("TIME");
     let seconds = (now_ms_coarse() / 1000).to_string();
     let prefix = seconds.get(..7).unwrap();
     assert!(time.starts_with(&format!("*2|$10|{prefix}")), "{time}");
-    assert_eq!(talker.ask("LASTSAVE"), format!(":{}|", place.server.settings.started_ms / 1000));
+    assert_eq!(client.ask("LASTSAVE"), format!(":{}|", node.server.settings.started_ms / 1000));
 }
 
 #[test]
 fn info_counts_the_reads_that_found_something_and_those_that_did_not() {
-    let place = place();
-    let mut talker = place.talker();
-    talker.ask("SET there v");
-    talker.ask("GET there");
-    talker.ask("MGET there absent {no},namespace");
-    let said = talker.ask("INFO stats");
+    let node = node();
+    let mut client = node.client();
+    client.ask("SET there v");
+    client.ask("GET there");
+    client.ask("MGET there absent {no},namespace");
+    let reply = client.ask("INFO stats");
     for line in ["keyspace_hits:2", "keyspace_misses:2"] {
-        assert!(said.contains(line), "{line}: {said}");
+        assert!(reply.contains(line), "{line}: {reply}");
     }
 }

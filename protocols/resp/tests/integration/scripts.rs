@@ -1,8 +1,6 @@
 //! The lock scripts of sdlgo, redis-py and ricsdl, by their SHA-1 and by their text.
 
-mod talk;
-
-use talk::place;
+use crate::fixture::node;
 
 const REFRESH: &str = "a7aba3bc5d6e99b3003da8b9d80a63b9f4092ecf";
 const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
@@ -21,16 +19,16 @@ const RELEASE_TEXT: &[u8] = b"
 
 #[test]
 fn a_lock_is_changed_by_who_has_its_token() {
-    let place = place();
-    let mut talker = place.talker();
-    let session = place.region.session().unwrap();
+    let node = node();
+    let mut client = node.client();
+    let session = node.region.session().unwrap();
     let left_ms = || {
         let namespace = session.known_namespace("ns").unwrap().unwrap();
         let end = session.get(namespace, b"lock").unwrap().unwrap().expires_ms();
         if end == 0 { -1 } else { i64::try_from(end - nearstate_store::now_ms_coarse()).unwrap() }
     };
     let mut run =
-        |sha: &str, rest: &str| talker.ask(&format!("EVALSHA {sha} 1 {{ns}},lock {rest}"));
+        |sha: &str, rest: &str| client.ask(&format!("EVALSHA {sha} 1 {{ns}},lock {rest}"));
     for (sha, rest, answer) in [
         (REFRESH, "me 5000", ":0|"),
         (RELEASE, "me", ":0|"),
@@ -40,7 +38,7 @@ fn a_lock_is_changed_by_who_has_its_token() {
     ] {
         assert_eq!(run(sha, rest), answer, "absent: {sha}");
     }
-    let mut other = place.talker();
+    let mut other = node.client();
     assert_eq!(other.ask("SET {ns},lock me NX"), "+OK|");
     for (sha, rest, answer) in [
         (REFRESH, "you 5000", ":0|"),
@@ -84,16 +82,16 @@ fn a_lock_is_changed_by_who_has_its_token() {
 
 #[test]
 fn a_script_is_known_by_its_text_and_another_is_refused() {
-    let place = place();
-    let mut talker = place.talker();
-    assert_eq!(talker.ask("SET lock me"), "+OK|");
-    assert_eq!(talker.ask_bytes(&[b"EVAL", RELEASE_TEXT, b"1", b"lock", b"you"]), ":0|");
-    assert_eq!(talker.ask_bytes(&[b"EVAL", RELEASE_TEXT, b"1", b"lock", b"me"]), ":1|");
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.ask("SET lock me"), "+OK|");
+    assert_eq!(client.ask_bytes(&[b"EVAL", RELEASE_TEXT, b"1", b"lock", b"you"]), ":0|");
+    assert_eq!(client.ask_bytes(&[b"EVAL", RELEASE_TEXT, b"1", b"lock", b"me"]), ":1|");
     let loaded = format!("$40|{RELEASE}|");
-    assert_eq!(talker.ask_bytes(&[b"SCRIPT", b"LOAD", RELEASE_TEXT]), loaded);
+    assert_eq!(client.ask_bytes(&[b"SCRIPT", b"LOAD", RELEASE_TEXT]), loaded);
     let no_lua = "-ERR this server runs no Lua: ";
     for request in ["EVAL x 0", "EVAL_RO x 0", "SCRIPT LOAD x"] {
-        let refused = talker.ask(request);
+        let refused = client.ask(request);
         assert!(refused.starts_with(no_lua), "{request}: {refused}");
     }
     let exists = format!("SCRIPT EXISTS {REFRESH} abc {EXTEND}");
@@ -113,7 +111,7 @@ fn a_script_is_known_by_its_text_and_another_is_refused() {
         ("SCRIPT FLUSH x", "-ERR SCRIPT FLUSH only support SYNC|ASYNC option|"),
         (exists.as_str(), "*3|:1|:0|:1|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
     for (sha, rest, answer) in [
         (RELEASE, "1 lock me", write),
@@ -122,14 +120,14 @@ fn a_script_is_known_by_its_text_and_another_is_refused() {
         (VALIDITY, "1 lock", "-ERR this script takes a key and 1 arguments behind it|"),
     ] {
         let request = format!("EVALSHA_RO {sha} {rest}");
-        assert_eq!(talker.ask(&request), answer, "{request}");
+        assert_eq!(client.ask(&request), answer, "{request}");
     }
 }
 
 #[test]
 fn a_script_on_what_is_no_string_is_refused() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let node = node();
+    let session = node.region.session().unwrap();
     let schema = nearstate_store::Schema {
         kind: nearstate_store::Kind::Mixed,
         ..nearstate_store::Schema::default()
@@ -137,11 +135,11 @@ fn a_script_on_what_is_no_string_is_refused() {
     let namespace = session.namespace("ns", &schema).unwrap();
     let labels = nearstate_store::Metadata::default();
     session.transact(|txn| txn.put_members(namespace, b"group", &[b"m"], labels)).unwrap();
-    let mut talker = place.talker();
+    let mut client = node.client();
     for (sha, rest) in
         [(REFRESH, "m 1"), (RELEASE, "m"), (REACQUIRE, "m 1"), (EXTEND, "m 1 0"), (VALIDITY, "m")]
     {
-        let answer = talker.ask(&format!("EVALSHA {sha} 1 {{ns}},group {rest}"));
+        let answer = client.ask(&format!("EVALSHA {sha} 1 {{ns}},group {rest}"));
         assert!(answer.starts_with("-WRONGTYPE "), "{sha}: {answer}");
     }
     assert!(session.get(namespace, b"group").unwrap().is_some());

@@ -1,12 +1,10 @@
 //! `SENTINEL` on the same port: what go-redis, redis-py and the C++ client read.
 
-mod talk;
-
+use crate::fixture::{node, node_with};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use std::collections::BTreeMap;
-use talk::{place, place_with};
 
 /// The fields of a record, of pairs of bulks.
 fn fields(record: &str) -> BTreeMap<&str, &str> {
@@ -16,8 +14,8 @@ fn fields(record: &str) -> BTreeMap<&str, &str> {
 
 #[test]
 fn this_server_is_the_master_of_every_name_until_names_are_given() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     for (request, answer) in [
         ("SENTINEL get-master-addr-by-name any", "*2|$9|127.0.0.1|$4|6379|"),
         ("SENTINEL sentinels any", "*0|"),
@@ -35,9 +33,9 @@ fn this_server_is_the_master_of_every_name_until_names_are_given() {
         ("SENTINEL", "-ERR wrong number of arguments for 'sentinel' command|"),
         ("SENTINEL master", "-ERR wrong number of arguments for 'sentinel|master' command|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
-    let master = talker.ask("SENTINEL MASTER dbaasmaster");
+    let master = client.ask("SENTINEL MASTER dbaasmaster");
     let fields = fields(&master);
     for (name, value) in [
         ("name", "dbaasmaster"),
@@ -51,22 +49,22 @@ fn this_server_is_the_master_of_every_name_until_names_are_given() {
     ] {
         assert_eq!(fields.get(name), Some(&value), "{name}");
     }
-    let masters = talker.ask("SENTINEL MASTERS");
+    let masters = client.ask("SENTINEL MASTERS");
     assert!(masters.starts_with("*2|*18|$4|name|$11|dbaasmaster|"), "{masters}");
     assert!(masters.contains("|*18|$4|name|$8|mymaster|"), "{masters}");
-    talker.ask("HELLO 3");
-    assert!(talker.ask("SENTINEL masters").starts_with("*2|%9|$4|name|"));
+    client.ask("HELLO 3");
+    assert!(client.ask("SENTINEL masters").starts_with("*2|%9|$4|name|"));
 }
 
 #[test]
 fn names_and_an_address_of_the_configuration_are_kept_to() {
-    let place = place_with(RespSettings {
+    let node = node_with(RespSettings {
         masters: vec!["ue".to_owned(), "cell".to_owned()],
         announced_host: Some("10.0.0.7".to_owned()),
         port: 7000,
         ..RespSettings::new(Users::open(&TABLE))
     });
-    let mut talker = place.talker();
+    let mut client = node.client();
     let none = "-ERR No such master with that name|";
     for (request, answer) in [
         ("SENTINEL get-master-addr-by-name ue", "*2|$8|10.0.0.7|$4|7000|"),
@@ -76,10 +74,10 @@ fn names_and_an_address_of_the_configuration_are_kept_to() {
         ("SENTINEL sentinels mymaster", none),
         ("SENTINEL sentinels cell", "*0|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
-    let masters = talker.ask("SENTINEL masters");
+    let masters = client.ask("SENTINEL masters");
     assert!(masters.starts_with("*2|*18|$4|name|$2|ue|$2|ip|$8|10.0.0.7|$4|port|$4|7000|"));
-    talker.ask("HELLO 3");
-    assert_eq!(talker.ask("SENTINEL get-master-addr-by-name mymaster"), "_|");
+    client.ask("HELLO 3");
+    assert_eq!(client.ask("SENTINEL get-master-addr-by-name mymaster"), "_|");
 }

@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod talk;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::fixture::{TestClient, node, request};
 use proptest::prelude::*;
-use talk::{Talker, place, request};
 
 type Hash = BTreeMap<u8, Vec<u8>>;
 type Set = BTreeSet<Vec<u8>>;
@@ -45,8 +43,8 @@ fn number(number: usize) -> Vec<u8> {
     format!(":{number}\r\n").into_bytes()
 }
 
-fn ask(talker: &mut Talker, words: &[&[u8]]) -> Vec<u8> {
-    talker.send(&request(words))
+fn ask(client: &mut TestClient, words: &[&[u8]]) -> Vec<u8> {
+    client.send(&request(words))
 }
 
 /// Names of fields of all lengths, one of them beyond what is kept within the record's cell.
@@ -126,19 +124,19 @@ fn hash_case(step: &HashStep, hash: &mut Hash) -> (Vec<Vec<u8>>, Vec<u8>) {
 }
 
 /// All that reads of a hash must answer; its fields in any order.
-fn check_hash(talker: &mut Talker, hash: &Hash) {
-    assert_eq!(ask(talker, &[b"HLEN", b"h"]), number(hash.len()));
-    assert_eq!(ask(talker, &[b"EXISTS", b"h"]), number((!hash.is_empty()).into()));
+fn check_hash(client: &mut TestClient, hash: &Hash) {
+    assert_eq!(ask(client, &[b"HLEN", b"h"]), number(hash.len()));
+    assert_eq!(ask(client, &[b"EXISTS", b"h"]), number((!hash.is_empty()).into()));
     let names: Vec<Vec<u8>> = (0..20).map(field).collect();
     let mut words: Vec<&[u8]> = vec![b"HMGET", b"h"];
     words.extend(names.iter().map(Vec::as_slice));
     let values = (0..20).map(|name| hash.get(&name).map_or(b"$-1\r\n".to_vec(), |v| bulk(v)));
     let expected = [b"*20\r\n".to_vec(), values.collect::<Vec<_>>().concat()].concat();
-    assert_eq!(ask(talker, &words), expected);
+    assert_eq!(ask(client, &words), expected);
     for (name, value) in hash {
-        assert_eq!(ask(talker, &[b"HGET", b"h", &field(*name)]), bulk(value));
+        assert_eq!(ask(client, &[b"HGET", b"h", &field(*name)]), bulk(value));
     }
-    let all = ask(talker, &[b"HGETALL", b"h"]);
+    let all = ask(client, &[b"HGETALL", b"h"]);
     let bytes: usize = hash.iter().map(|(n, v)| bulk(&field(*n)).len() + bulk(v).len()).sum();
     assert_eq!(all.len(), format!("*{}\r\n", hash.len() * 2).len() + bytes);
 }
@@ -163,11 +161,11 @@ fn set_step() -> impl Strategy<Value = SetStep> {
 /// Keys of three sets: one of them in a namespace of its own.
 const KEYS: [&[u8]; 3] = [b"one", b"{ns},two", b""];
 
-fn told<'b>(members: impl IntoIterator<Item = &'b Vec<u8>>) -> Vec<u8> {
+fn actual<'b>(members: impl IntoIterator<Item = &'b Vec<u8>>) -> Vec<u8> {
     array(members.into_iter().map(Vec::as_slice))
 }
 
-fn take_set_step(talker: &mut Talker, sets: &mut [Set; 3], step: &SetStep) {
+fn take_set_step(client: &mut TestClient, sets: &mut [Set; 3], step: &SetStep) {
     match step {
         SetStep::Add(key, given) | SetStep::Remove(key, given) => {
             let is_add = matches!(step, SetStep::Add(..));
@@ -182,11 +180,11 @@ fn take_set_step(talker: &mut Talker, sets: &mut [Set; 3], step: &SetStep) {
                     set.remove(member);
                 }
             }
-            assert_eq!(ask(talker, &words), number(before.abs_diff(set.len())), "{step:?}");
+            assert_eq!(ask(client, &words), number(before.abs_diff(set.len())), "{step:?}");
             words[0] = b"SMISMEMBER";
             let answer = format!("*{}\r\n", given.len())
                 + &format!(":{}\r\n", u8::from(is_add)).repeat(given.len());
-            assert_eq!(ask(talker, &words), answer.into_bytes());
+            assert_eq!(ask(client, &words), answer.into_bytes());
         }
         SetStep::Move(from, to, member) => {
             let is_moved = sets[*from].remove(member);
@@ -194,14 +192,14 @@ fn take_set_step(talker: &mut Talker, sets: &mut [Set; 3], step: &SetStep) {
                 sets[*to].insert(member.clone());
             }
             let words = [&b"SMOVE"[..], KEYS[*from], KEYS[*to], member];
-            assert_eq!(ask(talker, &words), number(is_moved.into()), "{step:?}");
+            assert_eq!(ask(client, &words), number(is_moved.into()), "{step:?}");
         }
         SetStep::Pop(key, count) => {
             let count = count.to_string();
-            ask(talker, &[b"SPOP", KEYS[*key], count.as_bytes()]);
+            ask(client, &[b"SPOP", KEYS[*key], count.as_bytes()]);
             let left: Set = sets[*key]
                 .iter()
-                .filter(|member| ask(talker, &[b"SISMEMBER", KEYS[*key], member]) == b":1\r\n")
+                .filter(|member| ask(client, &[b"SISMEMBER", KEYS[*key], member]) == b":1\r\n")
                 .cloned()
                 .collect();
             let expected = sets[*key].len().saturating_sub(count.parse().unwrap());
@@ -210,11 +208,11 @@ fn take_set_step(talker: &mut Talker, sets: &mut [Set; 3], step: &SetStep) {
         }
         SetStep::Algebra(one, two) => {
             let (left, right) = (&sets[*one], &sets[*two]);
-            let mut answer = |name: &[u8]| ask(talker, &[name, KEYS[*one], KEYS[*two]]);
-            assert_eq!(answer(b"SINTER"), told(left.intersection(right)));
-            assert_eq!(answer(b"SUNION"), told(left.union(right)));
-            assert_eq!(answer(b"SDIFF"), told(left.difference(right)));
-            let count = ask(talker, &[b"SINTERCARD", b"2", KEYS[*one], KEYS[*two]]);
+            let mut answer = |name: &[u8]| ask(client, &[name, KEYS[*one], KEYS[*two]]);
+            assert_eq!(answer(b"SINTER"), actual(left.intersection(right)));
+            assert_eq!(answer(b"SUNION"), actual(left.union(right)));
+            assert_eq!(answer(b"SDIFF"), actual(left.difference(right)));
+            let count = ask(client, &[b"SINTERCARD", b"2", KEYS[*one], KEYS[*two]]);
             assert_eq!(count, number(left.intersection(right).count()));
         }
     }
@@ -225,58 +223,58 @@ proptest! {
 
     #[test]
     fn a_hash_is_a_map(steps in prop::collection::vec(hash_step(), 1..40)) {
-        let place = place();
-        let mut talker = place.talker();
+        let node = node();
+        let mut client = node.client();
         let mut hash = Hash::new();
         for step in &steps {
             let (words, answer) = hash_case(step, &mut hash);
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            prop_assert_eq!(ask(&mut talker, &words), answer, "{:?}", step);
+            prop_assert_eq!(ask(&mut client, &words), answer, "{:?}", step);
             if matches!(step, HashStep::Rename) && !hash.is_empty() {
-                prop_assert_eq!(ask(&mut talker, &[b"EXISTS", b"h"]), number(0));
-                prop_assert_eq!(ask(&mut talker, &[b"RENAME", b"{other},h", b"h"]), b"+OK\r\n");
+                prop_assert_eq!(ask(&mut client, &[b"EXISTS", b"h"]), number(0));
+                prop_assert_eq!(ask(&mut client, &[b"RENAME", b"{other},h", b"h"]), b"+OK\r\n");
             }
             if matches!(step, HashStep::Copy) && !hash.is_empty() {
-                let copy = ask(&mut talker, &[b"HGETALL", b"{other},h"]);
-                prop_assert_eq!(ask(&mut talker, &[b"HGETALL", b"h"]), copy);
+                let copy = ask(&mut client, &[b"HGETALL", b"{other},h"]);
+                prop_assert_eq!(ask(&mut client, &[b"HGETALL", b"h"]), copy);
             }
-            check_hash(&mut talker, &hash);
+            check_hash(&mut client, &hash);
         }
     }
 
     #[test]
     fn a_set_is_a_set(steps in prop::collection::vec(set_step(), 1..60)) {
-        let place = place();
-        let mut talker = place.talker();
+        let node = node();
+        let mut client = node.client();
         let mut sets = [const { Set::new() }; 3];
         for step in &steps {
-            take_set_step(&mut talker, &mut sets, step);
+            take_set_step(&mut client, &mut sets, step);
             for (key, set) in KEYS.iter().zip(&sets) {
-                prop_assert_eq!(ask(&mut talker, &[b"SMEMBERS", key]), told(set));
-                prop_assert_eq!(ask(&mut talker, &[b"SCARD", key]), number(set.len()));
+                prop_assert_eq!(ask(&mut client, &[b"SMEMBERS", key]), actual(set));
+                prop_assert_eq!(ask(&mut client, &[b"SCARD", key]), number(set.len()));
                 let is_there = number((!set.is_empty()).into());
-                prop_assert_eq!(ask(&mut talker, &[b"EXISTS", key]), is_there);
+                prop_assert_eq!(ask(&mut client, &[b"EXISTS", key]), is_there);
             }
         }
     }
 
     #[test]
     fn between_multi_and_exec_it_is_the_same(steps in prop::collection::vec(hash_step(), 1..20)) {
-        let place = place();
-        let mut talker = place.talker();
+        let node = node();
+        let mut client = node.client();
         let mut hash = Hash::new();
         let mut expected = format!("*{}\r\n", steps.len()).into_bytes();
-        prop_assert_eq!(ask(&mut talker, &[b"MULTI"]), b"+OK\r\n");
+        prop_assert_eq!(ask(&mut client, &[b"MULTI"]), b"+OK\r\n");
         for step in &steps {
             let (words, answer) = hash_case(step, &mut hash);
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            prop_assert_eq!(ask(&mut talker, &words), b"+QUEUED\r\n");
+            prop_assert_eq!(ask(&mut client, &words), b"+QUEUED\r\n");
             expected.extend(answer);
             if matches!(step, HashStep::Rename) {
                 hash.clear();
             }
         }
-        prop_assert_eq!(ask(&mut talker, &[b"EXEC"]), expected);
-        check_hash(&mut talker, &hash);
+        prop_assert_eq!(ask(&mut client, &[b"EXEC"]), expected);
+        check_hash(&mut client, &hash);
     }
 }

@@ -3,37 +3,35 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
+use crate::fixture::{TestClient, TestNode, node};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{Form, Kind, Metadata, Schema};
 use std::collections::BTreeSet;
-use talk::{Place, Talker, place};
 
 const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value|";
 
 /// A client that hears every message.
-fn hearer(place: &Place) -> Talker {
-    let mut hearer = place.talker();
-    assert_eq!(hearer.ask("PSUBSCRIBE *"), "*3|$10|psubscribe|$1|*|:1|");
-    hearer
+fn subscriber(node: &TestNode) -> TestClient {
+    let mut subscriber = node.client();
+    assert_eq!(subscriber.ask("PSUBSCRIBE *"), "*3|$10|psubscribe|$1|*|:1|");
+    subscriber
 }
 
 /// The messages that have come, as `channel=message`.
-fn heard(hearer: &mut Talker) -> String {
-    let bytes = hearer.poll_progress();
+fn received(subscriber: &mut TestClient) -> String {
+    let bytes = subscriber.poll_progress();
     let text = String::from_utf8(bytes).unwrap();
     let deliveries = text.split("*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n").skip(1);
-    let said = deliveries.map(|delivery| {
+    let reply = deliveries.map(|delivery| {
         let mut lines = delivery.split("\r\n");
         format!("{}={}", lines.nth(1).unwrap(), lines.nth(1).unwrap())
     });
-    said.collect::<Vec<String>>().join(" ")
+    reply.collect::<Vec<String>>().join(" ")
 }
 
 /// A set at `s`, a hash at `h`, made as an embedded process makes them.
-fn other_forms(place: &Place, namespace: &str) {
-    let session = place.region.session().unwrap();
+fn other_forms(node: &TestNode, namespace: &str) {
+    let session = node.region.session().unwrap();
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
     let namespace = session.namespace(namespace, &schema).unwrap();
     session
@@ -114,21 +112,21 @@ const ROWS: &[(&str, &str, &str)] = &[
 #[test]
 fn every_row_is_answered_and_publishes_as_the_reference_does() {
     for namespace in ["", "{ns},"] {
-        let place = place();
-        let (mut talker, mut hearer) = (place.talker(), hearer(&place));
-        let mut told = BTreeSet::new();
+        let node = node();
+        let (mut client, mut subscriber) = (node.client(), subscriber(&node));
+        let mut actual = BTreeSet::new();
         for (request, answer, messages) in ROWS {
             let words: Vec<&str> = request.split(' ').collect();
-            told.insert(words.first().unwrap().to_ascii_lowercase());
+            actual.insert(words.first().unwrap().to_ascii_lowercase());
             let kept = words.iter().map(|word| word.as_bytes()).collect();
             let request = in_namespace(&kept, namespace);
-            assert_eq!(talker.ask(&request), *answer, "{request}");
-            assert_eq!(heard(&mut hearer), *messages, "{request}");
+            assert_eq!(client.ask(&request), *answer, "{request}");
+            assert_eq!(received(&mut subscriber), *messages, "{request}");
         }
         let module = TABLE.commands().iter().filter(|command| command.group.word() == "module");
         let walks = module.clone().filter(|command| command.name.contains('.')).count();
         let untold: Vec<&str> =
-            module.map(|command| command.name).filter(|name| !told.contains(*name)).collect();
+            module.map(|command| command.name).filter(|name| !actual.contains(*name)).collect();
         assert_eq!((untold.len(), walks), (3, 3), "{untold:?}");
     }
 }
@@ -149,7 +147,7 @@ fn in_namespace(kept: &nearstate_resp::parse::OwnedArgs, namespace: &str) -> Str
 
 #[test]
 fn too_few_or_too_many_arguments_are_refused() {
-    let mut talker = place().talker();
+    let mut client = node().client();
     for request in [
         "SETIE k n",
         "SETNE k n",
@@ -192,13 +190,13 @@ fn too_few_or_too_many_arguments_are_refused() {
     ] {
         let name = request.split(' ').next().unwrap().to_ascii_lowercase();
         let text = format!("-ERR wrong number of arguments for '{name}' command|");
-        assert_eq!(talker.ask(request), text, "{request}");
+        assert_eq!(client.ask(request), text, "{request}");
     }
 }
 
 #[test]
 fn counts_and_options_that_are_wrong_are_refused_with_the_texts_of_the_reference() {
-    let mut talker = place().talker();
+    let mut client = node().client();
     let (set_zero, set_sum) = (
         "-ERR SET_PAIR_COUNT and PUB_PAIR_COUNT must be greater than zero|",
         "-ERR SET_PAIR_COUNT or PUB_PAIR_COUNT do not match the total pair count|",
@@ -224,15 +222,15 @@ fn counts_and_options_that_are_wrong_are_refused_with_the_texts_of_the_reference
         ("NGET.ATOMIC * COUNT 0", "--ERR value is not an integer or out of range|"),
         ("NGET.NOATOMIC * COUNT x", "--ERR value is not an integer or out of range|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
 }
 
 #[test]
 fn what_is_no_string_is_not_compared_and_is_replaced_and_deleted() {
-    let place = place();
-    let (mut talker, mut hearer) = (place.talker(), hearer(&place));
-    other_forms(&place, "f");
+    let node = node();
+    let (mut client, mut subscriber) = (node.client(), subscriber(&node));
+    other_forms(&node, "f");
     for key in ["{f},s", "{f},h"] {
         for request in [
             "SETIE k n o",
@@ -250,41 +248,41 @@ fn what_is_no_string_is_not_compared_and_is_replaced_and_deleted() {
             "DELNEPUB k o c m",
         ] {
             let request = request.replacen('k', key, 1);
-            assert_eq!(talker.ask(&request), WRONG_TYPE, "{request}");
+            assert_eq!(client.ask(&request), WRONG_TYPE, "{request}");
         }
     }
-    assert_eq!(heard(&mut hearer), "", "nothing was written, nothing is published");
+    assert_eq!(received(&mut subscriber), "", "nothing was written, nothing is published");
     // These do not compare, and take any form.
-    assert_eq!(talker.ask("MSETPUB {f},s 1 c m"), "+OK|");
-    assert_eq!(talker.ask("DELPUB {f},h {f},s c n"), ":2|");
-    assert_eq!(heard(&mut hearer), "c=m c=n");
+    assert_eq!(client.ask("MSETPUB {f},s 1 c m"), "+OK|");
+    assert_eq!(client.ask("DELPUB {f},h {f},s c n"), ":2|");
+    assert_eq!(received(&mut subscriber), "c=m c=n");
 }
 
 #[test]
 fn whole_values_are_compared() {
-    let place = place();
-    let mut talker = place.talker();
-    let ask = |talker: &mut Talker, words: &[&[u8]]| talker.ask_bytes(words);
-    assert_eq!(ask(&mut talker, &[b"SET", b"bin", b"A\0B"]), "+OK|");
-    assert_eq!(ask(&mut talker, &[b"SETIE", b"bin", b"new", b"A\0C"]), "$-1|");
-    assert_eq!(ask(&mut talker, &[b"SETNE", b"bin", b"new", b"A\0B"]), "$-1|");
-    assert_eq!(ask(&mut talker, &[b"DELIE", b"bin", b"A"]), ":0|");
-    assert_eq!(ask(&mut talker, &[b"DELIE", b"bin", b"A\0B\0"]), ":0|");
-    assert_eq!(ask(&mut talker, &[b"SETIE", b"bin", b"", b"A\0B"]), "+OK|");
-    assert_eq!(ask(&mut talker, &[b"SETIE", b"bin", b"x", b""]), "+OK|");
-    assert_eq!(ask(&mut talker, &[b"DELIE", b"bin", b"x"]), ":1|");
+    let node = node();
+    let mut client = node.client();
+    let ask = |client: &mut TestClient, words: &[&[u8]]| client.ask_bytes(words);
+    assert_eq!(ask(&mut client, &[b"SET", b"bin", b"A\0B"]), "+OK|");
+    assert_eq!(ask(&mut client, &[b"SETIE", b"bin", b"new", b"A\0C"]), "$-1|");
+    assert_eq!(ask(&mut client, &[b"SETNE", b"bin", b"new", b"A\0B"]), "$-1|");
+    assert_eq!(ask(&mut client, &[b"DELIE", b"bin", b"A"]), ":0|");
+    assert_eq!(ask(&mut client, &[b"DELIE", b"bin", b"A\0B\0"]), ":0|");
+    assert_eq!(ask(&mut client, &[b"SETIE", b"bin", b"", b"A\0B"]), "+OK|");
+    assert_eq!(ask(&mut client, &[b"SETIE", b"bin", b"x", b""]), "+OK|");
+    assert_eq!(ask(&mut client, &[b"DELIE", b"bin", b"x"]), ":1|");
 }
 
 #[test]
 fn the_plain_form_lets_a_key_live_and_an_option_gives_it_an_end() {
-    let place = place();
-    let mut talker = place.talker();
-    let session = place.region.session().unwrap();
-    let ends = |place: &str| {
+    let node = node();
+    let mut client = node.client();
+    let session = node.region.session().unwrap();
+    let ends = |node: &str| {
         let namespace = session.known_namespace("e").unwrap().unwrap();
-        session.get(namespace, place.as_bytes()).unwrap().unwrap().expires_ms() != 0
+        session.get(namespace, node.as_bytes()).unwrap().unwrap().expires_ms() != 0
     };
-    talker.ask("SET {e},k 1 EX 1000");
+    client.ask("SET {e},k 1 EX 1000");
     assert!(ends("k"));
     for (request, has_end) in [
         ("SETIE {e},k 2 1 KEEPTTL", true),
@@ -294,19 +292,19 @@ fn the_plain_form_lets_a_key_live_and_an_option_gives_it_an_end() {
         ("SETIE {e},k 6 5 EX 1000", true),
         ("MSETPUB {e},k 7 c m", false),
     ] {
-        assert_eq!(talker.ask(request), "+OK|", "{request}");
+        assert_eq!(client.ask(request), "+OK|", "{request}");
         assert_eq!(ends("k"), has_end, "{request}");
     }
 }
 
 #[test]
 fn all_that_matches_a_pattern_is_got_and_deleted() {
-    let place = place();
-    let mut talker = place.talker();
-    assert_eq!(talker.ask("NGET.ATOMIC {ns},*"), "*0|");
-    assert_eq!(talker.ask("NDEL.ATOMIC {ns},*"), ":0|");
-    talker.ask("MSET {ns},a1 1 {ns},b 2 {ns},a2 3 {other},a1 4 a1 5");
-    other_forms(&place, "ns");
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.ask("NGET.ATOMIC {ns},*"), "*0|");
+    assert_eq!(client.ask("NDEL.ATOMIC {ns},*"), ":0|");
+    client.ask("MSET {ns},a1 1 {ns},b 2 {ns},a2 3 {other},a1 4 a1 5");
+    other_forms(&node, "ns");
     for command in ["NGET.ATOMIC", "nget.noatomic"] {
         for (pattern, answer) in [
             ("{ns},*", "*6|$7|{ns},a1|$1|1|$7|{ns},a2|$1|3|$6|{ns},b|$1|2|"),
@@ -316,31 +314,31 @@ fn all_that_matches_a_pattern_is_got_and_deleted() {
             ("{n?},b", "*2|$6|{ns},b|$1|2|"),
             ("none*", "*0|"),
         ] {
-            assert_eq!(talker.ask(&format!("{command} {pattern}")), answer, "{command} {pattern}");
+            assert_eq!(client.ask(&format!("{command} {pattern}")), answer, "{command} {pattern}");
         }
     }
     // Of any form.
-    assert_eq!(talker.ask("NDEL.ATOMIC {ns},*"), ":5|");
-    assert_eq!(talker.ask("NGET.ATOMIC *"), "*4|$2|a1|$1|5|$10|{other},a1|$1|4|");
-    assert_eq!(talker.ask("NDEL.ATOMIC *"), ":2|");
+    assert_eq!(client.ask("NDEL.ATOMIC {ns},*"), ":5|");
+    assert_eq!(client.ask("NGET.ATOMIC *"), "*4|$2|a1|$1|5|$10|{other},a1|$1|4|");
+    assert_eq!(client.ask("NDEL.ATOMIC *"), ":2|");
 }
 
 #[test]
 fn a_walk_over_many_keys_is_whole_and_one_beyond_a_transaction_is_refused() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let mut pipeline = Vec::new();
     for number in 0..4096 {
         let key = format!("{{ns}},{number}");
-        pipeline.extend(talk::request(&[b"SET", key.as_bytes(), b"v"]));
+        pipeline.extend(crate::fixture::request(&[b"SET", key.as_bytes(), b"v"]));
     }
-    talker.send(&pipeline);
-    assert!(talker.ask("NGET.ATOMIC {ns},*").starts_with("*8192|"));
-    assert!(talker.ask("NGET.NOATOMIC {ns},*").starts_with("*8192|"));
-    talker.ask("SET {ns},more v");
-    let refused = talker.ask("NGET.ATOMIC {ns},*");
+    client.send(&pipeline);
+    assert!(client.ask("NGET.ATOMIC {ns},*").starts_with("*8192|"));
+    assert!(client.ask("NGET.NOATOMIC {ns},*").starts_with("*8192|"));
+    client.ask("SET {ns},more v");
+    let refused = client.ask("NGET.ATOMIC {ns},*");
     assert!(refused.starts_with("-ERR more than 4096 keys match"), "{refused}");
-    assert_eq!(talker.ask("NDEL.ATOMIC {ns},*"), refused);
-    assert!(talker.ask("NGET.NOATOMIC {ns},*").starts_with("*8194|"), "nothing has changed");
-    assert_eq!(talker.ask("NDEL.ATOMIC {ns},?"), ":10|");
+    assert_eq!(client.ask("NDEL.ATOMIC {ns},*"), refused);
+    assert!(client.ask("NGET.NOATOMIC {ns},*").starts_with("*8194|"), "nothing has changed");
+    assert_eq!(client.ask("NDEL.ATOMIC {ns},?"), ":10|");
 }

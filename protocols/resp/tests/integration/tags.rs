@@ -2,8 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
+use crate::fixture::{TestClient, TestNode, node};
 use nearstate_node::NextAction;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
@@ -11,34 +10,33 @@ use nearstate_resp::table::TABLE;
 use nearstate_store::limits::REGION_BYTES_MIN;
 use nearstate_store::{CreateOptions, Kind, Schema, Session};
 use std::task::Poll;
-use talk::{Place, Talker, place};
 
-fn all(talker: &mut Talker, script: &[(&str, &str)]) {
+fn all(client: &mut TestClient, script: &[(&str, &str)]) {
     for (request, answer) in script {
-        assert_eq!(talker.ask(request), *answer, "{request}");
+        assert_eq!(client.ask(request), *answer, "{request}");
     }
 }
 
 /// With the unique tag `id` and the tag `group` in namespace `s`.
-fn tagged() -> (Place, Talker) {
-    let place = place();
-    let mut talker = place.talker();
+fn tagged() -> (TestNode, TestClient) {
+    let node = node();
+    let mut client = node.client();
     all(
-        &mut talker,
+        &mut client,
         &[
             ("TAG DECLARE {s},* id UNIQUE", "+OK|"),
             ("TAG DECLARE {s},* group COUNTED", "+OK|"),
             ("TAG DECLARE {s},* id UNIQUE", "+OK|"),
         ],
     );
-    (place, talker)
+    (node, client)
 }
 
 #[test]
 fn what_is_put_with_tags_is_found_by_them() {
-    let (_place, mut talker) = tagged();
+    let (_place, mut client) = tagged();
     all(
-        &mut talker,
+        &mut client,
         &[
             ("TAG SET {s},a one 2 id 7 group g", "+OK|"),
             ("GET {s},a", "$3|one|"),
@@ -81,9 +79,9 @@ fn what_is_put_with_tags_is_found_by_them() {
 
 #[test]
 fn an_end_stays_with_the_fields_and_goes_with_a_new_value() {
-    let (_place, mut talker) = tagged();
+    let (_place, mut client) = tagged();
     all(
-        &mut talker,
+        &mut client,
         &[
             ("TAG HSET {s},h 1 f v 1 id 1", ":1|"),
             ("EXPIRE {s},h 1000", ":1|"),
@@ -102,8 +100,8 @@ fn an_end_stays_with_the_fields_and_goes_with_a_new_value() {
 
 #[test]
 fn a_unique_value_is_refused_to_a_second_record_and_nothing_is_changed() {
-    let (_place, mut talker) = tagged();
-    all(&mut talker, &[("TAG SET {s},a x 1 id 7", "+OK|"), ("TAG SET {s},b y 1 id 8", "+OK|")]);
+    let (_place, mut client) = tagged();
+    all(&mut client, &[("TAG SET {s},a x 1 id 7", "+OK|"), ("TAG SET {s},b y 1 id 8", "+OK|")]);
     let taken = "-TAGTAKEN the unique tag \"id\" has the value \"7\" in record \"a\" already: \
                  delete that record or take the value from it first|";
     for request in [
@@ -112,10 +110,10 @@ fn a_unique_value_is_refused_to_a_second_record_and_nothing_is_changed() {
         "TAG SET {s},b z 1 id 7 XX",
         "TAG CHANGE {s},b 1 id 7",
     ] {
-        assert_eq!(talker.ask(request), taken, "{request}");
+        assert_eq!(client.ask(request), taken, "{request}");
     }
     all(
-        &mut talker,
+        &mut client,
         &[
             ("EXISTS {s},c", ":0|"),
             ("TAG FIND {s},* id 8", "*2|$5|{s},b|$1|y|"),
@@ -132,14 +130,14 @@ fn a_unique_value_is_refused_to_a_second_record_and_nothing_is_changed() {
 
 #[test]
 fn requests_that_are_off_are_refused_with_what_to_do() {
-    let (_place, mut talker) = tagged();
+    let (_place, mut client) = tagged();
     let long = "x".repeat(256);
     let large = "x".repeat(1025);
     let many = format!("TAG SET {{s}},k v 65{}", " id x".repeat(65));
-    assert_eq!(talker.ask("TAG SET {s},k v 0"), "+OK|");
+    assert_eq!(client.ask("TAG SET {s},k v 0"), "+OK|");
     for (request, refusal) in [
         ("TAG", "-ERR wrong number of arguments for 'tag' command"),
-        ("TAG FOO {s},k", "-ERR unknown subcommand 'FOO'. TAG offers: "),
+        ("TAG FOO {s},k", "-ERR unknown subcommand 'FOO'. TAG supports: "),
         ("TAG SET {s},k v", "-ERR wrong number of arguments for 'tag|set' command"),
         ("TAG SET {s},k v x", "-ERR value is not an integer"),
         ("TAG SET {s},k v -1", "-ERR value is not an integer"),
@@ -179,16 +177,16 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
         ("TAG DECLARE {s},* other FOO", "-ERR syntax error"),
         ("TAG WATCH {s},* group g", "-ERR the tag \"group\" is not unique"),
     ] {
-        let answer = talker.ask(request);
+        let answer = client.ask(request);
         assert!(answer.starts_with(refusal), "{request}: {answer}");
     }
     let long = "v".repeat(1025);
     for request in ["TAG FIND {s},* id", "TAG KEYS {s},* id", "TAG WATCH {s},* id"] {
-        let answer = talker.ask(&format!("{request} {long}"));
+        let answer = client.ask(&format!("{request} {long}"));
         assert!(answer.starts_with("-ERR a tag's value of 1025 bytes"), "{request}: {answer}");
     }
     all(
-        &mut talker,
+        &mut client,
         &[
             ("TAG SET {s},k w 1 id 1", "+OK|"),
             (
@@ -201,8 +199,8 @@ fn requests_that_are_off_are_refused_with_what_to_do() {
 
 #[test]
 fn what_is_refused_makes_no_namespace() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let long = "k".repeat(4097);
     for (request, answer) in [
         ("TAG SET {new},k v 1 id 1", "-ERR the namespace has no tag 'id': declare it first, TAG"),
@@ -213,18 +211,18 @@ fn what_is_refused_makes_no_namespace() {
         (&format!("TAG SET {{new}},{long} v 0"), "-ERR a key of "),
         (&format!("TAG HSET {{new}},{long} 1 f v 0"), "-ERR a key of "),
     ] {
-        let said = talker.ask(request);
-        assert!(said.starts_with(answer), "{request}: {said}");
+        let reply = client.ask(request);
+        assert!(reply.starts_with(answer), "{request}: {reply}");
     }
-    let session = place.region.session().unwrap();
+    let session = node.region.session().unwrap();
     assert!(session.known_namespace("new").unwrap().is_none());
-    assert_eq!(talker.ask("TAG SET {new},k v 0 NX"), "+OK|");
+    assert_eq!(client.ask("TAG SET {new},k v 0 NX"), "+OK|");
     assert!(session.known_namespace("new").unwrap().is_some());
 }
 
 /// Many records of one namespace, each with its number as the value of tag `id`.
-fn fill(place: &Place, count: u32) -> Session {
-    let session = place.region.session().unwrap();
+fn fill(node: &TestNode, count: u32) -> Session {
+    let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
     for key in 0..count {
         let key = key.to_string();
@@ -237,18 +235,18 @@ fn fill(place: &Place, count: u32) -> Session {
 
 #[test]
 fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finished() {
-    let place = place();
-    let _session = fill(&place, 5000);
-    let (mut talker, mut other) = (place.talker(), place.talker());
+    let node = node();
+    let _session = fill(&node, 5000);
+    let (mut client, mut other) = (node.client(), node.client());
     let request: &[&[u8]] = &[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"];
-    let (answer, then) = talker.begin(request);
+    let (answer, then) = client.begin(request);
     assert!(answer.is_empty() && matches!(then, NextAction::Work));
     for _ in 0..20 {
-        let (answer, then) = talker.step();
+        let (answer, then) = client.step();
         assert!(answer.is_empty() && matches!(then, Poll::Ready(NextAction::Work)));
         assert_eq!(other.ask("PING"), "+PONG|", "others are served");
     }
-    drop(talker);
+    drop(client);
     let refused = other.ask("TAG FIND {s},* id 7");
     assert!(refused.contains("still being built"), "{refused}");
     let refused = other.ask("TAG DECLARE {s},* id");
@@ -265,17 +263,17 @@ fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finish
 
 #[test]
 fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing() {
-    let place = place();
-    let session = fill(&place, 5000);
+    let node = node();
+    let session = fill(&node, 5000);
     let ns = session.known_namespace("s").unwrap().unwrap();
     let labels = nearstate_store::Metadata { tags: &[("id", b"7")], expires_ms: 0 };
     session.transact(|txn| txn.put_with_metadata(ns, b"another", b"v", labels)).unwrap();
-    let mut talker = place.talker();
-    let (answer, then) = talker.begin(&[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"]);
+    let mut client = node.client();
+    let (answer, then) = client.begin(&[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"]);
     assert!(answer.is_empty() && matches!(then, NextAction::Work));
     let mut slices = 0;
     let answer = loop {
-        let (answer, then) = talker.step();
+        let (answer, then) = client.step();
         match then {
             Poll::Ready(NextAction::Work) => slices += 1,
             Poll::Ready(_) | Poll::Pending => break String::from_utf8(answer).unwrap(),
@@ -284,38 +282,38 @@ fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing(
     assert!(answer.starts_with("-TAGTAKEN the unique tag \"id\" has the value \"7\""), "{answer}");
     assert!(slices > 20, "{slices}");
     assert!(session.tags(ns).unwrap().is_empty(), "it is not there");
-    assert_eq!(talker.ask("TAG DECLARE {s},* id"), "+OK|", "in another form it may be");
-    assert!(talker.ask("TAG KEYS {s},* id 7").starts_with("*2|"));
+    assert_eq!(client.ask("TAG DECLARE {s},* id"), "+OK|", "in another form it may be");
+    assert!(client.ask("TAG KEYS {s},* id 7").starts_with("*2|"));
 }
 
 #[test]
 fn a_declaration_that_finds_no_room_says_how_it_goes_on() {
     let options = CreateOptions { bytes_max: REGION_BYTES_MIN, ..CreateOptions::default() };
-    let place = talk::place_in(&options);
-    let session = fill(&place, 20_000);
+    let node = crate::fixture::node_in(&options);
+    let session = fill(&node, 20_000);
     let ns = session.namespace("full", &Schema::default()).unwrap();
     // The node has some small places left, enough to begin.
-    let mut talker = place.talker();
-    assert_eq!(talker.ask("TAG DECLARE {other},* id UNIQUE"), "+OK|");
-    assert_eq!(talker.ask("TAG SET {other},k v 1 id 1"), "+OK|");
+    let mut client = node.client();
+    assert_eq!(client.ask("TAG DECLARE {other},* id UNIQUE"), "+OK|");
+    assert_eq!(client.ask("TAG SET {other},k v 1 id 1"), "+OK|");
     let mut count = 0_u32;
     while session.put(ns, &count.to_be_bytes(), &[0; 16 << 10]).is_ok() {
         count += 1;
     }
-    let refused = talker.ask("TAG DECLARE {s},* id UNIQUE");
+    let refused = client.ask("TAG DECLARE {s},* id UNIQUE");
     assert!(refused.starts_with("-OOM full: "), "{refused}");
     assert!(refused.contains("not all records are entered: send TAG DECLARE again"), "{refused}");
     for number in 0..count / 2 {
         session.delete(ns, &number.to_be_bytes()).unwrap();
     }
-    assert_eq!(talker.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
-    assert!(talker.ask("TAG FIND {s},* id 19999").starts_with("*2|"));
+    assert_eq!(client.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    assert!(client.ask("TAG FIND {s},* id 19999").starts_with("*2|"));
 }
 
 #[test]
 fn more_keys_than_may_be_answered_are_refused() {
-    let (place, mut talker) = tagged();
-    let session = place.region.session().unwrap();
+    let (node, mut client) = tagged();
+    let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
     for key in 0..4097_u32 {
         let tags: &[(&str, &[u8])] = &[("group", b"g")];
@@ -325,14 +323,14 @@ fn more_keys_than_may_be_answered_are_refused() {
         };
         session.transact(put).unwrap();
     }
-    assert!(talker.ask("TAG KEYS {s},* group g").starts_with("-ERR more than 4096 records"));
-    assert!(talker.ask("TAG KEYS {s},* group g COUNT 4096").starts_with("*4096|"));
+    assert!(client.ask("TAG KEYS {s},* group g").starts_with("-ERR more than 4096 records"));
+    assert!(client.ask("TAG KEYS {s},* group g COUNT 4096").starts_with("*4096|"));
 }
 
 #[test]
 fn records_that_have_ended_keep_nobody_for_long() {
-    let (place, mut talker) = tagged();
-    let session = place.region.session().unwrap();
+    let (node, mut client) = tagged();
+    let session = node.region.session().unwrap();
     let ns = session.namespace("s", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
     // Many in each transaction: whoever commits one collects a few.
     for part in 0..30_u32 {
@@ -345,23 +343,26 @@ fn records_that_have_ended_keep_nobody_for_long() {
         };
         session.transact(put).unwrap();
     }
-    assert_eq!(talker.ask("TAG SET {s},there x 1 group g"), "+OK|");
+    assert_eq!(client.ask("TAG SET {s},there x 1 group g"), "+OK|");
     for request in ["TAG KEYS {s},* group g", "TAG KEYS {s},* group g COUNT 2"] {
-        let said = talker.ask(request);
-        assert!(said.starts_with("-BUSY of more than 16384 records that had this value"), "{said}");
+        let reply = client.ask(request);
+        assert!(
+            reply.starts_with("-BUSY of more than 16384 records that had this value"),
+            "{reply}"
+        );
     }
     // Each time some are collected.
-    let answers = (0..100).map(|_| talker.ask("TAG KEYS {s},* group g"));
+    let answers = (0..100).map(|_| client.ask("TAG KEYS {s},* group g"));
     let answer = answers.into_iter().find(|answer| !answer.starts_with("-BUSY"));
     assert_eq!(answer.as_deref(), Some("*1|$9|{s},there|"));
 }
 
 #[test]
 fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
-    let (_place, mut talker) = tagged();
+    let (_place, mut client) = tagged();
     let queued = "+QUEUED|";
     all(
-        &mut talker,
+        &mut client,
         &[
             ("TAG SET {s},a x 1 id 1", "+OK|"),
             ("MULTI", "+OK|"),
@@ -377,14 +378,14 @@ fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
             ("GET {s},b", queued),
         ],
     );
-    let answer = talker.ask("EXEC");
+    let answer = client.ask("EXEC");
     let (done, refused) = answer.split_at(answer.find('-').unwrap());
     assert_eq!(done, "*9|+OK|:1|*2|$2|id|$1|2|*2|$5|{s},a|$1|x|*", "{answer}");
     assert!(refused.starts_with("-1|*0|-ERR the namespace has no tag 'nope'"), "{answer}");
     assert_eq!(answer.matches("is not allowed between MULTI and EXEC").count(), 1, "{answer}");
     assert!(answer.ends_with("|$1|y|"), "{answer}");
     all(
-        &mut talker,
+        &mut client,
         &[
             ("TAG FIND {s},* id 2", "*2|$5|{s},b|$1|y|"),
             ("MULTI", "+OK|"),
@@ -392,15 +393,15 @@ fn between_multi_and_exec_they_are_a_part_of_the_transaction() {
             ("TAG SET {s},d z 1 id 1", queued),
         ],
     );
-    assert!(talker.ask("EXEC").starts_with("-TAGTAKEN "));
-    assert_eq!(talker.ask("EXISTS {s},c {s},d"), ":0|");
+    assert!(client.ask("EXEC").starts_with("-TAGTAKEN "));
+    assert_eq!(client.ask("EXISTS {s},c {s},d"), ":0|");
 }
 
 #[test]
 fn a_watched_tag_that_has_moved_or_whose_record_has_changed_ends_exec() {
-    let (place, mut talker) = tagged();
-    let mut other = place.talker();
-    assert_eq!(talker.ask("TAG SET {s},a x 1 id 1"), "+OK|");
+    let (node, mut client) = tagged();
+    let mut other = node.client();
+    assert_eq!(client.ask("TAG SET {s},a x 1 id 1"), "+OK|");
     for (watched, change, outcome) in [
         ("1", "PING", "*1|+OK|"),
         ("1", "SET {s},unrelated x", "*1|+OK|"),
@@ -411,25 +412,25 @@ fn a_watched_tag_that_has_moved_or_whose_record_has_changed_ends_exec() {
         ("1", "DEL {s},a", "*-1|"),
         ("1", "PING", "*1|+OK|"),
     ] {
-        assert_eq!(talker.ask(&format!("TAG WATCH {{s}},* id {watched}")), "+OK|");
+        assert_eq!(client.ask(&format!("TAG WATCH {{s}},* id {watched}")), "+OK|");
         other.ask(change);
-        assert_eq!(talker.ask("MULTI"), "+OK|");
-        assert_eq!(talker.ask("SET {s},done x"), "+QUEUED|");
-        assert_eq!(talker.ask("EXEC"), outcome, "{watched}, {change}");
+        assert_eq!(client.ask("MULTI"), "+OK|");
+        assert_eq!(client.ask("SET {s},done x"), "+QUEUED|");
+        assert_eq!(client.ask("EXEC"), outcome, "{watched}, {change}");
     }
-    let kept = talker.kept();
-    assert_eq!(talker.ask("TAG WATCH {s},* id 1"), "+OK|");
-    assert!(talker.kept() > kept, "what is watched is counted");
-    assert_eq!(talker.ask("UNWATCH"), "+OK|");
-    assert_eq!(talker.kept(), kept);
+    let kept = client.kept();
+    assert_eq!(client.ask("TAG WATCH {s},* id 1"), "+OK|");
+    assert!(client.kept() > kept, "what is watched is counted");
+    assert_eq!(client.ask("UNWATCH"), "+OK|");
+    assert_eq!(client.kept(), kept);
 }
 
 #[test]
 fn a_user_finds_by_tags_where_he_may_walk() {
     let users = "user op on nopass ~* +@all\nuser cu on nopass ~{s},* +@all";
     let users = Users::parse(users, &TABLE).unwrap();
-    let place = talk::place_with(RespSettings::new(users));
-    let (mut op, mut cu) = (place.talker(), place.talker());
+    let node = crate::fixture::node_with(RespSettings::new(users));
+    let (mut op, mut cu) = (node.client(), node.client());
     assert_eq!(op.ask("AUTH op x"), "+OK|");
     assert_eq!(cu.ask("AUTH cu x"), "+OK|");
     for name in ["s", "t"] {
@@ -453,31 +454,31 @@ fn a_user_finds_by_tags_where_he_may_walk() {
 
 #[test]
 fn records_with_more_tags_than_one_transaction_takes_are_deleted_all_the_same() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     for tag in ["a", "b", "c", "d", "e"] {
-        assert_eq!(talker.ask(&format!("TAG DECLARE {{s}},* {tag} UNIQUE")), "+OK|");
+        assert_eq!(client.ask(&format!("TAG DECLARE {{s}},* {tag} UNIQUE")), "+OK|");
     }
     let mut del = vec!["DEL".to_owned()];
     for number in 0..900 {
         let set = format!("TAG SET {{s}},{number} x 5 a {number} b {number} c {number} d {number}");
-        assert_eq!(talker.ask(&format!("{set} e {number}")), "+OK|");
+        assert_eq!(client.ask(&format!("{set} e {number}")), "+OK|");
         del.push(format!("{{s}},{number}"));
     }
     del.push("{s},none".to_owned());
-    assert_eq!(talker.ask(&del.join(" ")), ":900|");
-    assert_eq!(talker.ask("TAG FIND {s},* e 899"), "*-1|");
+    assert_eq!(client.ask(&del.join(" ")), ":900|");
+    assert_eq!(client.ask("TAG FIND {s},* e 899"), "*-1|");
 }
 
 #[test]
 fn who_may_write_may_not_declare_tags_for_all() {
     let users = "user w on nopass ~* +@all -@dangerous\nuser o on nopass ~* +@all";
-    let place = talk::place_with(RespSettings::new(Users::parse(users, &TABLE).unwrap()));
-    let mut talker = place.talker();
-    assert_eq!(talker.ask("AUTH w x"), "+OK|");
-    assert!(talker.ask("TAG DECLARE {s},* id UNIQUE").starts_with("-NOPERM"));
-    assert_eq!(talker.ask("AUTH o x"), "+OK|");
-    assert_eq!(talker.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
-    assert_eq!(talker.ask("AUTH w x"), "+OK|");
-    assert_eq!(talker.ask("TAG SET {s},k v 1 id 1"), "+OK|");
+    let node = crate::fixture::node_with(RespSettings::new(Users::parse(users, &TABLE).unwrap()));
+    let mut client = node.client();
+    assert_eq!(client.ask("AUTH w x"), "+OK|");
+    assert!(client.ask("TAG DECLARE {s},* id UNIQUE").starts_with("-NOPERM"));
+    assert_eq!(client.ask("AUTH o x"), "+OK|");
+    assert_eq!(client.ask("TAG DECLARE {s},* id UNIQUE"), "+OK|");
+    assert_eq!(client.ask("AUTH w x"), "+OK|");
+    assert_eq!(client.ask("TAG SET {s},k v 1 id 1"), "+OK|");
 }

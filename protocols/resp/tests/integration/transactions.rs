@@ -2,22 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
+use crate::fixture::{TestClient, node};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{Kind, Schema, TagSchema};
 use std::sync::atomic::{AtomicBool, Ordering};
-use talk::{Talker, place};
 
-fn came(talker: &mut Talker) -> String {
-    String::from_utf8(talker.poll_progress()).unwrap().replace("\r\n", "|")
+fn came(client: &mut TestClient) -> String {
+    String::from_utf8(client.poll_progress()).unwrap().replace("\r\n", "|")
 }
 
-fn all(talker: &mut Talker, script: &[(&str, &str)]) {
+fn all(client: &mut TestClient, script: &[(&str, &str)]) {
     for (request, answer) in script {
-        assert_eq!(talker.ask(request), *answer, "{request}");
+        assert_eq!(client.ask(request), *answer, "{request}");
     }
 }
 
@@ -25,11 +23,11 @@ const QUEUED: &str = "+QUEUED|";
 
 #[test]
 fn the_forms_of_a_transaction_answer_as_in_redis() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let aborted = "-EXECABORT Transaction discarded because of previous errors.|";
     all(
-        &mut talker,
+        &mut client,
         &[
             ("EXEC", "-ERR EXEC without MULTI|"),
             ("DISCARD", "-ERR DISCARD without MULTI|"),
@@ -69,16 +67,16 @@ fn the_forms_of_a_transaction_answer_as_in_redis() {
             ("QUIT", "+OK|"),
         ],
     );
-    assert!(talker.is_closed);
+    assert!(client.is_closed);
 }
 
 #[test]
 fn a_watched_key_that_was_changed_leaves_everything_as_it_is() {
-    let place = place();
-    let (mut one, mut two) = (place.talker(), place.talker());
-    let exec = |talker: &mut Talker| {
-        all(talker, &[("MULTI", "+OK|"), ("SET done 1", QUEUED), ("GET {w},b", QUEUED)]);
-        talker.ask("EXEC")
+    let node = node();
+    let (mut one, mut two) = (node.client(), node.client());
+    let exec = |client: &mut TestClient| {
+        all(client, &[("MULTI", "+OK|"), ("SET done 1", QUEUED), ("GET {w},b", QUEUED)]);
+        client.ask("EXEC")
     };
     // {w},b is there in no form, and not even its namespace.
     all(&mut one, &[("WATCH a {w},b", "+OK|")]);
@@ -121,22 +119,22 @@ fn a_watched_key_that_was_changed_leaves_everything_as_it_is() {
 
 #[test]
 fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() {
-    let place = place();
-    let (mut talker, mut hearer) = (place.talker(), place.talker());
-    hearer.ask("SUBSCRIBE c");
+    let node = node();
+    let (mut client, mut subscriber) = (node.client(), node.client());
+    subscriber.ask("SUBSCRIBE c");
     // An embedded process's, which takes no strings.
     let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
-    place.region.session().unwrap().namespace("blocks", &schema).unwrap();
-    talker.ask("MULTI");
-    talker.ask("PUBLISH c m");
-    talker.ask("SET a x");
-    talker.ask("INCR a");
+    node.region.session().unwrap().namespace("blocks", &schema).unwrap();
+    client.ask("MULTI");
+    client.ask("PUBLISH c m");
+    client.ask("SET a x");
+    client.ask("INCR a");
     // The first pair is buffered before the second one is refused.
-    assert_eq!(talker.ask("MSET b 1 {blocks},k 2"), QUEUED);
-    talker.ask("MSETNX c 3 d 4");
-    assert_eq!(talker.ask("MSET c 9 {blocks},k 2"), QUEUED);
-    talker.ask("MGET a b c d");
-    let answer = talker.ask("EXEC");
+    assert_eq!(client.ask("MSET b 1 {blocks},k 2"), QUEUED);
+    client.ask("MSETNX c 3 d 4");
+    assert_eq!(client.ask("MSET c 9 {blocks},k 2"), QUEUED);
+    client.ask("MGET a b c d");
+    let answer = client.ask("EXEC");
     let refused = "-WRONGTYPE ";
     assert!(
         answer.starts_with("*7|:1|+OK|-ERR value is not an integer or out of range|-WRONGTYPE"),
@@ -144,25 +142,29 @@ fn a_command_that_fails_has_its_error_and_leaves_nothing_and_the_others_stand() 
     );
     assert_eq!(answer.matches(refused).count(), 2, "{answer}");
     assert!(answer.ends_with("*4|$1|x|$-1|$1|3|$1|4|"), "{answer}");
-    assert_eq!(came(&mut hearer), "*3|$7|message|$1|c|$1|m|", "once, though it ran three times");
-    assert_eq!(talker.ask("MGET a b c d"), "*4|$1|x|$-1|$1|3|$1|4|");
+    assert_eq!(
+        came(&mut subscriber),
+        "*3|$7|message|$1|c|$1|m|",
+        "once, though it ran three times"
+    );
+    assert_eq!(client.ask("MGET a b c d"), "*4|$1|x|$-1|$1|3|$1|4|");
     // More of them than are worth a run each: nothing happens.
-    talker.ask("MULTI");
-    talker.ask("SET a y");
+    client.ask("MULTI");
+    client.ask("SET a y");
     for _ in 0..17 {
-        talker.ask("MSET b 1 {blocks},k 2");
+        client.ask("MSET b 1 {blocks},k 2");
     }
-    assert!(talker.ask("EXEC").starts_with(refused));
-    assert_eq!(talker.ask("MGET a b"), "*2|$1|x|$-1|");
+    assert!(client.ask("EXEC").starts_with(refused));
+    assert_eq!(client.ask("MGET a b"), "*2|$1|x|$-1|");
 }
 
 #[test]
 fn messages_are_sent_behind_the_commit_and_only_then() {
-    let place = place();
-    let (mut talker, mut hearer) = (place.talker(), place.talker());
-    hearer.ask("SUBSCRIBE c");
+    let node = node();
+    let (mut client, mut subscriber) = (node.client(), node.client());
+    subscriber.ask("SUBSCRIBE c");
     all(
-        &mut talker,
+        &mut client,
         &[
             ("SET k old", "+OK|"),
             ("WATCH k", "+OK|"),
@@ -173,13 +175,13 @@ fn messages_are_sent_behind_the_commit_and_only_then() {
             ("DELPUB k c three", QUEUED),
         ],
     );
-    assert_eq!(came(&mut hearer), "");
-    assert_eq!(talker.ask("EXEC"), "*4|:1|+OK|$-1|:1|");
+    assert_eq!(came(&mut subscriber), "");
+    assert_eq!(client.ask("EXEC"), "*4|:1|+OK|$-1|:1|");
     let message = |text: &str| format!("*3|$7|message|$1|c|${}|{text}|", text.len());
-    assert_eq!(came(&mut hearer), ["one", "two", "three"].map(message).concat());
+    assert_eq!(came(&mut subscriber), ["one", "two", "three"].map(message).concat());
     // Nothing is sent for what is not done.
     all(
-        &mut talker,
+        &mut client,
         &[
             ("WATCH k", "+OK|"),
             ("SET k 1", "+OK|"),
@@ -192,20 +194,20 @@ fn messages_are_sent_behind_the_commit_and_only_then() {
             ("DISCARD", "+OK|"),
         ],
     );
-    assert_eq!(came(&mut hearer), "");
+    assert_eq!(came(&mut subscriber), "");
 }
 
 #[test]
 fn a_commit_that_is_refused_is_one_error_and_changes_nothing() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let node = node();
+    let session = node.region.session().unwrap();
     let tags =
         vec![TagSchema { name: "owner".to_owned(), is_required: true, ..TagSchema::default() }];
     session.namespace("owned", &Schema { tags, ..Schema::default() }).unwrap();
-    let (mut talker, mut hearer) = (place.talker(), place.talker());
-    hearer.ask("SUBSCRIBE c");
+    let (mut client, mut subscriber) = (node.client(), node.client());
+    subscriber.ask("SUBSCRIBE c");
     all(
-        &mut talker,
+        &mut client,
         &[
             ("MULTI", "+OK|"),
             ("SET a 1", QUEUED),
@@ -213,19 +215,19 @@ fn a_commit_that_is_refused_is_one_error_and_changes_nothing() {
             ("SET {owned},x 1", QUEUED),
         ],
     );
-    let refused = talker.ask("EXEC");
+    let refused = client.ask("EXEC");
     assert!(refused.starts_with("-ERR ") && refused.contains("owner"), "{refused}");
-    assert_eq!(talker.ask("MGET a b {owned},x"), "*3|$-1|$-1|$-1|");
-    assert_eq!(came(&mut hearer), "");
+    assert_eq!(client.ask("MGET a b {owned},x"), "*3|$-1|$-1|$-1|");
+    assert_eq!(came(&mut subscriber), "");
 }
 
 #[test]
 fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let inside = |name: &str| format!("-ERR {name} is not allowed between MULTI and EXEC|");
     all(
-        &mut talker,
+        &mut client,
         &[
             ("MSET {n},a 1 {n},b 2", "+OK|"),
             ("MULTI", "+OK|"),
@@ -242,12 +244,12 @@ fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
     // The walk does not meet {n},c, which the transaction makes; values are those of it.
     let rest = "+OK|*4|$5|{n},a|$1|9|$5|{n},b|$1|2|:1|*2|$5|{n},a|$1|9|$1|3|";
     let refused = ["SUBSCRIBE", "UNSUBSCRIBE", "HELLO"].map(inside).concat();
-    assert_eq!(talker.ask("EXEC"), format!("*8|{refused}{rest}"));
-    assert_eq!(talker.ask("NGET.ATOMIC {n},*"), "*4|$5|{n},a|$1|9|$5|{n},c|$1|3|");
-    talker.ask("MULTI");
-    talker.ask("SET {n},d 1");
-    talker.ask("INFO keyspace");
-    let answer = talker.ask("EXEC");
+    assert_eq!(client.ask("EXEC"), format!("*8|{refused}{rest}"));
+    assert_eq!(client.ask("NGET.ATOMIC {n},*"), "*4|$5|{n},a|$1|9|$5|{n},c|$1|3|");
+    client.ask("MULTI");
+    client.ask("SET {n},d 1");
+    client.ask("INFO keyspace");
+    let answer = client.ask("EXEC");
     assert!(answer.starts_with("*2|+OK|$") && answer.contains("db0:keys=2,"), "{answer}");
 }
 
@@ -256,11 +258,11 @@ fn what_cannot_be_a_part_of_it_says_so_and_walks_are_whole() {
 #[test]
 fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
     const ROUNDS: usize = 300;
-    let place = place();
-    let (mut talker, mut hearer) = (place.talker(), place.talker());
-    hearer.ask("SUBSCRIBE c");
-    talker.ask("MSET {n},a 0 {n},b 0");
-    let region = place.region.clone();
+    let node = node();
+    let (mut client, mut subscriber) = (node.client(), node.client());
+    subscriber.ask("SUBSCRIBE c");
+    client.ask("MSET {n},a 0 {n},b 0");
+    let region = node.region.clone();
     let is_over = AtomicBool::new(false);
     let (executed, added) = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -285,13 +287,13 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
         });
         let mut executed = 0;
         for _ in 0..ROUNDS {
-            talker.ask("MULTI");
-            talker.ask("INCR {n},a");
+            client.ask("MULTI");
+            client.ask("INCR {n},a");
             // So that others come between.
-            (0..50).for_each(|_| drop(talker.ask("GET {n},c")));
-            talker.ask("PUBLISH c m");
-            talker.ask("INCR {n},b");
-            let answer = talker.ask("EXEC");
+            (0..50).for_each(|_| drop(client.ask("GET {n},c")));
+            client.ask("PUBLISH c m");
+            client.ask("INCR {n},b");
+            let answer = client.ask("EXEC");
             // Under such a load it may be told to try again later.
             if answer.starts_with("-BUSY") {
                 continue;
@@ -305,8 +307,8 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
     });
     let sum = (executed + added).to_string();
     let both = format!("*2|${0}|{sum}|${0}|{sum}|", sum.len());
-    assert_eq!(talker.ask("MGET {n},a {n},b"), both);
-    let deliveries = came(&mut hearer).matches("message").count();
+    assert_eq!(client.ask("MGET {n},a {n},b"), both);
+    let deliveries = came(&mut subscriber).matches("message").count();
     assert_eq!(u64::try_from(deliveries).unwrap(), executed);
 }
 
@@ -315,49 +317,49 @@ fn a_transaction_has_bounds() {
     // Its commands may take as long as the machine likes.
     let mut settings = RespSettings::new(Users::open(&TABLE));
     settings.exec_max = std::time::Duration::from_secs(3600);
-    let place = talk::place_with(settings);
-    let mut talker = place.talker();
-    talker.ask("PING");
-    let kept = talker.kept();
+    let node = crate::fixture::node_with(settings);
+    let mut client = node.client();
+    client.ask("PING");
+    let kept = client.kept();
     let keys: Vec<String> = (0..4097).map(|number| format!("k{number}")).collect();
     let mut words: Vec<&[u8]> = vec![b"WATCH"];
     words.extend(keys.iter().map(String::as_bytes));
-    let refused = talker.ask_bytes(&words);
+    let refused = client.ask_bytes(&words);
     assert!(refused.starts_with("-ERR a client watches at most 4096 keys"), "{refused}");
     // What the parser remembers of the request aside.
-    assert!(talker.kept() < kept + 100_000, "it watches none of them");
+    assert!(client.kept() < kept + 100_000, "it watches none of them");
     // Nor are they looked at, if they are many.
     words.truncate(4097);
-    assert_eq!(talker.ask_bytes(&words), "+OK|");
-    assert_eq!(talker.ask_bytes(&words), "+OK|", "they are watched already");
-    assert!(talker.ask("WATCH other").starts_with("-ERR a client watches at most 4096 keys"));
-    assert_eq!(talker.ask("MULTI"), "+OK|");
-    assert_eq!(talker.ask("GET k0"), "+QUEUED|");
-    assert_eq!(talker.ask("EXEC"), "*1|$-1|");
+    assert_eq!(client.ask_bytes(&words), "+OK|");
+    assert_eq!(client.ask_bytes(&words), "+OK|", "they are watched already");
+    assert!(client.ask("WATCH other").starts_with("-ERR a client watches at most 4096 keys"));
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    assert_eq!(client.ask("GET k0"), "+QUEUED|");
+    assert_eq!(client.ask("EXEC"), "*1|$-1|");
     // More records than a transaction takes: the command that passes the bound fails.
-    talker.ask("MULTI");
+    client.ask("MULTI");
     for part in keys.chunks(2000) {
         let mut words: Vec<&[u8]> = vec![b"MSET"];
         words.extend(part.iter().flat_map(|key| [key.as_bytes(), b"v"]));
-        talker.ask_bytes(&words);
+        client.ask_bytes(&words);
     }
-    let answer = talker.ask("EXEC");
+    let answer = client.ask("EXEC");
     assert!(answer.starts_with("*3|+OK|+OK|-ERR "), "{answer}");
-    assert_eq!(talker.ask("MGET k0 k3999 k4000 k4096"), "*4|$1|v|$1|v|$-1|$-1|");
+    assert_eq!(client.ask("MGET k0 k3999 k4000 k4096"), "*4|$1|v|$1|v|$-1|$-1|");
 }
 
 #[test]
 fn what_watch_keeps_is_bounded_and_an_exec_that_only_reads_makes_nothing() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let long = vec![b'k'; 4097];
-    assert!(talker.ask_bytes(&[b"WATCH", &long]).starts_with("-ERR a key of 4097 bytes"));
+    assert!(client.ask_bytes(&[b"WATCH", &long]).starts_with("-ERR a key of 4097 bytes"));
     let longest = [&b"{"[..], &[b'n'; 255], b"},", &[b'k'; 4096]].concat();
-    assert_eq!(talker.ask_bytes(&[b"WATCH", &longest]), "+OK|");
-    assert_eq!(talker.ask("WATCH {absent},k"), "+OK|");
-    assert_eq!(talker.ask("MULTI"), "+OK|");
-    assert_eq!(talker.ask("GET {other},k"), "+QUEUED|");
-    assert_eq!(talker.ask("EXEC"), "*1|$-1|");
-    let session = place.region.session().expect("a session");
+    assert_eq!(client.ask_bytes(&[b"WATCH", &longest]), "+OK|");
+    assert_eq!(client.ask("WATCH {absent},k"), "+OK|");
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    assert_eq!(client.ask("GET {other},k"), "+QUEUED|");
+    assert_eq!(client.ask("EXEC"), "*1|$-1|");
+    let session = node.region.session().expect("a session");
     assert!(session.known_namespace("absent").expect("no damage").is_none());
 }

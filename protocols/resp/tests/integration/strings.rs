@@ -1,22 +1,20 @@
 //! Strings, as Redis 7.0 answers them.
 
-mod talk;
-
-use talk::place;
+use crate::fixture::node;
 
 /// Asks each, in order, on no records.
 fn each_is_answered(requests: &[(&str, &str)]) {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     for (request, answer) in requests {
-        assert_eq!(talker.ask(request), *answer, "{request}");
+        assert_eq!(client.ask(request), *answer, "{request}");
     }
 }
 
 #[test]
 fn a_key_is_set_only_if_it_is_there_or_only_if_it_is_not() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     for (request, answer) in [
         ("SET k v XX", "$-1|"),
         ("EXISTS k", ":0|"),
@@ -32,14 +30,14 @@ fn a_key_is_set_only_if_it_is_there_or_only_if_it_is_not() {
         ("SET ends w XX", "+OK|"),
         ("TTL ends", ":-1|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
 }
 
 #[test]
 fn strings_answer_as_redis_does() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     for (request, answer) in [
         ("GET k", "$-1|"),
         ("SET k v", "+OK|"),
@@ -100,9 +98,9 @@ fn strings_answer_as_redis_does() {
         ("GETEX e", "$1|w|"),
         ("SETRANGE gap 3 x", ":4|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
-    assert_eq!(talker.ask_bytes(&[b"GET", b"gap"]), "$4|\0\0\0x|");
+    assert_eq!(client.ask_bytes(&[b"GET", b"gap"]), "$4|\0\0\0x|");
 }
 
 #[test]
@@ -152,8 +150,8 @@ fn numbers_are_reckoned_as_in_redis() {
 
 #[test]
 fn in_a_transaction_as_outside_of_it_what_has_ended_is_gone() {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     for (request, answer) in [
         ("MSET a 1 b 2", "+OK|"),
         ("MULTI", "+OK|"),
@@ -164,14 +162,14 @@ fn in_a_transaction_as_outside_of_it_what_has_ended_is_gone() {
         ("EXEC", "*4|$1|1|:0|+OK|$-1|"),
         ("DBSIZE", ":0|"),
     ] {
-        assert_eq!(talker.ask(request), answer, "{request}");
+        assert_eq!(client.ask(request), answer, "{request}");
     }
 }
 
 #[test]
 fn who_watches_sees_a_getex_that_changes_something_and_no_other() {
-    let place = place();
-    let (mut watcher, mut other) = (place.talker(), place.talker());
+    let node = node();
+    let (mut watcher, mut other) = (node.client(), node.client());
     for (change, answer) in
         [("GETEX k PERSIST", "*0|"), ("GETEX k EX 1000", "*-1|"), ("GETEX k PERSIST", "*-1|")]
     {
@@ -185,17 +183,17 @@ fn who_watches_sees_a_getex_that_changes_something_and_no_other() {
 
 #[test]
 fn a_request_in_pieces_and_many_at_once_are_answered_in_order() {
-    let place = place();
-    let mut talker = place.talker();
-    let one = talk::request(&[b"INCR", b"{ns},count"]);
+    let node = node();
+    let mut client = node.client();
+    let one = crate::fixture::request(&[b"INCR", b"{ns},count"]);
     let mut answers = Vec::new();
     for byte in one.repeat(3) {
-        answers.extend_from_slice(&talker.send(&[byte]));
+        answers.extend_from_slice(&client.send(&[byte]));
     }
-    answers.extend_from_slice(&talker.send(&one.repeat(7)));
-    let expected = (1..=10).fold(String::new(), |said, number| said + &format!(":{number}\r\n"));
+    answers.extend_from_slice(&client.send(&one.repeat(7)));
+    let expected = (1..=10).fold(String::new(), |reply, number| reply + &format!(":{number}\r\n"));
     assert_eq!(String::from_utf8_lossy(&answers), expected);
-    let session = place.region.session().expect("a session");
+    let session = node.region.session().expect("a session");
     let namespace = session.known_namespace("ns").expect("no damage").expect("made by INCR");
     let view = session.get(namespace, b"count").expect("no damage").expect("there");
     assert_eq!(view.bytes(), b"10", "an embedded process sees the same record");

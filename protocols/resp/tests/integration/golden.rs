@@ -2,11 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
 use std::fmt::Write as _;
 
-use talk::{place, request};
+use crate::fixture::{node, request};
 
 /// Text with `\xff`, `\r`, `\n` and `\\` as bytes.
 fn bytes(text: &str) -> Vec<u8> {
@@ -47,8 +45,8 @@ fn words(line: &str) -> Vec<Vec<u8>> {
 
 /// All differences between a script and what is answered here.
 fn differences(script: &str) -> String {
-    let place = place();
-    let mut talker = place.talker();
+    let node = node();
+    let mut client = node.client();
     let mut differences = String::new();
     let mut asked = "";
     let mut answers = 0;
@@ -58,7 +56,7 @@ fn differences(script: &str) -> String {
             Some(("< ", answer)) => {
                 let words = words(asked);
                 let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-                let got = talker.send(&request(&words));
+                let got = client.send(&request(&words));
                 if got != bytes(answer) {
                     let got = String::from_utf8_lossy(&got).escape_debug().to_string();
                     writeln!(differences, "{asked}\n  redis {answer}\n  here  {got}").unwrap();
@@ -66,8 +64,8 @@ fn differences(script: &str) -> String {
                 answers += 1;
             }
             _ => match line {
-                "# RESP3" => assert!(talker.ask("HELLO 3").starts_with('%')),
-                "# RESP2" => assert!(talker.ask("HELLO 2").starts_with('*')),
+                "# RESP3" => assert!(client.ask("HELLO 3").starts_with('%')),
+                "# RESP2" => assert!(client.ask("HELLO 2").starts_with('*')),
                 comment => assert!(comment.starts_with('#'), "{comment}"),
             },
         }
@@ -78,15 +76,15 @@ fn differences(script: &str) -> String {
 
 #[test]
 fn hashes_answer_as_redis_does() {
-    assert_eq!(differences(include_str!("golden/hashes.txt")), "");
+    assert_eq!(differences(include_str!("../golden/hashes.txt")), "");
 }
 
 #[test]
 fn sets_answer_as_redis_does() {
-    assert_eq!(differences(include_str!("golden/sets.txt")), "");
+    assert_eq!(differences(include_str!("../golden/sets.txt")), "");
 }
 
 #[test]
 fn keys_answer_as_redis_does() {
-    assert_eq!(differences(include_str!("golden/keys.txt")), "");
+    assert_eq!(differences(include_str!("../golden/keys.txt")), "");
 }

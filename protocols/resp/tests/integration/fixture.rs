@@ -18,40 +18,44 @@ use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Error, Region};
 
 /// A server on one core.
-pub(crate) struct Place {
+pub(crate) struct TestNode {
     pub(crate) server: Arc<RespServer>,
     pub(crate) region: Region,
-    face: Rc<dyn CoreService>,
+    service: Rc<dyn CoreService>,
     next: std::cell::Cell<u64>,
     _dir: tempfile::TempDir,
 }
 
 /// A client.
-pub(crate) struct Talker {
-    talk: Box<dyn ConnectionHandler>,
+pub(crate) struct TestClient {
+    handler: Box<dyn ConnectionHandler>,
     rest: Vec<u8>,
     /// True once the server has closed.
     pub(crate) is_closed: bool,
 }
 
-pub(crate) fn place() -> Place {
-    place_with(RespSettings::new(Users::open(&TABLE)))
+pub(crate) fn node() -> TestNode {
+    node_with(RespSettings::new(Users::open(&TABLE)))
 }
 
-pub(crate) fn place_with(settings: RespSettings) -> Place {
-    place_within(settings, ConnectionLimits::default())
+pub(crate) fn node_with(settings: RespSettings) -> TestNode {
+    node_with_limits(settings, ConnectionLimits::default())
 }
 
-pub(crate) fn place_within(settings: RespSettings, limits: ConnectionLimits) -> Place {
-    place_of(settings, limits, &CreateOptions::default())
+pub(crate) fn node_with_limits(settings: RespSettings, limits: ConnectionLimits) -> TestNode {
+    build_node(settings, limits, &CreateOptions::default())
 }
 
 /// With a region of its own size.
-pub(crate) fn place_in(options: &CreateOptions) -> Place {
-    place_of(RespSettings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
+pub(crate) fn node_in(options: &CreateOptions) -> TestNode {
+    build_node(RespSettings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
 }
 
-fn place_of(settings: RespSettings, limits: ConnectionLimits, options: &CreateOptions) -> Place {
+fn build_node(
+    settings: RespSettings,
+    limits: ConnectionLimits,
+    options: &CreateOptions,
+) -> TestNode {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), options).unwrap();
     let server = Arc::new(RespServer::new(settings));
@@ -64,45 +68,45 @@ fn place_of(settings: RespSettings, limits: ConnectionLimits, options: &CreateOp
         clock: Clock::new_virtual(),
     })
     .unwrap();
-    let face = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
-    Place { server, region, face, next: std::cell::Cell::new(1), _dir: dir }
+    let service = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
+    TestNode { server, region, service, next: std::cell::Cell::new(1), _dir: dir }
 }
 
-impl Place {
+impl TestNode {
     /// Begins what the server does by itself, on the executor of this thread.
     pub(crate) fn begin(&self) {
-        self.face.begin();
+        self.service.begin();
     }
 
-    pub(crate) fn talker(&self) -> Talker {
+    pub(crate) fn client(&self) -> TestClient {
         let id = self.next.replace(self.next.get() + 1);
         let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
         let local = "127.0.0.1:6379".parse().unwrap();
         let peer = Peer { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
-        Talker { talk: self.face.accept(&peer), rest: Vec::new(), is_closed: false }
+        TestClient { handler: self.service.accept(&peer), rest: Vec::new(), is_closed: false }
     }
 }
 
-impl Talker {
+impl TestClient {
     /// Sends bytes; everything that comes back, work and messages included.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.rest.extend_from_slice(bytes);
         let mut all = Vec::new();
         loop {
             let mut output = Vec::new();
-            let heard = self.talk.on_input(&self.rest, &mut output);
-            self.rest.drain(..heard.bytes);
+            let received = self.handler.on_input(&self.rest, &mut output);
+            self.rest.drain(..received.bytes);
             all.append(&mut output);
-            match heard.next {
+            match received.next {
                 NextAction::Close => self.is_closed = true,
                 NextAction::Read | NextAction::Work => all.append(&mut self.poll_progress()),
                 NextAction::Near(what) => {
                     // There is no node here that could give anything.
                     let why = Error::BadArgument { detail: "no node".to_owned() };
-                    self.talk.near(what, Some(&why), &mut all);
+                    self.handler.near(what, Some(&why), &mut all);
                 }
             }
-            if heard.bytes == 0 || self.is_closed || self.rest.is_empty() {
+            if received.bytes == 0 || self.is_closed || self.rest.is_empty() {
                 return all;
             }
         }
@@ -111,20 +115,20 @@ impl Talker {
     /// Sends a request and lets nothing happen yet; what has come of it so far.
     pub(crate) fn begin(&mut self, words: &[&[u8]]) -> (Vec<u8>, NextAction) {
         let mut output = Vec::new();
-        let heard = self.talk.on_input(&request(words), &mut output);
-        (output, heard.next)
+        let received = self.handler.on_input(&request(words), &mut output);
+        (output, received.next)
     }
 
     /// One step of what happens by itself.
     pub(crate) fn step(&mut self) -> (Vec<u8>, Poll<NextAction>) {
         let mut output = Vec::new();
-        let then = self.talk.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
+        let then = self.handler.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
         (output, then)
     }
 
     /// Bytes of the node that the client keeps while it waits.
     pub(crate) fn kept(&self) -> usize {
-        self.talk.buffered_bytes()
+        self.handler.buffered_bytes()
     }
 
     /// What comes by itself.
@@ -133,7 +137,7 @@ impl Talker {
         loop {
             let mut output = Vec::new();
             let then =
-                self.talk.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
+                self.handler.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
             all.append(&mut output);
             match then {
                 Poll::Ready(NextAction::Work) => {}

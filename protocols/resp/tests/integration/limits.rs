@@ -3,13 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
-
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::task::Poll;
 
+use crate::fixture::{TestClient, TestNode, node, node_with, node_with_limits, request};
 use nearstate_node::{Address, ConnectionLimits, Endpoint, NextAction, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -17,7 +16,6 @@ use nearstate_resp::pubsub::mailbox::{Delivery, Mailbox, Message};
 use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};
-use talk::{Place, Talker, place, place_with, place_within, request};
 
 /// What the parser remembers of requests that were.
 const LITTLE: usize = 4096;
@@ -32,13 +30,13 @@ fn many(name: &str, count: usize, bytes: usize) -> Vec<Vec<u8>> {
     std::iter::once(name.as_bytes().to_vec()).chain((0..count).map(word)).collect()
 }
 
-fn ask(talker: &mut Talker, words: &[Vec<u8>]) -> String {
+fn ask(client: &mut TestClient, words: &[Vec<u8>]) -> String {
     let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-    talker.ask_bytes(&words)
+    client.ask_bytes(&words)
 }
 
-fn fill(place: &Place, records: u32) {
-    let session = place.region.session().unwrap();
+fn fill(node: &TestNode, records: u32) {
+    let session = node.region.session().unwrap();
     let namespace = session.namespace("ue", &Schema::default()).unwrap();
     for number in 0..records {
         session.put(namespace, format!("{number:0100}").as_bytes(), b"v").unwrap();
@@ -47,93 +45,96 @@ fn fill(place: &Place, records: u32) {
 
 #[test]
 fn what_a_client_hears_counts_as_long_as_it_hears_it() {
-    let place = place();
-    let mut talker = place.talker();
-    let nothing = talker.kept();
+    let node = node();
+    let mut client = node.client();
+    let nothing = client.kept();
     for (begin, end) in [("SUBSCRIBE", "UNSUBSCRIBE"), ("PSUBSCRIBE", "PUNSUBSCRIBE")] {
-        ask(&mut talker, &many(begin, 50, 1000));
-        let kept = talker.kept() - nothing;
+        ask(&mut client, &many(begin, 50, 1000));
+        let kept = client.kept() - nothing;
         assert!((100_000..200_000).contains(&kept), "names stand in two places: {kept}");
-        ask(&mut talker, &many(begin, 50, 1000));
-        assert_eq!(talker.kept() - nothing, kept, "once is enough");
-        ask(&mut talker, &many(end, 20, 1000));
-        assert!(talker.kept() - nothing < kept * 2 / 3);
-        talker.ask(end);
-        assert!(talker.kept() - nothing < LITTLE);
+        ask(&mut client, &many(begin, 50, 1000));
+        assert_eq!(client.kept() - nothing, kept, "once is enough");
+        ask(&mut client, &many(end, 20, 1000));
+        assert!(client.kept() - nothing < kept * 2 / 3);
+        client.ask(end);
+        assert!(client.kept() - nothing < LITTLE);
     }
-    ask(&mut talker, &many("SUBSCRIBE", 50, 1000));
-    talker.ask("RESET");
-    assert!(talker.kept() - nothing < LITTLE);
+    ask(&mut client, &many("SUBSCRIBE", 50, 1000));
+    client.ask("RESET");
+    assert!(client.kept() - nothing < LITTLE);
 }
 
 #[test]
 fn names_that_would_take_too_much_are_refused_before_they_do() {
-    let place = place();
-    let mut talker = place.talker();
-    let said = ask(&mut talker, &many("SUBSCRIBE", 10_000, 4000));
-    assert!(said.starts_with("-ERR the names that a client hears may take 67108864"), "{said}");
-    assert!(talker.kept() < 1 << 20 && place.server.pubsub.channel_count() == 0);
-    assert!(ask(&mut talker, &many("SUBSCRIBE", 100, 4000)).starts_with("*3"));
+    let node = node();
+    let mut client = node.client();
+    let reply = ask(&mut client, &many("SUBSCRIBE", 10_000, 4000));
+    assert!(reply.starts_with("-ERR the names that a client hears may take 67108864"), "{reply}");
+    assert!(client.kept() < 1 << 20 && node.server.pubsub.channel_count() == 0);
+    assert!(ask(&mut client, &many("SUBSCRIBE", 100, 4000)).starts_with("*3"));
 }
 
 #[test]
 fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_may_have() {
-    let place = place();
-    fill(&place, 3000);
-    let mut talker = place.talker();
-    let nothing = talker.kept();
+    let node = node();
+    fill(&node, 3000);
+    let mut client = node.client();
+    let nothing = client.kept();
     for words in [&[&b"KEYS"[..], b"*"][..], &[b"SCAN", b"0", b"COUNT", b"9999"]] {
-        let (_, mut then) = talker.begin(words);
-        let (mut most, mut said) = (0, 0);
+        let (_, mut then) = client.begin(words);
+        let (mut most, mut reply) = (0, 0);
         while then == NextAction::Work {
-            let (output, next) = talker.step();
-            said += output.len();
-            most = most.max(talker.kept() - nothing);
+            let (output, next) = client.step();
+            reply += output.len();
+            most = most.max(client.kept() - nothing);
             let Poll::Ready(next) = next else { panic!("a walk that waits") };
             then = next;
         }
-        assert!(said > 300_000, "the keys were told: {said}");
+        assert!(reply > 300_000, "the keys were told: {reply}");
         assert!((300_000..400_000).contains(&most), "and kept before: {most}");
-        assert!(talker.kept() - nothing < LITTLE);
+        assert!(client.kept() - nothing < LITTLE);
     }
     let limits = ConnectionLimits { output_bytes_max: 100_000, ..ConnectionLimits::default() };
-    let place = place_within(settings(), limits);
-    fill(&place, 3000);
-    let mut talker = place.talker();
+    let node = node_with_limits(settings(), limits);
+    fill(&node, 3000);
+    let mut client = node.client();
     for request in ["KEYS *", "SCAN 0 COUNT 9999", "NGET.NOATOMIC {ue},*", "NGET.ATOMIC {ue},*"] {
-        let said = talker.ask(request);
+        let reply = client.ask(request);
         assert!(
-            said.starts_with("-ERR the answer has more than 100000 bytes"),
-            "{request}: {said}"
+            reply.starts_with("-ERR the answer has more than 100000 bytes"),
+            "{request}: {reply}"
         );
-        assert_eq!(talker.ask("PING"), "+PONG|", "the connection goes on");
-        assert!(talker.kept() - nothing < LITTLE);
+        assert_eq!(client.ask("PING"), "+PONG|", "the connection goes on");
+        assert!(client.kept() - nothing < LITTLE);
     }
-    assert_eq!(talker.ask("NDEL.ATOMIC {ue},*"), ":3000|", "its answer is short");
+    assert_eq!(client.ask("NDEL.ATOMIC {ue},*"), ":3000|", "its answer is short");
     let add = [vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 200)].concat();
-    assert_eq!(ask(&mut talker, &add), ":901|");
-    let told = "ask for less at once, or raise limits.output_bytes_max";
+    assert_eq!(ask(&mut client, &add), ":901|");
+    let actual = "ask for less at once, or raise limits.output_bytes_max";
     let changed = "; what the request was to change is changed";
     for (request, ending) in
         [("SMEMBERS s", ""), ("SPOP s 901", changed), ("SMEMBERS s", "*0|"), ("KEYS *", "*0|")]
     {
-        let said = talker.ask(request);
-        let is_right = said == ending || said.ends_with(&format!("{told}{ending}|"));
-        assert!(is_right, "{request}: {}", said.get(..200).unwrap_or(&said));
+        let reply = client.ask(request);
+        let is_right = reply == ending || reply.ends_with(&format!("{actual}{ending}|"));
+        assert!(is_right, "{request}: {}", reply.get(..200).unwrap_or(&reply));
     }
-    fill(&place, 3000);
-    let said = talker.ask("KEYS *");
-    assert!(said.ends_with(&format!("{told}|")), "{said}");
-    let said = ask(&mut talker, &many("SUBSCRIBE", 1000, 100));
-    assert!(said.ends_with(&format!("{told}{changed}|")) && said.starts_with("-ERR "), "{said}");
-    assert_eq!(place.server.pubsub.channel_count(), 1000, "it hears them");
+    fill(&node, 3000);
+    let reply = client.ask("KEYS *");
+    assert!(reply.ends_with(&format!("{actual}|")), "{reply}");
+    let reply = ask(&mut client, &many("SUBSCRIBE", 1000, 100));
+    assert!(
+        reply.ends_with(&format!("{actual}{changed}|")) && reply.starts_with("-ERR "),
+        "{reply}"
+    );
+    assert_eq!(node.server.pubsub.channel_count(), 1000, "it hears them");
 }
 
 #[test]
 fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed() {
-    let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
-    let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| place.talker());
-    let post = &place.server.pubsub.budget;
+    let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
+    let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| node.client());
+    let post = &node.server.pubsub.budget;
     slow.ask("SUBSCRIBE a");
     honest.ask("SUBSCRIBE b");
     let message = "x".repeat(30_000);
@@ -147,7 +148,7 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
     assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed, "it has its message");
     assert_eq!((post.overruns(), post.bytes()), (1, 0));
     // The same messages wait for two: one alone would give nothing back.
-    slow = place.talker();
+    slow = node.client();
     slow.ask("SUBSCRIBE a");
     alike.ask("SUBSCRIBE a b");
     for _ in 0..3 {
@@ -166,9 +167,9 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
 
 #[test]
 fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
-    let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
-    let (mut honest, mut sender) = (place.talker(), place.talker());
-    let post = &place.server.pubsub.budget;
+    let node = node_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
+    let (mut honest, mut sender) = (node.client(), node.client());
+    let post = &node.server.pubsub.budget;
     honest.ask("SUBSCRIBE b");
     let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
     // Another core compares it with patterns, and nobody may hear it.
@@ -187,8 +188,8 @@ fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
     assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
     assert_eq!(post.overruns(), 1);
     drop(in_hand);
-    let heard = String::from_utf8(honest.poll_progress()).unwrap();
-    assert_eq!((heard.matches("message").count(), honest.is_closed), (2, false), "{heard}");
+    let received = String::from_utf8(honest.poll_progress()).unwrap();
+    assert_eq!((received.matches("message").count(), honest.is_closed), (2, false), "{received}");
     assert_eq!(post.bytes(), 0);
 }
 
@@ -205,8 +206,8 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
         limits: ConnectionLimits { core_bytes_max: 4 << 20, ..ConnectionLimits::default() },
         ..NodeConfig::default()
     };
-    let face = RespProtocol::new(Arc::new(RespServer::new(settings())));
-    let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
+    let service = RespProtocol::new(Arc::new(RespServer::new(settings())));
+    let node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
     let connect = || UnixStream::connect(&path).unwrap();
     let subscribe = |stream: &mut UnixStream, count: usize| {
         let words = many("SUBSCRIBE", count, 4000);
@@ -215,12 +216,12 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
         let _ = stream.write_all(&request(&words));
     };
     let hears = |stream: &mut UnixStream, wanted: &str| {
-        let mut said = Vec::new();
+        let mut reply = Vec::new();
         let mut part = [0; 4096];
-        while !String::from_utf8_lossy(&said).contains(wanted) {
+        while !String::from_utf8_lossy(&reply).contains(wanted) {
             let bytes = stream.read(&mut part).unwrap();
             assert!(bytes > 0, "{wanted} is not in what was said");
-            said.extend_from_slice(&part[..bytes]);
+            reply.extend_from_slice(&part[..bytes]);
         }
     };
     let mut first = connect();
@@ -241,119 +242,119 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     hears(&mut third, ":200\r\n");
 }
 
-fn multi(talker: &mut Talker, requests: &[&str]) -> String {
-    assert_eq!(talker.ask("MULTI"), "+OK|");
+fn multi(client: &mut TestClient, requests: &[&str]) -> String {
+    assert_eq!(client.ask("MULTI"), "+OK|");
     for request in requests {
-        assert_eq!(talker.ask(request), "+QUEUED|", "{request}");
+        assert_eq!(client.ask(request), "+QUEUED|", "{request}");
     }
-    talker.ask("EXEC")
+    client.ask("EXEC")
 }
 
 #[test]
 fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
     let limits = ConnectionLimits { output_bytes_max: 250_000, ..ConnectionLimits::default() };
-    let place = place_within(settings(), limits);
-    fill(&place, 1000);
-    let mut talker = place.talker();
-    ask(&mut talker, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 100)].concat());
+    let node = node_with_limits(settings(), limits);
+    fill(&node, 1000);
+    let mut client = node.client();
+    ask(&mut client, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 900, 100)].concat());
     for request in ["KEYS *", "SCAN 0 COUNT 9999", "SMEMBERS s", "NGET.ATOMIC {ue},*"] {
-        assert!(!talker.ask(request).starts_with('-'), "one is not too long: {request}");
-        let said = multi(&mut talker, &["SET done 1", request, request, request, request]);
+        assert!(!client.ask(request).starts_with('-'), "one is not too long: {request}");
+        let reply = multi(&mut client, &["SET done 1", request, request, request, request]);
         let wanted = "-EXECABORT the answers have more than 250000 bytes";
-        assert!(said.starts_with(wanted), "{request}: {said}");
-        assert_eq!(talker.ask("EXISTS done"), ":0|");
+        assert!(reply.starts_with(wanted), "{request}: {reply}");
+        assert_eq!(client.ask("EXISTS done"), ":0|");
     }
-    assert!(multi(&mut talker, &["SET done 1", "KEYS *"]).starts_with("*2|+OK|*"));
+    assert!(multi(&mut client, &["SET done 1", "KEYS *"]).starts_with("*2|+OK|*"));
 }
 
 #[test]
 fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
     let brief = std::time::Duration::from_millis(1);
-    let place = place_with(RespSettings { exec_max: brief, ..settings() });
-    fill(&place, 200_000);
-    let mut talker = place.talker();
+    let node = node_with(RespSettings { exec_max: brief, ..settings() });
+    fill(&node, 200_000);
+    let mut client = node.client();
     let wanted = "-EXECABORT the commands took longer than 1ms";
     // One walk alone takes many times as long, and so do many commands that are short.
     for request in ["KEYS none", "SCAN 0 MATCH none", "DBSIZE", "RANDOMKEY", "NGET.ATOMIC {ue},n"] {
-        let said = multi(&mut talker, &["SET done 1", request, "SET done 2"]);
-        assert!(said.starts_with(wanted), "{request}: {said}");
+        let reply = multi(&mut client, &["SET done 1", request, "SET done 2"]);
+        assert!(reply.starts_with(wanted), "{request}: {reply}");
     }
-    ask(&mut talker, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 500, 100)].concat());
-    talker.ask("MULTI");
-    talker.ask("SET done 1");
+    ask(&mut client, &[vec![b"SADD".to_vec(), b"s".to_vec()], many("m", 500, 100)].concat());
+    client.ask("MULTI");
+    client.ask("SET done 1");
     for _ in 0..2000 {
-        talker.ask("SMEMBERS s");
+        client.ask("SMEMBERS s");
     }
-    let said = talker.ask("EXEC");
-    assert!(said.starts_with(wanted), "{}", said.get(..100).unwrap_or(&said));
-    assert_eq!(talker.ask("EXISTS done"), ":0|");
-    assert_eq!(multi(&mut talker, &["SET done 1"]), "*1|+OK|");
-    assert_eq!(talker.ask("DBSIZE"), ":200002|", "alone it gives way, and has no bound");
+    let reply = client.ask("EXEC");
+    assert!(reply.starts_with(wanted), "{}", reply.get(..100).unwrap_or(&reply));
+    assert_eq!(client.ask("EXISTS done"), ":0|");
+    assert_eq!(multi(&mut client, &["SET done 1"]), "*1|+OK|");
+    assert_eq!(client.ask("DBSIZE"), ":200002|", "alone it gives way, and has no bound");
 }
 
 #[test]
 fn what_is_watched_counts_for_the_time_of_a_transaction() {
     let none = std::time::Duration::ZERO;
-    let place = place_with(RespSettings { exec_max: none, ..settings() });
-    let mut talker = place.talker();
+    let node = node_with(RespSettings { exec_max: none, ..settings() });
+    let mut client = node.client();
     for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
-        talker.ask("TAG DECLARE {s},* id UNIQUE");
-        assert_eq!(talker.ask(watched), "+OK|");
+        client.ask("TAG DECLARE {s},* id UNIQUE");
+        assert_eq!(client.ask(watched), "+OK|");
         // There is no command that could take long.
-        let said = multi(&mut talker, &[]);
-        assert!(said.starts_with("-EXECABORT the commands took longer than 0ns"), "{said}");
+        let reply = multi(&mut client, &[]);
+        assert!(reply.starts_with("-EXECABORT the commands took longer than 0ns"), "{reply}");
     }
-    assert_eq!(multi(&mut talker, &[]), "*0|");
+    assert_eq!(multi(&mut client, &[]), "*0|");
 }
 
 #[test]
 fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);
-    let place = place_with(RespSettings { exec_max: most, ..settings() });
-    let mut subscribers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
-    for (number, hearer) in subscribers.iter_mut().enumerate() {
-        hearer.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });
+    let node = node_with(RespSettings { exec_max: most, ..settings() });
+    let mut subscribers: Vec<TestClient> = (0..500).map(|_| node.client()).collect();
+    for (number, subscriber) in subscribers.iter_mut().enumerate() {
+        subscriber.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });
     }
-    let mut talker = place.talker();
+    let mut client = node.client();
     let mut publish = |request: &str, count: usize| {
-        assert_eq!(talker.ask("MULTI"), "+OK|");
-        talker.ask("SET done 1");
-        (0..count).for_each(|_| drop(talker.ask(request)));
-        let said = talker.ask("EXEC");
-        (said, talker.ask("EXISTS done"))
+        assert_eq!(client.ask("MULTI"), "+OK|");
+        client.ask("SET done 1");
+        (0..count).for_each(|_| drop(client.ask(request)));
+        let reply = client.ask("EXEC");
+        (reply, client.ask("EXISTS done"))
     };
     let many = "MSETMPUB 1 4 k v c m c m c m c m";
     for (request, count) in [("PUBLISH c m", 8000), (many, 2000)] {
-        let (said, is_there) = publish(request, count);
-        assert!(said.starts_with("-EXECABORT with "), "{request}: {said}");
-        assert!(said.contains("it would take longer than 3s"), "{said}");
+        let (reply, is_there) = publish(request, count);
+        assert!(reply.starts_with("-EXECABORT with "), "{request}: {reply}");
+        assert!(reply.contains("it would take longer than 3s"), "{reply}");
         assert_eq!(is_there, ":0|", "{request}: nothing was changed");
         assert!(
-            subscribers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()),
+            subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
             "and nothing sent"
         );
     }
-    let (said, is_there) = publish("PUBLISH c m", 8);
+    let (reply, is_there) = publish("PUBLISH c m", 8);
     assert_eq!(
-        (said.as_str(), is_there.as_str()),
+        (reply.as_str(), is_there.as_str()),
         (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
     );
-    for hearer in &mut subscribers {
-        let heard = String::from_utf8(hearer.poll_progress()).unwrap();
-        assert_eq!(heard.matches("message").count(), 8);
+    for subscriber in &mut subscribers {
+        let received = String::from_utf8(subscriber.poll_progress()).unwrap();
+        assert_eq!(received.matches("message").count(), 8);
     }
 }
 
 #[test]
 fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
-    let place = place();
-    let mut subscribers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
-    for hearer in &mut subscribers {
-        hearer.ask("SUBSCRIBE c");
+    let node = node();
+    let mut subscribers: Vec<TestClient> = (0..1000).map(|_| node.client()).collect();
+    for subscriber in &mut subscribers {
+        subscriber.ask("SUBSCRIBE c");
     }
-    let mut talker = place.talker();
-    assert_eq!(talker.ask("SET there v"), "+OK|");
+    let mut client = node.client();
+    assert_eq!(client.ask("SET there v"), "+OK|");
     let messages = |count: usize, channel: &str| format!(" {channel} m").repeat(count);
     let commands = |count: usize, channel: &str| {
         let messages = messages(count, channel);
@@ -369,13 +370,13 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
     let slow =
         commands(1024, "c").map(|request| (request, "-ERR to send 1024 messages, the first"));
     for (request, refusal) in many.iter().chain(&slow) {
-        let said = talker.ask(request);
-        assert!(said.starts_with(refusal), "{request}: {said}");
-        assert!(said.ends_with("nothing was changed and nothing sent|"), "{said}");
+        let reply = client.ask(request);
+        assert!(reply.starts_with(refusal), "{request}: {reply}");
+        assert!(reply.ends_with("nothing was changed and nothing sent|"), "{reply}");
     }
-    assert_eq!(talker.ask("MGET there new"), "*2|$1|v|$-1|");
+    assert_eq!(client.ask("MGET there new"), "*2|$1|v|$-1|");
     assert!(
-        subscribers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()),
+        subscribers.iter_mut().all(|subscriber| subscriber.poll_progress().is_empty()),
         "nothing was sent"
     );
     // What is many but goes to nobody is no load, and few are sent whoever hears them.
@@ -383,23 +384,23 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
         (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
     ] {
-        assert_eq!(talker.ask(&request), "+OK|", "{request}");
-        let heard = String::from_utf8(subscribers[0].poll_progress()).unwrap();
-        assert_eq!(heard.matches("message").count(), deliveries);
+        assert_eq!(client.ask(&request), "+OK|", "{request}");
+        let received = String::from_utf8(subscribers[0].poll_progress()).unwrap();
+        assert_eq!(received.matches("message").count(), deliveries);
     }
 }
 
 #[test]
 fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
-    let place = place();
-    let session = place.region.session().unwrap();
+    let node = node();
+    let session = node.region.session().unwrap();
     let namespace = session.namespace("ue", &Schema::default()).unwrap();
     for number in 0..2000_u32 {
         let mut key = vec![b'a'; 4000];
         key.extend_from_slice(number.to_string().as_bytes());
         session.put(namespace, &key, b"v").unwrap();
     }
-    let (mut talker, mut hearer) = (place.talker(), place.talker());
+    let (mut client, mut subscriber) = (node.client(), node.client());
     // Tried at each place again, one of them takes minutes over these keys.
     let slow = [
         format!("{{ue}},{}b", "a*".repeat(1000)),
@@ -413,14 +414,14 @@ fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
             (format!("NGET.ATOMIC {pattern}"), "*0|"),
             (format!("SCAN 0 MATCH {pattern} COUNT 9999"), "*2|$1|0|*0|"),
         ] {
-            let said = talker.ask(&request);
-            assert!(said == wanted, "{pattern}: {}", said.get(..100).unwrap_or(&said));
+            let reply = client.ask(&request);
+            assert!(reply == wanted, "{pattern}: {}", reply.get(..100).unwrap_or(&reply));
         }
-        assert!(hearer.ask(&format!("PSUBSCRIBE {pattern}")).starts_with("*3|"));
+        assert!(subscriber.ask(&format!("PSUBSCRIBE {pattern}")).starts_with("*3|"));
     }
     let channel = format!("{{ue}},{}", "a".repeat(4000));
     for _ in 0..200 {
-        assert_eq!(talker.ask(&format!("PUBLISH {channel} x")), ":0|");
+        assert_eq!(client.ask(&format!("PUBLISH {channel} x")), ":0|");
     }
     // The only ones that cannot be compared with in one pass are refused, wherever they are said.
     let worst = format!("*{}*", "?a".repeat(40));
@@ -437,50 +438,50 @@ fn patterns_that_were_made_to_be_slow_cost_no_more_than_others() {
         "CONFIG GET",
         "COMMAND LIST FILTERBY PATTERN",
     ] {
-        let mut other = place.talker();
+        let mut other = node.client();
         if request.starts_with(['H', 'S']) && request != "SCAN 0 MATCH" {
             other.ask("HSET h f v");
             other.ask("SADD s m");
         }
-        let said = other.ask(&format!("{request} {worst}"));
-        assert!(said.starts_with("-ERR a pattern with ? or ["), "{request}: {said}");
-        let said = other.ask(&format!("{request} {}", "x".repeat(10_000)));
-        assert!(said.contains("may have 8709") || said.contains("may have 4096"), "{said}");
+        let reply = other.ask(&format!("{request} {worst}"));
+        assert!(reply.starts_with("-ERR a pattern with ? or ["), "{request}: {reply}");
+        let reply = other.ask(&format!("{request} {}", "x".repeat(10_000)));
+        assert!(reply.contains("may have 8709") || reply.contains("may have 4096"), "{reply}");
     }
 }
 
 #[test]
 fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
-    let place = place();
-    let mut one = place.talker();
+    let node = node();
+    let mut one = node.client();
     assert!(ask(&mut one, &many("PSUBSCRIBE", 1024, 10)).starts_with("*3|"));
     assert!(one.ask("PSUBSCRIBE one-more").starts_with("-ERR a client may hear 1024 patterns"));
     assert!(one.ask("SUBSCRIBE one-more").starts_with("*3|"));
     // Others that take as much as they may, by halves of it: the node is never full of them.
     let mut others = Vec::new();
     for number in 1..50 {
-        let mut other = place.talker();
+        let mut other = node.client();
         let (mut next, mut part) = (0, 512);
         while part > 0 {
             let names = (next..next + part).map(|name| format!("{number}-{name}").into_bytes());
             let words = std::iter::once(b"PSUBSCRIBE".to_vec()).chain(names);
-            let said = ask(&mut other, &words.collect::<Vec<_>>());
-            next += if said.starts_with("*3|") { part } else { 0 };
+            let reply = ask(&mut other, &words.collect::<Vec<_>>());
+            next += if reply.starts_with("*3|") { part } else { 0 };
             assert!(
-                said.starts_with("*3|") || said.contains("patterns of at most 16384, and"),
-                "{said}"
+                reply.starts_with("*3|") || reply.contains("patterns of at most 16384, and"),
+                "{reply}"
             );
             part /= 2;
         }
         others.push(other);
     }
-    assert!(place.server.pubsub.patterns() < 16_384 * 4 / 5, "{}", place.server.pubsub.patterns());
-    let mut late = place.talker();
-    let said = ask(&mut late, &many("PSUBSCRIBE", 1000, 11));
-    assert!(said.contains("and you would hear 1000."), "{said}");
+    assert!(node.server.pubsub.patterns() < 16_384 * 4 / 5, "{}", node.server.pubsub.patterns());
+    let mut late = node.client();
+    let reply = ask(&mut late, &many("PSUBSCRIBE", 1000, 11));
+    assert!(reply.contains("and you would hear 1000."), "{reply}");
     assert!(ask(&mut late, &many("PSUBSCRIBE", 50, 11)).starts_with("*3|"));
     // What somebody hears already is compared with once for all.
-    let mut like_one = place.talker();
+    let mut like_one = node.client();
     assert!(ask(&mut like_one, &many("PSUBSCRIBE", 1024, 10)).starts_with("*3|"));
     others.clear();
     assert!(ask(&mut late, &many("PSUBSCRIBE", 800, 12)).starts_with("*3|"));
@@ -488,13 +489,13 @@ fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
 
 #[test]
 fn the_channels_are_told_in_slices_all_of_them_once() {
-    let place = place();
-    let (mut hearer, mut talker) = (place.talker(), place.talker());
-    ask(&mut hearer, &many("SUBSCRIBE", 500, 5));
-    let said = talker.ask("PUBSUB CHANNELS");
-    assert!(said.starts_with("*500|$5|00000|$5|00001|"), "{said}");
-    assert_eq!(said.matches("$5|").count(), 500);
-    assert!(talker.ask("PUBSUB CHANNELS *9?").starts_with("*50|$5|00090|"));
-    assert_eq!(talker.ask("PUBSUB CHANNELS none"), "*0|");
-    assert_eq!(place.talker().ask("PUBSUB CHANNELS 00064"), "*1|$5|00064|");
+    let node = node();
+    let (mut subscriber, mut client) = (node.client(), node.client());
+    ask(&mut subscriber, &many("SUBSCRIBE", 500, 5));
+    let reply = client.ask("PUBSUB CHANNELS");
+    assert!(reply.starts_with("*500|$5|00000|$5|00001|"), "{reply}");
+    assert_eq!(reply.matches("$5|").count(), 500);
+    assert!(client.ask("PUBSUB CHANNELS *9?").starts_with("*50|$5|00090|"));
+    assert_eq!(client.ask("PUBSUB CHANNELS none"), "*0|");
+    assert_eq!(node.client().ask("PUBSUB CHANNELS 00064"), "*1|$5|00064|");
 }

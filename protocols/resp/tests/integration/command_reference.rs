@@ -1,5 +1,5 @@
-//! `docs/resp.md` is what the table of commands says. With `NEARSTATE_RESP_WRITE=1` it is written
-//! anew.
+//! `docs/resp.md` equals the page generated from the table of commands. `NEARSTATE_RESP_WRITE=1`
+//! writes the page.
 
 #![expect(clippy::expect_used, reason = "a file that cannot be written ends its test")]
 
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test page` and \
+const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test integration command_reference` and \
                       commit what it wrote";
 
 const GROUPS: [(CommandGroup, &str); 12] = [
@@ -18,8 +18,8 @@ const GROUPS: [(CommandGroup, &str); 12] = [
     (CommandGroup::Hashes, "Hashes"),
     (CommandGroup::Sets, "Sets"),
     (CommandGroup::Keys, "Keys"),
-    (CommandGroup::Tags, "Records with tags"),
-    (CommandGroup::Sdl, "Commands of the SDL back-end's module"),
+    (CommandGroup::Tags, "Tags"),
+    (CommandGroup::Sdl, "Commands of the SDL module"),
     (CommandGroup::Scripts, "Scripts"),
     (CommandGroup::Pubsub, "Publish and subscribe"),
     (CommandGroup::Transactions, "Transactions"),
@@ -31,18 +31,18 @@ const GROUPS: [(CommandGroup, &str); 12] = [
 const HEAD: &str = "\
 # Commands
 
-This page is made of the table of commands in `protocols/resp/src/table`: do not edit it.
+This page is generated from the table of commands in `protocols/resp/src/table`. Do not edit it.
 
-The node speaks RESP2 and, after `HELLO 3`, RESP3. A command that is not listed answers an error
-that names the nearest listed one. *Arity* counts the command's name and that of a subcommand;
-`-3` is 3 or more. *Differs* says what is not as in Redis 7; an empty field means that nothing is.
+The node supports RESP2 and, after `HELLO 3`, RESP3. A command that is not listed returns an error
+that names the closest listed command. *Arity* includes the names of the command and the subcommand;
+`-3` means 3 or more. *Differences* describes what differs from Redis 7; empty means no difference.
 
-A key `{ns},key` is key `key` of namespace `ns`: embedded processes see it there. Any other key
-stands, whole, in a namespace of its own. A key has at most 4096 bytes.
+A key `{ns},key` is the key `key` of the namespace `ns`, under which embedded processes find it. All
+other keys are stored unchanged in one separate namespace. A key has at most 4096 bytes.
 
-Where Redis promises no order, a hash's fields are answered in the order in which they were first
-set, and a set's members ascending. Errors that repeat a part of the request show what is no UTF-8
-as U+FFFD.
+Where Redis defines no order, the fields of a hash are returned in the order in which they were
+first set, and the members of a set in ascending order. Errors that repeat a part of the request
+replace invalid UTF-8 with U+FFFD.
 ";
 
 fn row(page: &mut String, command: &Command) {
@@ -59,7 +59,7 @@ fn page() -> String {
     for (group, title) in GROUPS {
         write!(page, "\n## {title}\n\n").expect("a String takes all");
         page.push_str(
-            "| command | arity | it does | it costs | differs |\n|---|---|---|---|---|\n",
+            "| command | arity | summary | complexity | differences |\n|---|---|---|---|---|\n",
         );
         let commands = TABLE.commands().iter().filter(|command| command.group == group);
         commands.for_each(|command| row(&mut page, command));
@@ -68,7 +68,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_is_what_the_table_says() {
+fn the_page_matches_the_command_table() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/resp.md");
     let page = page();
     if std::env::var_os("NEARSTATE_RESP_WRITE").is_some_and(|word| word == "1") {
@@ -77,11 +77,11 @@ fn the_page_is_what_the_table_says() {
     let there = fs::read_to_string(&path).unwrap_or_default();
     let differs = there.lines().zip(page.lines()).position(|(there, made)| there != made);
     let line = differs.unwrap_or_else(|| there.lines().count().min(page.lines().count())) + 1;
-    assert!(there == page, "docs/resp.md:{line}: not what the table says: {ADVICE}");
+    assert!(there == page, "docs/resp.md:{line}: differs from the command table: {ADVICE}");
 }
 
 #[test]
-fn no_command_is_missing_on_the_page() {
+fn the_page_lists_every_command() {
     let rows = page().lines().filter(|line| line.starts_with("| `")).count();
     assert_eq!(rows, TABLE.commands().len());
 }
