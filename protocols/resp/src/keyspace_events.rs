@@ -44,7 +44,7 @@ const fn bit(delivery: u8) -> u16 {
     0
 }
 
-/// The bit of one flag.
+/// One flag: a class of events or a kind of channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventClass(u16);
 

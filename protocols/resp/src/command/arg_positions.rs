@@ -1,40 +1,40 @@
-//! Where in a request the keys and the channels stand.
+//! Positions of keys and channels in a request.
 
 use crate::parse::Args;
 use std::iter::StepBy;
 use std::ops::Range;
 
-/// Which arguments of a request are of one sort.
+/// Positions of the arguments of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgPositions {
     /// None.
     None,
-    /// From `first` to `last`, each `step`th. Below zero they count from the end: -1 is the last
-    /// argument.
+    /// From `first` to `last`, every `step`th. Negative positions count from the end: -1 is the
+    /// last argument.
     Span {
-        /// The first one.
+        /// First position.
         first: i8,
-        /// The last one that may be one.
+        /// Last possible position.
         last: i8,
-        /// From one to the next.
+        /// Distance of two positions.
         step: u8,
     },
-    /// So many as argument `count` says, from `first` on, each `step`th.
+    /// As many as argument `count` says, from `first` on, every `step`th.
     Counted {
-        /// The argument with the count.
+        /// Position of the count.
         count: u8,
-        /// The first one.
+        /// First position.
         first: u8,
-        /// From one to the next.
+        /// Distance of two positions.
         step: u8,
     },
-    /// Every second one of those behind the places that `count` counts.
+    /// Every second argument after those that argument `count` counts.
     AfterCounted {
-        /// The argument with the count.
+        /// Position of the count.
         count: u8,
-        /// The first of those that are counted.
+        /// First counted position.
         first: u8,
-        /// How many arguments each of those takes.
+        /// Number of arguments per counted item.
         step: u8,
     },
 }
@@ -47,20 +47,20 @@ impl ArgPositions {
     /// Arguments 1 and 2.
     pub const TWO: Self = Self::span(1, 2, 1);
 
-    /// From `first` to `last`, each `step`th.
+    /// From `first` to `last`, every `step`th.
     pub const fn span(first: i8, last: i8, step: u8) -> Self {
         Self::Span { first, last, step }
     }
 
-    /// The places of this request's arguments. A count that is no number, or larger than there are
-    /// arguments, gives none: the command will refuse it.
+    /// The positions in a request. None if the count is not a number or exceeds the arguments: the
+    /// command then rejects the request.
     #[inline]
     pub fn of(self, args: Args<'_>) -> StepBy<Range<usize>> {
         let (from, to, step) = self.bounds(args).unwrap_or((0, 0, 1));
         (from..to.min(args.len())).step_by(step.max(1))
     }
 
-    /// What `COMMAND` says: first, last, step. What is counted is not said there.
+    /// First, last and step as in `COMMAND`, which does not describe counted arguments.
     pub fn triple(self) -> (i64, i64, i64) {
         match self {
             Self::None | Self::Counted { .. } | Self::AfterCounted { .. } => (0, 0, 0),
@@ -73,7 +73,7 @@ impl ArgPositions {
         matches!(self, Self::None)
     }
 
-    /// Whether only a look at the arguments tells where they are.
+    /// Whether the positions depend on an argument.
     pub const fn is_counted(self) -> bool {
         matches!(self, Self::Counted { .. } | Self::AfterCounted { .. })
     }
@@ -96,7 +96,7 @@ impl ArgPositions {
     }
 }
 
-/// The argument that `at` names, from the end if it is below zero.
+/// The argument at a position, from the end if negative.
 #[inline]
 fn index(at: i8, args: Args<'_>) -> Option<usize> {
     match usize::try_from(at) {
@@ -105,7 +105,7 @@ fn index(at: i8, args: Args<'_>) -> Option<usize> {
     }
 }
 
-/// The place behind the last of those that argument `count` counts.
+/// The position after the arguments that argument `count` counts.
 fn counted_end(args: Args<'_>, count: u8, first: u8, step: u8) -> Option<usize> {
     let count = std::str::from_utf8(args.get(usize::from(count))?).ok()?.parse::<usize>().ok()?;
     let end = count.checked_mul(usize::from(step))?.checked_add(usize::from(first))?;
