@@ -1,7 +1,7 @@
-//! Locked instructions in the path of a read: the program that is running is disassembled, and the
-//! probe functions are followed into every function of ours that they call.
+//! Locked instructions in the path of a read: the running program is disassembled, and the probe
+//! functions are followed into every function of this project that they call.
 
-use super::probe::NAMES;
+use super::probes::NAMES;
 use crate::keeper::{own_program, system};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeSet;
@@ -10,33 +10,34 @@ use std::process::Command;
 
 const INSTALL: &str = "objdump and nm are not installed: apt-get install -y binutils";
 
-/// Our functions have this in their names; others (memcpy, the allocator) are not followed.
+/// The names of this project's functions contain this; others (memcpy, the allocator) are not
+/// followed.
 const OURS: &str = "nearstate";
 
-/// What the listing of one probe shows.
+/// The listing of one probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
-    /// What it reads, in words.
-    pub what: &'static str,
+pub(super) struct Listing {
+    /// What the probe does, for the table.
+    pub(super) what: &'static str,
     /// Instructions of the probe itself, which has the whole hot path inlined.
-    pub instructions: u64,
+    pub(super) instructions: u64,
     /// Of those, locked ones: `lock` prefix, `xchg` with memory.
-    pub locked: u64,
+    pub(super) locked: u64,
     /// Full fences among them.
-    pub fences: u64,
-    /// Our functions that it calls, directly or not: the rare branches.
-    pub others: u64,
+    pub(super) fences: u64,
+    /// Functions of this project that it calls, directly or not: the rare branches.
+    pub(super) others: u64,
     /// Locked instructions in those.
-    pub others_locked: u64,
+    pub(super) others_locked: u64,
     /// Full fences in those.
-    pub others_fences: u64,
+    pub(super) others_fences: u64,
 }
 
-/// Looks at every probe.
+/// Reads the listings of all probes.
 ///
 /// # Errors
-/// Why it could not be done, and what would help.
-pub fn look() -> Result<Vec<Listing>> {
+/// `BadArgument`: the tools are not installed. `Backend`: a probe is not in the program.
+pub(super) fn read_all() -> Result<Vec<Listing>> {
     let program = own_program()?;
     let symbols = symbols(&program)?;
     NAMES
@@ -75,7 +76,7 @@ fn follow(program: &Path, first: &str) -> Result<Listing> {
     while let Some(symbol) = waiting.pop() {
         let option = format!("--disassemble={symbol}");
         let text = text_of("objdump", &["-d", "--no-show-raw-insn", "-w", &option], program)?;
-        let function = Function::parse(&text);
+        let function = Disassembly::parse(&text);
         if function.instructions == 0 {
             return Err(Error::Backend { detail: format!("objdump shows nothing of {symbol}") });
         }
@@ -97,16 +98,16 @@ fn follow(program: &Path, first: &str) -> Result<Listing> {
     Ok(listing)
 }
 
-/// What is to be seen in one function.
+/// What one function contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Function {
+struct Disassembly {
     instructions: u64,
     locked: u64,
     fences: u64,
     calls: Vec<String>,
 }
 
-impl Function {
+impl Disassembly {
     fn parse(text: &str) -> Self {
         let mut seen = Self::default();
         for line in text.lines() {
@@ -149,7 +150,7 @@ mod tests {
                     40100c:\txchg   %ax,%ax\n  40100e:\tmfence\n  \
                     401011:\tcall   402000 <_RNv_nearstate>\n  401016:\tjne    401000 <a+0x6>\n  \
                     401018:\tjmp    403000 <b>\n";
-        let seen = Function::parse(text);
+        let seen = Disassembly::parse(text);
         assert_eq!((seen.instructions, seen.locked, seen.fences), (8, 2, 1));
         assert_eq!(seen.calls, ["_RNv_nearstate", "b"]);
     }
