@@ -6,7 +6,7 @@ use crate::fixture::{folder, starter};
 
 #[test]
 fn a_kill_after_any_instruction_loses_tears_and_leaks_nothing() {
-    match sweep(&folder("step"), &starter(), StepStride::Places(24), &mut |_, _, _| {}) {
+    match sweep(&folder("step"), &starter(), StepStride::Places(16), &mut |_, _, _| {}) {
         Ok(rows) => {
             println!("{}", table(&rows));
             assert_eq!(rows.len(), OPERATIONS.len());
