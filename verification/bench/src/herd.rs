@@ -2,7 +2,7 @@
 //! becomes of the orchestrator.
 
 use crate::keeper::{ended, own_program};
-use crate::legacy::protocol::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::protocol::{Ask, Plan, Ran, STOPPED, Said, Turn, hear, say};
 use crate::result::{Check, Verdict};
 use nearstate_model::{Error, Result};

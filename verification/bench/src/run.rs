@@ -4,9 +4,9 @@
 mod stand;
 mod ramp;
 
-use crate::legacy::access::display::Display;
-use crate::legacy::place::Places;
-use crate::legacy::protocol::monotonic_ns;
+use crate::progress::Display;
+use crate::cpus::Places;
+use crate::clock::monotonic_ns;
 use crate::machine::Machine;
 use crate::noise;
 use crate::options::Options;

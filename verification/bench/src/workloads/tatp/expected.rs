@@ -2,8 +2,8 @@
 
 use super::model::{Model, Subscriber};
 use crate::access::{Connection, Part, Parts, Table};
-use crate::legacy::transactions::tatp::requests::Kind;
-use crate::legacy::transactions::tatp::rows::{
+use super::requests::Kind;
+use super::rows::{
     BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
     typed_key,
 };

@@ -3,9 +3,10 @@
 
 use super::super::share::Share;
 use crate::chance::draw;
-use crate::legacy::transactions::tatp::population::{Fresh, fresh_access, fresh_forwarding};
-use crate::legacy::transactions::tatp::rows::{
-    ACCESS_BYTES, BIT_1, DATA_A, Dice, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
+use crate::chance::Dice;
+use super::population::{Fresh, fresh_access, fresh_forwarding};
+use super::rows::{
+    ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, IS_ACTIVE, STARTS, TYPES, VLR_LOCATION,
     forwarding_row,
 };
 

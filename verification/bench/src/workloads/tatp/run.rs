@@ -9,8 +9,8 @@ use super::expected::{
 use super::model::Model;
 use crate::access::{Access, Change, Connection, Entry, PARTS_MAX, Part, Parts, Reply, Tag};
 use crate::chance::{Dice, draw};
-use crate::legacy::transactions::tatp::requests::{KINDS, Kind, fold, reach};
-use crate::legacy::transactions::tatp::rows::{
+use super::requests::{KINDS, Kind, fold, reach};
+use super::rows::{
     IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key,
 };
 use crate::result::{Check, Verdict};
