@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use nearstate_ue::{Effect, five_g, four_g};
 
-const SPEC: &str = include_str!("../../spec/ue.md");
+const SPEC: &str = include_str!("../../../spec/ue.md");
 
 /// Writes the tables of a generation; the modules have the same words, but not the same types.
 macro_rules! tables {

@@ -1,8 +1,8 @@
 //! Table I and Table II of paper 2, copied from the paper as printed, against the code.
 
 use nearstate_ue::{
-    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, Effect, Procedure, Variable, View,
-    apply, blocks_touched,
+    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, ContextView, Effect, Procedure,
+    Variable, apply, blocks_touched,
 };
 
 /// Table I: category, variable, then initial attach, detach, S1 release, service request, X2
@@ -134,7 +134,8 @@ fn a_procedure_changes_in_any_context_what_the_table_says_and_nothing_else() {
         for (before, draw) in [(Context::EMPTY, 1), (full(), 2), (Context::provisioned(5, 5), 3)] {
             let mut after = before;
             apply(procedure, &mut after, draw);
-            let view = View::new(after.as_bytes()).expect("what a procedure leaves is legal");
+            let view =
+                ContextView::new(after.as_bytes()).expect("what a procedure leaves is legal");
             for variable in Variable::ALL {
                 let (old, new) = (before.view().raw(*variable), view.raw(*variable));
                 let what = format!("{procedure}, {variable}: {old:02x?} -> {new:02x?}");

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use nearstate_ue::five_g::procedure::{Procedure, SessionPlace, apply, blocks_touched};
 use nearstate_ue::five_g::state::state_of;
 use nearstate_ue::five_g::{
-    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, SESSIONS_MAX, Variable, View,
+    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, ContextView, SESSIONS_MAX, Variable,
 };
-use nearstate_ue::{Keys, UeState, draw_for};
+use nearstate_ue::{KeyText, UeState, draw_for};
 use proptest::prelude::*;
 
 /// Registration, deregistration, service request, AN release, Xn handover, N2 handover, mobility
@@ -136,7 +136,8 @@ fn a_procedure_changes_in_any_context_what_the_table_says_and_nothing_else() {
         for (before, draw) in [(Context::EMPTY, 1), (full(), 2), (realistic(), 4)] {
             let mut after = before;
             apply(procedure, &mut after, draw << 30);
-            let view = View::new(after.as_bytes()).expect("what a procedure leaves is legal");
+            let view =
+                ContextView::new(after.as_bytes()).expect("what a procedure leaves is legal");
             for (variable, sign) in &signs {
                 let (old, new) = (before.view().raw(*variable), view.raw(*variable));
                 let what = format!("{procedure}, {variable}: {old:02x?} -> {new:02x?}");
@@ -191,7 +192,7 @@ fn the_third_and_fourth_session_are_as_the_first() {
 #[test]
 fn a_realistic_context_is_as_large_as_omecs_in_json_and_far_smaller_here() {
     let context = realistic();
-    let json = context.view().json(Keys::Whole).to_string().len();
+    let json = context.view().json(KeyText::Whole).to_string().len();
     assert!((4300..=5300).contains(&json), "{json} B of JSON");
     let is_stored = |block: &&Block| !context.view().is_block_empty(**block);
     let stored: usize = BLOCKS.iter().filter(is_stored).map(|block| block.range().len()).sum();
@@ -283,10 +284,10 @@ proptest! {
         for (at, byte) in damage {
             bytes[at] = byte;
         }
-        match View::new(&bytes) {
+        match ContextView::new(&bytes) {
             Ok(view) => {
                 prop_assert_eq!(view.to_string().lines().count(), Variable::ALL.len());
-                let back = Context::from_json(&view.json(Keys::Whole)).expect("what it wrote");
+                let back = Context::from_json(&view.json(KeyText::Whole)).expect("what it wrote");
                 prop_assert_eq!(back.as_bytes(), &bytes);
             }
             Err(error) => prop_assert!(error.to_string().starts_with("not a UE context: ")),

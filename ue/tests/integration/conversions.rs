@@ -11,7 +11,7 @@ use nearstate_ue::value::key::Key256;
 use nearstate_ue::value::plmn::Plmn;
 use nearstate_ue::value::security::{AsSecurity, KeySetIdentifier, MasterKey};
 use nearstate_ue::value::{Value, to_bytes};
-use nearstate_ue::{Context, Keys, Procedure, SCHEMA, Variable, apply, blocks_touched, tags};
+use nearstate_ue::{Context, KeyText, Procedure, SCHEMA, Variable, apply, blocks_touched, tags};
 use serde_json::{Value as Json, json};
 
 fn attached() -> Context {
@@ -40,7 +40,7 @@ fn values_are_written_as_3gpp_people_write_them() {
     assert_eq!(line(&text, "IP"), "IP 10.1.2.3");
     assert_eq!(line(&text, "K master"), "Security K master eKsi 3, kAsme abab..");
     assert_eq!(line(&text, "GUTI"), "GUTI -");
-    let whole = context.view().text(Keys::Whole).to_string();
+    let whole = context.view().text(KeyText::Whole).to_string();
     assert!(whole.contains(&"ab".repeat(32)) && !text.contains(&"ab".repeat(3)));
     assert!(!format!("{context:?}").contains(&"ab".repeat(3)), "a log shows no key");
 }
@@ -48,16 +48,16 @@ fn values_are_written_as_3gpp_people_write_them() {
 #[test]
 fn a_context_is_the_same_after_json_in_both_generations() {
     let context = attached();
-    let text = context.view().json(Keys::Whole).to_string();
+    let text = context.view().json(KeyText::Whole).to_string();
     let json: Json = serde_json::from_str(&text).unwrap();
     assert_eq!(Context::from_json(&json).unwrap(), context);
     assert_eq!(json["tai"]["plmnId"], json!({"mcc": "001", "mnc": "01"}));
-    let short = context.view().json(Keys::Short);
+    let short = context.view().json(KeyText::Short);
     assert!(short["asSecurity"]["kEnb"].as_str().unwrap().ends_with(".."));
 
     let mut context = five_g::Context::provisioned(7, 1);
     five_g::procedure::apply(five_g::procedure::Procedure::Registration, &mut context, 42);
-    let json = context.view().json(Keys::Whole);
+    let json = context.view().json(KeyText::Whole);
     assert_eq!(five_g::Context::from_json(&json).unwrap(), context);
     assert_eq!(json["supi"], "imsi-001010000000007");
 }
@@ -76,7 +76,7 @@ fn hostile_json_of_5gs_is_refused_with_the_name_of_the_variable() {
     ] {
         apply(procedure, &mut context, 42);
     }
-    let good = context.view().json(Keys::Whole);
+    let good = context.view().json(KeyText::Whole);
     for variable in five_g::Variable::ALL {
         let name = variable.json_name();
         assert!(good.get(name).is_some(), "{name}");
@@ -106,7 +106,7 @@ fn hostile_json_of_5gs_is_refused_with_the_name_of_the_variable() {
 
 #[test]
 fn hostile_json_is_refused_with_the_name_of_the_variable() {
-    let good = attached().view().json(Keys::Whole);
+    let good = attached().view().json(KeyText::Whole);
     let said = |json: &Json| Context::from_json(json).unwrap_err().to_string();
     // Each value replaced by what it cannot be.
     for variable in Variable::ALL {
@@ -218,7 +218,7 @@ fn setters_change_their_variable_and_its_block_only() {
     }
     context.set_tai(None);
     assert!(context.view().tai().is_none() && !context.view().has(Variable::Tai));
-    assert!(nearstate_ue::View::new(context.as_bytes()).is_ok());
+    assert!(nearstate_ue::ContextView::new(context.as_bytes()).is_ok());
     let radio = blocks_touched(Procedure::S1Release).iter().next().unwrap();
     assert!(!context.view().is_block_empty(radio));
     apply(Procedure::S1Release, &mut context, 0);

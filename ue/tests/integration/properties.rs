@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nearstate_ue::{
-    BLOCKS, CONTEXT_BYTES, Context, Keys, Procedure, UeState, Variable, View, apply,
+    BLOCKS, CONTEXT_BYTES, Context, ContextView, KeyText, Procedure, UeState, Variable, apply,
     blocks_touched, draw_for, state_of,
 };
 use proptest::prelude::*;
@@ -92,10 +92,10 @@ proptest! {
         for (at, byte) in damage {
             bytes[at] = byte;
         }
-        match View::new(&bytes) {
+        match ContextView::new(&bytes) {
             Ok(view) => {
                 prop_assert!(view.to_string().lines().count() == Variable::ALL.len());
-                let back = Context::from_json(&view.json(Keys::Whole)).unwrap();
+                let back = Context::from_json(&view.json(KeyText::Whole)).unwrap();
                 prop_assert_eq!(back.as_bytes(), &bytes);
             }
             Err(error) => prop_assert!(error.to_string().starts_with("not a UE context: ")),
@@ -104,8 +104,8 @@ proptest! {
 
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), CONTEXT_BYTES)) {
-        prop_assert!(View::new(&bytes).is_err());
-        prop_assert!(View::new(&bytes[1..]).is_err());
+        prop_assert!(ContextView::new(&bytes).is_err());
+        prop_assert!(ContextView::new(&bytes[1..]).is_err());
     }
 }
 
@@ -163,7 +163,7 @@ fn what_is_wrong_is_said_by_name() {
     let said = |at: usize, byte: u8| {
         let mut bytes = good;
         bytes[at] = byte;
-        View::new(&bytes).unwrap_err().to_string()
+        ContextView::new(&bytes).unwrap_err().to_string()
     };
     let at = |variable: Variable| variable.range().start;
     assert!(said(at(Variable::Imsi), 0x0a).contains("IMSI has what is no digit"));
@@ -177,7 +177,7 @@ fn what_is_wrong_is_said_by_name() {
     let present = good[Variable::CRnti.range().start - 1];
     let gone = said(Variable::CRnti.range().start - 1, present & !1);
     assert!(gone.contains("C-RNTI is not there, and has bytes"), "{gone}");
-    assert!(View::new(&good[..10]).unwrap_err().to_string().contains("10 bytes"));
+    assert!(ContextView::new(&good[..10]).unwrap_err().to_string().contains("10 bytes"));
     assert!(context.set_block(BLOCKS[0], &good[..5]).unwrap_err().to_string().contains("profile"));
     assert_eq!(context.as_bytes(), &good);
 }
