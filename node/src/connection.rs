@@ -419,8 +419,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Closes the connection if an incomplete request exceeds the size limit.
     fn check_input_limit(&mut self) {
         let max = self.endpoint.core().limits().input_bytes_max;
-        let is_incomplete =
-            !self.input.is_handled_again && self.phase == ConnectionPhase::Reading;
+        let is_incomplete = !self.input.is_handled_again && self.phase == ConnectionPhase::Reading;
         if is_incomplete && self.input.unconsumed() > max {
             self.endpoint.core().metrics().too_large.add(1);
             self.exceed(&LimitExceeded::RequestTooLarge { max });
@@ -540,15 +539,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Updates the core's total of buffered bytes. `false`: the total exceeds its limit, and the
     /// connection is about to be closed.
     fn account_buffers(&mut self) -> bool {
-        let bytes = self.input.capacity()
-            + self.output.bytes.capacity()
-            + self.handler.buffered_bytes();
+        let bytes =
+            self.input.capacity() + self.output.bytes.capacity() + self.handler.buffered_bytes();
         let has_grown = bytes > self.bytes_buffered;
         let total = self.endpoint.update_buffered(self.bytes_buffered, bytes);
         self.bytes_buffered = bytes;
         let max = self.endpoint.core().limits().core_bytes_max;
-        let is_ending =
-            matches!(self.phase, ConnectionPhase::Closing | ConnectionPhase::Lingering);
+        let is_ending = matches!(self.phase, ConnectionPhase::Closing | ConnectionPhase::Lingering);
         if !has_grown || total <= max || is_ending {
             return true;
         }

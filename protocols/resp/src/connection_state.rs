@@ -42,8 +42,8 @@ pub struct Link {
     pub work: Option<Box<dyn Work>>,
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
-    /// What the client has asked the node for, to come near to it.
-    pub near: Option<nearstate_node::LocalResource>,
+    /// The resource of the local transport that the client has requested and not received yet.
+    pub local_request: Option<nearstate_local_transport::LocalResource>,
 }
 
 /// Names of what a client hears, and what they cost the node.

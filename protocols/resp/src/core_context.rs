@@ -84,7 +84,7 @@ impl OnCore {
             outbox: Outbox::default(),
             work: None,
             is_closing: false,
-            near: None,
+            local_request: None,
         }
     }
 

@@ -5,8 +5,10 @@ use crate::command_context::Client;
 use crate::parse::Args;
 use crate::reply::Reply;
 use crate::reply::error_reply::Refusal;
+use nearstate_local_transport::LocalResource;
 use nearstate_model::Error;
-use nearstate_node::LocalResource;
+use nearstate_node::{DescriptorReply, LocalPeer};
+use nearstate_store::Region;
 
 type Answer = Result<(), Refusal>;
 
@@ -32,16 +34,26 @@ fn ask(client: &mut Client<'_>, what: LocalResource) -> Answer {
     if client.txn.is_some() {
         return Err(Refusal::fixed("ERR LOCAL is not allowed between MULTI and EXEC"));
     }
-    client.link.near = Some(what);
+    client.link.local_request = Some(what);
     Ok(())
 }
 
-/// The answer that descriptors travel with.
-pub(crate) fn given(what: LocalResource) -> Vec<u8> {
-    nearstate_local_transport::response_line(what)
+/// Makes the reply that carries the resource.
+pub(crate) fn grant(
+    resource: LocalResource,
+    peer: &LocalPeer<'_>,
+    region: &Region,
+) -> Result<DescriptorReply, Error> {
+    match resource {
+        LocalResource::Region => {
+            let files = region.files()?;
+            peer.descriptors(vec![files.file, files.liveness])
+        }
+        LocalResource::Ring => peer.ring(),
+    }
 }
 
-/// Why there are none.
-pub(crate) fn refused(why: &Error) -> String {
-    format!("ERR LOCAL: {why}")
+/// The error reply of a request that was not granted.
+pub(crate) fn error(error: &Error) -> String {
+    format!("ERR LOCAL: {error}")
 }

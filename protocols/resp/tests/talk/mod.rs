@@ -96,10 +96,10 @@ impl Talker {
             match heard.next {
                 NextAction::Close => self.is_closed = true,
                 NextAction::Read | NextAction::Work => all.append(&mut self.poll_progress()),
-                NextAction::Near(what) => {
+                NextAction::SendDescriptors => {
                     // There is no node here that could give anything.
                     let why = Error::BadArgument { detail: "no node".to_owned() };
-                    self.talk.near(what, Some(&why), &mut all);
+                    assert!(self.talk.send_descriptors(Err(why), &mut all).is_none());
                 }
             }
             if heard.bytes == 0 || self.is_closed || self.rest.is_empty() {
@@ -141,7 +141,9 @@ impl Talker {
                     self.is_closed = true;
                     return all;
                 }
-                Poll::Ready(NextAction::Read | NextAction::Near(_)) | Poll::Pending => return all,
+                Poll::Ready(NextAction::Read | NextAction::SendDescriptors) | Poll::Pending => {
+                    return all;
+                }
             }
         }
     }
