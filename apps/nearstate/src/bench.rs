@@ -59,7 +59,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             transactions::run(&options, &command_line(), &mut std::io::stdout().lock())
         }
         Command::Run(options) => {
-            deliver::run(&options, &command_line(), stop_flag(), &mut std::io::stdout().lock())
+            deliver::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
         }
         Command::Compare(options) => commands::run_compare(&options, &mut std::io::stdout().lock()),
         Command::Render(options) => commands::run_render(&options, &mut std::io::stdout().lock()),
@@ -97,6 +97,10 @@ fn stop_flag() -> &'static AtomicBool {
         is_meant.store(true, Ordering::Relaxed);
     });
     flag
+}
+
+fn words() -> Vec<String> {
+    std::env::args().skip(1).collect()
 }
 
 /// The command as it was given, without the way to the program.

@@ -8,11 +8,11 @@ pub mod stats;
 mod key_spec;
 mod flags;
 
-pub use flags::{Categories, Flags, Group};
-pub use key_spec::{Places, Walk};
+pub use flags::{AclCategories, CommandFlags, CommandGroup};
+pub use key_spec::{ArgPositions, KeyspaceScope};
 
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 
 /// One command, or one subcommand, of the table.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +22,17 @@ pub struct Command<R> {
     /// How many arguments with the name (and the subcommand's); below zero: at least so many.
     pub arity: i8,
     /// What kind of command it is.
-    pub flags: Flags,
+    pub flags: CommandFlags,
     /// Which arguments are keys.
-    pub keys: Places,
+    pub keys: ArgPositions,
     /// Which arguments are channels that it publishes to or subscribes to.
-    pub channels: Places,
+    pub channels: ArgPositions,
     /// What of a namespace it walks.
-    pub walk: Walk,
+    pub walk: KeyspaceScope,
     /// The chapter that it stands in.
-    pub group: Group,
+    pub group: CommandGroup,
     /// Categories of users' rules beyond those that follow from flags and group.
-    pub also: Categories,
+    pub also: AclCategories,
     /// What it does, in a line.
     pub summary: &'static str,
     /// What it costs.
@@ -48,26 +48,26 @@ pub struct Command<R> {
 impl<R> Command<R> {
     /// Whether its first argument names a subcommand.
     #[inline]
-    pub const fn has_parts(&self) -> bool {
-        self.flags.has(Flags::CONTAINER)
+    pub const fn has_subcommands(&self) -> bool {
+        self.flags.has(CommandFlags::CONTAINER)
     }
 
     /// All categories that it is in.
-    pub fn categories(&self) -> Categories {
+    pub fn categories(&self) -> AclCategories {
         // What is never carried out itself is in no group, as in Redis.
-        if self.has_parts() && self.arity < -1 {
-            return Categories::SLOW;
+        if self.has_subcommands() && self.arity < -1 {
+            return AclCategories::SLOW;
         }
         let mut found = self.flags.categories();
-        if self.group == Group::Scripts {
+        if self.group == CommandGroup::Scripts {
             // As in Redis: who may read may not therefore run scripts.
-            found = found.without(Categories::READ);
+            found = found.without(AclCategories::READ);
         }
         found.and(self.group.categories()).and(self.also)
     }
 
     /// The name of the command that this is a subcommand of, and its own.
-    pub fn parts(&self) -> (&'static str, Option<&'static str>) {
+    pub fn name_and_subcommand(&self) -> (&'static str, Option<&'static str>) {
         match self.name.split_once('|') {
             Some((container, own)) => (container, Some(own)),
             None => (self.name, None),
@@ -79,9 +79,9 @@ impl<R> Command<R> {
     /// # Errors
     /// The text of Redis.
     #[inline]
-    pub fn check_arity(&self, args: Args<'_>) -> Result<(), Refusal> {
+    pub fn check_arity(&self, args: Args<'_>) -> Result<(), ErrorReply> {
         let wanted = usize::from(self.arity.unsigned_abs());
         let is_right = if self.arity < 0 { args.len() >= wanted } else { args.len() == wanted };
-        if is_right { Ok(()) } else { Err(Refusal::arity(self.name)) }
+        if is_right { Ok(()) } else { Err(ErrorReply::arity(self.name)) }
     }
 }

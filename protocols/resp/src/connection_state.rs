@@ -1,17 +1,17 @@
 //! The state of one connection: who it is, what it hears, what it has queued.
 
 use crate::acl::User;
-use crate::parse::KeptArgs;
+use crate::parse::OwnedArgs;
 use crate::pubsub::mailbox::Mailbox;
 use crate::reply::RespVersion;
-use crate::sliced_task::Work;
+use crate::sliced_task::SlicedTask;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One connection.
 #[derive(Debug)]
-pub struct Link {
+pub struct ConnectionState {
     /// `CLIENT ID`.
     pub id: u64,
     /// Which protocol it speaks.
@@ -29,17 +29,17 @@ pub struct Link {
     /// Where messages for it go.
     pub mailbox: Arc<Mailbox>,
     /// The channels that it hears.
-    pub channels: Names,
+    pub channels: Subscriptions,
     /// The patterns whose channels it hears.
-    pub patterns: Names,
+    pub patterns: Subscriptions,
     /// What `MULTI` has queued.
-    pub queue: Option<Queue>,
+    pub queue: Option<CommandQueue>,
     /// What `WATCH` has seen.
-    pub watched: Watching,
+    pub watched: WatchedRecords,
     /// Messages of the commands that `EXEC` runs: they are sent once it has committed.
-    pub outbox: Outbox,
+    pub deferred_messages: DeferredMessages,
     /// Work that goes on after the request: a walk over a namespace.
-    pub work: Option<Box<dyn Work>>,
+    pub task: Option<Box<dyn SlicedTask>>,
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
     /// The resource of the local transport that the client has requested and not received yet.
@@ -48,7 +48,7 @@ pub struct Link {
 
 /// Names of what a client hears, and what they cost the node.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct Subscriptions {
     names: BTreeSet<Vec<u8>>,
     bytes: usize,
 }
@@ -57,7 +57,7 @@ pub struct Names {
 /// empty; of a pattern what it is found by; and the allocator's share.
 const NAME_COST: usize = 512;
 
-impl Names {
+impl Subscriptions {
     /// What a name costs: it stands here and in the hub.
     pub const fn cost(name: &[u8]) -> usize {
         2 * name.len() + NAME_COST
@@ -105,32 +105,32 @@ impl Names {
 
 /// Requests between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct CommandQueue {
     /// Each with the number of its command.
-    pub requests: Vec<(u16, KeptArgs)>,
+    pub requests: Vec<(u16, OwnedArgs)>,
     /// Bytes of all of them.
     pub bytes: usize,
     /// True once one of them was refused: `EXEC` refuses all.
-    pub is_spoilt: bool,
+    pub is_dirty: bool,
 }
 
 /// Messages that are sent behind a commit, and how long that will take: behind it, it would be too
 /// late to refuse.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct DeferredMessages {
     /// Each with its channel.
     pub messages: Vec<(Vec<u8>, Vec<u8>)>,
     /// What it costs to send them.
-    pub weight: Weight,
+    pub weight: PublishCost,
 }
 
 /// What it costs to send messages, as far as that is known before.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weight {
+pub struct PublishCost {
     /// How many messages.
     pub messages: usize,
     /// To how many clients they go: as many letters as that.
-    pub letters: usize,
+    pub deliveries: usize,
     /// How long it will take to send all of them, at the most.
     pub takes: Duration,
 }
@@ -138,37 +138,43 @@ pub struct Weight {
 /// What a letter takes: a lock, a place in a mailbox, and now and then a call to another core. It
 /// is some tenths of that where the hearers are few and the caches warm; a message without a
 /// letter counts as one.
-const LETTER_TAKES: Duration = Duration::from_micros(1);
+const DELIVERY_TIME: Duration = Duration::from_micros(1);
 /// What a byte of a message takes: it is copied once, into new memory.
-const BYTE_TAKES: Duration = Duration::from_nanos(1);
+const BYTE_TIME: Duration = Duration::from_nanos(1);
 
-impl Weight {
+impl PublishCost {
     /// One more message, of so many bytes with its channel, for so many hearers. To find them took
-    /// `finding`, and will once more.
-    pub fn add(&mut self, bytes: usize, hearers: usize, finding: Duration) {
+    /// `lookup_time`, and will once more.
+    pub fn add(&mut self, bytes: usize, subscribers: usize, lookup_time: Duration) {
         let times = |each: Duration, count: usize| {
             each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
         };
-        let sending = times(LETTER_TAKES, hearers.saturating_add(1));
-        for more in [finding, sending, times(BYTE_TAKES, bytes)] {
+        let sending = times(DELIVERY_TIME, subscribers.saturating_add(1));
+        for more in [lookup_time, sending, times(BYTE_TIME, bytes)] {
             self.takes = self.takes.saturating_add(more);
         }
-        self.letters = self.letters.saturating_add(hearers);
+        self.deliveries = self.deliveries.saturating_add(subscribers);
         self.messages += 1;
     }
 }
 
-impl Outbox {
+impl DeferredMessages {
     /// A message for so many hearers, who were found in so long.
-    pub fn put(&mut self, channel: &[u8], payload: &[u8], hearers: usize, finding: Duration) {
-        self.weight.add(channel.len() + payload.len(), hearers, finding);
+    pub fn put(
+        &mut self,
+        channel: &[u8],
+        payload: &[u8],
+        subscribers: usize,
+        lookup_time: Duration,
+    ) {
+        self.weight.add(channel.len() + payload.len(), subscribers, lookup_time);
         self.messages.push((channel.to_vec(), payload.to_vec()));
     }
 }
 
 /// What `WATCH` and `TAG WATCH` have seen.
 #[derive(Clone, Debug, Default)]
-pub struct Watching {
+pub struct WatchedRecords {
     /// Keys as the client says them, each with the version of its record; `None`: there was none.
     keys: BTreeMap<Vec<u8>, Option<u64>>,
     tags: Vec<WatchedTag>,
@@ -192,7 +198,7 @@ pub struct WatchedTag {
 /// What a place in a tree or a list costs beside its bytes: half of them may be empty.
 const WATCHED_COST: usize = 2 * size_of::<WatchedTag>();
 
-impl Watching {
+impl WatchedRecords {
     /// Whether this key is watched.
     pub fn has(&self, key: &[u8]) -> bool {
         self.keys.contains_key(key)
@@ -233,16 +239,16 @@ impl Watching {
     }
 }
 
-impl Link {
+impl ConnectionState {
     /// What it keeps of the node's memory while it waits, its mailbox aside, in bytes.
-    pub fn kept(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let queued = self.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let work = self.work.as_ref().map_or(0, |work| work.kept());
-        queued + self.watched.bytes() + work + self.channels.bytes() + self.patterns.bytes()
+        let task = self.task.as_ref().map_or(0, |task| task.memory_bytes());
+        queued + self.watched.bytes() + task + self.channels.bytes() + self.patterns.bytes()
     }
 
     /// How many channels and patterns it hears.
-    pub fn hears(&self) -> usize {
+    pub fn subscription_count(&self) -> usize {
         self.channels.len() + self.patterns.len()
     }
 }

@@ -1,18 +1,18 @@
 //! When a record ends: the options `EX`, `PX`, `EXAT`, `PXAT`.
 
 use crate::number::integer;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 
 /// How a time is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub struct ExpiryUnit {
     /// True if the number counts seconds, else milliseconds.
     pub is_seconds: bool,
     /// True if it counts from 1970, else from now.
     pub is_absolute: bool,
 }
 
-impl Unit {
+impl ExpiryUnit {
     /// The unit of an option, in any case.
     pub fn of(option: &[u8]) -> Option<Self> {
         let unit = |is_seconds, is_absolute| Some(Self { is_seconds, is_absolute });
@@ -29,12 +29,14 @@ impl Unit {
     ///
     /// # Errors
     /// `ERR value is not an integer ..`, or `ERR invalid expire time in '{name}' command`.
-    pub fn end(self, number: &[u8], name: &str) -> Result<u64, Refusal> {
-        let number = integer(number).ok_or(Refusal::NOT_INTEGER)?;
+    pub fn end(self, number: &[u8], name: &str) -> Result<u64, ErrorReply> {
+        let number = integer(number).ok_or(ErrorReply::NOT_INTEGER)?;
         if number <= 0 {
-            return Err(Refusal::expire_time(name));
+            return Err(ErrorReply::expire_time(name));
         }
-        self.end_of(number).and_then(|ms| u64::try_from(ms).ok()).ok_or(Refusal::expire_time(name))
+        self.end_of(number)
+            .and_then(|ms| u64::try_from(ms).ok())
+            .ok_or(ErrorReply::expire_time(name))
     }
 
     /// The end in milliseconds since 1970, which may have passed; `None` beyond 64 bits.

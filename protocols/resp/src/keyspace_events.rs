@@ -22,21 +22,21 @@ const ALL: u16 = bits(b"g$lshzxetd");
 const HAPPENING: u16 = bits(b"g$shxn");
 
 /// The bits of some letters; 0 for what is none.
-const fn bits(letters: &[u8]) -> u16 {
+const fn bits(deliveries: &[u8]) -> u16 {
     let mut bits = 0;
-    let mut rest = letters;
-    while let [letter, others @ ..] = rest {
-        bits |= bit(*letter);
+    let mut rest = deliveries;
+    while let [delivery, others @ ..] = rest {
+        bits |= bit(*delivery);
         rest = others;
     }
     bits
 }
 
-const fn bit(letter: u8) -> u16 {
+const fn bit(delivery: u8) -> u16 {
     let mut bit = 1;
     let mut rest: &[u8] = &LETTERS;
     while let [known, others @ ..] = rest {
-        if *known == letter {
+        if *known == delivery {
             return bit;
         }
         bit <<= 1;
@@ -47,9 +47,9 @@ const fn bit(letter: u8) -> u16 {
 
 /// What a letter stands for that a client is told by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class(u16);
+pub struct EventClass(u16);
 
-impl Class {
+impl EventClass {
     /// `K`: in the channel of the key.
     pub const KEYSPACE: Self = Self(bit(b'K'));
     /// `E`: in the channel of the event.
@@ -76,10 +76,10 @@ impl KeyspaceEvents {
     ///
     /// # Errors
     /// `BadArgument`: a letter that is none, in Redis' words.
-    pub fn parse(letters: &[u8]) -> Result<Self> {
+    pub fn parse(deliveries: &[u8]) -> Result<Self> {
         let mut bits = 0;
-        for letter in letters {
-            bits |= match (*letter, bit(*letter)) {
+        for delivery in deliveries {
+            bits |= match (*delivery, bit(*delivery)) {
                 (b'A', _) => ALL,
                 (_, 0) => {
                     return Err(Error::BadArgument {
@@ -93,21 +93,22 @@ impl KeyspaceEvents {
     }
 
     /// The letters, as Redis shows them: `A` for all that it stands for, and then no `n`.
-    pub fn letters(self) -> String {
+    pub fn deliveries(self) -> String {
         let has_all = self.bits & ALL == ALL;
-        let hidden = if has_all { ALL | Class::NEW.0 } else { 0 };
-        let shown = LETTERS.into_iter().filter(|letter| self.bits & !hidden & bit(*letter) != 0);
+        let hidden = if has_all { ALL | EventClass::NEW.0 } else { 0 };
+        let shown =
+            LETTERS.into_iter().filter(|delivery| self.bits & !hidden & bit(*delivery) != 0);
         has_all.then_some(b'A').into_iter().chain(shown).map(char::from).collect()
     }
 
     /// True if a class is told, or a way of telling is chosen.
-    pub const fn has(self, class: Class) -> bool {
+    pub const fn has(self, class: EventClass) -> bool {
         self.bits & class.0 != 0
     }
 
     /// True if anything is told that can happen here.
     pub const fn is_any(self) -> bool {
-        let ways = Class::KEYSPACE.0 | Class::KEYEVENT.0;
+        let ways = EventClass::KEYSPACE.0 | EventClass::KEYEVENT.0;
         self.bits & HAPPENING != 0 && self.bits & ways != 0
     }
 
@@ -124,14 +125,14 @@ impl KeyspaceEvents {
 ///
 /// The region knows that a record was made, changed or deleted, and what it is, and not by which
 /// command: so whatever changes a hash is `hset`.
-pub fn names_of(kind: EventKind, form: Form) -> impl Iterator<Item = (Class, &'static str)> {
-    let new = (kind == EventKind::Created).then_some((Class::NEW, "new"));
+pub fn names_of(kind: EventKind, form: Form) -> impl Iterator<Item = (EventClass, &'static str)> {
+    let new = (kind == EventKind::Created).then_some((EventClass::NEW, "new"));
     let named = match (kind, form) {
-        (EventKind::Deleted, _) => (Class::GENERIC, "del"),
-        (EventKind::Expired, _) => (Class::EXPIRED, "expired"),
-        (EventKind::Created | EventKind::Updated, Form::Value) => (Class::STRING, "set"),
-        (EventKind::Created | EventKind::Updated, Form::Blocks) => (Class::HASH, "hset"),
-        (EventKind::Created | EventKind::Updated, Form::Set) => (Class::SET, "sadd"),
+        (EventKind::Deleted, _) => (EventClass::GENERIC, "del"),
+        (EventKind::Expired, _) => (EventClass::EXPIRED, "expired"),
+        (EventKind::Created | EventKind::Updated, Form::Value) => (EventClass::STRING, "set"),
+        (EventKind::Created | EventKind::Updated, Form::Blocks) => (EventClass::HASH, "hset"),
+        (EventKind::Created | EventKind::Updated, Form::Set) => (EventClass::SET, "sadd"),
     };
     new.into_iter().chain(std::iter::once(named))
 }
@@ -153,7 +154,7 @@ mod tests {
             ("xxEgx", "gxE"),
         ] {
             let events = KeyspaceEvents::parse(said.as_bytes()).unwrap();
-            assert_eq!(events.letters(), shown, "{said}");
+            assert_eq!(events.deliveries(), shown, "{said}");
         }
         for said in ["Kq", "kea", "K E", "\u{e9}"] {
             let Err(Error::BadArgument { detail }) = KeyspaceEvents::parse(said.as_bytes()) else {

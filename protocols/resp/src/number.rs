@@ -2,7 +2,7 @@
 
 pub mod long_double;
 
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 
 /// A whole number of 64 bits as Redis takes it: no plus, no blanks, no leading zeros.
 pub fn integer(text: &[u8]) -> Option<i64> {
@@ -22,18 +22,20 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 ///
 /// # Errors
 /// `ERR value is not an integer or out of range`
-pub fn integer_or_refuse(text: &[u8]) -> Result<i64, Refusal> {
-    integer(text).ok_or(Refusal::NOT_INTEGER)
+pub fn integer_or_refuse(text: &[u8]) -> Result<i64, ErrorReply> {
+    integer(text).ok_or(ErrorReply::NOT_INTEGER)
 }
 
 /// As [`integer_or_refuse`], within 32 bits.
 ///
 /// # Errors
 /// `ERR value is not an integer ..` or `ERR value is out of range, value must between ..`
-pub fn small_integer_or_refuse(text: &[u8]) -> Result<i32, Refusal> {
+pub fn small_integer_or_refuse(text: &[u8]) -> Result<i32, ErrorReply> {
     i32::try_from(integer_or_refuse(text)?).map_err(|_| {
-        let (least, most) = (i32::MIN, i32::MAX);
-        Refusal::new(format!("ERR value is out of range, value must between {least} and {most}"))
+        let (least, bytes_max) = (i32::MIN, i32::MAX);
+        ErrorReply::new(format!(
+            "ERR value is out of range, value must between {least} and {bytes_max}"
+        ))
     })
 }
 

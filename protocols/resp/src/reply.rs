@@ -16,7 +16,7 @@ pub enum RespVersion {
 
 /// Where an aggregate of unknown length began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct ReplyMark {
     at: usize,
     /// Something was left out before.
     is_over: bool,
@@ -51,7 +51,7 @@ impl<'o> Reply<'o> {
 
     /// The most bytes that there may be in all.
     #[inline]
-    pub fn most(&self) -> usize {
+    pub fn bytes_max(&self) -> usize {
         self.until
     }
 
@@ -62,7 +62,7 @@ impl<'o> Reply<'o> {
     }
 
     /// Judges answers that are being collected elsewhere, and are to be so long.
-    pub fn judge_more(&mut self, bytes: usize) {
+    pub fn check_room_for(&mut self, bytes: usize) {
         self.has_room(bytes);
     }
 
@@ -209,7 +209,7 @@ impl<'o> Reply<'o> {
     }
 
     /// Answers that were made elsewhere, whole, in this protocol.
-    pub fn made(&mut self, answers: &[u8]) {
+    pub fn raw(&mut self, answers: &[u8]) {
         if self.has_room(answers.len()) {
             self.out.extend_from_slice(answers);
         }
@@ -218,40 +218,40 @@ impl<'o> Reply<'o> {
     /// Begins an aggregate whose length is known only behind its last element, or marks a place to
     /// go back to.
     #[inline]
-    pub fn mark(&self) -> Mark {
-        Mark { at: self.out.len(), is_over: self.is_over }
+    pub fn mark(&self) -> ReplyMark {
+        ReplyMark { at: self.out.len(), is_over: self.is_over }
     }
 
     /// All that was written since `mark` becomes an array of so many elements. Moves it by a few
     /// bytes: its cost is a copy.
-    pub fn close_array(&mut self, mark: Mark, elements: usize) {
+    pub fn close_array(&mut self, mark: ReplyMark, elements: usize) {
         self.close(mark, |reply| reply.array(elements));
     }
 
     /// As [`Self::close_array`], a set.
-    pub fn close_set(&mut self, mark: Mark, elements: usize) {
+    pub fn close_set(&mut self, mark: ReplyMark, elements: usize) {
         self.close(mark, |reply| reply.set(elements));
     }
 
     /// As [`Self::close_array`], a map of so many pairs.
-    pub fn close_map(&mut self, mark: Mark, pairs: usize) {
+    pub fn close_map(&mut self, mark: ReplyMark, pairs: usize) {
         self.close(mark, |reply| reply.map(pairs));
     }
 
     /// Takes back all that was written since `mark`, and that something of it was left out.
     #[inline]
-    pub fn rewind(&mut self, mark: Mark) {
+    pub fn rewind(&mut self, mark: ReplyMark) {
         self.out.truncate(mark.at);
         self.is_over = mark.is_over;
     }
 
     /// Bytes written since `mark`.
     #[inline]
-    pub fn written(&self, mark: Mark) -> usize {
+    pub fn written(&self, mark: ReplyMark) -> usize {
         self.out.len().saturating_sub(mark.at)
     }
 
-    fn close(&mut self, mark: Mark, head: impl FnOnce(&mut Self)) {
+    fn close(&mut self, mark: ReplyMark, head: impl FnOnce(&mut Self)) {
         let body = self.written(mark);
         head(self);
         let head = self.written(mark) - body;

@@ -1,10 +1,10 @@
 //! What all clients share, on every core: users, channels, who is connected, settings, counts.
 
 use crate::acl::Users;
-use crate::command::stats::{Class, CommandCounts, CommandTally};
+use crate::command::stats::{CommandClass, CommandStats, CoreStats};
 use crate::keyspace_events::KeyspaceEvents;
-use crate::keyspace_events::watches::Keyspace;
-use crate::pubsub::Hub;
+use crate::keyspace_events::watches::KeyspaceWatches;
+use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
 use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What the node says of itself to this protocol.
 #[derive(Debug)]
-pub struct Settings {
+pub struct RespSettings {
     /// The users; `Users::open` where none was declared.
     pub users: Users,
     /// The port that it is told to be reached by (`CONFIG GET port`, `SENTINEL`), 0 for none.
@@ -77,7 +77,7 @@ pub const SLOW_ENTRIES_MAX: usize = 128;
 /// The most channels and patterns of one client. SDL's clients have a few.
 pub const SUBSCRIPTIONS_MAX: usize = 100_000;
 
-impl Settings {
+impl RespSettings {
     /// What holds where nobody has said anything else.
     pub fn new(users: Users) -> Self {
         Self {
@@ -102,22 +102,22 @@ impl Settings {
 
 /// What all clients share.
 #[derive(Debug)]
-pub struct Server {
+pub struct RespServer {
     /// What the node says of itself.
-    pub settings: Settings,
+    pub settings: RespSettings,
     /// Channels.
-    pub hub: Hub,
+    pub pubsub: PubSub,
     /// Namespaces that are watched for events of keys.
-    pub keyspace: Keyspace,
+    pub keyspace: KeyspaceWatches,
     /// Requests of all clients, by command.
-    pub tallies: Tallies,
-    cards: Mutex<BTreeMap<u64, Card>>,
-    slow: Mutex<Slow>,
+    pub stats: ServerStats,
+    clients: Mutex<BTreeMap<u64, ClientEntry>>,
+    slow: Mutex<SlowLog>,
 }
 
 /// What others may know of a connection (`CLIENT LIST`).
 #[derive(Clone, Debug)]
-pub struct Card {
+pub struct ClientEntry {
     /// Its address, as `CLIENT LIST` shows it.
     pub address: String,
     /// Our end.
@@ -131,7 +131,7 @@ pub struct Card {
     /// When it came, milliseconds since 1970.
     pub since_ms: u64,
     /// Channels and patterns that it hears.
-    pub hears: [usize; 2],
+    pub subscription_count: [usize; 2],
     /// 2 or 3.
     pub protocol: u8,
     /// Where messages for it go.
@@ -140,7 +140,7 @@ pub struct Card {
 
 /// A request that took long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlowRequest {
+pub struct SlowLogEntry {
     /// Ascending, from 0.
     pub id: u64,
     /// When, seconds since 1970.
@@ -156,83 +156,85 @@ pub struct SlowRequest {
 }
 
 #[derive(Debug, Default)]
-struct Slow {
+struct SlowLog {
     next: u64,
-    entries: VecDeque<SlowRequest>,
+    entries: VecDeque<SlowLogEntry>,
 }
 
-impl Server {
+impl RespServer {
     /// Nobody is connected yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: RespSettings) -> Self {
         Self {
-            keyspace: Keyspace::new(settings.keyspace_events),
-            hub: Hub::new(settings.messages_bytes_max),
+            keyspace: KeyspaceWatches::new(settings.keyspace_events),
+            pubsub: PubSub::new(settings.messages_bytes_max),
             settings,
-            tallies: Tallies::default(),
-            cards: Mutex::default(),
+            stats: ServerStats::default(),
+            clients: Mutex::default(),
             slow: Mutex::default(),
         }
     }
 
-    fn cards(&self) -> MutexGuard<'_, BTreeMap<u64, Card>> {
-        self.cards.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientEntry>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A client has come.
-    pub fn enter(&self, id: u64, card: Card) {
-        self.cards().insert(id, card);
+    pub fn add_client(&self, id: u64, client_entry: ClientEntry) {
+        self.lock_clients().insert(id, client_entry);
     }
 
     /// A client has gone.
-    pub fn leave(&self, id: u64) {
-        self.cards().remove(&id);
+    pub fn remove_client(&self, id: u64) {
+        self.lock_clients().remove(&id);
     }
 
     /// Changes what others know of a client.
-    pub fn note(&self, id: u64, change: impl FnOnce(&mut Card)) {
-        if let Some(card) = self.cards().get_mut(&id) {
-            change(card);
+    pub fn update_client(&self, id: u64, change: impl FnOnce(&mut ClientEntry)) {
+        if let Some(client_entry) = self.lock_clients().get_mut(&id) {
+            change(client_entry);
         }
     }
 
     /// All clients, in the order in which they came.
-    pub fn clients(&self) -> Vec<(u64, Card)> {
-        self.cards().iter().map(|(id, card)| (*id, card.clone())).collect()
+    pub fn clients(&self) -> Vec<(u64, ClientEntry)> {
+        self.lock_clients().iter().map(|(id, client_entry)| (*id, client_entry.clone())).collect()
     }
 
     /// What is known of one client.
-    pub fn card(&self, id: u64) -> Option<Card> {
-        self.cards().get(&id).cloned()
+    pub fn client_entry(&self, id: u64) -> Option<ClientEntry> {
+        self.lock_clients().get(&id).cloned()
     }
 
     /// Sends a message to all that hear a channel; how many letters that were.
     pub fn publish(&self, channel: &[u8], payload: &[u8]) -> usize {
-        Tallies::add(&self.tallies.published, 1);
-        self.tell(channel, payload)
+        ServerStats::add(&self.stats.published, 1);
+        self.deliver_event(channel, payload)
     }
 
-    /// As [`Server::publish`], of what no client has published.
-    pub fn tell(&self, channel: &[u8], payload: &[u8]) -> usize {
-        let letters = self.hub.publish(channel, payload);
-        if self.hub.post.is_full() {
-            self.make_room();
+    /// As [`RespServer::publish`], of what no client has published.
+    pub fn deliver_event(&self, channel: &[u8], payload: &[u8]) -> usize {
+        let deliveries = self.pubsub.publish(channel, payload);
+        if self.pubsub.budget.is_full() {
+            self.enforce_message_budget();
         }
-        letters
+        deliveries
     }
 
     /// Closes clients for whom most waits until what waits for all is within its bound. Closing one
     /// may give little back: others may wait for the same messages. Those whose mailboxes are
     /// within the bound together are innocent: what is over is on its way to clients that read.
     #[cold]
-    fn make_room(&self) {
+    fn enforce_message_budget(&self) {
         // Two cores that find the post full at once close no more than one would: this is held.
-        let cards = self.cards();
-        let held = cards.values().map(|card| (card.mailbox.held(), &card.mailbox));
+        let clients = self.lock_clients();
+        let held = clients
+            .values()
+            .map(|client_entry| (client_entry.mailbox.held(), &client_entry.mailbox));
         let mut held: Vec<_> = held.filter(|(bytes, _)| *bytes > 0).collect();
         held.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
         let mut together = held.iter().fold(0_usize, |all, (bytes, _)| all.saturating_add(*bytes));
         for (bytes, mailbox) in held {
-            if !self.hub.post.is_full() || together <= self.hub.post.bytes_max() {
+            if !self.pubsub.budget.is_full() || together <= self.pubsub.budget.bytes_max() {
                 return;
             }
             together = together.saturating_sub(bytes);
@@ -242,15 +244,15 @@ impl Server {
 
     /// How many clients there are.
     pub fn client_count(&self) -> usize {
-        self.cards().len()
+        self.lock_clients().len()
     }
 
-    fn slow(&self) -> MutexGuard<'_, Slow> {
+    fn slow(&self) -> MutexGuard<'_, SlowLog> {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a request that took long; the oldest goes where there are too many.
-    pub fn keep_slow(&self, mut request: SlowRequest) {
+    pub fn log_slow(&self, mut request: SlowLogEntry) {
         let mut slow = self.slow();
         request.id = slow.next;
         slow.next += 1;
@@ -259,52 +261,52 @@ impl Server {
     }
 
     /// The slow log, the newest first.
-    pub fn slow_requests(&self, count: usize) -> Vec<SlowRequest> {
+    pub fn slow_log_entries(&self, count: usize) -> Vec<SlowLogEntry> {
         self.slow().entries.iter().take(count).cloned().collect()
     }
 
     /// How many entries the slow log has.
-    pub fn slow_count(&self) -> usize {
+    pub fn slow_log_len(&self) -> usize {
         self.slow().entries.len()
     }
 
     /// Empties the slow log.
-    pub fn forget_slow(&self) {
+    pub fn reset_slow_log(&self) {
         self.slow().entries.clear();
     }
 }
 
 /// Counts over all cores.
 #[derive(Debug, Default)]
-pub struct Tallies {
+pub struct ServerStats {
     /// Connections that came.
     pub connections: AtomicU64,
     /// Messages published.
     pub published: AtomicU64,
     /// Requests, core by core.
-    cores: Mutex<Vec<Arc<CommandCounts>>>,
+    cores: Mutex<Vec<Arc<CoreStats>>>,
 }
 
-impl Tallies {
+impl ServerStats {
     /// Adds to a count.
     pub fn add(count: &AtomicU64, more: u64) {
         count.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn cores(&self) -> MutexGuard<'_, Vec<Arc<CommandCounts>>> {
+    fn cores(&self) -> MutexGuard<'_, Vec<Arc<CoreStats>>> {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on the requests of one more core count.
-    pub(crate) fn enlist(&self, core: Arc<CommandCounts>) {
+    pub(crate) fn add_core(&self, core: Arc<CoreStats>) {
         self.cores().push(core);
     }
 
     /// Reads that found a record, and that found none.
-    pub fn found(&self) -> [u64; 2] {
+    pub fn lookups(&self) -> [u64; 2] {
         self.cores()
             .iter()
-            .map(|core| core.found())
+            .map(|core| core.lookups())
             .fold([0, 0], |[hits, misses], [more, less]| [hits + more, misses + less])
     }
 
@@ -315,8 +317,8 @@ impl Tallies {
     }
 
     /// How long the requests of each class took, in nanoseconds, over all cores.
-    pub fn latencies(&self) -> [(Class, Distribution); Class::ALL.len()] {
-        let mut all = Class::ALL.map(|class| (class, Distribution::default()));
+    pub fn latencies(&self) -> [(CommandClass, Distribution); CommandClass::ALL.len()] {
+        let mut all = CommandClass::ALL.map(|class| (class, Distribution::default()));
         for core in self.cores().iter() {
             for ((_, sum), more) in all.iter_mut().zip(core.latencies()) {
                 sum.merge(&more);
@@ -326,8 +328,8 @@ impl Tallies {
     }
 
     /// All commands that were called, by name.
-    pub fn commands(&self) -> BTreeMap<&'static str, CommandTally> {
-        let mut all: BTreeMap<&'static str, CommandTally> = BTreeMap::new();
+    pub fn commands(&self) -> BTreeMap<&'static str, CommandStats> {
+        let mut all: BTreeMap<&'static str, CommandStats> = BTreeMap::new();
         for core in self.cores().iter() {
             for (name, more) in core.commands() {
                 let tally = all.entry(name).or_default();

@@ -2,8 +2,8 @@
 
 use crate::records::Records;
 use crate::reply::Reply;
-use crate::reply::error_reply::Refusal;
-use crate::server::Server;
+use crate::reply::error_reply::ErrorReply;
+use crate::server::RespServer;
 use std::fmt::Debug;
 
 /// The buckets of an index that one slice of a walk looks at: some two hundred records, 20 to 50
@@ -12,7 +12,7 @@ pub const SLICE_BUCKETS: u64 = 64;
 
 /// Work in slices. Between two of them other connections are served; this one's further requests
 /// wait.
-pub trait Work: Debug {
+pub trait SlicedTask: Debug {
     /// Does a slice. The answer is written as it grows, or at the end.
     ///
     /// # Errors
@@ -21,12 +21,12 @@ pub trait Work: Debug {
     fn step(
         &mut self,
         records: &Records,
-        server: &Server,
+        server: &RespServer,
         reply: &mut Reply<'_>,
-    ) -> Result<Progress, Refusal>;
+    ) -> Result<TaskProgress, ErrorReply>;
 
     /// About how many bytes it keeps between two slices. They count for what a core may keep.
-    fn kept(&self) -> usize;
+    fn memory_bytes(&self) -> usize;
 
     /// How many bytes of its answer it has collected and not told. Work that has collected more
     /// than an answer may have is over.
@@ -37,7 +37,7 @@ pub trait Work: Debug {
 
 /// How far work is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum TaskProgress {
     /// There is more to do.
     More,
     /// The answer is written.

@@ -13,8 +13,8 @@ use std::task::Poll;
 use nearstate_node::{Address, ConnectionLimits, Endpoint, NextAction, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::pubsub::mailbox::{Letter, Mailbox, Message};
-use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::pubsub::mailbox::{Delivery, Mailbox, Message};
+use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Region, Schema};
 use talk::{Place, Talker, place, place_with, place_within, request};
@@ -22,8 +22,8 @@ use talk::{Place, Talker, place, place_with, place_within, request};
 /// What the parser remembers of requests that were.
 const LITTLE: usize = 4096;
 
-fn settings() -> Settings {
-    Settings::new(Users::open(&TABLE))
+fn settings() -> RespSettings {
+    RespSettings::new(Users::open(&TABLE))
 }
 
 /// A request of a name and many other words.
@@ -72,7 +72,7 @@ fn names_that_would_take_too_much_are_refused_before_they_do() {
     let mut talker = place.talker();
     let said = ask(&mut talker, &many("SUBSCRIBE", 10_000, 4000));
     assert!(said.starts_with("-ERR the names that a client hears may take 67108864"), "{said}");
-    assert!(talker.kept() < 1 << 20 && place.server.hub.channel_count() == 0);
+    assert!(talker.kept() < 1 << 20 && place.server.pubsub.channel_count() == 0);
     assert!(ask(&mut talker, &many("SUBSCRIBE", 100, 4000)).starts_with("*3"));
 }
 
@@ -126,14 +126,14 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
     assert!(said.ends_with(&format!("{told}|")), "{said}");
     let said = ask(&mut talker, &many("SUBSCRIBE", 1000, 100));
     assert!(said.ends_with(&format!("{told}{changed}|")) && said.starts_with("-ERR "), "{said}");
-    assert_eq!(place.server.hub.channel_count(), 1000, "it hears them");
+    assert_eq!(place.server.pubsub.channel_count(), 1000, "it hears them");
 }
 
 #[test]
 fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed() {
-    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let [mut slow, mut alike, mut honest, mut sender] = [(); 4].map(|()| place.talker());
-    let post = &place.server.hub.post;
+    let post = &place.server.pubsub.budget;
     slow.ask("SUBSCRIBE a");
     honest.ask("SUBSCRIBE b");
     let message = "x".repeat(30_000);
@@ -166,9 +166,9 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
 
 #[test]
 fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
-    let place = place_with(Settings { messages_bytes_max: 100_000, ..settings() });
+    let place = place_with(RespSettings { messages_bytes_max: 100_000, ..settings() });
     let (mut honest, mut sender) = (place.talker(), place.talker());
-    let post = &place.server.hub.post;
+    let post = &place.server.pubsub.budget;
     honest.ask("SUBSCRIBE b");
     let large = || Message::new(post, b"a", &vec![b'x'; 200_000]);
     // Another core compares it with patterns, and nobody may hear it.
@@ -177,11 +177,11 @@ fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
     assert_eq!(sender.ask("PUBLISH b 1"), ":1|");
     // A client that may not have so much is closed for it, and nobody else.
     let small = Mailbox::new(150_000, post);
-    small.put(Letter { message: Arc::new(sought), pattern: None });
+    small.put(Delivery { message: Arc::new(sought), pattern: None });
     assert_eq!((small.is_over(), post.overruns()), (true, 1));
     // A client has it in hand, while another core writes it out.
     let quick = Mailbox::new(300_000, post);
-    quick.put(Letter { message: Arc::new(large()), pattern: None });
+    quick.put(Delivery { message: Arc::new(large()), pattern: None });
     let in_hand = quick.take_all();
     assert!(post.is_full());
     assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
@@ -205,7 +205,7 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
         limits: ConnectionLimits { core_bytes_max: 4 << 20, ..ConnectionLimits::default() },
         ..NodeConfig::default()
     };
-    let face = RespProtocol::new(Arc::new(Server::new(settings())));
+    let face = RespProtocol::new(Arc::new(RespServer::new(settings())));
     let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
     let connect = || UnixStream::connect(&path).unwrap();
     let subscribe = |stream: &mut UnixStream, count: usize| {
@@ -269,7 +269,7 @@ fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
 #[test]
 fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing() {
     let brief = std::time::Duration::from_millis(1);
-    let place = place_with(Settings { exec_max: brief, ..settings() });
+    let place = place_with(RespSettings { exec_max: brief, ..settings() });
     fill(&place, 200_000);
     let mut talker = place.talker();
     let wanted = "-EXECABORT the commands took longer than 1ms";
@@ -294,7 +294,7 @@ fn a_transaction_that_keeps_its_core_for_too_long_is_refused_and_changes_nothing
 #[test]
 fn what_is_watched_counts_for_the_time_of_a_transaction() {
     let none = std::time::Duration::ZERO;
-    let place = place_with(Settings { exec_max: none, ..settings() });
+    let place = place_with(RespSettings { exec_max: none, ..settings() });
     let mut talker = place.talker();
     for watched in ["WATCH a b", "TAG WATCH {s},* id 1"] {
         talker.ask("TAG DECLARE {s},* id UNIQUE");
@@ -310,9 +310,9 @@ fn what_is_watched_counts_for_the_time_of_a_transaction() {
 fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
     // Commands and all below take a small part of it, so that the messages alone are too many.
     let most = std::time::Duration::from_secs(3);
-    let place = place_with(Settings { exec_max: most, ..settings() });
-    let mut hearers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
-    for (number, hearer) in hearers.iter_mut().enumerate() {
+    let place = place_with(RespSettings { exec_max: most, ..settings() });
+    let mut subscribers: Vec<Talker> = (0..500).map(|_| place.talker()).collect();
+    for (number, hearer) in subscribers.iter_mut().enumerate() {
         hearer.ask(if number % 2 == 0 { "SUBSCRIBE c" } else { "PSUBSCRIBE c*" });
     }
     let mut talker = place.talker();
@@ -330,7 +330,7 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
         assert!(said.contains("it would take longer than 3s"), "{said}");
         assert_eq!(is_there, ":0|", "{request}: nothing was changed");
         assert!(
-            hearers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()),
+            subscribers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()),
             "and nothing sent"
         );
     }
@@ -339,7 +339,7 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
         (said.as_str(), is_there.as_str()),
         (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
     );
-    for hearer in &mut hearers {
+    for hearer in &mut subscribers {
         let heard = String::from_utf8(hearer.poll_progress()).unwrap();
         assert_eq!(heard.matches("message").count(), 8);
     }
@@ -348,8 +348,8 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
 #[test]
 fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
     let place = place();
-    let mut hearers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
-    for hearer in &mut hearers {
+    let mut subscribers: Vec<Talker> = (0..1000).map(|_| place.talker()).collect();
+    for hearer in &mut subscribers {
         hearer.ask("SUBSCRIBE c");
     }
     let mut talker = place.talker();
@@ -374,15 +374,18 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         assert!(said.ends_with("nothing was changed and nothing sent|"), "{said}");
     }
     assert_eq!(talker.ask("MGET there new"), "*2|$1|v|$-1|");
-    assert!(hearers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()), "nothing was sent");
+    assert!(
+        subscribers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()),
+        "nothing was sent"
+    );
     // What is many but goes to nobody is no load, and few are sent whoever hears them.
-    for (request, letters) in [
+    for (request, deliveries) in [
         (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
         (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
     ] {
         assert_eq!(talker.ask(&request), "+OK|", "{request}");
-        let heard = String::from_utf8(hearers[0].poll_progress()).unwrap();
-        assert_eq!(heard.matches("message").count(), letters);
+        let heard = String::from_utf8(subscribers[0].poll_progress()).unwrap();
+        assert_eq!(heard.matches("message").count(), deliveries);
     }
 }
 
@@ -471,7 +474,7 @@ fn there_are_so_many_patterns_of_a_client_and_all_clients_share_them() {
         }
         others.push(other);
     }
-    assert!(place.server.hub.patterns() < 16_384 * 4 / 5, "{}", place.server.hub.patterns());
+    assert!(place.server.pubsub.patterns() < 16_384 * 4 / 5, "{}", place.server.pubsub.patterns());
     let mut late = place.talker();
     let said = ask(&mut late, &many("PSUBSCRIBE", 1000, 11));
     assert!(said.contains("and you would hear 1000."), "{said}");

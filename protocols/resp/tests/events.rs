@@ -20,7 +20,7 @@ use std::time::Duration;
 use nearstate_node::executor::{Executor, ExecutorConfig, sleep, timeout};
 use nearstate_resp::acl::Users;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{BlockChange, Condition, Kind, Metadata, Schema};
 use talk::{Place, Talker, place, place_with, request};
@@ -29,9 +29,10 @@ use talk::{Place, Talker, place, place_with, request};
 const LONG: Duration = Duration::from_secs(100);
 
 /// Runs a test on an executor, with a server that tells these events from the start.
-fn run(letters: &str, test: impl AsyncFnOnce(&Place) + 'static) {
-    let keyspace_events = KeyspaceEvents::parse(letters.as_bytes()).unwrap();
-    let place = place_with(Settings { keyspace_events, ..Settings::new(Users::open(&TABLE)) });
+fn run(deliveries: &str, test: impl AsyncFnOnce(&Place) + 'static) {
+    let keyspace_events = KeyspaceEvents::parse(deliveries.as_bytes()).unwrap();
+    let place =
+        place_with(RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) });
     let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     executor.run(async move {
         place.begin();
@@ -335,8 +336,8 @@ fn nothing_is_watched_unless_an_event_is_chosen_that_can_happen() {
         let taken = || place.region.inspect().unwrap().bytes_taken;
         let (mut asker, mut hears) = (place.talker(), listener(place));
         let before = taken();
-        for (number, letters) in ["", "KE", "A", "Kltzedm"].into_iter().enumerate() {
-            asker.ask_bytes(&[b"CONFIG", b"SET", b"notify-keyspace-events", letters.as_bytes()]);
+        for (number, deliveries) in ["", "KE", "A", "Kltzedm"].into_iter().enumerate() {
+            asker.ask_bytes(&[b"CONFIG", b"SET", b"notify-keyspace-events", deliveries.as_bytes()]);
             asker.ask(&format!("SET {{n{number}}},k v"));
             sleep(Duration::from_millis(1)).await;
         }
@@ -368,9 +369,10 @@ fn the_setting_answers_as_in_redis() {
         format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}|")
     };
     let unknown = "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'|".to_owned();
-    let shown =
-        |letters: &str| format!("*2|$22|notify-keyspace-events|${}|{letters}|", letters.len());
-    let letter = "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.";
+    let shown = |deliveries: &str| {
+        format!("*2|$22|notify-keyspace-events|${}|{deliveries}|", deliveries.len())
+    };
+    let delivery = "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.";
     let name = "notify-keyspace-events";
     for (words, answer) in [
         ("GET notify-keyspace-events", shown("")),
@@ -378,7 +380,7 @@ fn the_setting_answers_as_in_redis() {
         ("GET notify-keyspace-events", shown("AKE")),
         ("SET Notify-Keyspace-Events gxE", "+OK|".to_owned()),
         ("GET notify-*", shown("gxE")),
-        ("SET notify-keyspace-events Kq", failed(name, letter)),
+        ("SET notify-keyspace-events Kq", failed(name, delivery)),
         ("SET foo bar", unknown.clone()),
         ("SET notify-keyspace-events KEA foo bar", unknown),
         ("SET databases 3", failed("databases", "can't set immutable config")),

@@ -22,7 +22,7 @@ use nearstate_local_transport::{LocalRing, Response, request_region, request_rin
 use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_sdl::{ErrorKind, LocalStorage, SyncStorage as _, Way};
 use nearstate_store::{CreateOptions, Region, check};
@@ -34,7 +34,7 @@ fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
     let options = CreateOptions { bytes_max: 128 << 20, ..CreateOptions::default() };
     let region = Region::attach_or_create(&folder.join("region"), &options).unwrap();
     let users = Users::parse(users, &TABLE).unwrap();
-    let face = RespProtocol::new(Arc::new(Server::new(Settings::new(users))));
+    let face = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(users))));
     let address = Address::Unix { path: folder.join("near.sock"), mode: 0o600 };
     let tcp = Address::Tcp("127.0.0.1:0".parse().unwrap());
     let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };

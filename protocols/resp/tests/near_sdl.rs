@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nearstate_node::{Address, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_sdl::{SyncStorage, open};
 use nearstate_store::{CreateOptions, Region};
@@ -33,7 +33,8 @@ impl Place {
         let socket = folder.path().join("near.sock");
         let options = CreateOptions { bytes_max: 128 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
-        let face = RespProtocol::new(Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+        let face =
+            RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
         let address = Address::Unix { path: socket.clone(), mode: 0o600 };
         let config = NodeConfig {
             cores: 1,

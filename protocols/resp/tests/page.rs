@@ -3,7 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "a file that cannot be written ends its test")]
 
-use nearstate_resp::command::Group;
+use nearstate_resp::command::CommandGroup;
 use nearstate_resp::command_context::Command;
 use nearstate_resp::table::TABLE;
 use std::fmt::Write as _;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp --test page` and \
                       commit what it wrote";
 
-const GROUPS: [(Group, &str); 12] = [
-    (Group::Strings, "Strings"),
-    (Group::Hashes, "Hashes"),
-    (Group::Sets, "Sets"),
-    (Group::Keys, "Keys"),
-    (Group::Tags, "Records with tags"),
-    (Group::Sdl, "Commands of the SDL back-end's module"),
-    (Group::Scripts, "Scripts"),
-    (Group::Pubsub, "Publish and subscribe"),
-    (Group::Transactions, "Transactions"),
-    (Group::Connection, "Connection"),
-    (Group::Server, "Server"),
-    (Group::Sentinel, "Sentinel"),
+const GROUPS: [(CommandGroup, &str); 12] = [
+    (CommandGroup::Strings, "Strings"),
+    (CommandGroup::Hashes, "Hashes"),
+    (CommandGroup::Sets, "Sets"),
+    (CommandGroup::Keys, "Keys"),
+    (CommandGroup::Tags, "Records with tags"),
+    (CommandGroup::Sdl, "Commands of the SDL back-end's module"),
+    (CommandGroup::Scripts, "Scripts"),
+    (CommandGroup::Pubsub, "Publish and subscribe"),
+    (CommandGroup::Transactions, "Transactions"),
+    (CommandGroup::Connection, "Connection"),
+    (CommandGroup::Server, "Server"),
+    (CommandGroup::Sentinel, "Sentinel"),
 ];
 
 const HEAD: &str = "\

@@ -5,7 +5,7 @@
 mod talk;
 
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use talk::{Talker, place, place_with};
 
@@ -125,13 +125,13 @@ fn channels_are_told_and_a_client_that_goes_hears_nothing() {
 
 #[test]
 fn a_client_has_a_bound_and_is_told_what_to_do() {
-    let settings = Settings { subscriptions_max: 3, ..Settings::new(Users::open(&TABLE)) };
+    let settings = RespSettings { subscriptions_max: 3, ..RespSettings::new(Users::open(&TABLE)) };
     let place = place_with(settings);
     let mut talker = place.talker();
     talker.ask("SUBSCRIBE a b");
     let refused = talker.ask("PSUBSCRIBE x y");
     assert!(refused.starts_with("-ERR a client may hear 3 channels and patterns"), "{refused}");
-    assert_eq!(place.server.hub.patterns(), 0, "all of them or none");
+    assert_eq!(place.server.pubsub.patterns(), 0, "all of them or none");
     assert_eq!(
         talker.ask("SUBSCRIBE a b a"),
         "*3|$9|subscribe|$1|a|:2|*3|$9|subscribe|$1|b|:2|*3|$9|subscribe|$1|a|:2|"
@@ -140,7 +140,7 @@ fn a_client_has_a_bound_and_is_told_what_to_do() {
     let long = vec![b'c'; 4097];
     let refused = talker.ask_bytes(&[b"SUBSCRIBE", &long]);
     assert!(refused.starts_with("-ERR a channel of 4097 bytes"), "{refused}");
-    let slow = Settings { mailbox_bytes_max: 500, ..Settings::new(Users::open(&TABLE)) };
+    let slow = RespSettings { mailbox_bytes_max: 500, ..RespSettings::new(Users::open(&TABLE)) };
     let place = place_with(slow);
     let (mut talker, mut sender) = (place.talker(), place.talker());
     talker.ask("SUBSCRIBE c");

@@ -23,9 +23,9 @@ fn hearer(place: &Place) -> Talker {
 fn heard(hearer: &mut Talker) -> String {
     let bytes = hearer.poll_progress();
     let text = String::from_utf8(bytes).unwrap();
-    let letters = text.split("*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n").skip(1);
-    let said = letters.map(|letter| {
-        let mut lines = letter.split("\r\n");
+    let deliveries = text.split("*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n").skip(1);
+    let said = deliveries.map(|delivery| {
+        let mut lines = delivery.split("\r\n");
         format!("{}={}", lines.nth(1).unwrap(), lines.nth(1).unwrap())
     });
     said.collect::<Vec<String>>().join(" ")
@@ -134,9 +134,9 @@ fn every_row_is_answered_and_publishes_as_the_reference_does() {
 }
 
 /// The request with its keys in a namespace.
-fn in_namespace(kept: &nearstate_resp::parse::KeptArgs, namespace: &str) -> String {
+fn in_namespace(kept: &nearstate_resp::parse::OwnedArgs, namespace: &str) -> String {
     let args = kept.args();
-    let keys: Vec<usize> = match TABLE.asked(args) {
+    let keys: Vec<usize> = match TABLE.lookup(args) {
         Ok(command) => command.keys.of(args).collect(),
         Err(_) => Vec::new(),
     };

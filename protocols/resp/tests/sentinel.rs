@@ -3,7 +3,7 @@
 mod talk;
 
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use std::collections::BTreeMap;
 use talk::{place, place_with};
@@ -60,11 +60,11 @@ fn this_server_is_the_master_of_every_name_until_names_are_given() {
 
 #[test]
 fn names_and_an_address_of_the_configuration_are_kept_to() {
-    let place = place_with(Settings {
+    let place = place_with(RespSettings {
         masters: vec!["ue".to_owned(), "cell".to_owned()],
         announced_host: Some("10.0.0.7".to_owned()),
         port: 7000,
-        ..Settings::new(Users::open(&TABLE))
+        ..RespSettings::new(Users::open(&TABLE))
     });
     let mut talker = place.talker();
     let none = "-ERR No such master with that name|";

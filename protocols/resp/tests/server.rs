@@ -5,7 +5,7 @@
 mod talk;
 
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{Metadata, now_ms_coarse};
 use talk::{Place, Talker, place, place_with};
@@ -22,7 +22,7 @@ fn guarded() -> Place {
                  user reader on >hunter2 +get +client +acl +hello +info ~{ns},*\n\
                  user gone off >away +@all\n";
     let users = Users::parse(lines, &TABLE).unwrap();
-    place_with(Settings { slow_micros: 0, slow_entries_max: 1000, ..Settings::new(users) })
+    place_with(RespSettings { slow_micros: 0, slow_entries_max: 1000, ..RespSettings::new(users) })
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn users_are_told() {
         ],
     );
     assert!(talker.ask("ACL CAT").contains("$3|sdl|"));
-    let mut open = place_with(Settings::new(Users::open(&TABLE))).talker();
+    let mut open = place_with(RespSettings::new(Users::open(&TABLE))).talker();
     assert_eq!(open.ask("ACL LIST"), "*1|$34|user default on nopass ~* &* +@all|");
     assert_eq!(
         open.ask("ACL GETUSER default"),
@@ -332,8 +332,11 @@ fn keys_that_ended_are_not_counted() {
 
 #[test]
 fn settings_the_slow_log_and_sizes_answer_as_in_redis() {
-    let settings =
-        Settings { slow_micros: 0, slow_entries_max: 3, ..Settings::new(Users::open(&TABLE)) };
+    let settings = RespSettings {
+        slow_micros: 0,
+        slow_entries_max: 3,
+        ..RespSettings::new(Users::open(&TABLE))
+    };
     let place = place_with(settings);
     let mut talker = place.talker();
     let count = "-ERR count should be greater than or equal to -1|";

@@ -5,9 +5,9 @@
 
 mod talk;
 
-use nearstate_resp::command::{Flags, Places, Walk};
+use nearstate_resp::command::{ArgPositions, CommandFlags, KeyspaceScope};
 use nearstate_resp::command_context::Command;
-use nearstate_resp::parse::KeptArgs;
+use nearstate_resp::parse::OwnedArgs;
 use nearstate_resp::table::TABLE;
 
 fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
@@ -17,7 +17,7 @@ fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn spelled(command: &Command) -> String {
-    let (first, last, step) = command.keys.told();
+    let (first, last, step) = command.keys.triple();
     let (flags, categories) = (command.flags.words(), command.categories().words());
     let (flags, categories) = (listed(flags), listed(categories));
     format!("{} {} {flags} {first},{last},{step} {categories}", command.name, command.arity)
@@ -28,7 +28,7 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
     let mut shared = 0;
     for line in include_str!("redis7.txt").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(' ').next().unwrap();
-        let command = TABLE.named(name.as_bytes()).unwrap_or_else(|| panic!("{name} is gone"));
+        let command = TABLE.find(name.as_bytes()).unwrap_or_else(|| panic!("{name} is gone"));
         assert_eq!(spelled(command), line);
         shared += 1;
     }
@@ -39,7 +39,8 @@ fn every_shared_command_is_to_clients_what_it_is_in_redis_7() {
         .filter(|name| !name.starts_with("sentinel"))
         .filter(|name| !include_str!("redis7.txt").contains(&format!("\n{name} ")))
         .collect();
-    let sdl = TABLE.commands().iter().filter(|command| command.flags.has(Flags::MODULE)).count();
+    let sdl =
+        TABLE.commands().iter().filter(|command| command.flags.has(CommandFlags::MODULE)).count();
     assert_eq!(sdl, 20);
     let near = of_others.iter().filter(|name| name.starts_with("near")).count();
     assert_eq!(near, 3);
@@ -59,15 +60,24 @@ fn a_row_says_all_that_is_said_of_a_command() {
         assert!(command.differs.is_empty() || command.differs.ends_with('.'), "{name}");
         assert_eq!(name, name.to_ascii_lowercase());
         assert_ne!(command.arity, 0, "{name}");
-        let writes = command.flags.has(Flags::WRITE);
-        assert!(!(writes && command.flags.has(Flags::READONLY)), "{name} reads and writes");
-        let touches = command.keys != Places::No || command.walk != Walk::No;
-        assert!(touches || !(writes || command.flags.has(Flags::READONLY)), "{name} touches none");
-        assert_eq!(command.keys.are_counted(), command.flags.has(Flags::MOVABLE_KEYS), "{name}");
-        let (container, part) = command.parts();
-        let top = TABLE.named(container.as_bytes()).unwrap();
-        assert!(part.is_none() || top.has_parts(), "{name} has no container");
-        assert!(part.is_some() || !top.has_parts() || TABLE.parts_of(name).next().is_some());
+        let writes = command.flags.has(CommandFlags::WRITE);
+        assert!(!(writes && command.flags.has(CommandFlags::READONLY)), "{name} reads and writes");
+        let touches = command.keys != ArgPositions::None || command.walk != KeyspaceScope::None;
+        assert!(
+            touches || !(writes || command.flags.has(CommandFlags::READONLY)),
+            "{name} touches none"
+        );
+        assert_eq!(
+            command.keys.is_counted(),
+            command.flags.has(CommandFlags::MOVABLE_KEYS),
+            "{name}"
+        );
+        let (container, part) = command.name_and_subcommand();
+        let top = TABLE.find(container.as_bytes()).unwrap();
+        assert!(part.is_none() || top.has_subcommands(), "{name} has no container");
+        assert!(
+            part.is_some() || !top.has_subcommands() || TABLE.subcommands_of(name).next().is_some()
+        );
     }
 }
 
@@ -78,15 +88,15 @@ fn what_the_sdl_clients_look_for_is_there() {
         "setie", "delie", "setiepub", "setnxpub", "msetmpub", "delmpub", "msetpub", "delpub",
         "deliepub",
     ] {
-        assert!(TABLE.named(name.as_bytes()).is_some(), "{name}");
+        assert!(TABLE.find(name.as_bytes()).is_some(), "{name}");
     }
 }
 
 /// Which arguments of a request are keys, and which channels.
 fn places(request: &str) -> (Vec<String>, Vec<String>) {
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
     let args = kept.args();
-    let command = TABLE.asked(args).unwrap_or_else(|why| panic!("{request}: {why}"));
+    let command = TABLE.lookup(args).unwrap_or_else(|why| panic!("{request}: {why}"));
     let word = |at: usize| String::from_utf8(args.get(at).unwrap().to_vec()).unwrap();
     (command.keys.of(args).map(word).collect(), command.channels.of(args).map(word).collect())
 }
@@ -133,8 +143,8 @@ fn keys_and_channels_are_found_in_every_form_of_request() {
 }
 
 fn refused(request: &str) -> String {
-    let kept: KeptArgs = request.split(' ').map(str::as_bytes).collect();
-    TABLE.asked(kept.args()).err().map_or_else(String::new, |why| why.text().to_owned())
+    let kept: OwnedArgs = request.split(' ').map(str::as_bytes).collect();
+    TABLE.lookup(kept.args()).err().map_or_else(String::new, |why| why.text().to_owned())
 }
 
 #[test]
@@ -182,7 +192,7 @@ fn what_a_stranger_sends_is_shown_only_in_part() {
 #[test]
 fn every_command_is_found_by_its_name_in_any_case() {
     for (number, command) in TABLE.commands().iter().enumerate() {
-        let found = TABLE.named(command.name.to_ascii_uppercase().as_bytes()).unwrap();
+        let found = TABLE.find(command.name.to_ascii_uppercase().as_bytes()).unwrap();
         assert_eq!((found.name, usize::from(found.number)), (command.name, number));
     }
     assert!(
@@ -190,7 +200,7 @@ fn every_command_is_found_by_its_name_in_any_case() {
         "a name is there twice"
     );
     for none in ["", "ge", "gett", "get\0", "GET "] {
-        assert!(TABLE.named(none.as_bytes()).is_none(), "{none}");
+        assert!(TABLE.find(none.as_bytes()).is_none(), "{none}");
     }
     assert_eq!(TABLE.commands().first().unwrap().name, "acl");
     let longest = TABLE.commands().iter().map(|command| command.name.len()).max();
@@ -199,7 +209,7 @@ fn every_command_is_found_by_its_name_in_any_case() {
 
 #[test]
 fn every_row_has_a_body_but_for_those_that_have_subcommands() {
-    for command in TABLE.commands().iter().filter(|command| !command.has_parts()) {
+    for command in TABLE.commands().iter().filter(|command| !command.has_subcommands()) {
         let mut words: Vec<&[u8]> = command.name.split('|').map(str::as_bytes).collect();
         while words.len() < usize::from(command.arity.unsigned_abs()) {
             words.push(b"1");

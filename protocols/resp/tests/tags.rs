@@ -6,7 +6,7 @@ mod talk;
 
 use nearstate_node::NextAction;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::limits::REGION_BYTES_MIN;
 use nearstate_store::{CreateOptions, Kind, Schema, Session};
@@ -428,7 +428,7 @@ fn a_watched_tag_that_has_moved_or_whose_record_has_changed_ends_exec() {
 fn a_user_finds_by_tags_where_he_may_walk() {
     let users = "user op on nopass ~* +@all\nuser cu on nopass ~{s},* +@all";
     let users = Users::parse(users, &TABLE).unwrap();
-    let place = talk::place_with(Settings::new(users));
+    let place = talk::place_with(RespSettings::new(users));
     let (mut op, mut cu) = (place.talker(), place.talker());
     assert_eq!(op.ask("AUTH op x"), "+OK|");
     assert_eq!(cu.ask("AUTH cu x"), "+OK|");
@@ -472,7 +472,7 @@ fn records_with_more_tags_than_one_transaction_takes_are_deleted_all_the_same() 
 #[test]
 fn who_may_write_may_not_declare_tags_for_all() {
     let users = "user w on nopass ~* +@all -@dangerous\nuser o on nopass ~* +@all";
-    let place = talk::place_with(Settings::new(Users::parse(users, &TABLE).unwrap()));
+    let place = talk::place_with(RespSettings::new(Users::parse(users, &TABLE).unwrap()));
     let mut talker = place.talker();
     assert_eq!(talker.ask("AUTH w x"), "+OK|");
     assert!(talker.ask("TAG DECLARE {s},* id UNIQUE").starts_with("-NOPERM"));

@@ -5,7 +5,7 @@
 mod talk;
 
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::Settings;
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{Kind, Schema, TagSchema};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -306,14 +306,14 @@ fn conflicts_are_met_by_running_anew_and_nothing_happens_twice() {
     let sum = (executed + added).to_string();
     let both = format!("*2|${0}|{sum}|${0}|{sum}|", sum.len());
     assert_eq!(talker.ask("MGET {n},a {n},b"), both);
-    let letters = came(&mut hearer).matches("message").count();
-    assert_eq!(u64::try_from(letters).unwrap(), executed);
+    let deliveries = came(&mut hearer).matches("message").count();
+    assert_eq!(u64::try_from(deliveries).unwrap(), executed);
 }
 
 #[test]
 fn a_transaction_has_bounds() {
     // Its commands may take as long as the machine likes.
-    let mut settings = Settings::new(Users::open(&TABLE));
+    let mut settings = RespSettings::new(Users::open(&TABLE));
     settings.exec_max = std::time::Duration::from_secs(3600);
     let place = talk::place_with(settings);
     let mut talker = place.talker();

@@ -7,6 +7,7 @@ pub mod peer_commands;
 pub mod conformance;
 pub mod deliver;
 pub mod commands;
+pub mod presets;
 pub mod compare;
 pub mod report;
 pub mod outputs;

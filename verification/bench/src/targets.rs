@@ -10,6 +10,7 @@ pub mod region;
 pub mod lmdb;
 pub mod memcached;
 pub mod geode;
+pub mod whitedb;
 mod resp;
 mod joined;
 mod started;
@@ -210,6 +211,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));
     all.push(Box::new(geode::GeodeTarget));
+    all.push(Box::new(whitedb::WhiteDbTarget));
     all.push(Box::new(null::NullTarget));
     all
 }

@@ -8,11 +8,11 @@ const BYTES: usize = 32;
 
 /// The passwords of one user.
 #[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<[u8; BYTES]>);
+pub(super) struct PasswordHashes(Vec<[u8; BYTES]>);
 
-impl Secrets {
+impl PasswordHashes {
     /// Whether this is one of them. Every one is compared with, and every byte of it.
-    pub(super) fn have(&self, password: &[u8]) -> bool {
+    pub(super) fn contains(&self, password: &[u8]) -> bool {
         let given = hash(password);
         let mut is_one = false;
         for secret in black_box(&self.0) {
@@ -31,12 +31,12 @@ impl Secrets {
         self.0.clear();
     }
 
-    pub(super) fn are_none(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// In hexadecimal digits.
-    pub(super) fn shown(&self) -> impl ExactSizeIterator<Item = String> {
+    pub(super) fn hex_digits(&self) -> impl ExactSizeIterator<Item = String> {
         self.0.iter().map(|secret| {
             secret.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
                 text.extend(
@@ -50,7 +50,7 @@ impl Secrets {
 }
 
 /// Not even the hashes are for a log.
-impl fmt::Debug for Secrets {
+impl fmt::Debug for PasswordHashes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passwords", self.0.len())
     }

@@ -2,18 +2,18 @@
 
 use crate::command::Command;
 use crate::parse::Args;
-use crate::reply::error_reply::Refusal;
+use crate::reply::error_reply::ErrorReply;
 use std::fmt::Write as _;
 
 /// All commands, in the order of their names.
 #[derive(Debug)]
-pub struct Catalogue<R> {
+pub struct CommandTable<R> {
     commands: Vec<Command<R>>,
     /// At least four for each command, a power of two: the place in `commands` and 1, or 0.
     slots: Vec<u16>,
 }
 
-impl<R: Copy> Catalogue<R> {
+impl<R: Copy> CommandTable<R> {
     /// Of these commands; each name stands there once.
     pub fn new<'a>(commands: impl IntoIterator<Item = &'a Command<R>>) -> Self
     where
@@ -36,7 +36,7 @@ impl<R: Copy> Catalogue<R> {
     }
 }
 
-impl<R> Catalogue<R> {
+impl<R> CommandTable<R> {
     /// All, in the order of their names.
     pub fn commands(&self) -> &[Command<R>] {
         &self.commands
@@ -44,18 +44,18 @@ impl<R> Catalogue<R> {
 
     /// The command of this name in any case; `client|setname` for a subcommand.
     #[inline]
-    pub fn named(&self, name: &[u8]) -> Option<&Command<R>> {
+    pub fn find(&self, name: &[u8]) -> Option<&Command<R>> {
         if name.len() > NAME_BYTES_MAX {
             return None;
         }
-        self.find(hash(HASH_BEGIN, name), |own| own.as_bytes().eq_ignore_ascii_case(name))
+        self.find_hashed(hash(HASH_BEGIN, name), |own| own.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// The subcommands of a command.
-    pub fn parts_of(&self, container: &str) -> impl Iterator<Item = &Command<R>> {
+    pub fn subcommands_of(&self, container: &str) -> impl Iterator<Item = &Command<R>> {
         self.commands
             .iter()
-            .filter(move |command| matches!(command.parts(), (of, Some(_)) if of == container))
+            .filter(move |command| matches!(command.name_and_subcommand(), (of, Some(_)) if of == container))
     }
 
     /// The command that a request asks for, with the right number of arguments.
@@ -64,8 +64,8 @@ impl<R> Catalogue<R> {
     /// There is none of this name, which the text says with the nearest one, or it takes another
     /// number of arguments.
     #[inline]
-    pub fn asked(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
-        let command = self.meant(args)?;
+    pub fn lookup(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
+        let command = self.lookup_any_arity(args)?;
         command.check_arity(args)?;
         Ok(command)
     }
@@ -75,12 +75,12 @@ impl<R> Catalogue<R> {
     /// # Errors
     /// There is none of this name, which the text says with the nearest one.
     #[inline]
-    pub fn meant(&self, args: Args<'_>) -> Result<&Command<R>, Refusal> {
+    pub fn lookup_any_arity(&self, args: Args<'_>) -> Result<&Command<R>, ErrorReply> {
         let name = args.get(0).unwrap_or_default();
-        let command = self.named(name).filter(|_| !name.contains(&b'|'));
+        let command = self.find(name).filter(|_| !name.contains(&b'|'));
         let Some(command) = command else { return Err(self.unknown(name, args)) };
         match args.get(1) {
-            Some(part) if command.has_parts() => {
+            Some(part) if command.has_subcommands() => {
                 self.part(name, part).ok_or_else(|| self.unknown_part(command.name, part))
             }
             _ => Ok(command),
@@ -92,7 +92,7 @@ impl<R> Catalogue<R> {
             return None;
         }
         let wanted = hash(hash(hash(HASH_BEGIN, name), b"|"), part);
-        self.find(wanted, |own| {
+        self.find_hashed(wanted, |own| {
             let Some((container, own)) = own.split_once('|') else { return false };
             container.as_bytes().eq_ignore_ascii_case(name)
                 && own.as_bytes().eq_ignore_ascii_case(part)
@@ -100,7 +100,7 @@ impl<R> Catalogue<R> {
     }
 
     #[inline]
-    fn find(&self, hash: u32, is: impl Fn(&str) -> bool) -> Option<&Command<R>> {
+    fn find_hashed(&self, hash: u32, is: impl Fn(&str) -> bool) -> Option<&Command<R>> {
         let mut at = slot(hash, self.slots.len());
         loop {
             let number = usize::from(*self.slots.get(at)?);
@@ -113,7 +113,7 @@ impl<R> Catalogue<R> {
     }
 
     #[cold]
-    fn unknown(&self, name: &[u8], args: Args<'_>) -> Refusal {
+    fn unknown(&self, name: &[u8], args: Args<'_>) -> ErrorReply {
         let mut text = format!("ERR unknown command '{}', with args beginning with: ", clip(name));
         let from = text.len();
         for arg in args.from(1).iter() {
@@ -123,33 +123,33 @@ impl<R> Catalogue<R> {
             // Writing to a String cannot fail.
             let _ = write!(text, "'{}' ", clip(arg));
         }
-        if let Some(near) = self.nearest(name) {
+        if let Some(near) = self.closest(name) {
             let _ = write!(text, "(the nearest that is offered is '{}')", near.replace('|', " "));
         }
-        Refusal::new(text)
+        ErrorReply::new(text)
     }
 
     /// That there is no command of this name, for whoever writes a configuration.
-    pub fn no_such(&self, name: &str) -> String {
-        match self.nearest(name.as_bytes()) {
+    pub fn not_found(&self, name: &str) -> String {
+        match self.closest(name.as_bytes()) {
             Some(near) => format!("there is no command '{name}': is '{near}' meant?"),
             None => format!("there is no command '{name}': docs/resp.md lists all"),
         }
     }
 
-    fn nearest(&self, name: &[u8]) -> Option<&'static str> {
-        nearest(name, self.commands.iter().map(|command| command.name))
+    fn closest(&self, name: &[u8]) -> Option<&'static str> {
+        closest(name, self.commands.iter().map(|command| command.name))
     }
 
     #[cold]
-    fn unknown_part(&self, container: &str, part: &[u8]) -> Refusal {
+    fn unknown_part(&self, container: &str, part: &[u8]) -> ErrorReply {
         let mut offered = String::new();
-        for (_, own) in self.parts_of(container).map(Command::parts) {
+        for (_, own) in self.subcommands_of(container).map(Command::name_and_subcommand) {
             let comma = if offered.is_empty() { "" } else { ", " };
             let _ = write!(offered, "{comma}{}", own.unwrap_or_default());
         }
         let (part, container) = (clip(part), container.to_ascii_uppercase());
-        Refusal::new(format!("ERR unknown subcommand '{part}'. {container} offers: {offered}"))
+        ErrorReply::new(format!("ERR unknown subcommand '{part}'. {container} offers: {offered}"))
     }
 }
 
@@ -189,7 +189,7 @@ fn slot_after(at: usize, slots: usize) -> usize {
 }
 
 /// The name that is nearest to what was typed, if it is near at all.
-fn nearest<'a>(typed: &[u8], names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn closest<'a>(typed: &[u8], names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // No name is longer; what is much longer is near to none.
     let typed = typed.get(..TYPED_BYTES_MAX).unwrap_or(typed).to_ascii_lowercase();
     let allowed = (typed.len() / 3).clamp(1, 3);

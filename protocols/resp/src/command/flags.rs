@@ -2,15 +2,15 @@
 
 /// What kind of command it is: a set of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flags(u32);
+pub struct CommandFlags(u32);
 
 /// Sets of commands that rules of users name: a set of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Categories(u32);
+pub struct AclCategories(u32);
 
 macro_rules! flags {
     ($($name:ident $bit:literal $word:literal $says:literal)*) => {
-        impl Flags {
+        impl CommandFlags {
             /// No word.
             pub const NONE: Self = Self(0);
             $(#[doc = $says] pub const $name: Self = Self(1 << $bit);)*
@@ -43,7 +43,7 @@ flags! {
     SECRET 19 "" "May be given passwords: its arguments are not shown or logged."
 }
 
-impl Flags {
+impl CommandFlags {
     /// These and those.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -58,18 +58,19 @@ impl Flags {
 
     /// The words, as `COMMAND` says them.
     pub fn words(self) -> impl Iterator<Item = &'static str> + Clone {
-        let named = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
-        named.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
+        let find = Self::WORDS.iter().filter(|(_, word)| !word.is_empty());
+        find.filter(move |(flag, _)| self.has(*flag)).map(|(_, word)| *word)
     }
 
     /// The categories that follow, as in Redis.
-    pub(super) fn categories(self) -> Categories {
-        let mut found = if self.has(Self::FAST) { Categories::FAST } else { Categories::SLOW };
+    pub(super) fn categories(self) -> AclCategories {
+        let mut found =
+            if self.has(Self::FAST) { AclCategories::FAST } else { AclCategories::SLOW };
         for (flag, category) in [
-            (Self::WRITE, Categories::WRITE),
-            (Self::READONLY, Categories::READ),
-            (Self::ADMIN, Categories::ADMIN.and(Categories::DANGEROUS)),
-            (Self::PUBSUB, Categories::PUBSUB),
+            (Self::WRITE, AclCategories::WRITE),
+            (Self::READONLY, AclCategories::READ),
+            (Self::ADMIN, AclCategories::ADMIN.and(AclCategories::DANGEROUS)),
+            (Self::PUBSUB, AclCategories::PUBSUB),
         ] {
             if self.has(flag) {
                 found = found.and(category);
@@ -81,7 +82,7 @@ impl Flags {
 
 macro_rules! categories {
     ($($name:ident $bit:literal $word:literal)*) => {
-        impl Categories {
+        impl AclCategories {
             /// No category.
             pub const NONE: Self = Self(0);
             $(#[doc = concat!("`@", $word, "`")] pub const $name: Self = Self(1 << $bit);)*
@@ -108,7 +109,7 @@ categories! {
     SDL 14 "sdl"
 }
 
-impl Categories {
+impl AclCategories {
     /// These and those.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -127,13 +128,13 @@ impl Categories {
     }
 
     /// The category of this name, without `@`, in any case.
-    pub fn named(name: &[u8]) -> Option<Self> {
+    pub fn find(name: &[u8]) -> Option<Self> {
         let is = |word: &str| word.as_bytes().eq_ignore_ascii_case(name);
-        Self::every().find(|(_, word)| is(word)).map(|(one, _)| one)
+        Self::iter().find(|(_, word)| is(word)).map(|(one, _)| one)
     }
 
     /// Every category with its name.
-    pub fn every() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
+    pub fn iter() -> impl ExactSizeIterator<Item = (Self, &'static str)> {
         Self::WORDS.iter().copied()
     }
 
@@ -145,7 +146,7 @@ impl Categories {
 
 /// The chapter of the table that a command stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Group {
+pub enum CommandGroup {
     /// Bytes, and numbers in them.
     Strings,
     /// Named blocks.
@@ -172,7 +173,7 @@ pub enum Group {
     Sentinel,
 }
 
-impl Group {
+impl CommandGroup {
     /// The word of `COMMAND DOCS`.
     pub const fn word(self) -> &'static str {
         match self {
@@ -190,18 +191,18 @@ impl Group {
         }
     }
 
-    pub(super) const fn categories(self) -> Categories {
+    pub(super) const fn categories(self) -> AclCategories {
         match self {
-            Self::Strings => Categories::STRING,
-            Self::Hashes => Categories::HASH,
-            Self::Sets => Categories::SET,
-            Self::Keys | Self::Tags => Categories::KEYSPACE,
-            Self::Sdl => Categories::SDL,
-            Self::Scripts => Categories::SCRIPTING,
-            Self::Pubsub => Categories::PUBSUB,
-            Self::Transactions => Categories::TRANSACTION,
-            Self::Connection => Categories::CONNECTION,
-            Self::Server | Self::Sentinel => Categories::NONE,
+            Self::Strings => AclCategories::STRING,
+            Self::Hashes => AclCategories::HASH,
+            Self::Sets => AclCategories::SET,
+            Self::Keys | Self::Tags => AclCategories::KEYSPACE,
+            Self::Sdl => AclCategories::SDL,
+            Self::Scripts => AclCategories::SCRIPTING,
+            Self::Pubsub => AclCategories::PUBSUB,
+            Self::Transactions => AclCategories::TRANSACTION,
+            Self::Connection => AclCategories::CONNECTION,
+            Self::Server | Self::Sentinel => AclCategories::NONE,
         }
     }
 }

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 /// Which arguments of a request are of one sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Places {
+pub enum ArgPositions {
     /// None.
-    No,
+    None,
     /// From `first` to `last`, each `step`th. Below zero they count from the end: -1 is the last
     /// argument.
     Span {
@@ -29,7 +29,7 @@ pub enum Places {
         step: u8,
     },
     /// Every second one of those behind the places that `count` counts.
-    Behind {
+    AfterCounted {
         /// The argument with the count.
         count: u8,
         /// The first of those that are counted.
@@ -39,7 +39,7 @@ pub enum Places {
     },
 }
 
-impl Places {
+impl ArgPositions {
     /// Argument 1.
     pub const ONE: Self = Self::span(1, 1, 1);
     /// All from argument 1 on.
@@ -61,27 +61,27 @@ impl Places {
     }
 
     /// What `COMMAND` says: first, last, step. What is counted is not said there.
-    pub fn told(self) -> (i64, i64, i64) {
+    pub fn triple(self) -> (i64, i64, i64) {
         match self {
-            Self::No | Self::Counted { .. } | Self::Behind { .. } => (0, 0, 0),
+            Self::None | Self::Counted { .. } | Self::AfterCounted { .. } => (0, 0, 0),
             Self::Span { first, last, step } => (first.into(), last.into(), step.into()),
         }
     }
 
     /// Whether there are none in any request.
-    pub const fn are_none(self) -> bool {
-        matches!(self, Self::No)
+    pub const fn is_none(self) -> bool {
+        matches!(self, Self::None)
     }
 
     /// Whether only a look at the arguments tells where they are.
-    pub const fn are_counted(self) -> bool {
-        matches!(self, Self::Counted { .. } | Self::Behind { .. })
+    pub const fn is_counted(self) -> bool {
+        matches!(self, Self::Counted { .. } | Self::AfterCounted { .. })
     }
 
     #[inline]
     fn bounds(self, args: Args<'_>) -> Option<(usize, usize, usize)> {
         match self {
-            Self::No => None,
+            Self::None => None,
             Self::Span { first, last, step } => {
                 Some((index(first, args)?, index(last, args)? + 1, usize::from(step)))
             }
@@ -89,7 +89,7 @@ impl Places {
                 let end = counted_end(args, count, first, step)?;
                 Some((usize::from(first), end, usize::from(step)))
             }
-            Self::Behind { count, first, step } => {
+            Self::AfterCounted { count, first, step } => {
                 Some((counted_end(args, count, first, step)?, args.len(), 2))
             }
         }
@@ -114,9 +114,9 @@ fn counted_end(args: Args<'_>, count: u8, first: u8, step: u8) -> Option<usize> 
 
 /// What of the records a command looks at beside those that its keys name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Walk {
+pub enum KeyspaceScope {
     /// Nothing.
-    No,
+    None,
     /// The keys that the pattern in this argument matches.
     Pattern(u8),
     /// The keys that the pattern behind the word `MATCH` matches, or all.

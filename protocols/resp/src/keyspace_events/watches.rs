@@ -15,17 +15,17 @@ use std::task::{Context, Poll, Waker};
 
 /// The watched namespaces.
 #[derive(Debug, Default)]
-pub struct Keyspace {
+pub struct KeyspaceWatches {
     /// The events that are told. Written under the lock.
     events: AtomicU16,
     /// Counts of what was told.
-    pub counts: KeyspaceCounts,
-    state: Mutex<State>,
+    pub counts: KeyspaceStats,
+    state: Mutex<WatchState>,
 }
 
 /// What `INFO` says of the events.
 #[derive(Debug, Default)]
-pub struct KeyspaceCounts {
+pub struct KeyspaceStats {
     /// Changes of records that were read from the region, heard by somebody or not.
     pub seen: AtomicU64,
     /// Changes that nobody was told, because more came than the node could read.
@@ -37,32 +37,32 @@ pub struct KeyspaceCounts {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchState {
     /// The numbers of the namespaces that are watched.
     numbers: BTreeSet<u32>,
     /// Watches that the task has not taken yet.
-    fresh: Vec<Followed>,
+    new_watches: Vec<WatchedNamespace>,
     /// Grows whenever all watches end.
-    turn: u64,
+    generation: u64,
     waker: Option<Waker>,
 }
 
 /// A namespace that is watched.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct WatchedNamespace {
     pub(crate) number: u32,
     /// What stands before its keys where clients say them.
     pub(crate) prefix: Vec<u8>,
     pub(crate) watch: Watch,
 }
 
-impl Keyspace {
+impl KeyspaceWatches {
     /// With these events chosen from the start.
     pub fn new(events: KeyspaceEvents) -> Self {
         Self { events: AtomicU16::new(events.bits()), ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +74,7 @@ impl Keyspace {
     /// Chooses the events that are told from now on. Where there are none all watches end; where
     /// there were none, the namespaces that are there are to be [followed](Self::follow) one by
     /// one.
-    pub fn choose(&self, events: KeyspaceEvents) {
+    pub fn set_events(&self, events: KeyspaceEvents) {
         let mut state = self.lock();
         self.events.store(events.bits(), Ordering::Release);
         if !events.is_any() {
@@ -87,20 +87,20 @@ impl Keyspace {
     /// Follows a namespace, if events are chosen and it is not followed: its changes from now on
     /// are told. A failure is counted, and whoever asks again tries again: a client's write does
     /// not fail because others cannot be told of it.
-    pub fn follow(&self, session: &Session, name: &str, namespace: Namespace) {
+    pub fn watch_namespace(&self, session: &Session, name: &str, namespace: Namespace) {
         if !self.events().is_any() {
             return;
         }
-        if self.try_to_follow(session, name, namespace).is_err() {
+        if self.try_watch(session, name, namespace).is_err() {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// As [`Keyspace::follow`], for who wants to know.
+    /// As [`KeyspaceWatches::watch_namespace`], for who wants to know.
     ///
     /// # Errors
     /// As [`Session::watch`].
-    pub fn try_to_follow(&self, session: &Session, name: &str, namespace: Namespace) -> Result<()> {
+    pub fn try_watch(&self, session: &Session, name: &str, namespace: Namespace) -> Result<()> {
         let (Some(prefix), false) = (prefix_of(name), namespace.kind() == Kind::Counters) else {
             return Ok(());
         };
@@ -112,14 +112,14 @@ impl Keyspace {
         }
         let watch = session.watch(namespace, Filter::Namespace)?;
         state.numbers.insert(number);
-        state.fresh.push(Followed { number, prefix, watch });
+        state.new_watches.push(WatchedNamespace { number, prefix, watch });
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         wake(state);
         Ok(())
     }
 
     /// A namespace's watch has ended: it may be followed anew.
-    pub(crate) fn lose(&self, number: u32) {
+    pub(crate) fn unwatch_failed(&self, number: u32) {
         let mut state = self.lock();
         state.numbers.remove(&number);
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
@@ -127,9 +127,9 @@ impl Keyspace {
     }
 
     /// All watches of a turn have ended: the namespaces may be followed anew.
-    pub(crate) fn end_turn(&self, turn: u64) {
+    pub(crate) fn end_generation(&self, generation: u64) {
         let mut state = self.lock();
-        if state.turn == turn {
+        if state.generation == generation {
             state.end();
         }
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
@@ -137,47 +137,47 @@ impl Keyspace {
     }
 
     /// Ready once events are chosen: the turn in which that is.
-    pub(crate) fn poll_chosen(&self, cx: &mut Context<'_>) -> Poll<u64> {
+    pub(crate) fn poll_enabled(&self, cx: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.lock();
         if self.events().is_any() {
-            return Poll::Ready(state.turn);
+            return Poll::Ready(state.generation);
         }
-        state.leave(cx);
+        state.store_waker(cx);
         Poll::Pending
     }
 
     /// Ready once there are watches to take, or those of this turn have ended.
-    pub(crate) fn poll_fresh(&self, cx: &mut Context<'_>, turn: u64) -> Poll<()> {
+    pub(crate) fn poll_new(&self, cx: &mut Context<'_>, generation: u64) -> Poll<()> {
         let mut state = self.lock();
-        if state.turn != turn || !state.fresh.is_empty() {
+        if state.generation != generation || !state.new_watches.is_empty() {
             return Poll::Ready(());
         }
-        state.leave(cx);
+        state.store_waker(cx);
         Poll::Pending
     }
 
     /// The watches that nobody has taken yet; `None` if those of this turn have ended.
-    pub(crate) fn take_fresh(&self, turn: u64) -> Option<Vec<Followed>> {
+    pub(crate) fn take_new(&self, generation: u64) -> Option<Vec<WatchedNamespace>> {
         let mut state = self.lock();
-        (state.turn == turn).then(|| std::mem::take(&mut state.fresh))
+        (state.generation == generation).then(|| std::mem::take(&mut state.new_watches))
     }
 }
 
-impl State {
+impl WatchState {
     fn end(&mut self) {
         self.numbers.clear();
-        self.fresh.clear();
-        self.turn += 1;
+        self.new_watches.clear();
+        self.generation += 1;
     }
 
-    fn leave(&mut self, cx: &Context<'_>) {
+    fn store_waker(&mut self, cx: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.waker = Some(cx.waker().clone());
         }
     }
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, WatchState>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {

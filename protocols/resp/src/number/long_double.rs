@@ -8,17 +8,17 @@
 mod natural;
 
 use crate::number::signed;
-use natural::Natural;
+use natural::BigUint;
 
 /// A number of 64 bits of mantissa and 15 of exponent; never NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongDouble {
     is_negative: bool,
-    size: Size,
+    magnitude: Magnitude,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Size {
+enum Magnitude {
     Finite { mantissa: u64, exponent: i32 },
     Infinite,
 }
@@ -47,29 +47,33 @@ impl LongDouble {
             return None;
         }
         let (is_negative, rest) = signed(text);
-        let size = match rest {
+        let magnitude = match rest {
             [b'0', b'x' | b'X', digits @ ..] => hexadecimal(digits)?,
             [b'i' | b'I', ..] => {
                 let is = |word: &[u8]| word.eq_ignore_ascii_case(rest);
-                (is(b"inf") || is(b"infinity")).then_some(Size::Infinite)?
+                (is(b"inf") || is(b"infinity")).then_some(Magnitude::Infinite)?
             }
             rest => decimal(rest)?,
         };
-        Some(Self { is_negative, size })
+        Some(Self { is_negative, magnitude })
     }
 
     /// True for what is not infinite.
     pub const fn is_finite(self) -> bool {
-        matches!(self.size, Size::Finite { .. })
+        matches!(self.magnitude, Magnitude::Finite { .. })
     }
 
     /// The sum; `None` if it is no finite number.
     pub fn plus(self, other: Self) -> Option<Self> {
-        let Size::Finite { mantissa: one, exponent: from } = self.size else { return None };
-        let Size::Finite { mantissa: two, exponent: to } = other.size else { return None };
+        let Magnitude::Finite { mantissa: one, exponent: from } = self.magnitude else {
+            return None;
+        };
+        let Magnitude::Finite { mantissa: two, exponent: to } = other.magnitude else {
+            return None;
+        };
         let exponent = from.min(to);
-        let mut left = Natural::of(one).shifted_left(above(from, exponent));
-        let mut right = Natural::of(two).shifted_left(above(to, exponent));
+        let mut left = BigUint::of(one).shifted_left(above(from, exponent));
+        let mut right = BigUint::of(two).shifted_left(above(to, exponent));
         let is_negative = match (self.is_negative, other.is_negative) {
             (one, two) if one == two => {
                 left.add(&right);
@@ -85,17 +89,17 @@ impl LongDouble {
                 two
             }
         };
-        let size = rounded(&left, exponent, false);
-        matches!(size, Size::Finite { .. }).then_some(Self { is_negative, size })
+        let magnitude = rounded(&left, exponent, false);
+        matches!(magnitude, Magnitude::Finite { .. }).then_some(Self { is_negative, magnitude })
     }
 
     /// As Redis prints it: without an exponent, at most 17 digits behind the point, no zeros at the
     /// end.
     pub fn text(self) -> String {
-        let Size::Finite { mantissa, exponent } = self.size else {
+        let Magnitude::Finite { mantissa, exponent } = self.magnitude else {
             return if self.is_negative { "-inf".to_owned() } else { "inf".to_owned() };
         };
-        let mut scaled = Natural::of(mantissa);
+        let mut scaled = BigUint::of(mantissa);
         scaled.multiply_by_power(10, FRACTION_DIGITS);
         let scaled = match usize::try_from(exponent) {
             Ok(up) => scaled.shifted_left(up),
@@ -119,10 +123,10 @@ fn above(exponent: i32, other: i32) -> usize {
 
 /// The nearest number to `whole * 2^exponent`, of which `has_more` says that the whole was cut
 /// somewhere below its last bit (it has 66 bits at least, then).
-fn rounded(whole: &Natural, exponent: i32, has_more: bool) -> Size {
+fn rounded(whole: &BigUint, exponent: i32, has_more: bool) -> Magnitude {
     let bits = i32::try_from(whole.bits()).unwrap_or(i32::MAX);
     if bits == 0 {
-        return Size::Finite { mantissa: 0, exponent: EXPONENT_MIN };
+        return Magnitude::Finite { mantissa: 0, exponent: EXPONENT_MIN };
     }
     let lowest = exponent.saturating_add(bits).saturating_sub(64).max(EXPONENT_MIN);
     let mantissa = match above(exponent, lowest) {
@@ -135,7 +139,11 @@ fn rounded(whole: &Natural, exponent: i32, has_more: bool) -> Size {
         None => (1 << 63, lowest + 1),
     };
     let power = lowest + 64 - i32::try_from(mantissa.leading_zeros()).unwrap_or_default();
-    if power > POWER_MAX { Size::Infinite } else { Size::Finite { mantissa, exponent: lowest } }
+    if power > POWER_MAX {
+        Magnitude::Infinite
+    } else {
+        Magnitude::Finite { mantissa, exponent: lowest }
+    }
 }
 
 /// Digits with a point somewhere among them, and what stands behind: the digits, how many of them
@@ -158,9 +166,9 @@ fn digits_of(text: &[u8], is_digit: impl Fn(u8) -> bool) -> Option<(Vec<u8>, i64
 }
 
 /// The exponent behind its letter; 0 for nothing. Beyond any that matters it is cut.
-fn exponent_of(text: &[u8], letter: u8) -> Option<i64> {
+fn exponent_of(text: &[u8], delivery: u8) -> Option<i64> {
     let Some((first, rest)) = text.split_first() else { return Some(0) };
-    if first.to_ascii_lowercase() != letter {
+    if first.to_ascii_lowercase() != delivery {
         return None;
     }
     let (is_negative, digits) = signed(rest);
@@ -175,24 +183,24 @@ fn exponent_of(text: &[u8], letter: u8) -> Option<i64> {
     Some(if is_negative { -exponent } else { exponent })
 }
 
-fn decimal(text: &[u8]) -> Option<Size> {
+fn decimal(text: &[u8]) -> Option<Magnitude> {
     let (digits, behind, rest) = digits_of(text, |byte| byte.is_ascii_digit())?;
     let tens = exponent_of(rest, b'e')? - behind;
     let first = digits.iter().position(|digit| *digit != b'0').unwrap_or(digits.len());
     let digits = digits.get(first..).unwrap_or_default();
     if digits.is_empty() {
-        return Some(Size::Finite { mantissa: 0, exponent: EXPONENT_MIN });
+        return Some(Magnitude::Finite { mantissa: 0, exponent: EXPONENT_MIN });
     }
-    let reach = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
-    if !(TENS_MIN..=TENS_MAX).contains(&reach) {
+    let count_receivers = tens.saturating_add(i64::try_from(digits.len()).unwrap_or(i64::MAX));
+    if !(TENS_MIN..=TENS_MAX).contains(&count_receivers) {
         return None;
     }
-    let mut whole = Natural::of_digits(digits, 10);
+    let mut whole = BigUint::of_digits(digits, 10);
     if let Ok(tens) = u32::try_from(tens) {
         whole.multiply_by_power(10, tens);
         return in_range(rounded(&whole, 0, false));
     }
-    let mut below = Natural::of(1);
+    let mut below = BigUint::of(1);
     below.multiply_by_power(10, u32::try_from(tens.unsigned_abs()).ok()?);
     // So that the quotient has 66 or 67 bits: two more than are kept.
     let lift = i64::try_from(below.bits()).ok()? + 66 - i64::try_from(whole.bits()).ok()?;
@@ -204,12 +212,12 @@ fn decimal(text: &[u8]) -> Option<Size> {
     in_range(rounded(&quotient, i32::try_from(-lift).ok()?, has_more))
 }
 
-fn hexadecimal(text: &[u8]) -> Option<Size> {
+fn hexadecimal(text: &[u8]) -> Option<Magnitude> {
     let (digits, behind, rest) = digits_of(text, |byte| byte.is_ascii_hexdigit())?;
     let twos = exponent_of(rest, b'p')? - 4 * behind;
-    let whole = Natural::of_digits(&digits, 16);
+    let whole = BigUint::of_digits(&digits, 16);
     if whole.is_zero() {
-        return Some(Size::Finite { mantissa: 0, exponent: EXPONENT_MIN });
+        return Some(Magnitude::Finite { mantissa: 0, exponent: EXPONENT_MIN });
     }
     // Beyond a hundred thousand either way nothing is in range, however many digits there are.
     let twos = i32::try_from(twos.clamp(-100_000, 100_000)).ok()?;
@@ -218,10 +226,10 @@ fn hexadecimal(text: &[u8]) -> Option<Size> {
 }
 
 /// A number that was not 0 and is neither infinite nor 0 now.
-const fn in_range(size: Size) -> Option<Size> {
-    match size {
-        Size::Infinite | Size::Finite { mantissa: 0, .. } => None,
-        Size::Finite { .. } => Some(size),
+const fn in_range(magnitude: Magnitude) -> Option<Magnitude> {
+    match magnitude {
+        Magnitude::Infinite | Magnitude::Finite { mantissa: 0, .. } => None,
+        Magnitude::Finite { .. } => Some(magnitude),
     }
 }
 

@@ -1,22 +1,23 @@
 //! An inline line cut into words, with the quotes that Redis knows: `"a\x41\n"` and `'it\'s'`.
 
-use super::{Broken, Place, Stop, place};
+use super::{ArgRange, ParseStop, ProtocolError, offset};
 
 /// Cuts `line`; the words go to `unquoted`, one behind the other.
 pub(super) fn split(
     line: &[u8],
     unquoted: &mut Vec<u8>,
-    places: &mut Vec<Place>,
-) -> Result<(), Stop> {
+    ranges: &mut Vec<ArgRange>,
+) -> Result<(), ParseStop> {
     let mut rest = line;
     loop {
         rest = match rest {
             [] => return Ok(()),
             [byte, after @ ..] if is_space(*byte) => after,
             _ => {
-                let from = place(unquoted.len());
-                let after = word(rest, unquoted).ok_or(Stop::Broken(Broken::Quotes))?;
-                places.push((from, place(unquoted.len())));
+                let from = offset(unquoted.len());
+                let after =
+                    word(rest, unquoted).ok_or(ParseStop::ProtocolError(ProtocolError::Quotes))?;
+                ranges.push((from, offset(unquoted.len())));
                 after
             }
         };

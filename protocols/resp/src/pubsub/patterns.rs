@@ -15,26 +15,26 @@ const BEGIN_BYTES_MAX: usize = 64;
 const MERGED_MIN: usize = 32;
 
 /// Those that hear something, by the ids of their connections.
-pub(super) type Hearers = BTreeMap<u64, Arc<Mailbox>>;
+pub(super) type Subscribers = BTreeMap<u64, Arc<Mailbox>>;
 
 /// A pattern that somebody hears.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct PatternSubscribers {
     pub(super) pattern: Arc<[u8]>,
     /// What every channel that matches begins with: all of it, or as much as is kept.
     begin: Box<[u8]>,
-    hearers: Mutex<Hearers>,
+    subscribers: Mutex<Subscribers>,
 }
 
-impl Heard {
+impl PatternSubscribers {
     pub(super) fn new(pattern: &[u8]) -> Self {
         let begin = glob::literal_begin(pattern, BEGIN_BYTES_MAX).into_boxed_slice();
-        Self { pattern: Arc::from(pattern), begin, hearers: Mutex::default() }
+        Self { pattern: Arc::from(pattern), begin, subscribers: Mutex::default() }
     }
 
     /// Who hears it: nobody any more, if it was taken out since it was found.
-    pub(super) fn hearers(&self) -> MutexGuard<'_, Hearers> {
-        self.hearers.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self) -> (&[u8], &[u8]) {
@@ -44,12 +44,12 @@ impl Heard {
 
 /// All of them. A copy is a pointer for each.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patterns {
+pub(super) struct PatternIndex {
     /// Ascending by what they begin with, then by all of it.
-    sorted: Vec<Arc<Heard>>,
+    sorted: Vec<Arc<PatternSubscribers>>,
 }
 
-impl Patterns {
+impl PatternIndex {
     pub(super) const fn len(&self) -> usize {
         self.sorted.len()
     }
@@ -64,12 +64,12 @@ impl Patterns {
         self.sorted.binary_search_by(|heard| heard.place().cmp(&wanted)).ok()
     }
 
-    pub(super) fn get(&self, pattern: &[u8]) -> Option<&Arc<Heard>> {
+    pub(super) fn get(&self, pattern: &[u8]) -> Option<&Arc<PatternSubscribers>> {
         self.place_of(pattern).and_then(|at| self.sorted.get(at))
     }
 
     /// Adds some that are not there yet.
-    pub(super) fn add(&mut self, fresh: Vec<Arc<Heard>>) {
+    pub(super) fn add(&mut self, fresh: Vec<Arc<PatternSubscribers>>) {
         if fresh.len() < MERGED_MIN {
             for heard in fresh {
                 let at = self.sorted.partition_point(|there| there.place() < heard.place());
@@ -89,7 +89,7 @@ impl Patterns {
     }
 
     /// Those that a channel matches.
-    pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<Heard>> {
+    pub(super) fn matching(&self, channel: &[u8]) -> Vec<Arc<PatternSubscribers>> {
         let mut found = Vec::new();
         self.each_alike(channel, |heard| {
             if glob::matches(&heard.pattern, channel) {
@@ -100,7 +100,7 @@ impl Patterns {
     }
 
     /// Calls `each` with those that begin as a channel does.
-    fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<Heard>)) {
+    fn each_alike(&self, channel: &[u8], mut each: impl FnMut(&Arc<PatternSubscribers>)) {
         // Those whose begins have the channel's first `depth` bytes, and maybe more.
         let mut alike = self.sorted.as_slice();
         for depth in 0..=BEGIN_BYTES_MAX {
@@ -122,11 +122,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn heard(pattern: &[u8]) -> Arc<Heard> {
-        Arc::new(Heard::new(pattern))
+    fn heard(pattern: &[u8]) -> Arc<PatternSubscribers> {
+        Arc::new(PatternSubscribers::new(pattern))
     }
 
-    fn alike(patterns: &Patterns, channel: &[u8]) -> usize {
+    fn alike(patterns: &PatternIndex, channel: &[u8]) -> usize {
         let mut count = 0;
         patterns.each_alike(channel, |_| count += 1);
         count
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_channel_is_compared_with_what_begins_as_it_does_and_not_with_the_others() {
-        let mut patterns = Patterns::default();
+        let mut patterns = PatternIndex::default();
         let named = (0..10_000).map(|number| heard(format!("{{ns{number}}},*").as_bytes()));
         patterns.add(named.collect());
         assert_eq!(alike(&patterns, b"{ns77},k"), 1);
@@ -158,7 +158,7 @@ mod tests {
             channels in prop::collection::vec("[ab*\\\\\\[]{0,6}", 1..10),
             gone in 0_usize..40,
         ) {
-            let mut patterns = Patterns::default();
+            let mut patterns = PatternIndex::default();
             for name in &names {
                 patterns.add(vec![heard(name.as_bytes())]);
             }

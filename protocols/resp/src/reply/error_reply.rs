@@ -4,11 +4,14 @@ use nearstate_model::Error;
 use std::borrow::Cow;
 use std::fmt;
 
+/// The result of every command.
+pub type CommandResult = Result<(), ErrorReply>;
+
 /// An error reply. Nothing was changed, or the command says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal(Cow<'static, str>);
+pub struct ErrorReply(Cow<'static, str>);
 
-impl Refusal {
+impl ErrorReply {
     /// The record has another form than the command needs.
     pub const WRONG_TYPE: Self =
         Self::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
@@ -84,17 +87,17 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ErrorReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ErrorReply {}
 
 /// The code tells a client what it may do: `TRYAGAIN` is one that clients repeat by themselves,
 /// and is given only where nothing was changed.
-impl From<Error> for Refusal {
+impl From<Error> for ErrorReply {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::WrongKind { .. } => return Self::WRONG_TYPE,
@@ -143,26 +146,26 @@ mod tests {
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
             (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),
         ] {
-            let refusal = Refusal::from(error);
+            let refusal = ErrorReply::from(error);
             assert!(refusal.text().starts_with(begins), "{refusal}");
         }
     }
 
     #[test]
     fn what_is_half_done_is_not_to_be_repeated_unseen() {
-        let conflict = Refusal::from(Error::Conflict { detail: "x".to_owned() });
+        let conflict = ErrorReply::from(Error::Conflict { detail: "x".to_owned() });
         assert!(conflict.is_conflict());
         let half = conflict.half_way("one of two is done");
         assert!(!half.is_conflict() && half.text().starts_with("BUSY x was changed"), "{half}");
-        let full = Refusal::new("OOM full").half_way("one of two is done");
+        let full = ErrorReply::new("OOM full").half_way("one of two is done");
         assert_eq!(full.text(), "OOM full; one of two is done");
     }
 
     #[test]
     fn texts_with_a_name_are_those_of_redis() {
         let arity = "ERR wrong number of arguments for 'client|setname' command";
-        assert_eq!(Refusal::arity("client|setname").text(), arity);
+        assert_eq!(ErrorReply::arity("client|setname").text(), arity);
         let time = "ERR invalid expire time in 'set' command";
-        assert_eq!(Refusal::expire_time("set").text(), time);
+        assert_eq!(ErrorReply::expire_time("set").text(), time);
     }
 }

@@ -1,11 +1,11 @@
 //! Hashes: a record of form *named blocks*; a field is a block.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::command::{Group, Places};
+use crate::command::{ArgPositions, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::hashes;
 
-const ROW: Command = Command { keys: Places::ONE, group: Group::Hashes, ..super::ROW };
+const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Hashes, ..super::ROW };
 
 /// What the region can keep.
 const FIELDS: &str = "At most 1024 fields, with names of 1 to 255 bytes of UTF-8 without a NUL.";

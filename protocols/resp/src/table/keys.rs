@@ -1,18 +1,18 @@
 //! Keys, whatever their records are.
 
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
-use crate::command::{Categories, Flags, Group, Places, Walk};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::{expiry, keys, keyspace};
 
-const ROW: Command = Command { keys: Places::ONE, group: Group::Keys, ..super::ROW };
+const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Keys, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "del",
         arity: -2,
         flags: WRITE,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "Deletes keys.",
         complexity: "O(N), N keys given",
         differs: "All at one instant, or none, if one transaction takes them: 4096 records, with \
@@ -25,7 +25,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "unlink",
         arity: -2,
         flags: WRITE_FAST,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "Deletes keys.",
         complexity: "O(N), N keys given",
         differs: "Does what DEL does: memory is given back later by whoever writes, in both.",
@@ -36,7 +36,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "exists",
         arity: -2,
         flags: READ_FAST,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "How many of the keys are there.",
         complexity: "O(N), N keys given",
         run: keys::exists,
@@ -54,7 +54,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "rename",
         arity: 3,
         flags: WRITE,
-        keys: Places::TWO,
+        keys: ArgPositions::TWO,
         summary: "Gives a record another key, whatever was there.",
         complexity: "O(N), N bytes of the record",
         run: keys::rename,
@@ -64,7 +64,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "renamenx",
         arity: 3,
         flags: WRITE_FAST,
-        keys: Places::TWO,
+        keys: ArgPositions::TWO,
         summary: "Gives a record another key if that is free.",
         complexity: "O(N), N bytes of the record",
         run: keys::renamenx,
@@ -74,7 +74,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "copy",
         arity: -3,
         flags: GROW,
-        keys: Places::TWO,
+        keys: ArgPositions::TWO,
         summary: "Copies a record to another key.",
         complexity: "O(N), N bytes of the record",
         differs: "`DB` takes 0 only: there is one database. Tags are copied too: the value of a \
@@ -86,7 +86,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "touch",
         arity: -2,
         flags: READ_FAST,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "How many of the keys are there.",
         complexity: "O(N), N keys given",
         differs: "Touches nothing: there is no eviction.",
@@ -169,9 +169,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "keys",
         arity: 2,
         flags: READ,
-        keys: Places::No,
-        walk: Walk::Pattern(1),
-        also: Categories::DANGEROUS,
+        keys: ArgPositions::None,
+        walk: KeyspaceScope::Pattern(1),
+        also: AclCategories::DANGEROUS,
         summary: "All keys that match a pattern.",
         complexity: "O(N), N keys of the namespace, or of all",
         differs: "A pattern that begins with a literal `{ns},` walks that namespace only. Keys \
@@ -183,8 +183,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "scan",
         arity: -2,
         flags: READ,
-        keys: Places::No,
-        walk: Walk::Match,
+        keys: ArgPositions::None,
+        walk: KeyspaceScope::Match,
         summary: "Walks the keys in parts.",
         complexity: "O(1) a call, O(N) for all N keys",
         differs: "A MATCH that begins with a literal `{ns},` walks that namespace only. Between \
@@ -195,8 +195,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "randomkey",
         flags: READ,
-        keys: Places::No,
-        walk: Walk::All,
+        keys: ArgPositions::None,
+        walk: KeyspaceScope::All,
         summary: "A key by chance.",
         run: keyspace::randomkey,
         ..ROW
@@ -204,8 +204,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "dbsize",
         flags: READ_FAST,
-        keys: Places::No,
-        walk: Walk::All,
+        keys: ArgPositions::None,
+        walk: KeyspaceScope::All,
         summary: "How many keys there are.",
         complexity: "O(N), N keys",
         differs: "Keys that come or go meanwhile may be counted or not.",
@@ -216,9 +216,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "flushdb",
         arity: -1,
         flags: WRITE,
-        keys: Places::No,
-        walk: Walk::All,
-        also: Categories::DANGEROUS,
+        keys: ArgPositions::None,
+        walk: KeyspaceScope::All,
+        also: AclCategories::DANGEROUS,
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
         differs: "The same as FLUSHALL: there is one database.",
@@ -229,9 +229,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "flushall",
         arity: -1,
         flags: WRITE,
-        keys: Places::No,
-        walk: Walk::All,
-        also: Categories::DANGEROUS,
+        keys: ArgPositions::None,
+        walk: KeyspaceScope::All,
+        also: AclCategories::DANGEROUS,
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
         differs: "Deletes in parts, whether ASYNC or SYNC: keys that come meanwhile may stay. \
@@ -242,8 +242,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "object",
         arity: -2,
-        flags: Flags::CONTAINER,
-        keys: Places::No,
+        flags: CommandFlags::CONTAINER,
+        keys: ArgPositions::None,
         summary: "Looks into a record.",
         differs: "Has no subcommand but ENCODING.",
         ..ROW
@@ -252,7 +252,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "object|encoding",
         arity: 3,
         flags: READ,
-        keys: Places::span(2, 2, 1),
+        keys: ArgPositions::span(2, 2, 1),
         summary: "How a record is kept.",
         differs: "The word is told by what the record is now, in Redis by how it became so; what \
                   lies in the region is the same for all.",

@@ -1,17 +1,17 @@
 //! How a client of this host comes near.
 
 use super::OPERATOR;
-use crate::command::{Flags, Group};
+use crate::command::{CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::local;
 
-const ROW: Command = Command { group: Group::Connection, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Connection, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "local",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Opens the local transport on a Unix socket of this host: see spec/local-transport.md.",
         differs: "Is not there.",
         ..ROW
@@ -28,7 +28,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "local|ring",
         arity: 2,
-        flags: super::TALK,
+        flags: super::CONNECTION,
         summary: "A ring in shared memory, through which the connection goes on.",
         differs: "Is not there. Nothing may be sent behind it before its answer.",
         run: local::ring,

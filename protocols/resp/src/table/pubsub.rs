@@ -1,18 +1,18 @@
 //! Publish and subscribe.
 
-use super::{ANY_TIME, TALK};
-use crate::command::{Flags, Group, Places};
+use super::{ANY_TIME, CONNECTION};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::pubsub;
 
-const ROW: Command = Command { group: Group::Pubsub, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Pubsub, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "subscribe",
         arity: -2,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
         summary: "Listens to channels.",
         complexity: "O(N), N channels given",
         differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes.",
@@ -22,8 +22,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "unsubscribe",
         arity: -1,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
         summary: "Listens to channels no longer; without one, to none.",
         complexity: "O(N), N channels given",
         differs: "Refused between MULTI and EXEC.",
@@ -33,8 +33,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "psubscribe",
         arity: -2,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
         summary: "Listens to the channels that match patterns.",
         complexity: "O(N), N patterns given",
         differs: "Refused between MULTI and EXEC. A name has at most 4096 bytes, a client at most \
@@ -47,8 +47,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "punsubscribe",
         arity: -1,
-        flags: TALK.and(Flags::PUBSUB).and(Flags::SUBSCRIBED),
-        channels: Places::ALL,
+        flags: CONNECTION.and(CommandFlags::PUBSUB).and(CommandFlags::SUBSCRIBED),
+        channels: ArgPositions::ALL,
         summary: "Listens to patterns no longer; without one, to none.",
         complexity: "O(N), N patterns given",
         differs: "Refused between MULTI and EXEC.",
@@ -58,8 +58,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "publish",
         arity: 3,
-        flags: ANY_TIME.and(Flags::PUBSUB).and(Flags::FAST),
-        channels: Places::ONE,
+        flags: ANY_TIME.and(CommandFlags::PUBSUB).and(CommandFlags::FAST),
+        channels: ArgPositions::ONE,
         summary: "Sends a message to all that listen to a channel.",
         complexity: "O(N+M), N that listen, M patterns that begin as the channel does",
         differs: "Between MULTI and EXEC it is sent behind the commit, and answers how many \
@@ -70,14 +70,14 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "pubsub",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Looks at channels.",
         ..ROW
     },
     Command {
         name: "pubsub|channels",
         arity: -2,
-        flags: ANY_TIME.and(Flags::PUBSUB),
+        flags: ANY_TIME.and(CommandFlags::PUBSUB),
         summary: "Channels that somebody listens to.",
         complexity: "O(N), N channels",
         run: pubsub::channels,
@@ -86,7 +86,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "pubsub|numsub",
         arity: -2,
-        flags: ANY_TIME.and(Flags::PUBSUB),
+        flags: ANY_TIME.and(CommandFlags::PUBSUB),
         summary: "How many listen to channels.",
         complexity: "O(N), N channels given",
         run: pubsub::numsub,
@@ -95,7 +95,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "pubsub|numpat",
         arity: 2,
-        flags: ANY_TIME.and(Flags::PUBSUB),
+        flags: ANY_TIME.and(CommandFlags::PUBSUB),
         summary: "How many patterns are listened to.",
         run: pubsub::numpat,
         ..ROW

@@ -1,11 +1,11 @@
 //! The commands of the SDL back-end's module (o-ran-sc/ric-plt-dbaas), all twenty.
 
 use super::{GROW, READ, WRITE};
-use crate::command::{Flags, Group, Places, Walk};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::sdl;
 
-const ROW: Command = Command { group: Group::Sdl, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Sdl, ..super::ROW };
 
 /// What bounds the messages of one command.
 const MESSAGES: &str = "At most 1024 messages; refused if sending them would take longer than \
@@ -15,8 +15,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setie",
         arity: -4,
-        flags: GROW.and(Flags::MODULE),
-        keys: Places::ONE,
+        flags: GROW.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
         summary: "Sets a key if it has the old value.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values; the module stops at a NUL. The options of SET are judged \
@@ -27,8 +27,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setne",
         arity: -4,
-        flags: GROW.and(Flags::MODULE),
-        keys: Places::ONE,
+        flags: GROW.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
         summary: "Sets a key if it has not the old value.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values. The options of SET are judged before the value.",
@@ -38,8 +38,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delie",
         arity: 3,
-        flags: WRITE.and(Flags::MODULE),
-        keys: Places::ONE,
+        flags: WRITE.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
         summary: "Deletes a key if it has the old value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
@@ -49,8 +49,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delne",
         arity: 3,
-        flags: WRITE.and(Flags::MODULE),
-        keys: Places::ONE,
+        flags: WRITE.and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
         summary: "Deletes a key if it has not the old value.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
@@ -60,9 +60,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "msetpub",
         arity: -5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::span(1, -3, 2),
-        channels: Places::span(-2, -2, 1),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::span(1, -3, 2),
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Sets keys, and publishes a message.",
         complexity: "O(N), N keys given",
         run: sdl::msetpub,
@@ -71,9 +71,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "msetmpub",
         arity: -7,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MOVABLE_KEYS).and(Flags::MODULE),
-        keys: Places::Counted { count: 1, first: 3, step: 2 },
-        channels: Places::Behind { count: 1, first: 3, step: 2 },
+        flags: GROW
+            .and(CommandFlags::PUBSUB)
+            .and(CommandFlags::MOVABLE_KEYS)
+            .and(CommandFlags::MODULE),
+        keys: ArgPositions::Counted { count: 1, first: 3, step: 2 },
+        channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 2 },
         summary: "Sets keys, and publishes messages.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,
@@ -83,9 +86,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setxxpub",
         arity: 5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Sets a key if it is there, and publishes a message.",
         run: sdl::setxxpub,
         ..ROW
@@ -93,9 +96,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setnxpub",
         arity: 5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Sets a key if it is not there, and publishes a message.",
         run: sdl::setnxpub,
         ..ROW
@@ -103,9 +106,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setnxmpub",
         arity: -5,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(3, -2, 2),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(3, -2, 2),
         summary: "Sets a key if it is not there, and publishes messages.",
         complexity: "O(N), N messages given",
         differs: MESSAGES,
@@ -115,9 +118,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setiepub",
         arity: 6,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Sets a key if it has the old value, and publishes a message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
@@ -127,9 +130,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setiempub",
         arity: -6,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(4, -2, 2),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(4, -2, 2),
         summary: "Sets a key if it has the old value, and publishes messages.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values. At most 1024 messages; refused if sending them \
@@ -140,9 +143,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "setnepub",
         arity: 6,
-        flags: GROW.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
+        flags: GROW.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Sets a key if it has not the old value, and publishes a message.",
         complexity: "O(N), N bytes of the values",
         differs: "Compares whole values.",
@@ -152,9 +155,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delpub",
         arity: -4,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::span(1, -3, 1),
-        channels: Places::span(-2, -2, 1),
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::span(1, -3, 1),
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Deletes keys, and publishes a message if one was there.",
         complexity: "O(N), N keys given",
         run: sdl::delpub,
@@ -163,9 +166,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delmpub",
         arity: -6,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MOVABLE_KEYS).and(Flags::MODULE),
-        keys: Places::Counted { count: 1, first: 3, step: 1 },
-        channels: Places::Behind { count: 1, first: 3, step: 1 },
+        flags: WRITE
+            .and(CommandFlags::PUBSUB)
+            .and(CommandFlags::MOVABLE_KEYS)
+            .and(CommandFlags::MODULE),
+        keys: ArgPositions::Counted { count: 1, first: 3, step: 1 },
+        channels: ArgPositions::AfterCounted { count: 1, first: 3, step: 1 },
         summary: "Deletes keys, and publishes messages if one was there.",
         complexity: "O(N), N keys and messages given",
         differs: MESSAGES,
@@ -175,9 +181,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "deliepub",
         arity: 5,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Deletes a key if it has the old value, and publishes a message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
@@ -187,9 +193,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "deliempub",
         arity: -5,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(3, -2, 2),
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(3, -2, 2),
         summary: "Deletes a key if it has the old value, and publishes messages.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values. At most 1024 messages; refused if sending them \
@@ -200,9 +206,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "delnepub",
         arity: 5,
-        flags: WRITE.and(Flags::PUBSUB).and(Flags::MODULE),
-        keys: Places::ONE,
-        channels: Places::span(-2, -2, 1),
+        flags: WRITE.and(CommandFlags::PUBSUB).and(CommandFlags::MODULE),
+        keys: ArgPositions::ONE,
+        channels: ArgPositions::span(-2, -2, 1),
         summary: "Deletes a key if it has not the old value, and publishes a message.",
         complexity: "O(N), N bytes of the value",
         differs: "Compares whole values.",
@@ -212,8 +218,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "nget.atomic",
         arity: -2,
-        flags: READ.and(Flags::MODULE),
-        walk: Walk::Pattern(1),
+        flags: READ.and(CommandFlags::MODULE),
+        walk: KeyspaceScope::Pattern(1),
         summary: "The keys that match a pattern, with their values, at one instant.",
         complexity: "O(N), N keys of the namespace, or of all",
         differs: "All values stood at one instant; a key that comes while the names are collected \
@@ -225,8 +231,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "nget.noatomic",
         arity: -2,
-        flags: READ.and(Flags::MODULE),
-        walk: Walk::Pattern(1),
+        flags: READ.and(CommandFlags::MODULE),
+        walk: KeyspaceScope::Pattern(1),
         summary: "The keys that match a pattern, with their values.",
         complexity: "O(N), N keys of the namespace, or of all",
         differs: "Refused if the keys and values have more than 256 MiB. Between MULTI and EXEC as \
@@ -237,8 +243,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "ndel.atomic",
         arity: 2,
-        flags: WRITE.and(Flags::MODULE),
-        walk: Walk::Pattern(1),
+        flags: WRITE.and(CommandFlags::MODULE),
+        walk: KeyspaceScope::Pattern(1),
         summary: "Deletes the keys that match a pattern, at one instant.",
         complexity: "O(N), N keys of the namespace, or of all",
         differs: "All go at one instant; a key that comes while the names are collected may stay. \

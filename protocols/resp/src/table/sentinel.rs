@@ -1,17 +1,17 @@
 //! Sentinel, on the same port: it always names this server.
 
 use super::ANY_TIME;
-use crate::command::{Flags, Group};
+use crate::command::{CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::sentinel;
 
-const ROW: Command = Command { group: Group::Sentinel, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Sentinel, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "sentinel",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Where masters are.",
         differs: "There is one server, which is the master, under every name, or under those of \
                   the configuration. Where that has none, MASTERS says `dbaasmaster` and \

@@ -1,18 +1,18 @@
 //! The connection and the server.
 
-use super::{ANY_TIME, OPERATOR, READ, TALK};
-use crate::command::{Categories, Flags, Group, Places};
+use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::{clients, command, config, connection, info, server, users};
 
-const ROW: Command = Command { group: Group::Server, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Server, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "ping",
         arity: -1,
-        flags: Flags::FAST.and(Flags::SUBSCRIBED),
-        group: Group::Connection,
+        flags: CommandFlags::FAST.and(CommandFlags::SUBSCRIBED),
+        group: CommandGroup::Connection,
         summary: "Answers PONG, or what it is given.",
         run: connection::ping,
         ..ROW
@@ -20,8 +20,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "echo",
         arity: 2,
-        flags: ANY_TIME.and(Flags::FAST),
-        group: Group::Connection,
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        group: CommandGroup::Connection,
         summary: "Answers what it is given.",
         run: connection::echo,
         ..ROW
@@ -29,26 +29,26 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "quit",
         arity: -1,
-        flags: TALK
-            .and(Flags::FAST)
-            .and(Flags::NO_AUTH)
-            .and(Flags::ALLOW_BUSY)
-            .and(Flags::AT_ONCE)
-            .and(Flags::SUBSCRIBED),
-        group: Group::Connection,
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE)
+            .and(CommandFlags::SUBSCRIBED),
+        group: CommandGroup::Connection,
         summary: "Closes the connection.",
         run: connection::quit,
         ..ROW
     },
     Command {
         name: "reset",
-        flags: TALK
-            .and(Flags::FAST)
-            .and(Flags::NO_AUTH)
-            .and(Flags::ALLOW_BUSY)
-            .and(Flags::AT_ONCE)
-            .and(Flags::SUBSCRIBED),
-        group: Group::Connection,
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE)
+            .and(CommandFlags::SUBSCRIBED),
+        group: CommandGroup::Connection,
         summary: "Makes the connection a new one.",
         run: connection::reset,
         ..ROW
@@ -56,8 +56,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "select",
         arity: 2,
-        flags: ANY_TIME.and(Flags::FAST),
-        group: Group::Connection,
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        group: CommandGroup::Connection,
         summary: "Chooses a database.",
         differs: "Takes 0 only: there is one database.",
         run: connection::select,
@@ -66,8 +66,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "hello",
         arity: -1,
-        flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
-        group: Group::Connection,
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::SECRET),
+        group: CommandGroup::Connection,
         summary: "Chooses the protocol; may say who the client is.",
         differs: "Refused between MULTI and EXEC.",
         run: connection::hello,
@@ -76,8 +80,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "auth",
         arity: -2,
-        flags: TALK.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY).and(Flags::SECRET),
-        group: Group::Connection,
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::NO_AUTH)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::SECRET),
+        group: CommandGroup::Connection,
         summary: "Says who the client is.",
         run: connection::auth,
         ..ROW
@@ -85,7 +93,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "acl",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Looks at users.",
         differs: "Users are made in the configuration only: no SETUSER, DELUSER, LOAD, SAVE, LOG, \
                   DRYRUN, GENPASS.",
@@ -94,7 +102,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "acl|whoami",
         arity: 2,
-        flags: TALK,
+        flags: CONNECTION,
         summary: "Who the client is.",
         run: users::whoami,
         ..ROW
@@ -121,7 +129,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "acl|cat",
         arity: -2,
-        flags: TALK,
+        flags: CONNECTION,
         summary: "The categories, or the commands of one.",
         complexity: "O(N), N commands",
         differs: "Has the category `@sdl`, and none of the forms that are not offered.",
@@ -141,8 +149,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client",
         arity: -2,
-        flags: Flags::CONTAINER,
-        group: Group::Connection,
+        flags: CommandFlags::CONTAINER,
+        group: CommandGroup::Connection,
         summary: "Looks at connections.",
         differs: "No KILL, PAUSE, REPLY, TRACKING, UNBLOCK, NO-EVICT.",
         ..ROW
@@ -150,8 +158,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|id",
         arity: 2,
-        flags: TALK,
-        group: Group::Connection,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
         summary: "The number of this connection.",
         run: connection::id,
         ..ROW
@@ -159,8 +167,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|setname",
         arity: 3,
-        flags: TALK,
-        group: Group::Connection,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
         summary: "Gives this connection a name.",
         run: connection::setname,
         ..ROW
@@ -168,8 +176,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|getname",
         arity: 2,
-        flags: TALK,
-        group: Group::Connection,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
         summary: "The name of this connection.",
         run: connection::getname,
         ..ROW
@@ -177,8 +185,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|setinfo",
         arity: 4,
-        flags: TALK,
-        group: Group::Connection,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
         summary: "Says which library the client uses.",
         differs: "As in Redis 7.2.",
         run: connection::setinfo,
@@ -187,8 +195,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|info",
         arity: 2,
-        flags: TALK,
-        group: Group::Connection,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
         summary: "What is known of this connection.",
         differs: "Only the fields that are known; `lib-name` and `lib-ver` as in Redis 7.2.",
         run: clients::info,
@@ -198,7 +206,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "client|list",
         arity: -2,
         flags: OPERATOR,
-        group: Group::Connection,
+        group: CommandGroup::Connection,
         summary: "What is known of all connections.",
         complexity: "O(N), N connections",
         differs: "As CLIENT INFO; `multi` is known of the connection itself only. No MAXAGE.",
@@ -208,8 +216,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "client|no-touch",
         arity: 3,
-        flags: TALK,
-        group: Group::Connection,
+        flags: CONNECTION,
+        group: CommandGroup::Connection,
         summary: "Accepted.",
         differs: "As in Redis 7.2; changes nothing: there is no eviction.",
         run: connection::no_touch,
@@ -218,8 +226,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "command",
         arity: -1,
-        flags: ANY_TIME.and(Flags::CONTAINER),
-        also: Categories::CONNECTION,
+        flags: ANY_TIME.and(CommandFlags::CONTAINER),
+        also: AclCategories::CONNECTION,
         summary: "All commands, in the form of Redis 6: seven elements for each.",
         complexity: "O(N), N commands",
         differs: "Seven elements and not ten: what sdlgo checks for. Subcommands stand in COMMAND \
@@ -231,7 +239,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|count",
         arity: 2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
+        also: AclCategories::CONNECTION,
         summary: "How many commands there are.",
         run: command::count,
         ..ROW
@@ -240,7 +248,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|info",
         arity: -2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
+        also: AclCategories::CONNECTION,
         summary: "Rows of the table.",
         complexity: "O(N), N names given",
         differs: "Seven elements and not ten.",
@@ -251,7 +259,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|docs",
         arity: -2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
+        also: AclCategories::CONNECTION,
         summary: "What commands do and cost.",
         complexity: "O(N), N names given",
         differs: "No history and no arguments; `differs` says what differs from Redis.",
@@ -262,7 +270,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|list",
         arity: -2,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
+        also: AclCategories::CONNECTION,
         summary: "The names of all commands.",
         complexity: "O(N), N commands",
         run: command::list,
@@ -272,7 +280,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "command|getkeys",
         arity: -4,
         flags: ANY_TIME,
-        also: Categories::CONNECTION,
+        also: AclCategories::CONNECTION,
         summary: "Which arguments of a request are keys.",
         complexity: "O(N), N arguments",
         run: command::getkeys,
@@ -282,7 +290,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "info",
         arity: -1,
         flags: ANY_TIME,
-        also: Categories::DANGEROUS,
+        also: AclCategories::DANGEROUS,
         summary: "Facts about the server.",
         differs: "No latencystats and no errorstats. `used_memory` is what the region has ever \
                   taken, `maxmemory` its size; `redis_version` is the release whose answers \
@@ -293,7 +301,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "config",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Looks at the configuration.",
         differs: "Only GET, and SET of one setting: the configuration is a file.",
         ..ROW
@@ -330,14 +338,14 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "slowlog",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Looks at slow commands.",
         ..ROW
     },
     Command {
         name: "slowlog|get",
         arity: -2,
-        flags: ANY_TIME.and(Flags::ADMIN),
+        flags: ANY_TIME.and(CommandFlags::ADMIN),
         summary: "The last slow commands.",
         complexity: "O(N), N entries asked for",
         differs: "Arguments of commands that may be given passwords are left out.",
@@ -347,7 +355,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "slowlog|len",
         arity: 2,
-        flags: ANY_TIME.and(Flags::ADMIN),
+        flags: ANY_TIME.and(CommandFlags::ADMIN),
         summary: "How many slow commands are remembered.",
         run: server::slowlog_len,
         ..ROW
@@ -355,7 +363,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "slowlog|reset",
         arity: 2,
-        flags: ANY_TIME.and(Flags::ADMIN),
+        flags: ANY_TIME.and(CommandFlags::ADMIN),
         summary: "Forgets the slow commands.",
         complexity: "O(N), N entries",
         run: server::slowlog_reset,
@@ -364,7 +372,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "memory",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Looks at memory.",
         differs: "Only USAGE.",
         ..ROW
@@ -373,7 +381,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "memory|usage",
         arity: -3,
         flags: READ,
-        keys: Places::span(2, 2, 1),
+        keys: ArgPositions::span(2, 2, 1),
         summary: "How many bytes a record takes.",
         differs: "What it takes in the region; SAMPLES changes nothing.",
         run: server::memory_usage,
@@ -381,7 +389,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "time",
-        flags: ANY_TIME.and(Flags::FAST),
+        flags: ANY_TIME.and(CommandFlags::FAST),
         summary: "The time of the server.",
         differs: "Counts in steps of a few milliseconds.",
         run: server::time,
@@ -389,8 +397,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "lastsave",
-        flags: ANY_TIME.and(Flags::FAST),
-        also: Categories::ADMIN.and(Categories::DANGEROUS),
+        flags: ANY_TIME.and(CommandFlags::FAST),
+        also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
         summary: "When the region was last made safe on a disk.",
         differs: "When the server was started: a region on a disk is written by the kernel.",
         run: server::lastsave,
@@ -399,8 +407,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "wait",
         arity: 3,
-        flags: Flags::NOSCRIPT,
-        also: Categories::CONNECTION,
+        flags: CommandFlags::NOSCRIPT,
+        also: AclCategories::CONNECTION,
         summary: "How many replicas have what was written.",
         differs: "Answers 0 at once: there are no replicas.",
         run: server::wait,
@@ -408,8 +416,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "role",
-        flags: TALK.and(Flags::FAST),
-        also: Categories::ADMIN.and(Categories::DANGEROUS),
+        flags: CONNECTION.and(CommandFlags::FAST),
+        also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
         summary: "What the server is for others.",
         run: server::role,
         ..ROW

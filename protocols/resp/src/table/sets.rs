@@ -1,11 +1,11 @@
 //! Sets: a record of form *set*.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::command::{Flags, Group, Places};
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::sets;
 
-const ROW: Command = Command { keys: Places::ONE, group: Group::Sets, ..super::ROW };
+const ROW: Command = Command { keys: ArgPositions::ONE, group: CommandGroup::Sets, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
@@ -84,7 +84,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "smove",
         arity: 4,
         flags: WRITE_FAST,
-        keys: Places::TWO,
+        keys: ArgPositions::TWO,
         summary: "Moves a member from one set to another.",
         complexity: "O(N), N members of the set, which is written anew",
         differs: "A set has at most 1048576 members.",
@@ -95,7 +95,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sinter",
         arity: -2,
         flags: READ,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "What all sets have.",
         complexity: "O(N*M), N members of the smallest, M sets",
         run: sets::sinter,
@@ -105,7 +105,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sunion",
         arity: -2,
         flags: READ,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "What any of the sets has.",
         complexity: "O(N), N members of all sets",
         run: sets::sunion,
@@ -115,7 +115,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "sdiff",
         arity: -2,
         flags: READ,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "What the first set has and no other.",
         complexity: "O(N), N members of all sets",
         run: sets::sdiff,
@@ -124,8 +124,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "sintercard",
         arity: -3,
-        flags: READ.and(Flags::MOVABLE_KEYS),
-        keys: Places::Counted { count: 1, first: 2, step: 1 },
+        flags: READ.and(CommandFlags::MOVABLE_KEYS),
+        keys: ArgPositions::Counted { count: 1, first: 2, step: 1 },
         summary: "How many members all sets have.",
         complexity: "O(N*M), N members of the smallest, M sets",
         run: sets::sintercard,

@@ -1,14 +1,15 @@
 //! Strings: a record of form *value*, or of a namespace of values.
 
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
-use crate::command::{Group, Places};
+use crate::command::{ArgPositions, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::strings as run;
 
 /// What the region can keep.
 const LENGTH: &str = "A value has at most 128 MiB.";
 
-const ROW: Command = Command { keys: Places::ONE, group: Group::Strings, ..super::ROW };
+const ROW: Command =
+    Command { keys: ArgPositions::ONE, group: CommandGroup::Strings, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
@@ -82,7 +83,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::mget,
         arity: -2,
         flags: READ_FAST,
-        keys: Places::ALL,
+        keys: ArgPositions::ALL,
         summary: "The values of some keys.",
         complexity: "O(N), N keys",
         ..ROW
@@ -92,7 +93,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::mset,
         arity: -3,
         flags: GROW,
-        keys: Places::span(1, -1, 2),
+        keys: ArgPositions::span(1, -1, 2),
         summary: "Sets some keys to values, all or none.",
         complexity: "O(N), N keys",
         ..ROW
@@ -102,7 +103,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         run: run::msetnx,
         arity: -3,
         flags: GROW,
-        keys: Places::span(1, -1, 2),
+        keys: ArgPositions::span(1, -1, 2),
         summary: "Sets some keys to values if none of them is there.",
         complexity: "O(N), N keys",
         ..ROW

@@ -1,23 +1,23 @@
 //! Records with tags: ours, `docs/decisions/011-tags-over-resp.md`.
 
 use super::{GROW, READ, READ_FAST};
-use crate::command::{Categories, Flags, Group, Places, Walk};
+use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::Command;
 use crate::commands::tags;
 
-const ROW: Command = Command { group: Group::Tags, differs: "Is not there.", ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Tags, differs: "Is not there.", ..super::ROW };
 
 /// On one record.
-const OF_KEY: Command = Command { keys: Places::span(2, 2, 1), ..ROW };
+const OF_KEY: Command = Command { keys: ArgPositions::span(2, 2, 1), ..ROW };
 
 /// On a namespace, said as `{ns},*`.
-const OF_NAMESPACE: Command = Command { walk: Walk::Pattern(2), ..ROW };
+const OF_NAMESPACE: Command = Command { walk: KeyspaceScope::Pattern(2), ..ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "tag",
         arity: -2,
-        flags: Flags::CONTAINER,
+        flags: CommandFlags::CONTAINER,
         summary: "Records with tags, by which they are found: \
                   see docs/decisions/011-tags-over-resp.md.",
         ..ROW
@@ -27,7 +27,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         arity: -4,
         flags: GROW,
         // For good, and it may make others' writes fail.
-        also: Categories::DANGEROUS,
+        also: AclCategories::DANGEROUS,
         summary: "Gives the namespace {ns},* a tag: UNIQUE, ORDERED, COUNTED, REQUIRED.",
         complexity: "O(N), N records of the namespace; of what they contradict O(M), M entries of \
                      all indexes",
@@ -104,7 +104,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "tag|watch",
         arity: 5,
-        flags: READ.and(Flags::NOSCRIPT),
+        flags: READ.and(CommandFlags::NOSCRIPT),
         summary: "Watches which record has this value of a unique tag, and that record.",
         differs: "Is not there. Counts as a key of WATCH; UNWATCH, DISCARD and EXEC end it.",
         run: tags::watch,

@@ -1,23 +1,26 @@
 //! Several commands as one transaction of the store.
 
-use super::TALK;
-use crate::command::{Flags, Group, Places};
+use super::CONNECTION;
+use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::Command;
 use crate::commands::transactions;
 
-const ROW: Command = Command { group: Group::Transactions, ..super::ROW };
+const ROW: Command = Command { group: CommandGroup::Transactions, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "multi",
-        flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::AT_ONCE),
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE),
         summary: "Queues what follows until EXEC.",
         run: transactions::multi,
         ..ROW
     },
     Command {
         name: "exec",
-        flags: TALK.and(Flags::SKIP_SLOWLOG).and(Flags::AT_ONCE),
+        flags: CONNECTION.and(CommandFlags::SKIP_SLOWLOG).and(CommandFlags::AT_ONCE),
         summary: "Runs what was queued, all at one instant.",
         complexity: "That of what was queued",
         differs: "The region is changed by all of them or by none, also for embedded processes; a \
@@ -34,7 +37,10 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "discard",
-        flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::AT_ONCE),
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE),
         summary: "Forgets what was queued.",
         run: transactions::discard,
         ..ROW
@@ -42,8 +48,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "watch",
         arity: -2,
-        flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::AT_ONCE),
-        keys: Places::ALL,
+        flags: CONNECTION
+            .and(CommandFlags::FAST)
+            .and(CommandFlags::ALLOW_BUSY)
+            .and(CommandFlags::AT_ONCE),
+        keys: ArgPositions::ALL,
         summary: "Lets EXEC do nothing if one of these keys is changed before.",
         complexity: "O(N), N keys given",
         differs: "At most 4096 keys. A key that was not there, has come and has gone again counts \
@@ -53,7 +62,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "unwatch",
-        flags: TALK.and(Flags::FAST).and(Flags::ALLOW_BUSY),
+        flags: CONNECTION.and(CommandFlags::FAST).and(CommandFlags::ALLOW_BUSY),
         summary: "Watches no key any longer.",
         run: transactions::unwatch,
         ..ROW

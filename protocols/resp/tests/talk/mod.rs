@@ -13,13 +13,13 @@ use nearstate_node::{
 };
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Error, Region};
 
 /// A server on one core.
 pub(crate) struct Place {
-    pub(crate) server: Arc<Server>,
+    pub(crate) server: Arc<RespServer>,
     pub(crate) region: Region,
     face: Rc<dyn CoreService>,
     next: std::cell::Cell<u64>,
@@ -35,26 +35,26 @@ pub(crate) struct Talker {
 }
 
 pub(crate) fn place() -> Place {
-    place_with(Settings::new(Users::open(&TABLE)))
+    place_with(RespSettings::new(Users::open(&TABLE)))
 }
 
-pub(crate) fn place_with(settings: Settings) -> Place {
+pub(crate) fn place_with(settings: RespSettings) -> Place {
     place_within(settings, ConnectionLimits::default())
 }
 
-pub(crate) fn place_within(settings: Settings, limits: ConnectionLimits) -> Place {
+pub(crate) fn place_within(settings: RespSettings, limits: ConnectionLimits) -> Place {
     place_of(settings, limits, &CreateOptions::default())
 }
 
 /// With a region of its own size.
 pub(crate) fn place_in(options: &CreateOptions) -> Place {
-    place_of(Settings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
+    place_of(RespSettings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
 }
 
-fn place_of(settings: Settings, limits: ConnectionLimits, options: &CreateOptions) -> Place {
+fn place_of(settings: RespSettings, limits: ConnectionLimits, options: &CreateOptions) -> Place {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), options).unwrap();
-    let server = Arc::new(Server::new(settings));
+    let server = Arc::new(RespServer::new(settings));
     let core = Core::new(CoreParts {
         index: 0,
         count: 1,

@@ -13,7 +13,7 @@ use nearstate_clients::differential::{Difference, Pair, compare, shorten};
 use nearstate_clients::forms::{HASHES, KEYS, SELDOM, SETS, STRINGS, WALKS};
 use nearstate_clients::programs::Server;
 use nearstate_clients::sequence::sequence;
-use nearstate_resp::command::Group;
+use nearstate_resp::command::CommandGroup;
 use nearstate_resp::table::TABLE;
 
 /// Commands by chance in one sequence, before the look at what they left.
@@ -46,7 +46,13 @@ const OF_TRANSACTIONS: [&str; 5] = ["multi", "exec", "discard", "watch", "unwatc
 
 #[test]
 fn no_command_is_forgotten() {
-    let groups = [Group::Strings, Group::Hashes, Group::Sets, Group::Keys, Group::Transactions];
+    let groups = [
+        CommandGroup::Strings,
+        CommandGroup::Hashes,
+        CommandGroup::Sets,
+        CommandGroup::Keys,
+        CommandGroup::Transactions,
+    ];
     let forms = [STRINGS, HASHES, SETS, KEYS, SELDOM, WALKS].concat();
     let is_said = |name: &str| {
         forms.iter().any(|(form, _)| form.eq_ignore_ascii_case(name))
@@ -56,7 +62,7 @@ fn no_command_is_forgotten() {
         .commands()
         .iter()
         .filter(|command| groups.contains(&command.group))
-        .map(|command| command.parts().0)
+        .map(|command| command.name_and_subcommand().0)
         .filter(|name| !is_said(name))
         .collect();
     assert!(forgotten.is_empty(), "put forms of these into forms.rs: {forgotten:?}");

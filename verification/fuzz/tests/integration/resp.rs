@@ -4,7 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use nearstate_resp::acl::Users;
-use nearstate_resp::parse::{INLINE_BYTES_MAX, KeptArgs, Parsed, Parser};
+use nearstate_resp::parse::{INLINE_BYTES_MAX, OwnedArgs, ParseResult, RequestParser};
 use nearstate_resp::table::TABLE;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -26,20 +26,20 @@ struct Read {
 
 /// Reads as a connection does: a buffer grows by pieces, whole requests leave it at the front.
 fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> Read {
-    let mut parser = Parser::new(request_bytes);
+    let mut parser = RequestParser::new(request_bytes);
     // Half of the streams are those of strangers.
-    parser.set_stranger(stream.len() % 2 == 1);
+    parser.set_unauthenticated(stream.len() % 2 == 1);
     let mut read = Read::default();
     for end in cuts.iter().copied().chain([stream.len()]) {
         loop {
             let input = &stream[read.taken..end];
             match parser.next(input) {
-                Parsed::Request { taken } => {
+                ParseResult::Request { taken } => {
                     assert!(0 < taken && taken <= input.len(), "took {taken} of {}", input.len());
                     read.requests.push(parser.args(input).iter().map(<[u8]>::to_vec).collect());
                     read.taken += taken;
                 }
-                Parsed::Incomplete { needed } => {
+                ParseResult::Incomplete { needed } => {
                     assert!(needed > 0);
                     // Nobody is asked to keep more than a request at its largest and a header, or
                     // a line.
@@ -48,7 +48,7 @@ fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> Read {
                     assert!(input.len() + needed <= most, "{} and {needed}", input.len());
                     break;
                 }
-                Parsed::Broken(why) => {
+                ParseResult::ProtocolError(why) => {
                     read.broken = Some(why.to_string());
                     return read;
                 }
@@ -188,10 +188,10 @@ proptest! {
         words in prop::collection::vec(word(), 0..8)
     ) {
         let users = Users::parse("user u on nopass ~{a},* &c +@all", &TABLE).expect("a user");
-        let user = users.named(b"u").expect("the user");
-        let kept: KeptArgs =
+        let user = users.find(b"u").expect("the user");
+        let kept: OwnedArgs =
             name.split('|').map(str::as_bytes).chain(words.iter().map(Vec::as_slice)).collect();
-        if let Ok(command) = TABLE.asked(kept.args()) {
+        if let Ok(command) = TABLE.lookup(kept.args()) {
             let count = kept.args().len();
             prop_assert!(command.keys.of(kept.args()).all(|at| 0 < at && at < count));
             prop_assert!(command.channels.of(kept.args()).all(|at| 0 < at && at < count));

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 /// A whole number, not below 0: 32 bits a digit, the lowest first, no zeros at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Natural(Vec<u32>);
+pub(super) struct BigUint(Vec<u32>);
 
-impl Natural {
+impl BigUint {
     pub(super) fn of(number: u64) -> Self {
         let mut new = Self(vec![low(number), low(number >> 32)]);
         new.trim();
@@ -164,7 +164,7 @@ impl Natural {
     /// In decimal digits; "0" for zero.
     pub(super) fn decimal(mut self) -> String {
         const PART: u32 = 1_000_000_000;
-        let mut parts = Vec::new();
+        let mut name_and_subcommand = Vec::new();
         while !self.is_zero() {
             let mut rest = 0;
             for digit in self.0.iter_mut().rev() {
@@ -173,10 +173,10 @@ impl Natural {
                 rest = wide % u64::from(PART);
             }
             self.trim();
-            parts.push(rest);
+            name_and_subcommand.push(rest);
         }
-        let mut text = parts.pop().unwrap_or_default().to_string();
-        for part in parts.iter().rev() {
+        let mut text = name_and_subcommand.pop().unwrap_or_default().to_string();
+        for part in name_and_subcommand.iter().rev() {
             // Writing to a String cannot fail.
             let _ = write!(text, "{part:09}");
         }
@@ -190,13 +190,13 @@ impl Natural {
     }
 }
 
-impl PartialOrd for Natural {
+impl PartialOrd for BigUint {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Natural {
+impl Ord for BigUint {
     fn cmp(&self, other: &Self) -> Ordering {
         let sizes = self.0.len().cmp(&other.0.len());
         sizes.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))

@@ -10,7 +10,7 @@ use nearstate_node::executor::SpinPolicy;
 use nearstate_node::{Address, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::{Server, Settings};
+use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 use nearstate_store::{CreateOptions, Kind, Region, Schema};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -132,7 +132,7 @@ fn serve(folder: &Path) -> Result<(Node, PathBuf)> {
         spin: Some(SpinPolicy::Always { time: LOOK }),
         ..NodeConfig::default()
     };
-    let face = RespProtocol::new(Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let face = RespProtocol::new(Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE)))));
     Ok((Node::start(&config, &region, &[Arc::new(face)])?, path))
 }
 
