@@ -40,7 +40,6 @@ mod open;
 pub mod redis_storage;
 pub mod local_storage;
 pub mod region_storage;
-mod wire;
 mod redis_names;
 mod region_url;
 pub mod storage;
