@@ -5,6 +5,7 @@
 
 pub mod peer_commands;
 pub mod conformance;
+pub mod code;
 pub mod deliver;
 pub mod commands;
 pub mod presets;
