@@ -43,7 +43,12 @@ pub(super) fn fresh_access(seed: u64, s_id: u32, ai_type: u8) -> [u8; ACCESS_BYT
 
 /// The row of a forwarding, if there is one.
 #[inline]
-pub(super) fn fresh_forwarding(seed: u64, s_id: u32, sf_type: u8, start: u8) -> [u8; FORWARDING_BYTES] {
+pub(super) fn fresh_forwarding(
+    seed: u64,
+    s_id: u32,
+    sf_type: u8,
+    start: u8,
+) -> [u8; FORWARDING_BYTES] {
     let mut dice = dice(seed, s_id, 64 + 32 * u64::from(sf_type) + u64::from(start));
     forwarding_row(start + dice.byte(1, 8), &dice.number())
 }
