@@ -30,7 +30,7 @@ use crate::storage::SyncStorage;
 /// - `redis+unix:///path[?db=1&timeout=3s]`
 ///
 ///   `timeout` limits each connection attempt, each write and each reply; milliseconds (`250ms`) or
-/// seconds (`3s`), default `5s`.
+///   seconds (`3s`), default `5s`.
 ///
 /// # Errors
 /// `RejectedBySdl` for an invalid URL; for a region also `NotConnected` (no such file, no

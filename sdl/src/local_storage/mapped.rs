@@ -121,7 +121,7 @@ fn is_connected(node: &mut UnixStream) -> bool {
     }
 }
 
-/// CheckTimes of the next actions, as [`since_boot`].
+/// Times of the next actions, as [`since_boot`].
 #[derive(Debug)]
 struct CheckTimes {
     /// The next check.

@@ -80,7 +80,7 @@ impl EventLoop {
         Self(own)
     }
 
-    /// The watch_fds that ring within a time.
+    /// The numbers of the descriptors that become readable within a time.
     fn readable(&self, within: Duration) -> Vec<u64> {
         let mut events = Vec::with_capacity(8);
         let within = rustix::event::Timespec::try_from(within).unwrap();

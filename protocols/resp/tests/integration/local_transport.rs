@@ -97,7 +97,7 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
     let folder = folder();
     let users = "user all on >all-word ~* &* +@all\n\
                  user half on >half-word ~{ns},* &* +@all\n\
-                 user none on >none-word ~* &* +@all -near";
+                 user none on >none-word ~* &* +@all -local";
     let node = start(folder.path(), users, ConnectionLimits::default());
     let mut all = near(folder.path(), "?user=all&password=all-word");
     assert_eq!(all.access(), Some(LocalAccess::Region));
