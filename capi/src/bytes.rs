@@ -29,7 +29,7 @@ const _: () = assert!(
     NS_KEY_BYTES_MAX == KEY_BYTES_MAX
         && NS_VALUE_BYTES_MAX == VALUE_BYTES_MAX
         && NS_BLOCKS_MAX == BLOCKS_MAX,
-    "the header's limits are those of the house"
+    "the limits of the header must equal those of the model"
 );
 
 /// Maximum length of a pattern: a key in which every byte is escaped and negated.
@@ -76,7 +76,7 @@ impl ns_bytes {
         if self.len > PATTERN_BYTES_MAX {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "a pattern of {} bytes: give at most {PATTERN_BYTES_MAX}",
+                    "pattern of {} bytes is too long: the maximum is {PATTERN_BYTES_MAX}",
                     self.len
                 ),
             });
@@ -96,7 +96,8 @@ impl ns_bytes {
         // SAFETY: the caller's guarantee is passed on; the length is within a limit.
         let bytes = unsafe { self.slice("the name's bytes") }?;
         str::from_utf8(bytes).map_err(|_| Error::BadArgument {
-            detail: "a name is not UTF-8: names of namespaces and blocks are text".to_owned(),
+            detail: "the name is not valid UTF-8: names of namespaces, blocks and tags are text"
+                .to_owned(),
         })
     }
 

@@ -30,8 +30,8 @@ fn panicked(panic: Box<dyn Any + Send>) -> ns_status {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     remember(&format!(
-        "a bug in nearstate ({}): close the session and report it",
-        text.unwrap_or("no text")
+        "bug in nearstate: {}: close the session and report this message",
+        text.unwrap_or("no message")
     ));
     // Dropping the panic payload could panic again.
     std::mem::forget(panic);
@@ -92,8 +92,8 @@ impl<T> Out<T> {
     /// Writes the value of a lookup. Without a value it writes `empty` and returns `NS_NOT_FOUND`;
     /// on an error it writes `empty` too.
     #[inline]
-    pub(crate) fn put_found(&self, found: Result<Option<T>>, empty: T) -> Result<ns_status> {
-        match found {
+    pub(crate) fn put_or_empty(&self, value: Result<Option<T>>, empty: T) -> Result<ns_status> {
+        match value {
             Ok(Some(value)) => {
                 self.put(value);
                 Ok(ns_status::NS_OK)
@@ -123,20 +123,20 @@ mod tests {
     use crate::last_error::ns_last_error;
 
     #[test]
-    fn a_panic_becomes_a_status_and_a_sentence() {
-        assert_eq!(guard(|| panic!("nobody expected this")), ns_status::NS_BUG);
+    fn a_panic_becomes_a_status_and_a_message() {
+        assert_eq!(guard(|| panic!("unexpected state")), ns_status::NS_BUG);
         // SAFETY: the function returns a text that ends with a NUL.
-        let told = unsafe { CStr::from_ptr(ns_last_error()) };
-        assert!(told.to_str().unwrap().contains("nobody expected this"), "{told:?}");
+        let message = unsafe { CStr::from_ptr(ns_last_error()) };
+        assert!(message.to_str().unwrap().contains("unexpected state"), "{message:?}");
     }
 
     #[test]
-    fn a_pointer_that_is_askew_is_refused() {
+    fn a_misaligned_pointer_is_rejected() {
         let words = [0_u64; 2];
-        let askew = words.as_ptr().wrapping_byte_add(1);
+        let misaligned = words.as_ptr().wrapping_byte_add(1);
         // SAFETY: it is refused before anything is read.
-        assert!(unsafe { borrow(askew, "it") }.is_err());
+        assert!(unsafe { borrow(misaligned, "it") }.is_err());
         // SAFETY: rejected before anything is written.
-        assert!(unsafe { Out::new(askew.cast_mut(), "it") }.is_err());
+        assert!(unsafe { Out::new(misaligned.cast_mut(), "it") }.is_err());
     }
 }

@@ -51,7 +51,7 @@ impl ns_bound {
             // SAFETY: rule 2.
             NS_BOUND_EXCLUDED => Bound::Excluded(unsafe { self.value.value() }?),
             kind => {
-                let detail = format!("a bound {kind}: give one of NS_BOUND_..");
+                let detail = format!("unknown kind of bound {kind}: expected one of NS_BOUND_..");
                 return Err(Error::BadArgument { detail });
             }
         })
@@ -93,7 +93,7 @@ impl ns_lookup {
                 Values::Range(from, unsafe { self.to.read() }?)
             }
             kind => {
-                let detail = format!("a lookup {kind}: give one of NS_LOOKUP_..");
+                let detail = format!("unknown kind of lookup {kind}: expected one of NS_LOOKUP_..");
                 return Err(Error::BadArgument { detail });
             }
         };
@@ -127,10 +127,10 @@ pub unsafe extern "C" fn ns_find(
         // SAFETY: rule 2.
         let (name, value) = unsafe { tag.read() }?;
         let namespace = session.namespace(namespace)?;
-        let Some(found) = session.store().find(namespace, name, value)? else {
+        let Some(view_found) = session.store().find(namespace, name, value)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        out.put(ns_view::owned(found, session));
+        out.put(ns_view::owned(view_found, session));
         Ok(ns_status::NS_OK)
     })
 }
@@ -225,10 +225,10 @@ pub unsafe extern "C" fn ns_txn_find(
         // SAFETY: rule 3.
         let out = unsafe { Out::optional(record, "the record") }?;
         let namespace = txn.session().namespace(namespace)?;
-        let Some((key, found)) = txn.store().find(namespace, name, value)? else {
+        let Some((key, value)) = txn.store().find(namespace, name, value)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
-        out.put(ns_record::keep(txn, found)?);
+        out.put(ns_record::keep(txn, value)?);
         out_key.put(txn.keep_key(key));
         Ok(ns_status::NS_OK)
     })

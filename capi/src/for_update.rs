@@ -14,11 +14,11 @@ use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
-use crate::write::answer;
+use crate::write::status_of;
 
 /// Words reserved for the record's private state. (The header generator requires the literal
 /// below.)
-const HELD_WORDS: usize = 32;
+const PRIVATE_WORDS: usize = 32;
 
 /// The structure is empty.
 const EMPTY: u32 = 0;
@@ -26,7 +26,7 @@ const EMPTY: u32 = 0;
 const OWNED: u32 = 0x6e73_7463;
 
 /// Number of changes that need no heap allocation: more than a signalling procedure makes at once.
-const FEW: usize = 16;
+const CHANGES_ON_STACK: usize = 16;
 
 /// A list of block names.
 #[repr(C)]
@@ -69,8 +69,8 @@ pub struct ns_record_for_update {
 }
 
 const _: () = assert!(
-    size_of::<RecordForUpdate<'_>>() <= HELD_WORDS * 8 && align_of::<RecordForUpdate<'_>>() <= 8,
-    "a record does not fit into the words that C keeps for it: raise HELD_WORDS"
+    size_of::<RecordForUpdate<'_>>() <= PRIVATE_WORDS * 8 && align_of::<RecordForUpdate<'_>>() <= 8,
+    "a record does not fit into the reserved words: raise PRIVATE_WORDS"
 );
 
 impl ns_record_for_update {
@@ -84,21 +84,21 @@ impl ns_record_for_update {
     fn owned(record: RecordForUpdate<'static>, session: &ns_session) -> Self {
         session.hold();
         let view = ns_view::shown(record.view());
-        let mut held = MaybeUninit::<[u64; HELD_WORDS]>::uninit();
-        let place = held.as_mut_ptr().cast::<RecordForUpdate<'static>>();
+        let mut held = MaybeUninit::<[u64; PRIVATE_WORDS]>::uninit();
+        let storage = held.as_mut_ptr().cast::<RecordForUpdate<'static>>();
         // SAFETY: the assertion above states that a record fits and is aligned.
-        unsafe { place.write(record) };
+        unsafe { storage.write(record) };
         Self { view, session, state: OWNED, held: UnsafeCell::new(held) }
     }
 
     /// The record stored in the private words.
     fn record(&self) -> Result<&RecordForUpdate<'static>> {
         if self.state != OWNED {
-            return Err(null("nothing is to be changed (it was released, or never got)"));
+            return Err(null("the record for update is empty (released, or not found)"));
         }
-        let place = self.held.get().cast::<RecordForUpdate<'static>>();
+        let record = self.held.get().cast::<RecordForUpdate<'static>>();
         // SAFETY: `owned` stored a record there; every other state removes it.
-        Ok(unsafe { &*place })
+        Ok(unsafe { &*record })
     }
 
     /// The session of the record.
@@ -115,12 +115,13 @@ impl ns_block_layout {
     /// Rule 1, for the lifetime `'a`.
     unsafe fn of<'a>(names: *const Self, record: &ns_record_for_update) -> Result<&'a BlockLayout> {
         // SAFETY: the caller's promise.
-        let names = unsafe { borrow(names, "the names") }?;
+        let names = unsafe { borrow(names, "the block layout") }?;
         if names.session != record.session().serial() {
             return Err(Error::BadArgument {
-                detail: "the names are not of the record's session: open them with \
-                         ns_block_layout_open in the session that uses them"
-                    .to_owned(),
+                detail:
+                    "the block layout belongs to another session than the record: open it with \
+                         ns_block_layout_open in the record's session"
+                        .to_owned(),
             });
         }
         Ok(&names.names)
@@ -138,7 +139,7 @@ impl ns_name_list {
             return Ok(Vec::new());
         }
         // SAFETY: rule 2.
-        unsafe { borrow(self.items, "the names") }?;
+        unsafe { borrow(self.items, "the block layout") }?;
         // SAFETY: neither NULL nor misaligned (checked above), within a limit; rule 2 guarantees
         // the items.
         let items = unsafe { slice::from_raw_parts(self.items, self.len) };
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn ns_block_layout_open(
         // SAFETY: rule 2.
         let list = unsafe { list.read() }?;
         // SAFETY: rule 3.
-        let out = unsafe { Out::new(names, "the names") }?;
+        let out = unsafe { Out::new(names, "the block layout") }?;
         let names = BlockLayout::new(&list)?;
         out.put(Box::into_raw(Box::new(ns_block_layout { names, session })));
         Ok(ns_status::NS_OK)
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn ns_block_layout_close(names: *mut ns_block_layout) {
     let _ = guard(|| {
         if !names.is_null() {
             // SAFETY: rule 1.
-            unsafe { borrow(names, "the names") }?;
+            unsafe { borrow(names, "the block layout") }?;
             // SAFETY: `ns_block_layout_open` created it from a box, and the caller no longer uses
             // it.
             drop(unsafe { Box::from_raw(names) });
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn ns_get_for_update(
         // SAFETY: rule 3.
         let out = unsafe { Out::new(record, "the record") }?;
         // SAFETY: rules 1 and 2.
-        out.put_found(unsafe { get(session, namespace, key) }, ns_record_for_update::empty())
+        out.put_or_empty(unsafe { get(session, namespace, key) }, ns_record_for_update::empty())
     })
 }
 
@@ -230,8 +231,8 @@ unsafe fn get(
     let namespace = session.namespace(namespace)?;
     // SAFETY: the session is boxed and stays there while it counts this record.
     let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
-    let found = store.get_for_update(namespace, key)?;
-    Ok(found.map(|record| ns_record_for_update::owned(record, session)))
+    let record = store.get_for_update(namespace, key)?;
+    Ok(record.map(|record| ns_record_for_update::owned(record, session)))
 }
 
 /// Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
@@ -249,10 +250,10 @@ pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for
             record.state = EMPTY;
             record.view = ns_view::empty();
             let session = std::mem::replace(&mut record.session, ptr::null());
-            let place = record.held.get().cast::<RecordForUpdate<'static>>();
+            let record = record.held.get().cast::<RecordForUpdate<'static>>();
             // SAFETY: the state was OWNED, so there is a record; it is EMPTY now, so this happens
             // once.
-            unsafe { place.drop_in_place() };
+            unsafe { record.drop_in_place() };
             // SAFETY: the session stays open while it counts this record.
             unsafe { borrow(session, "the record's session") }?.release();
         }
@@ -287,7 +288,7 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         if len > names.len() {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{len} blocks are asked for by {} names: ask for no more than there are names",
+                    "{len} blocks requested, but the layout has {} names: request at most that many",
                     names.len()
                 ),
             });
@@ -298,14 +299,14 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         // SAFETY: rule 3, for the first of them: it is neither NULL nor misaligned.
         unsafe { Out::new(blocks, "the blocks") }?;
         // SAFETY: rule 3: memory for so many, which may be uninitialized; `len` is within a limit.
-        let room =
+        let output =
             unsafe { slice::from_raw_parts_mut(blocks.cast::<MaybeUninit<ns_bytes>>(), len) };
-        for block in &mut *room {
+        for block in &mut *output {
             block.write(ns_bytes::EMPTY);
         }
-        let wanted = |place: usize| place < len;
-        record.blocks_of(names, wanted, |place, bytes| {
-            if let Some(block) = room.get_mut(place) {
+        let wanted = |index: usize| index < len;
+        record.blocks_of(names, wanted, |index, bytes| {
+            if let Some(block) = output.get_mut(index) {
                 block.write(ns_bytes::of(bytes));
             }
         });
@@ -336,7 +337,7 @@ pub unsafe extern "C" fn ns_record_for_update_put(
         let value = unsafe { value.value() }?;
         // SAFETY: rule 3.
         let version = unsafe { Out::optional(version, "the version") }?;
-        Ok(answer(record.put(value)?, &version))
+        Ok(status_of(record.put(value)?, &version))
     })
 }
 
@@ -389,9 +390,9 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
         let items = unsafe { changes.slice() }?;
         // SAFETY: rule 3.
         let version = unsafe { Out::optional(version, "the version") }?;
-        let mut few = [(0, [].as_slice()); FEW];
+        let mut buffer = [(0, [].as_slice()); CHANGES_ON_STACK];
         let many: Vec<(usize, &[u8])>;
-        let changes = if let Some(few) = few.get_mut(..items.len()) {
+        let changes = if let Some(few) = buffer.get_mut(..items.len()) {
             for (change, item) in few.iter_mut().zip(items) {
                 // SAFETY: rule 2, for every change.
                 *change = (item.index, unsafe { item.bytes.value() }?);
@@ -403,7 +404,7 @@ pub unsafe extern "C" fn ns_record_for_update_patch(
             many = items.iter().map(read).collect::<Result<_>>()?;
             many.as_slice()
         };
-        Ok(answer(record.patch(names, changes)?, &version))
+        Ok(status_of(record.patch(names, changes)?, &version))
     })
 }
 

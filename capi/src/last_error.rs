@@ -8,10 +8,10 @@ thread_local! {
 }
 
 /// Stores the message for this thread. A NUL in it (from a caller's name) would truncate it.
-pub(crate) fn remember(sentence: &str) {
-    let sentence = CString::new(sentence.replace('\0', "\\0")).unwrap_or_default();
+pub(crate) fn remember(message: &str) {
+    let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
     // If the thread is exiting, the message is dropped: no caller can read it.
-    let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = sentence));
+    let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = message));
 }
 
 /// Returns the message of the last failed call of this thread: what failed, why, and what to do.

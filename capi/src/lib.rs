@@ -30,7 +30,7 @@
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
 //! again; inherited handles return `NS_FORKED`.
 
-#![expect(non_camel_case_types, reason = "types have the names that C sees")]
+#![expect(non_camel_case_types, reason = "types have their C names")]
 
 pub mod object;
 pub mod find;

@@ -49,7 +49,10 @@ impl ns_metadata {
     pub(crate) unsafe fn read<'a>(self) -> Result<Vec<(&'a str, &'a [u8])>> {
         if self.tags_len > TAGS_MAX {
             return Err(Error::BadArgument {
-                detail: format!("{} tags: a record has at most {TAGS_MAX}", self.tags_len),
+                detail: format!(
+                    "{} tags are too many: the maximum per record is {TAGS_MAX}",
+                    self.tags_len
+                ),
             });
         }
         if self.tags_len == 0 {
@@ -128,7 +131,7 @@ pub unsafe extern "C" fn ns_collect_expired(
         // SAFETY: rule 3.
         let records = unsafe { Out::optional(records, "the number of records") }?;
         // SAFETY: rule 3.
-        let has_more = unsafe { Out::optional(has_more, "whether there are more") }?;
+        let has_more = unsafe { Out::optional(has_more, "has_more") }?;
         let collected = session.store().collect_expired(limit)?;
         records.put(collected.records);
         has_more.put(collected.has_more);

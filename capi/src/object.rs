@@ -14,7 +14,7 @@ use crate::session::ns_session;
 use crate::status::ns_status;
 use crate::txn::ns_txn;
 
-/// The address of an object. It replaces pointers in objects and records, and is the same in every
+/// The address of an object. It redatas pointers in objects and records, and is the same in every
 /// process. Never 0, and never reused during the life of a region.
 pub type ns_address = u64;
 
@@ -29,7 +29,7 @@ fn part(offset: usize, bytes: usize) -> Result<Range<usize>> {
         Some(to) if to <= VALUE_BYTES_MAX => Ok(offset..to),
         _ => Err(Error::BadArgument {
             detail: format!(
-                "{bytes} bytes from {offset} on: an object has {VALUE_BYTES_MAX} at most"
+                "{bytes} bytes at offset {offset} exceed the maximum object size of {VALUE_BYTES_MAX}"
             ),
         }),
     }
@@ -66,12 +66,12 @@ unsafe fn open_read(
     txn: *mut ns_txn,
     bits: ns_address,
     part: Result<Range<usize>>,
-    place: *mut *const c_void,
+    data: *mut *const c_void,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let txn = unsafe { borrow(txn, "the transaction") }?;
     // SAFETY: rule 3.
-    let out = unsafe { Out::new(place, "the place") }?;
+    let out = unsafe { Out::new(data, "the address of the bytes") }?;
     out.put(txn.store().lend_read(address(bits)?, part?)?.cast());
     Ok(ns_status::NS_OK)
 }
@@ -82,12 +82,12 @@ unsafe fn open_write(
     txn: *mut ns_txn,
     bits: ns_address,
     part: Result<Range<usize>>,
-    place: *mut *mut c_void,
+    data: *mut *mut c_void,
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let txn = unsafe { borrow(txn, "the transaction") }?;
     // SAFETY: rule 3.
-    let out = unsafe { Out::new(place, "the place") }?;
+    let out = unsafe { Out::new(data, "the address of the bytes") }?;
     out.put(txn.store().lend_write(address(bits)?, part?)?.cast());
     Ok(ns_status::NS_OK)
 }
@@ -124,10 +124,10 @@ pub unsafe extern "C" fn ns_txn_open_read_range(
     address: ns_address,
     offset: usize,
     bytes: usize,
-    place: *mut *const c_void,
+    data: *mut *const c_void,
 ) -> ns_status {
     // SAFETY: the same rules.
-    guard(|| unsafe { open_read(txn, address, part(offset, bytes), place) })
+    guard(|| unsafe { open_read(txn, address, part(offset, bytes), data) })
 }
 
 /// Opens the first `bytes` bytes of an object for writing; the object must have that many. `object`
@@ -162,10 +162,10 @@ pub unsafe extern "C" fn ns_txn_open_write_range(
     address: ns_address,
     offset: usize,
     bytes: usize,
-    place: *mut *mut c_void,
+    data: *mut *mut c_void,
 ) -> ns_status {
     // SAFETY: the same rules.
-    guard(|| unsafe { open_write(txn, address, part(offset, bytes), place) })
+    guard(|| unsafe { open_write(txn, address, part(offset, bytes), data) })
 }
 
 /// Gets the size of an object, as requested at its allocation. Fails as `ns_txn_open_read`.

@@ -8,7 +8,7 @@ use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
 use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
-use crate::write::answer;
+use crate::write::status_of;
 
 /// A change of one block.
 #[repr(C)]
@@ -81,7 +81,7 @@ unsafe fn patch(
     let version = unsafe { Out::optional(version, "the version") }?;
     let namespace = session.namespace(namespace)?;
     let outcome = session.store().patch(namespace, key, &changes, condition)?;
-    Ok(answer(outcome, &version))
+    Ok(status_of(outcome, &version))
 }
 
 /// Changes some blocks of a record in one step and keeps the others. Creates the record if it does

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ns_get(
         // SAFETY: rule 3.
         let out = unsafe { Out::new(view, "the view") }?;
         // SAFETY: rules 1 and 2.
-        out.put_found(unsafe { get(session, namespace, key) }, ns_view::empty())
+        out.put_or_empty(unsafe { get(session, namespace, key) }, ns_view::empty())
     })
 }
 
@@ -54,8 +54,8 @@ unsafe fn get(
     // SAFETY: rule 2.
     let key = unsafe { key.key() }?;
     let namespace = session.namespace(namespace)?;
-    let found = session.store().get(namespace, key)?;
-    Ok(found.map(|view| ns_view::owned(view, session)))
+    let view = session.store().get(namespace, key)?;
+    Ok(view.map(|view| ns_view::owned(view, session)))
 }
 
 /// Memory of the caller that receives a copy.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn ns_get_copy(
         // SAFETY: as above. Other fields may be uninitialized, so the structure is not borrowed.
         let capacity = unsafe { (*buffer).capacity };
         if data.is_null() && capacity > 0 {
-            return Err(null("the buffer's bytes"));
+            return Err(null("the buffer's data"));
         }
         let namespace = session.namespace(namespace)?;
         let Some(view) = session.store().get(namespace, key)? else {
@@ -155,15 +155,15 @@ pub unsafe extern "C" fn ns_get_batch(
         let keys = unsafe { keys.slice() }?;
         session.while_open(|| {
             for (round, keys) in keys.chunks(ROUND).enumerate() {
-                let mut is_going = true;
+                let mut is_continuing = true;
                 let mut call = |index: usize, view: *const ns_view| {
                     let index = round * ROUND + index;
                     // SAFETY: rule 4: it takes these arguments and returns.
-                    is_going = is_going && unsafe { each(context, index, view) };
+                    is_continuing = is_continuing && unsafe { each(context, index, view) };
                 };
                 // SAFETY: rule 2.
                 unsafe { get_round(session, namespace, keys, &mut call) }?;
-                if !is_going {
+                if !is_continuing {
                     break;
                 }
             }
@@ -181,7 +181,10 @@ impl ns_key_list {
         }
         if self.len > BATCH_KEYS_MAX {
             return Err(Error::BadArgument {
-                detail: format!("{} keys in a batch: give at most {BATCH_KEYS_MAX}", self.len),
+                detail: format!(
+                    "batch of {} keys is too large: the maximum is {BATCH_KEYS_MAX}",
+                    self.len
+                ),
             });
         }
         // SAFETY: rule 2.

@@ -74,11 +74,11 @@ impl ns_create_options {
     /// # Safety
     /// Rule 2 for `nodes`.
     unsafe fn read(&self) -> Result<CreateOptions> {
-        let wrong = |detail: String| Error::BadArgument { detail };
+        let invalid = |detail: String| Error::BadArgument { detail };
         if self.struct_bytes != size_of::<Self>() {
-            return Err(wrong(format!(
-                "options of {} bytes where {} are known: fill them with ns_create_options_default, \
-                 and build against the header of this library",
+            return Err(invalid(format!(
+                "options of {} bytes, expected {}: initialize them with ns_create_options_default, \
+                 and compile against the header of this library",
                 self.struct_bytes,
                 size_of::<Self>()
             )));
@@ -87,7 +87,9 @@ impl ns_create_options {
             (_, 0) => Vec::new(),
             (true, _) => return Err(null("the nodes")),
             (false, len) if len > NODES_MAX || !self.nodes.is_aligned() => {
-                return Err(wrong(format!("{len} nodes: give at most {NODES_MAX}, aligned")));
+                return Err(invalid(format!(
+                    "invalid list of {len} nodes: expected at most {NODES_MAX}, aligned"
+                )));
             }
             // SAFETY: neither NULL nor misaligned, within a limit; rule 2 guarantees the nodes.
             (false, len) => unsafe { std::slice::from_raw_parts(self.nodes, len) }.to_vec(),
@@ -97,20 +99,32 @@ impl ns_create_options {
             page: match self.page {
                 NS_PAGE_SMALL => PageSize::Small,
                 NS_PAGE_HUGE_2M => PageSize::Huge2M,
-                page => return Err(wrong(format!("a page {page}: give one of NS_PAGE_.."))),
+                page => {
+                    return Err(invalid(format!(
+                        "unknown page size {page}: expected one of NS_PAGE_.."
+                    )));
+                }
             },
             populate: self.populate,
             numa: match self.numa {
                 NS_NUMA_DEFAULT => NumaPolicy::Default,
                 NS_NUMA_BIND => NumaPolicy::Bind(nodes),
                 NS_NUMA_INTERLEAVE => NumaPolicy::Interleave(nodes),
-                numa => return Err(wrong(format!("a policy {numa}: give one of NS_NUMA_.."))),
+                numa => {
+                    return Err(invalid(format!(
+                        "unknown NUMA policy {numa}: expected one of NS_NUMA_.."
+                    )));
+                }
             },
             pin: match self.pin {
                 NS_PIN_AUTO => PinMode::Auto,
                 NS_PIN_ASYMMETRIC => PinMode::Asymmetric,
                 NS_PIN_FENCED => PinMode::Fenced,
-                pin => return Err(wrong(format!("a pin mode {pin}: give one of NS_PIN_.."))),
+                pin => {
+                    return Err(invalid(format!(
+                        "unknown pin mode {pin}: expected one of NS_PIN_.."
+                    )));
+                }
             },
             mode: self.mode,
         })
@@ -300,22 +314,22 @@ pub unsafe extern "C" fn ns_region_get_stats(
         let region = unsafe { borrow(region, "the region") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(stats, "the statistics") }?;
-        let seen = region.region.inspect()?;
-        let alive = seen.members.iter().filter(|member| member.is_alive).count();
+        let stats_now = region.region.inspect()?;
+        let alive = stats_now.members.iter().filter(|member| member.is_alive).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         out.put(ns_region_stats {
-            id: seen.id,
-            created_ms: seen.created_ms,
-            bytes_max: seen.bytes_max,
-            bytes_taken: seen.bytes_taken,
-            bytes_on_disk: seen.bytes_on_disk,
-            page_bytes: seen.page_bytes,
-            epoch: seen.epoch,
-            format: seen.format,
-            namespaces: count(seen.namespaces.len()),
+            id: stats_now.id,
+            created_ms: stats_now.created_ms,
+            bytes_max: stats_now.bytes_max,
+            bytes_taken: stats_now.bytes_taken,
+            bytes_on_disk: stats_now.bytes_on_disk,
+            page_bytes: stats_now.page_bytes,
+            epoch: stats_now.epoch,
+            format: stats_now.format,
+            namespaces: count(stats_now.namespaces.len()),
             members_alive: count(alive),
-            members_dead: count(seen.members.len() - alive),
-            is_fenced: seen.is_fenced,
+            members_dead: count(stats_now.members.len() - alive),
+            is_fenced: stats_now.is_fenced,
         });
         Ok(ns_status::NS_OK)
     })
@@ -359,7 +373,7 @@ pub unsafe extern "C" fn ns_region_members(
         let region = unsafe { borrow(region, "the region") }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         for member in region.region.inspect()?.members {
-            let told = ns_member {
+            let entry = ns_member {
                 name: ns_bytes::of(member.process.name.as_bytes()),
                 since_ms: member.since_ms,
                 pinned_epoch: member.pinned_epoch.unwrap_or(0),
@@ -367,7 +381,7 @@ pub unsafe extern "C" fn ns_region_members(
                 is_alive: member.is_alive,
             };
             // SAFETY: rule 4: it takes these arguments and returns.
-            if !unsafe { each(context, &raw const told) } {
+            if !unsafe { each(context, &raw const entry) } {
                 break;
             }
         }
@@ -421,8 +435,8 @@ pub unsafe extern "C" fn ns_region_check(
         let path = unsafe { read_path(path) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(report, "the report") }?;
-        let found = nearstate_store::check(path)?;
-        for fault in &found.faults {
+        let result = nearstate_store::check(path)?;
+        for fault in &result.faults {
             let Some(each) = each else { break };
             // SAFETY: rule 4: it takes these arguments and returns.
             if !unsafe { each(context, ns_bytes::of(fault.as_bytes())) } {
@@ -430,14 +444,14 @@ pub unsafe extern "C" fn ns_region_check(
             }
         }
         out.put(ns_check_report {
-            errors: found.faults_count,
-            namespaces: found.namespaces,
-            records: found.records,
-            bytes_live: found.bytes_live,
-            bytes_index: found.bytes_index,
-            bytes_free: found.bytes_free,
-            bytes_leaked: found.bytes_leaked,
-            bytes_taken: found.bytes_taken,
+            errors: result.faults_count,
+            namespaces: result.namespaces,
+            records: result.records,
+            bytes_live: result.bytes_live,
+            bytes_index: result.bytes_index,
+            bytes_free: result.bytes_free,
+            bytes_leaked: result.bytes_leaked,
+            bytes_taken: result.bytes_taken,
         });
         Ok(ns_status::NS_OK)
     })

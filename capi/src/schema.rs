@@ -44,7 +44,10 @@ impl ns_tag_schema {
         let known = NS_TAG_UNIQUE | NS_TAG_ORDERED | NS_TAG_COUNTED | NS_TAG_REQUIRED;
         if self.properties & !known != 0 {
             return Err(Error::BadArgument {
-                detail: format!("properties {}: give the sum of some NS_TAG_..", self.properties),
+                detail: format!(
+                    "unknown properties {}: expected a sum of NS_TAG_..",
+                    self.properties
+                ),
             });
         }
         // SAFETY: rule 2.
@@ -60,7 +63,7 @@ impl ns_tag_schema {
     }
 
     fn of(tag: &Tag) -> Self {
-        let property = |is_so: bool, property| if is_so { property } else { 0 };
+        let property = |is_set: bool, property| if is_set { property } else { 0 };
         let properties = property(tag.is_unique, NS_TAG_UNIQUE)
             | property(tag.is_ordered, NS_TAG_ORDERED)
             | property(tag.is_counted, NS_TAG_COUNTED)
@@ -85,7 +88,10 @@ impl ns_tag_schema_list {
     unsafe fn read(self) -> Result<Vec<TagSchema>> {
         if self.len > TAGS_DECLARED_MAX {
             return Err(Error::BadArgument {
-                detail: format!("{} tags: a namespace has at most {TAGS_DECLARED_MAX}", self.len),
+                detail: format!(
+                    "{} tags are too many: the maximum per namespace is {TAGS_DECLARED_MAX}",
+                    self.len
+                ),
             });
         }
         if self.len == 0 {
@@ -155,11 +161,11 @@ pub unsafe extern "C" fn ns_namespace_tags(
         let each = each.ok_or_else(|| null("the callback"))?;
         let namespace = session.namespace(namespace)?;
         for tag in session.store().tags(namespace)? {
-            let told = ns_tag_schema::of(&tag);
+            let schema = ns_tag_schema::of(&tag);
             let is_ready = tag.state == TagState::Ready;
             let state = if is_ready { NS_TAG_READY } else { NS_TAG_BUILDING };
             // SAFETY: rule 4: it takes these arguments and returns.
-            if !session.while_open(|| unsafe { each(context, &raw const told, state) }) {
+            if !session.while_open(|| unsafe { each(context, &raw const schema, state) }) {
                 break;
             }
         }

@@ -59,23 +59,22 @@ pub struct ns_search_condition {
     pub records: ns_key_list,
 }
 
-fn wrong<T>(detail: String) -> Result<T> {
+fn invalid<T>(detail: String) -> Result<T> {
     Err(Error::BadArgument { detail })
 }
 
 /// Reads conditions within a limit: the pointers of a caller may form a cycle.
-struct Reader {
+struct ConditionReader {
     units_left: usize,
 }
 
-impl Reader {
+impl ConditionReader {
     fn take(&mut self, units: usize) -> Result<()> {
         match self.units_left.checked_sub(units) {
             Some(left) => self.units_left = left,
             None => {
-                return wrong(format!(
-                    "a search of more than {SEARCH_UNITS_MAX} conditions and keys: search in \
-                     several steps"
+                return invalid(format!(
+                    "the search has more than {SEARCH_UNITS_MAX} conditions and keys: split it"
                 ));
             }
         }
@@ -90,8 +89,8 @@ impl Reader {
         depth: usize,
     ) -> Result<Search> {
         if depth == 0 {
-            return wrong(format!(
-                "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
+            return invalid(format!(
+                "the search has more than {SEARCH_DEPTH_MAX} levels: reduce the nesting"
             ));
         }
         self.take(1)?;
@@ -116,7 +115,11 @@ impl Reader {
             NS_SEARCH_GTE => Op::Gte,
             NS_SEARCH_LT => Op::Lt,
             NS_SEARCH_LTE => Op::Lte,
-            kind => return wrong(format!("a condition {kind}: give one of NS_SEARCH_..")),
+            kind => {
+                return invalid(format!(
+                    "unknown kind of condition {kind}: expected one of NS_SEARCH_.."
+                ));
+            }
         };
         // SAFETY: rule 2.
         let (tag, value) = unsafe { condition.tag.read() }?;
@@ -146,7 +149,7 @@ impl Reader {
             NS_SEARCH_OR => Search::Or(units),
             _ => match units.pop() {
                 Some(unit) if units.is_empty() => Search::Not(Box::new(unit)),
-                _ => return wrong(format!("a NOT of {len} units: give it one")),
+                _ => return invalid(format!("NS_SEARCH_NOT with {len} conditions: expected one")),
             },
         })
     }
@@ -155,7 +158,7 @@ impl Reader {
 /// # Safety
 /// Rule 2.
 unsafe fn read(condition: *const ns_search_condition) -> Result<Search> {
-    let mut reader = Reader { units_left: SEARCH_UNITS_MAX };
+    let mut reader = ConditionReader { units_left: SEARCH_UNITS_MAX };
     // SAFETY: the same rule.
     unsafe { reader.read(condition, SEARCH_DEPTH_MAX) }
 }

@@ -57,10 +57,10 @@ impl ns_session {
     pub(crate) fn namespace(&self, handle: ns_namespace) -> Result<Namespace> {
         let (serial, number) = (handle.id >> 32, handle.id & u64::from(u32::MAX));
         let namespaces = self.namespaces.borrow();
-        let found = usize::try_from(number).ok().and_then(|number| namespaces.get(number));
-        match found {
+        let namespace = usize::try_from(number).ok().and_then(|number| namespaces.get(number));
+        match namespace {
             Some(namespace) if serial == u64::from(self.serial) => Ok(*namespace),
-            _ => Err(not_ours()),
+            _ => Err(foreign_namespace()),
         }
     }
 
@@ -97,25 +97,24 @@ impl ns_session {
 
     /// Keeps the session open during an iteration with callbacks.
     pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
-        struct Held<'s>(&'s ns_session);
-        impl Drop for Held<'_> {
+        struct HoldGuard<'s>(&'s ns_session);
+        impl Drop for HoldGuard<'_> {
             fn drop(&mut self) {
                 self.0.release();
             }
         }
         self.hold();
-        let _held = Held(self);
+        let _guard = HoldGuard(self);
         walk()
     }
 }
 
 #[cold]
-fn not_ours() -> Error {
+fn foreign_namespace() -> Error {
     Error::BadArgument {
-        detail:
-            "the namespace is not of this session: open it with ns_namespace_open in the session \
-                 that uses it"
-                .to_owned(),
+        detail: "the namespace belongs to another session: open it with ns_namespace_open in the \
+             session that uses it"
+            .to_owned(),
     }
 }
 
@@ -166,8 +165,8 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
         if held != 0 {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "{held} views, records to change, walks, transactions or streams of the \
-                     session go on: end them first"
+                    "{held} views, records for update, iterations, transactions or streams of \
+                     the session are in use: end them first"
                 ),
             });
         }
@@ -206,7 +205,7 @@ pub unsafe extern "C" fn ns_namespace_open(
             NS_KIND_BLOCKS => Kind::Blocks,
             NS_KIND_COUNTERS => Kind::Counters,
             _ => {
-                let detail = format!("a kind {kind}: give one of NS_KIND_..");
+                let detail = format!("unknown kind {kind}: expected one of NS_KIND_..");
                 return Err(Error::BadArgument { detail });
             }
         };

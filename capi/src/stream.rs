@@ -52,7 +52,8 @@ pub unsafe extern "C" fn ns_namespace_enable_stream(
             NS_STREAM_FULL_OVERWRITE => WhenFull::LoseOldest,
             NS_STREAM_FULL_REFUSE => WhenFull::Refuse,
             _ => {
-                let detail = format!("a policy {when_full}: give one of NS_STREAM_FULL_..");
+                let detail =
+                    format!("unknown policy {when_full}: expected one of NS_STREAM_FULL_..");
                 return Err(Error::BadArgument { detail });
             }
         };
@@ -69,18 +70,18 @@ pub struct ns_stream {
     /// The current entry. It points into the stream, which keeps it until the next call.
     entry: Cell<Option<Entry<'static>>>,
     /// The number of iterations over the entry that are in progress.
-    walks: Cell<usize>,
+    iterations: Cell<usize>,
     session: *const ns_session,
 }
 
 impl ns_stream {
     /// Fails within a callback of an iteration over this stream.
-    fn settled(&self) -> Result<()> {
-        if self.walks.get() == 0 {
+    fn check_idle(&self) -> Result<()> {
+        if self.iterations.get() == 0 {
             return Ok(());
         }
         Err(Error::BadArgument {
-            detail: "a walk over the transaction goes on: let it end first".to_owned(),
+            detail: "an iteration over the transaction is in progress: end it first".to_owned(),
         })
     }
 }
@@ -120,8 +121,8 @@ pub unsafe extern "C" fn ns_stream_open(
         let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
         let stream = RefCell::new(store.commit_stream()?);
         session.hold();
-        let (entry, walks) = (Cell::new(None), Cell::new(0));
-        out.put(Box::into_raw(Box::new(ns_stream { stream, entry, walks, session })));
+        let (entry, iterations) = (Cell::new(None), Cell::new(0));
+        out.put(Box::into_raw(Box::new(ns_stream { stream, entry, iterations, session })));
         Ok(ns_status::NS_OK)
     })
 }
@@ -144,19 +145,19 @@ pub unsafe extern "C" fn ns_stream_next(
         let stream = unsafe { borrow(stream, "the stream") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(entry, "the transaction") }?;
-        stream.settled()?;
+        stream.check_idle()?;
         stream.entry.set(None);
         match stream.stream.borrow_mut().next()? {
             None => return Ok(ns_status::NS_NOT_FOUND),
             Some(StreamItem::Lost { writer, transactions }) => {
                 out.put(ns_stream_entry { lost: transactions, number: 0, writer });
             }
-            Some(StreamItem::Transaction(told)) => {
-                out.put(ns_stream_entry { lost: 0, number: told.number, writer: told.writer });
+            Some(StreamItem::Transaction(entry)) => {
+                out.put(ns_stream_entry { lost: 0, number: entry.number, writer: entry.writer });
                 // SAFETY: only the lifetime changes. The bytes stay in the stream's buffer until
                 // the next call, which clears `entry` first.
-                let told = unsafe { std::mem::transmute::<Entry<'_>, Entry<'static>>(told) };
-                stream.entry.set(Some(told));
+                let entry = unsafe { std::mem::transmute::<Entry<'_>, Entry<'static>>(entry) };
+                stream.entry.set(Some(entry));
             }
         }
         Ok(ns_status::NS_OK)
@@ -187,7 +188,7 @@ pub struct ns_stream_record {
     /// For a patched record: all previous blocks were removed.
     pub is_replacement: bool,
     /// Private.
-    held: *const c_void,
+    record_pointer: *const c_void,
 }
 
 impl ns_stream_record {
@@ -214,17 +215,17 @@ impl ns_stream_record {
             expires_ms: metadata.map_or(0, |(_, meta)| meta.expires_ms),
             has_metadata,
             is_replacement,
-            held: ptr::from_ref(record).cast(),
+            record_pointer: ptr::from_ref(record).cast(),
         })
     }
 
     /// # Safety
     /// Rule 1: created by an iteration that is in progress.
-    unsafe fn held<'a>(record: *const Self) -> Result<&'a Committed<'a>> {
+    unsafe fn record_pointer<'a>(record: *const Self) -> Result<&'a Committed<'a>> {
         // SAFETY: rule 1.
-        let held = unsafe { borrow(record, "the record") }?.held;
+        let record_pointer = unsafe { borrow(record, "the record") }?.record_pointer;
         // SAFETY: rule 1: NULL, or a record that the iteration keeps until its callback returns.
-        unsafe { borrow(held.cast(), "the record's blocks and tags") }
+        unsafe { borrow(record_pointer.cast(), "the record's blocks and tags") }
     }
 }
 
@@ -259,12 +260,12 @@ pub unsafe extern "C" fn ns_stream_records(
         let stream = unsafe { borrow(stream, "the stream") }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         let Some(entry) = stream.entry.get() else {
-            return Err(null("the stream has no transaction (ns_stream_next tells one)"));
+            return Err(null("the stream has no current transaction (call ns_stream_next)"));
         };
         // SAFETY: the session stays open while it counts this stream.
         let session = unsafe { borrow(stream.session, "the session") }?;
-        stream.walks.set(stream.walks.get() + 1);
-        let mut told = Ok(ns_status::NS_OK);
+        stream.iterations.set(stream.iterations.get() + 1);
+        let mut status = Ok(ns_status::NS_OK);
         for record in entry.records() {
             let call = || {
                 let record = record?;
@@ -276,14 +277,14 @@ pub unsafe extern "C" fn ns_stream_records(
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    told = Err(error);
+                    status = Err(error);
                     break;
                 }
             }
         }
         // Callbacks do not unwind, so this line is always reached.
-        stream.walks.set(stream.walks.get() - 1);
-        told
+        stream.iterations.set(stream.iterations.get() - 1);
+        status
     })
 }
 
@@ -304,7 +305,7 @@ pub unsafe extern "C" fn ns_stream_record_blocks(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { ns_stream_record::held(record) }?;
+        let record = unsafe { ns_stream_record::record_pointer(record) }?;
         let each = each.ok_or_else(|| null("the callback"))?;
         let Step::Patched { blocks, .. } = &record.step else { return Ok(ns_status::NS_OK) };
         for (name, block) in blocks {
@@ -332,7 +333,7 @@ pub unsafe extern "C" fn ns_stream_record_tags(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let record = unsafe { ns_stream_record::held(record) }?;
+        let record = unsafe { ns_stream_record::record_pointer(record) }?;
         let metadata = meta_of(record).map(Meta::split).transpose()?;
         let tags = metadata.into_iter().flat_map(|(_, meta)| meta.tags());
         // SAFETY: rule 4.
@@ -369,7 +370,7 @@ pub unsafe extern "C" fn ns_stream_close(stream: *mut ns_stream) -> ns_status {
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        unsafe { borrow(stream, "the stream") }?.settled()?;
+        unsafe { borrow(stream, "the stream") }?.check_idle()?;
         // SAFETY: rule 1: `ns_stream_open` created it from a box, and the caller no longer uses it.
         let ended = unsafe { Box::from_raw(stream) };
         let session = ended.session;

@@ -20,31 +20,31 @@ use crate::status::ns_status;
 #[derive(Debug)]
 pub struct ns_txn {
     /// Records returned to the caller, which are valid until the end.
-    #[expect(clippy::vec_box, reason = "a record stays where it is when the list grows")]
-    kept: RefCell<Vec<Box<Record<'static>>>>,
+    #[expect(clippy::vec_box, reason = "records must not move when the list grows")]
+    records: RefCell<Vec<Box<Record<'static>>>>,
     /// Keys returned to the caller.
     keys: RefCell<Vec<Vec<u8>>>,
     /// The number of iterations in progress.
-    walks: Cell<usize>,
-    place: Place,
+    iterations: Cell<usize>,
+    handle: TxnHandle,
     session: *const ns_session,
 }
 
 /// The owner of the transaction.
 #[derive(Debug)]
-enum Place {
+enum TxnHandle {
     /// This structure: the caller ends it.
     Owned(Txn<'static>),
     /// A call of `ns_transact`, which ends it.
-    Lent(NonNull<Txn<'static>>),
+    Borrowed(NonNull<Txn<'static>>),
 }
 
 impl ns_txn {
     pub(crate) fn store(&self) -> &Txn<'static> {
-        match &self.place {
-            Place::Owned(txn) => txn,
+        match &self.handle {
+            TxnHandle::Owned(txn) => txn,
             // SAFETY: `ns_transact` created it from a reference that outlives this structure.
-            Place::Lent(txn) => unsafe { txn.as_ref() },
+            TxnHandle::Borrowed(txn) => unsafe { txn.as_ref() },
         }
     }
 
@@ -58,31 +58,31 @@ impl ns_txn {
         // SAFETY: only the lifetime changes. The record points to itself and into the region, which
         // the transaction's pin protects, and it is dropped before the transaction.
         let record = unsafe { std::mem::transmute::<Record<'_>, Record<'static>>(record) };
-        let mut kept = self.kept.borrow_mut();
-        kept.push(Box::new(record));
-        kept.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
+        let mut records = self.records.borrow_mut();
+        records.push(Box::new(record));
+        records.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
     }
 
     /// Keeps a key for the caller until the transaction ends.
     pub(crate) fn keep_key(&self, key: Vec<u8>) -> ns_bytes {
         // The bytes do not move when the list grows.
-        let kept = ns_bytes::of(&key);
+        let records = ns_bytes::of(&key);
         self.keys.borrow_mut().push(key);
-        kept
+        records
     }
 
     /// Keeps the transaction open during an iteration with callbacks.
     pub(crate) fn while_open<T>(&self, walk: impl FnOnce() -> T) -> T {
-        self.walks.set(self.walks.get() + 1);
+        self.iterations.set(self.iterations.get() + 1);
         // Callbacks do not unwind. After a panic of this library the transaction stays open.
-        let told = walk();
-        self.walks.set(self.walks.get() - 1);
-        told
+        let result = walk();
+        self.iterations.set(self.iterations.get() - 1);
+        result
     }
 
-    fn new(place: Place, session: *const ns_session) -> Self {
-        let (kept, keys, walks) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Self { kept, keys, walks, place, session }
+    fn new(handle: TxnHandle, session: *const ns_session) -> Self {
+        let (records, keys, iterations) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Self { records, keys, iterations, handle, session }
     }
 
     /// Takes the transaction out of a handle that the caller may end. The session no longer counts
@@ -93,26 +93,26 @@ impl ns_txn {
     unsafe fn end(txn: *mut Self) -> Result<Txn<'static>> {
         // SAFETY: rule 1.
         let open = unsafe { borrow(txn, "the transaction") }?;
-        if matches!(open.place, Place::Lent(_)) {
+        if matches!(open.handle, TxnHandle::Borrowed(_)) {
             return Err(Error::BadArgument {
-                detail: "ns_transact ends this transaction: answer NS_OK from the function to \
-                         commit it, anything else to give it up"
+                detail: "ns_transact ends this transaction: return NS_OK from the function to \
+                         commit it, anything else to abort it"
                     .to_owned(),
             });
         }
-        if open.walks.get() != 0 {
+        if open.iterations.get() != 0 {
             return Err(Error::BadArgument {
-                detail: "a walk of the transaction goes on: let it end first".to_owned(),
+                detail: "an iteration of the transaction is in progress: end it first".to_owned(),
             });
         }
         // SAFETY: `ns_txn_begin` created it from a box, and the caller no longer uses it.
-        let Self { kept, place, session, .. } = *unsafe { Box::from_raw(txn) };
-        drop(kept);
+        let Self { records, handle, session, .. } = *unsafe { Box::from_raw(txn) };
+        drop(records);
         // SAFETY: the session stayed open, because it counted this transaction until now.
         unsafe { borrow(session, "the session") }?.release();
-        match place {
-            Place::Owned(txn) => Ok(txn),
-            Place::Lent(_) => Err(null("the transaction")),
+        match handle {
+            TxnHandle::Owned(txn) => Ok(txn),
+            TxnHandle::Borrowed(_) => Err(null("the transaction")),
         }
     }
 }
@@ -136,9 +136,9 @@ pub unsafe extern "C" fn ns_txn_begin(
         let out = unsafe { Out::new(txn, "the transaction") }?;
         // SAFETY: the session is boxed and stays there while it counts this transaction.
         let store: &'static Session = unsafe { &*ptr::from_ref(session.store()) };
-        let place = Place::Owned(store.begin()?);
+        let handle = TxnHandle::Owned(store.begin()?);
         session.hold();
-        out.put(Box::into_raw(Box::new(ns_txn::new(place, session))));
+        out.put(Box::into_raw(Box::new(ns_txn::new(handle, session))));
         Ok(ns_status::NS_OK)
     })
 }
@@ -204,38 +204,38 @@ pub unsafe extern "C" fn ns_transact(
         // SAFETY: rule 1.
         let session = unsafe { borrow(session, "the session") }?;
         let body = body.ok_or_else(|| null("the function"))?;
-        let mut given_up = None;
+        let mut aborted = None;
         let done = session.while_open(|| {
             session.store().transact(|txn| {
-                let place = Place::Lent(NonNull::from(txn).cast());
-                let mut lent = ns_txn::new(place, session);
+                let handle = TxnHandle::Borrowed(NonNull::from(txn).cast());
+                let mut lent = ns_txn::new(handle, session);
                 // SAFETY: rule 4: it takes these arguments and returns.
                 let answer = unsafe { body(context, &raw mut lent) };
                 match ns_status::of_number(answer) {
                     Some(ns_status::NS_OK) => Ok(()),
                     Some(ns_status::NS_CONFLICT) => Err(conflict()),
                     Some(other) => {
-                        given_up = Some(other);
-                        Err(no_status(answer))
+                        aborted = Some(other);
+                        Err(invalid_status(answer))
                     }
-                    None => Err(no_status(answer)),
+                    None => Err(invalid_status(answer)),
                 }
             })
         });
         // The status of `body`. The call in it that failed has set the message.
-        given_up.map_or_else(|| done.map(|()| ns_status::NS_OK), Ok)
+        aborted.map_or_else(|| done.map(|()| ns_status::NS_OK), Ok)
     })
 }
 
 fn conflict() -> Error {
-    Error::Conflict { detail: "what the transaction had read".to_owned() }
+    Error::Conflict { detail: "what the transaction read".to_owned() }
 }
 
 #[cold]
-fn no_status(answer: i32) -> Error {
+fn invalid_status(answer: i32) -> Error {
     Error::BadArgument {
         detail: format!(
-            "the function of ns_transact answered {answer}: answer an ns_status, NS_OK to commit"
+            "the function of ns_transact returned {answer}: expected an ns_status, NS_OK to commit"
         ),
     }
 }

@@ -65,7 +65,7 @@ impl ns_watch_filter {
                 Filter::Tag { name: name.to_owned(), value: value.to_vec() }
             }
             kind => {
-                let detail = format!("a filter {kind}: give one of NS_FILTER_..");
+                let detail = format!("unknown kind of filter {kind}: expected one of NS_FILTER_..");
                 return Err(Error::BadArgument { detail });
             }
         })
@@ -80,36 +80,36 @@ pub struct ns_watch {
     /// The current event. It points into the source, which keeps it until the next call.
     event: Cell<Option<Event<'static>>>,
     /// The number of iterations over the event that are in progress.
-    walks: Cell<usize>,
+    iterations: Cell<usize>,
 }
 
 #[derive(Debug)]
 enum Source {
     Plain(Watch),
     /// After a descriptor was requested.
-    Ringing(WatchFd),
+    WithFd(WatchFd),
 }
 
 impl ns_watch {
     /// Fails within a callback of an iteration over this watch.
-    fn settled(&self) -> Result<()> {
-        if self.walks.get() == 0 {
+    fn check_idle(&self) -> Result<()> {
+        if self.iterations.get() == 0 {
             return Ok(());
         }
         Err(Error::BadArgument {
-            detail: "a walk over the event goes on: let it end first".to_owned(),
+            detail: "an iteration over the event is in progress: end it first".to_owned(),
         })
     }
 
     /// Iterates over the current event. Without an event, there is nothing to report.
     fn walk(&self, walk: impl FnOnce(&Event<'_>) -> Result<ns_status>) -> Result<ns_status> {
         let Some(event) = self.event.get() else {
-            return Err(null("the watch has no event (ns_watch_next tells one)"));
+            return Err(null("the watch has no current event (call ns_watch_next)"));
         };
-        self.walks.set(self.walks.get() + 1);
+        self.iterations.set(self.iterations.get() + 1);
         // Callbacks do not unwind, so the next line is always reached.
         let told = walk(&event);
-        self.walks.set(self.walks.get() - 1);
+        self.iterations.set(self.iterations.get() - 1);
         told
     }
 }
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn ns_watch_open(
         out.put(Box::into_raw(Box::new(ns_watch {
             source: RefCell::new(Source::Plain(opened)),
             event: Cell::new(None),
-            walks: Cell::new(0),
+            iterations: Cell::new(0),
         })));
         Ok(ns_status::NS_OK)
     })
@@ -182,12 +182,12 @@ pub unsafe extern "C" fn ns_watch_next(
         let watch = unsafe { borrow(watch, "the watch") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(event, "the event") }?;
-        watch.settled()?;
+        watch.check_idle()?;
         watch.event.set(None);
         let mut source = watch.source.borrow_mut();
         let notice = match &mut *source {
             Source::Plain(plain) => plain.next()?,
-            Source::Ringing(watch_fd) => watch_fd.next().map_err(|error| error.cause)?,
+            Source::WithFd(watch_fd) => watch_fd.next().map_err(|error| error.cause)?,
         };
         let (kind, lost) = match notice {
             None => return Ok(ns_status::NS_NOT_FOUND),
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
         let watch = unsafe { borrow(watch, "the watch") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(fd, "the descriptor") }?;
-        watch.settled()?;
+        watch.check_idle()?;
         let mut source = watch.source.borrow_mut();
         if let Source::Plain(plain) = &*source {
             if plain.waiter().is_forked() {
@@ -325,9 +325,9 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
             // A copy: if no thread can be created, the watch continues without a descriptor.
             let watch_fd = WatchFd::new(plain.clone()).map_err(|error| error.cause)?;
             watch.event.set(None);
-            *source = Source::Ringing(watch_fd);
+            *source = Source::WithFd(watch_fd);
         }
-        if let Source::Ringing(watch_fd) = &*source {
+        if let Source::WithFd(watch_fd) = &*source {
             out.put(watch_fd.as_raw_fd());
         }
         Ok(ns_status::NS_OK)
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn ns_watch_wait(watch: *mut ns_watch, timeout_ms: u32) ->
         let timeout = Duration::from_millis(timeout_ms.into());
         let has_more = match &*watch.source.borrow() {
             Source::Plain(plain) => plain.wait(timeout)?,
-            Source::Ringing(watch_fd) => watch_fd.wait(timeout).map_err(|error| error.cause)?,
+            Source::WithFd(watch_fd) => watch_fd.wait(timeout).map_err(|error| error.cause)?,
         };
         Ok(if has_more { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
     })
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn ns_watch_close(watch: *mut ns_watch) -> ns_status {
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        unsafe { borrow(watch, "the watch") }?.settled()?;
+        unsafe { borrow(watch, "the watch") }?.check_idle()?;
         // SAFETY: rule 1: `ns_watch_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(watch) });
         Ok(ns_status::NS_OK)

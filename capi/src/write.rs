@@ -10,7 +10,7 @@ use crate::status::ns_status;
 
 /// Translates the outcome of a conditional change: the new version, or the current one (0: no
 /// record).
-pub(crate) fn answer(outcome: Outcome, version: &Out<u64>) -> ns_status {
+pub(crate) fn status_of(outcome: Outcome, version: &Out<u64>) -> ns_status {
     match outcome {
         Outcome::Done { version: done } => {
             version.put(done);
@@ -42,7 +42,7 @@ unsafe fn put(
     let version = unsafe { Out::optional(version, "the version") }?;
     let namespace = session.namespace(namespace)?;
     let outcome = session.store().put_if(namespace, key, value, condition)?;
-    Ok(answer(outcome, &version))
+    Ok(status_of(outcome, &version))
 }
 
 /// # Safety
@@ -62,7 +62,7 @@ unsafe fn delete(
     let version = unsafe { Out::optional(version, "the version") }?;
     let namespace = session.namespace(namespace)?;
     let outcome = session.store().delete_if(namespace, key, condition)?;
-    Ok(answer(outcome, &version))
+    Ok(status_of(outcome, &version))
 }
 
 /// Writes a record; an existing one is replaced. When the call returns, the record is visible to
@@ -160,9 +160,9 @@ pub unsafe extern "C" fn ns_delete(
     key: ns_bytes,
 ) -> ns_status {
     guard(|| {
-        let nowhere = std::ptr::null_mut();
+        let no_version = std::ptr::null_mut();
         // SAFETY: the same rules.
-        let status = unsafe { delete(session, namespace, key, Condition::Present, nowhere) }?;
+        let status = unsafe { delete(session, namespace, key, Condition::Present, no_version) }?;
         let is_refused = status == ns_status::NS_REFUSED;
         Ok(if is_refused { ns_status::NS_NOT_FOUND } else { status })
     })
