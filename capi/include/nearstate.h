@@ -441,7 +441,7 @@ typedef struct ns_txn ns_txn;
 typedef struct ns_watch ns_watch;
 
 /**
- * The address of an object. It replaces pointers in objects and records, and is the same in every
+ * The address of an object. It redatas pointers in objects and records, and is the same in every
  * process. Never 0, and never reused during the life of a region.
  */
 typedef uint64_t ns_address;
@@ -720,7 +720,7 @@ typedef struct ns_stream_record {
     /**
      * Private.
      */
-    const void *held;
+    const void *record_pointer;
 } ns_stream_record;
 
 /**
@@ -1173,7 +1173,7 @@ enum ns_status ns_txn_open_read_range(struct ns_txn *txn,
                                       ns_address address,
                                       size_t offset,
                                       size_t bytes,
-                                      const void **place);
+                                      const void **data);
 
 /**
  * Opens the first `bytes` bytes of an object for writing; the object must have that many. `object`
@@ -1203,7 +1203,7 @@ enum ns_status ns_txn_open_write_range(struct ns_txn *txn,
                                        ns_address address,
                                        size_t offset,
                                        size_t bytes,
-                                       void **place);
+                                       void **data);
 
 /**
  * Gets the size of an object, as requested at its allocation. Fails as `ns_txn_open_read`.

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
 
 /// How long a test waits for what must come. Nothing is judged by it but a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A node. Dropped, it is killed.
 pub(crate) struct Node {
@@ -65,11 +65,11 @@ pub(crate) fn start(command: &mut Command) -> Node {
 }
 
 /// Runs a command that is to be refused. Returns what it says.
-pub(crate) fn refused(command: &mut Command) -> String {
+pub(crate) fn rejected(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
+    let output = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output}");
+    output
 }
 
 impl Node {
@@ -114,7 +114,7 @@ pub(crate) struct Client<S>(BufReader<S>);
 impl Client<TcpStream> {
     pub(crate) fn tcp(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 }
@@ -122,7 +122,7 @@ impl Client<TcpStream> {
 impl Client<UnixStream> {
     pub(crate) fn unix(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 }
@@ -173,7 +173,7 @@ impl<S: Read + Write> Client<S> {
 /// What `GET PATH` answers: status line and body.
 pub(crate) fn http(address: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -39,7 +39,7 @@ fn found(name: &str, plant: Plant) -> String {
 }
 
 #[test]
-fn a_node_that_is_killed_under_clients_and_embedded_writers_loses_and_halves_nothing() {
+fn a_killed_node_with_clients_and_embedded_writers_loses_and_tears_nothing() {
     let options = options("node-kills", 10, Plant::Nothing);
     let totals = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     eprintln!("{}", totals.table());
@@ -50,13 +50,13 @@ fn a_node_that_is_killed_under_clients_and_embedded_writers_loses_and_halves_not
 }
 
 #[test]
-fn an_answer_before_the_commit_is_found() {
+fn a_reply_before_the_commit_is_detected() {
     let error = found("early", Plant::AnswerBeforeCommit);
     assert!(error.contains("in flight leaves them"), "{error}");
 }
 
 #[test]
-fn a_transaction_that_is_committed_piece_by_piece_is_found() {
+fn a_transaction_committed_in_parts_is_detected() {
     let error = found("unbound", Plant::Unbound);
     assert!(error.contains("in flight leaves them"), "{error}");
 }

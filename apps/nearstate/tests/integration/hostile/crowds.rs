@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 20_000;
 
 /// Files that each of both processes has beside its connections.
-const FILES_BESIDE: usize = 128;
+const FILES_OTHER: usize = 128;
 
 /// What an attack may leave in the allocator.
 const LEFT_OVER: u64 = 16 << 20;
@@ -49,9 +49,9 @@ fn connect(target: &Target, count: usize) -> Vec<Stream> {
 }
 
 #[test]
-fn twenty_thousand_connections_are_served_idle_for_nothing_and_go_without_a_trace() {
+fn twenty_thousand_connections_are_served_and_release_their_memory() {
     let files = raise_files();
-    let count = CONNECTIONS.min(files - FILES_BESIDE);
+    let count = CONNECTIONS.min(files - FILES_OTHER);
     eprintln!("this process and the node may open {files} files each: {count} connections");
     let target = target_at("127.0.0.1:0,127.0.0.2:0,127.0.0.3:0", &[]);
     let first = crowd(&target, count);
@@ -117,7 +117,7 @@ fn a_thousand_idle_connections_use_no_processor() {
 }
 
 #[test]
-fn a_connection_beyond_the_limit_is_told_so_at_both_sockets() {
+fn a_connection_beyond_the_limit_receives_an_error_on_both_sockets() {
     let target = target(&["--limits-connections-max", "10"]);
     let mut inside = Vec::new();
     while inside.len() < 10 {
@@ -133,10 +133,10 @@ fn a_connection_beyond_the_limit_is_told_so_at_both_sockets() {
     let mut beyond = target.tcp();
     // Its request is on the way when it is refused.
     let _ = beyond.write_all(b"PING\r\n");
-    let said = String::from_utf8(all_of(&mut beyond)).unwrap();
-    assert!(said.starts_with("-ERR") && said.contains("limits.connections_max"), "{said}");
-    let said = String::from_utf8(all_of(&mut target.unix())).unwrap();
-    assert!(said.starts_with("-ERR") && said.contains("has 10 connections"), "{said}");
+    let output = String::from_utf8(all_of(&mut beyond)).unwrap();
+    assert!(output.starts_with("-ERR") && output.contains("limits.connections_max"), "{output}");
+    let output = String::from_utf8(all_of(&mut target.unix())).unwrap();
+    assert!(output.starts_with("-ERR") && output.contains("has 10 connections"), "{output}");
     for stream in &mut inside {
         stream.write_all(b"PING\r\n").unwrap();
         stream.read_exact(&mut [0; 7]).unwrap();
@@ -156,7 +156,7 @@ fn all_of_ping(target: &Target) -> Vec<u8> {
 /// Without a bound of its own the node would run out of files, and the kernel would keep the next
 /// client waiting without a word.
 #[test]
-fn a_process_that_may_open_few_files_tells_the_next_client_so() {
+fn with_a_low_file_limit_the_next_client_receives_an_error() {
     let target = target_with_files(300);
     let mut streams: Vec<_> = (0..400).map(|_| target.tcp()).collect();
     for stream in &mut streams {
@@ -178,7 +178,7 @@ fn a_process_that_may_open_few_files_tells_the_next_client_so() {
 }
 
 #[test]
-fn who_shuts_its_side_and_stays_is_answered_and_costs_no_socket() {
+fn a_half_closed_connection_is_answered_and_closed() {
     let target = target(&[]);
     let mut halves: Vec<_> = (0..500).map(|_| target.tcp()).collect();
     for (number, stream) in halves.iter_mut().enumerate() {
@@ -198,8 +198,8 @@ fn who_shuts_its_side_and_stays_is_answered_and_costs_no_socket() {
 /// A host that has lost its power says nothing. What can be seen here: the kernel has a timer that
 /// asks, on every connection, with the time that was set.
 #[test]
-fn silent_tcp_clients_are_asked_by_the_kernel_whether_they_live() {
-    let target = target(&["--limits-keep-alive", "100s"]);
+fn silent_tcp_clients_receive_keepalive_probes() {
+    let target = target(&["--limits-tcp-keepalive", "100s"]);
     let mut silent = target.tcp();
     silent.write_all(b"PING\r\n").unwrap();
     silent.read_exact(&mut [0; 7]).unwrap();

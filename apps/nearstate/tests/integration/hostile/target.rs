@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for what must come. Nothing is judged by it but a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One test at a time: some need all files that this process may open, others measure.
-static TURN: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 /// A node, and what it had before the attack.
 pub(crate) struct Target {
@@ -31,7 +31,7 @@ pub(crate) fn target(more: &[&str]) -> Target {
 
 /// One that listens here.
 pub(crate) fn target_at(listen: &str, more: &[&str]) -> Target {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new();
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", listen, "--cores", "2", "--max", "256MiB"]).args(more);
@@ -40,7 +40,7 @@ pub(crate) fn target_at(listen: &str, more: &[&str]) -> Target {
 
 /// One whose process may open so many files, and no more.
 pub(crate) fn target_with_files(files: u64) -> Target {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new();
     let mut command = Command::new("prlimit");
     let plain = serve(&folder.path("r"));
@@ -68,13 +68,13 @@ impl Target {
 
     pub(crate) fn tcp_at(&self, address: usize) -> TcpStream {
         let stream = TcpStream::connect(&self.node.addresses[address]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         stream
     }
 
     pub(crate) fn unix(&self) -> UnixStream {
         let stream = UnixStream::connect(self.folder.path("r.sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         stream
     }
 
@@ -119,7 +119,7 @@ impl Target {
         while !holds(self) {
             let log = self.node.log();
             let log = &log[log.len().saturating_sub(2000)..];
-            assert!(begin.elapsed() < PATIENCE, "{what} does not come: {log}");
+            assert!(begin.elapsed() < HANG_TIMEOUT, "{what} does not come: {log}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -68,7 +68,7 @@ fn check(client: &mut Client<std::net::TcpStream>, noted: &BTreeMap<String, (u64
 }
 
 #[test]
-fn a_node_killed_under_writes_loses_nothing_and_serves_a_full_region_again_at_once() {
+fn a_node_killed_during_writes_loses_nothing_and_restarts_at_once() {
     let folder = Folder::new();
     let path = folder.path("r");
     let options = CreateOptions { bytes_max: 1 << 30, ..CreateOptions::default() };

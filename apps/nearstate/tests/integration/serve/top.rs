@@ -28,7 +28,7 @@ fn observed(folder: &Folder, address: &str) -> Node {
     start(command.args(["--metrics-listen", address]))
 }
 
-/// What a command has said, when it has ended; until then `meanwhile` is done again and again.
+/// What a command has output, when it has ended; until then `meanwhile` is done again and again.
 fn ended(mut child: Child, mut meanwhile: impl FnMut()) -> (bool, String, String) {
     while child.try_wait().unwrap().is_none() {
         meanwhile();
@@ -44,7 +44,7 @@ fn named<'o>(list: &'o Value, key: &str, name: &str) -> &'o Value {
 }
 
 #[test]
-fn once_tells_rates_latencies_cores_namespaces_and_processes() {
+fn once_prints_rates_latencies_cores_namespaces_and_processes() {
     let folder = Folder::new();
     let node = observed(&folder, "127.0.0.1:0");
     let mut client = node.tcp();
@@ -52,13 +52,13 @@ fn once_tells_rates_latencies_cores_namespaces_and_processes() {
         assert_eq!(client.ask(&["SET", &format!("{{ue}},{number}"), "context"]), "+OK");
     }
     let words = ["--once", "--json", "--interval", "300ms", "--node", &node.addresses[1]];
-    let (is_fine, said, fault) = ended(top(&words).spawn().unwrap(), || {
+    let (is_fine, output, fault) = ended(top(&words).spawn().unwrap(), || {
         assert_eq!(client.ask(&["GET", "{ue},7"]), "context");
         assert_eq!(client.ask(&["GET", "{ue},none"]), "$-1");
         assert_eq!(client.ask(&["SET", "{ue},7", "context"]), "+OK");
     });
     assert!(is_fine, "{fault}");
-    let seen: Value = serde_json::from_str(&said).unwrap();
+    let seen: Value = serde_json::from_str(&output).unwrap();
     assert_eq!(seen["faults"].as_array().unwrap().len(), 0, "{seen}");
     assert!(seen["interval_seconds"].as_f64().unwrap() >= 0.3, "{seen}");
     let (of_node, region) = (&seen["node"], &seen["region"]);
@@ -82,7 +82,7 @@ fn once_tells_rates_latencies_cores_namespaces_and_processes() {
 }
 
 #[test]
-fn a_region_needs_no_node_and_settings_say_where_both_are() {
+fn a_region_needs_no_node_and_settings_select_both_sources() {
     let folder = Folder::new();
     let mut node = observed(&folder, "127.0.0.1:0");
     assert_eq!(node.tcp().ask(&["SET", "{ue},1", "context"]), "+OK");
@@ -90,25 +90,25 @@ fn a_region_needs_no_node_and_settings_say_where_both_are() {
     let once = ["--once", "--json", "--interval", "100ms"];
     let mut both = top(&once);
     both.env("NEARSTATE_METRICS_LISTEN", &node.addresses[1]).env("NEARSTATE_REGION_PATH", &region);
-    let (is_fine, said, fault) = ended(both.spawn().unwrap(), || ());
+    let (is_fine, output, fault) = ended(both.spawn().unwrap(), || ());
     assert!(is_fine, "{fault}");
-    let seen: Value = serde_json::from_str(&said).unwrap();
+    let seen: Value = serde_json::from_str(&output).unwrap();
     assert_eq!(seen["node"]["pid"], node.pid());
     assert_eq!(seen["region"]["processes"].as_array().unwrap().len(), 2, "top is attached: {seen}");
     node.kill();
-    let (is_fine, said, fault) =
+    let (is_fine, output, fault) =
         ended(top(&once).args(["--region", &region]).spawn().unwrap(), || ());
     assert!(is_fine, "{fault}");
-    let seen: Value = serde_json::from_str(&said).unwrap();
+    let seen: Value = serde_json::from_str(&output).unwrap();
     assert_eq!((&seen["node"], &seen["region"]["records"]), (&Value::Null, &1.into()));
     let plain = top(&["--once", "--interval", "100ms", "--region", &region]).spawn().unwrap();
-    let (is_fine, said, fault) = ended(plain, || ());
-    assert!(is_fine && said.starts_with(&format!("region  {region}  ")), "{said}{fault}");
-    assert!(said.contains("\nue "), "{said}");
+    let (is_fine, output, fault) = ended(plain, || ());
+    assert!(is_fine && output.starts_with(&format!("region  {region}  ")), "{output}{fault}");
+    assert!(output.contains("\nue "), "{output}");
 }
 
 #[test]
-fn what_cannot_be_seen_is_said_and_ends_once() {
+fn an_unreadable_source_is_reported_and_fails_once() {
     let folder = Folder::new();
     let node = observed(&folder, "127.0.0.1:0");
     let nowhere = folder.path("nowhere").display().to_string();
@@ -119,18 +119,18 @@ fn what_cannot_be_seen_is_said_and_ends_once() {
         (["--config", &nowhere], "reading"),
     ] {
         let mut command = top(&["--once", "--interval", "100ms"]);
-        let (is_fine, said, fault) = ended(command.args(words).spawn().unwrap(), || ());
-        assert!(!is_fine && said.is_empty(), "{words:?}: {said}");
+        let (is_fine, output, fault) = ended(command.args(words).spawn().unwrap(), || ());
+        assert!(!is_fine && output.is_empty(), "{words:?}: {output}");
         assert!(fault.starts_with("nearstate: ") && fault.contains(wanted), "{words:?}: {fault}");
     }
     let mut nothing = top(&["--once"]);
     nothing.env("NEARSTATE_REGION_PATH", &nowhere);
     let (is_fine, _, fault) = ended(nothing.spawn().unwrap(), || ());
-    assert!(!is_fine && fault.contains("nothing to look at"), "{fault}");
+    assert!(!is_fine && fault.contains("no source"), "{fault}");
 }
 
 #[test]
-fn a_node_that_goes_is_said_and_is_seen_again_when_it_is_back() {
+fn a_stopped_node_is_reported_and_polled_again_after_its_restart() {
     let folder = Folder::new();
     let mut node = observed(&folder, "127.0.0.1:0");
     let address = node.addresses[1].clone();
@@ -142,7 +142,7 @@ fn a_node_that_goes_is_said_and_is_seen_again_when_it_is_back() {
     // One look may have been made before.
     while next()["node"] != Value::Null {}
     let away = next();
-    assert!(away["faults"][0].as_str().unwrap().contains("nobody answers"), "{away}");
+    assert!(away["faults"][0].as_str().unwrap().contains("cannot connect"), "{away}");
     assert_eq!(away["region"], Value::Null);
     let again = observed(&folder, &address);
     let seen = loop {
@@ -222,7 +222,7 @@ fn in_terminal(folder: &Folder, node: &str) -> String {
 }
 
 #[test]
-fn in_a_terminal_it_shows_hears_keys_and_gives_the_terminal_back() {
+fn in_a_terminal_it_draws_reads_keys_and_restores_the_terminal() {
     let folder = Folder::new();
     let node = observed(&folder, "127.0.0.1:0");
     let mut client = Client::tcp(&node.addresses[0]);
@@ -237,13 +237,13 @@ fn in_a_terminal_it_shows_hears_keys_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn a_signal_gives_the_terminal_back_and_a_node_that_is_away_is_shown() {
+fn a_signal_restores_the_terminal_and_an_unreachable_node_is_shown() {
     let folder = Folder::new();
     let mut node = observed(&folder, "127.0.0.1:0");
     let mut terminal = Terminal::run(&in_terminal(&folder, &node.addresses[1]));
     terminal.until("commands");
     node.kill();
-    terminal.until("nobody answers");
+    terminal.until("cannot connect");
     let pid = fs::read_to_string(folder.path("pid")).unwrap();
     assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().unwrap().success());
     assert_given_back(&terminal.end(), &folder);
