@@ -1,4 +1,4 @@
-//! `nearstate serve` from the outside: settings, who may come in, shutdown, restart, pages.
+//! `nearstate serve` as a process: settings, access control, shutdown, restart, metrics.
 
 mod restart;
 mod security;
@@ -30,7 +30,7 @@ fn by_default_only_the_owner_can_connect_and_sigterm_stops_the_node() {
     let mut unix = Client::unix(&socket);
     assert_eq!(tcp.ask(&["SET", "k", "v"]), "+OK");
     assert_eq!((unix.ask(&["GET", "k"]), unix.ask(&["PING"])), ("v".into(), "+PONG".into()));
-    // A half request must not hold the end up for longer than the drain.
+    // An incomplete request must not delay the shutdown longer than its timeout.
     tcp.send(&[b"GET", b"k"]).unwrap();
     node.signal("-TERM");
     assert_eq!(tcp.receive().unwrap(), b"v", "what was asked is answered");

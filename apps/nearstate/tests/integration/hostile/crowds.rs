@@ -1,4 +1,4 @@
-//! Connections in great number, or halfway there.
+//! Large numbers of connections, and half-open ones.
 
 use super::target::{Target, all_of, raise_files, target, target_at, target_with_files};
 use std::fs;
@@ -7,13 +7,13 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What the default allows.
+/// The default limit.
 const CONNECTIONS: usize = 20_000;
 
-/// Files that each of both processes has beside its connections.
+/// Files that the test and the node have open in addition to connections.
 const FILES_OTHER: usize = 128;
 
-/// What an attack may leave in the allocator.
+/// Memory that may remain in the allocator after an attack.
 const LEFT_OVER: u64 = 16 << 20;
 
 enum Stream {
@@ -39,7 +39,7 @@ impl Stream {
     }
 }
 
-/// At three addresses, so that the ports of one suffice, and at the Unix socket.
+/// Connects to three addresses, so that the ports of one suffice, and to the Unix socket.
 fn connect(target: &Target, count: usize) -> Vec<Stream> {
     let one = |number: usize| match number % 4 {
         3 => Stream::Unix(target.unix()),
@@ -55,7 +55,7 @@ fn twenty_thousand_connections_are_served_and_release_their_memory() {
     eprintln!("this process and the node may open {files} files each: {count} connections");
     let target = target_at("127.0.0.1:0,127.0.0.2:0,127.0.0.3:0", &[]);
     let first = crowd(&target, count);
-    // The allocator keeps small pieces for the next ones. What it keeps must not grow.
+    // The allocator keeps small blocks for reuse. Their size must not grow.
     target.is_as_before(first + LEFT_OVER);
     let second = crowd(&target, count);
     eprintln!(
@@ -68,8 +68,8 @@ fn twenty_thousand_connections_are_served_and_release_their_memory() {
     target.is_as_before(first + LEFT_OVER);
 }
 
-/// So many clients come, are served, say nothing for a while, are served again, and go. Returns the
-/// memory that they took.
+/// Connects this many clients, sends requests, leaves them idle, sends requests again, and closes
+/// them. Returns the memory that they used.
 fn crowd(target: &Target, count: usize) -> u64 {
     let begin = Instant::now();
     let mut streams = connect(target, count);
@@ -88,9 +88,9 @@ fn crowd(target: &Target, count: usize) -> u64 {
     memory
 }
 
-/// The node uses at most a tick of the processor in some seconds.
+/// Checks that the node uses at most one tick of processor time in some seconds.
 fn idles(target: &Target) {
-    // What has just happened may still be put away.
+    // Cleanup of the previous requests may still be in progress.
     std::thread::sleep(Duration::from_millis(300));
     let before = target.ticks();
     std::thread::sleep(Duration::from_secs(3));
@@ -121,7 +121,7 @@ fn a_connection_beyond_the_limit_receives_an_error_on_both_sockets() {
     let target = target(&["--limits-connections-max", "10"]);
     let mut inside = Vec::new();
     while inside.len() < 10 {
-        // The client that has looked whether the node is ready may still be there.
+        // The client that checked the readiness of the node may still be connected.
         let (mut stream, mut answer) = (target.tcp(), [0; 4]);
         stream.write_all(b"PING\r\n").unwrap();
         stream.read_exact(&mut answer).unwrap();
@@ -131,7 +131,7 @@ fn a_connection_beyond_the_limit_receives_an_error_on_both_sockets() {
         }
     }
     let mut beyond = target.tcp();
-    // Its request is on the way when it is refused.
+    // The request is in flight when the connection is rejected.
     let _ = beyond.write_all(b"PING\r\n");
     let output = String::from_utf8(all_of(&mut beyond)).unwrap();
     assert!(output.starts_with("-ERR") && output.contains("limits.connections_max"), "{output}");
@@ -153,8 +153,8 @@ fn all_of_ping(target: &Target) -> Vec<u8> {
     all_of(&mut stream)
 }
 
-/// Without a bound of its own the node would run out of files, and the kernel would keep the next
-/// client waiting without a word.
+/// Without a limit of its own the node would run out of files, and the kernel would keep the next
+/// client waiting without an error.
 #[test]
 fn with_a_low_file_limit_the_next_client_receives_an_error() {
     let target = target_with_files(300);
@@ -182,7 +182,7 @@ fn a_half_closed_connection_is_answered_and_closed() {
     let target = target(&[]);
     let mut halves: Vec<_> = (0..500).map(|_| target.tcp()).collect();
     for (number, stream) in halves.iter_mut().enumerate() {
-        // Some in the middle of a request.
+        // Some clients stop in the middle of a request.
         let words: &[u8] = if number % 2 == 0 { b"PING\r\n" } else { b"PING\r\n*2\r\n$3\r\nGE" };
         stream.write_all(words).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -190,13 +190,13 @@ fn a_half_closed_connection_is_answered_and_closed() {
     for stream in &mut halves {
         assert_eq!(all_of(stream), b"+PONG\r\n");
     }
-    // They still hold their ends.
+    // The clients still hold their ends.
     target.is_as_before(LEFT_OVER);
     assert_eq!(halves.len(), 500);
 }
 
-/// A host that has lost its power says nothing. What can be seen here: the kernel has a timer that
-/// asks, on every connection, with the time that was set.
+/// A host without power sends nothing. The test checks that the kernel has a keepalive timer with
+/// the configured time on every connection.
 #[test]
 fn silent_tcp_clients_receive_keepalive_probes() {
     let target = target(&["--limits-tcp-keepalive", "100s"]);
@@ -218,7 +218,7 @@ fn silent_tcp_clients_receive_keepalive_probes() {
             })?
         })
     };
-    // 02: keepalive; in hundredths of a second. An acknowledgement's own timer may be there before.
+    // 02: keepalive; in hundredths of a second. The timer of an acknowledgement may come first.
     target.until("the timer", |_| timer().is_some_and(|(kind, _)| kind == "02"));
     let (_, when) = timer().unwrap();
     assert!(when <= 100 * 100, "{when}");

@@ -1,11 +1,11 @@
-//! Bytes that are no requests, or too many, or too slow, or whose answers nobody reads.
+//! Input that is not a request, too large or too slow, and replies that are never read.
 
 use super::target::{all_of, target};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-/// What an attack may leave in the allocator.
+/// Memory that may remain in the allocator after an attack.
 const LEFT_OVER: u64 = 32 << 20;
 
 const HTTP: &[&[u8]] = &[
@@ -29,7 +29,7 @@ fn http_on_the_resp_port_is_closed_before_it_can_smuggle_a_command() {
     target.is_as_before(LEFT_OVER);
 }
 
-/// A `ClientHello` of TLS 1.3, as far as its length says.
+/// A `ClientHello` of TLS 1.3, up to its declared length.
 fn tls_hello() -> Vec<u8> {
     let mut hello = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     hello.extend((0..506_u32).map(|at| (at * 7 % 251) as u8));
@@ -62,12 +62,12 @@ fn garbage_and_tls_on_the_plain_port_end_in_an_error_or_a_close_and_never_in_a_h
     }));
     for bytes in &garbage {
         let mut stream = target.tcp();
-        // The node may close before all of it is sent.
+        // The node may close the connection before everything is sent.
         let _ = stream.write_all(bytes);
         let mut unix = target.unix();
         let _ = unix.write_all(bytes);
-        // What looks like the beginning of a request is given up after a while; what is only lines
-        // of unknown commands is answered, and then the client is done.
+        // Input that looks like the start of a request times out; lines of unknown commands receive
+        // errors, and then the client closes.
         let _ = stream.shutdown(Shutdown::Write);
         let output = all_of(&mut stream);
         let is_answer = output.is_empty() || b"-+:$*".contains(&output[0]);
@@ -117,7 +117,7 @@ fn a_bulk_of_512_mb_without_a_body_is_rejected_or_uses_no_memory() {
     usual.is_as_before(LEFT_OVER);
     drop(usual);
 
-    // A node that allows it believes it when it sees it.
+    // A node with larger limits accepts the length and waits for the body.
     let bounds = ["--resp-request-bytes-max", "1GiB", "--limits-input-bytes-max", "1GiB"];
     let generous = target(&[&bounds[..], &["--limits-request-timeout", "10min"]].concat());
     let mut waiting = Vec::new();
@@ -147,7 +147,7 @@ fn a_client_that_never_reads_is_disconnected_and_uses_little_memory() {
     let request = b"*2\r\n$3\r\nGET\r\n$5\r\nlarge\r\n".repeat(2000);
     let mut greedy: Vec<_> = (0..50).map(|_| target.tcp()).collect();
     for stream in &mut greedy {
-        // A hundred gigabytes of answers.
+        // Replies of a hundred gigabytes.
         stream.write_all(&request).unwrap();
     }
     target.serves();
@@ -174,7 +174,7 @@ fn a_request_for_a_thousand_times_the_same_megabyte_is_rejected_before_it_is_in_
     let output = client.ask(&words);
     assert!(output.starts_with("-ERR the answer has more than"), "{}", &output[..100]);
     assert_eq!(client.ask(&["PING"]), "+PONG");
-    // In a transaction as well; then nothing is changed.
+    // The same in a transaction, which then changes nothing.
     assert_eq!(client.ask(&["MULTI"]), "+OK");
     assert_eq!(client.ask(&["SET", "changed", "yes"]), "+QUEUED");
     assert_eq!(client.ask(&words), "+QUEUED");
@@ -198,7 +198,7 @@ fn queued_multi_commands_count_as_memory_of_the_core() {
         if client.send(&[b"SET", b"k", value.as_bytes()]).is_ok()
             && let Ok(output) = client.receive()
         {
-            // The request was taken; the refusal follows it.
+            // The request was accepted; the error follows it.
             assert!(
                 output == b"+QUEUED" || output.starts_with(b"-OOM"),
                 "{}",

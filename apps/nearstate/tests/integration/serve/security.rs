@@ -1,5 +1,4 @@
-//! Who may come in, seen from outside: addresses, users, file modes, and passwords that nobody is
-//! shown.
+//! Access control of `nearstate serve`: addresses, users, file modes, and masked passwords.
 
 use crate::fixture::{Client, Folder, NEARSTATE, rejected, serve, start};
 use std::fs;
@@ -12,7 +11,7 @@ fn every_notation_of_a_public_address_is_rejected_and_loopback_is_accepted() {
     for wide in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0", "192.0.2.1:0", "[fe80::1]:0"] {
         let output = rejected(serve(&folder.path("r")).args(["--listen", wide, "--unix", ""]));
         assert!(output.contains("other hosts can reach"), "{wide}: {output}");
-        // One that is narrow does not excuse one that is wide.
+        // A loopback address does not permit a public one.
         let both = format!("127.0.0.1:0,{wide}");
         let output = rejected(serve(&folder.path("r")).args(["--listen", &both, "--unix", ""]));
         assert!(output.contains("other hosts can reach"), "{both}: {output}");
@@ -112,7 +111,7 @@ fn files_have_the_configured_modes_and_a_wider_region_is_logged() {
     assert_eq!((mode("r"), mode("r.sock")), (0o660, 0o660));
     assert!(!node.log().contains("NS-2004"), "{}", node.log());
     node.kill();
-    // The mode of a region that is there is its owner's business; the node says so and goes on.
+    // The node does not change the mode of an existing region; it logs a warning.
     let node = begin(&[]);
     assert!(node.log().contains("warn NS-2004"), "{}", node.log());
     assert!(node.log().contains("mode=660 set=600"), "{}", node.log());

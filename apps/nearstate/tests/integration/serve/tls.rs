@@ -1,4 +1,4 @@
-//! TLS at an address: who is let in, as whom, and what becomes of those who do not speak it.
+//! TLS: which clients are accepted, as which user, and what happens to clients without TLS.
 
 use crate::fixture::{Client, Folder, Node, http, rejected, serve, start};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -19,10 +19,10 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 /// Nothing is judged by it but a hang.
 const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Answers of 3 MB, more than all buffers between here and there hold.
+/// Replies of 3 MB, more than all buffers between client and node hold.
 const ASKED: usize = 20;
 
-/// Somebody who signs certificates.
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
@@ -47,7 +47,7 @@ impl Authority {
     }
 }
 
-/// A node that speaks TLS at its only address.
+/// A node whose only address requires TLS.
 struct TlsNode {
     folder: Folder,
     servers: Authority,
@@ -82,7 +82,7 @@ impl TlsNode {
         self.with(address, "certificate", "key")
     }
 
-    /// A client that trusts the node's authority; with a certificate of its own, or without.
+    /// A client that trusts the node's authority, with or without a certificate of its own.
     fn connect(&self, node: &Node, proof: Option<SignedCertificate>) -> Stream {
         let mut roots = RootCertStore::empty();
         roots.add(self.servers.0.der().clone()).unwrap();
@@ -130,7 +130,7 @@ fn large_requests_and_late_read_replies_arrive_completely() {
     let value: Vec<u8> = (0..3_000_001_u32).map(|at| at.to_le_bytes()[at as usize % 3]).collect();
     client.send(&[b"SET", b"k", &value]).unwrap();
     assert_eq!(client.receive().unwrap(), b"+OK");
-    // All of them are asked for before the first one is read.
+    // All requests are sent before the first reply is read.
     for _ in 0..ASKED {
         client.send(&[b"GET", b"k"]).unwrap();
     }
@@ -155,7 +155,7 @@ fn a_client_without_tls_is_disconnected_and_counted_and_does_not_delay_shutdown(
     assert!(!output.windows(4).any(|part| part == b"PONG"), "{output:?}");
     let mut silent = socket(&node);
     assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0, "who says nothing is sent away");
-    // One that does not trust us goes by itself.
+    // A client that does not trust the node's authority aborts the handshake.
     let mut strangers = RootCertStore::empty();
     strangers.add(Authority::new().0.der().clone()).unwrap();
     assert!(is_rejected(connect(&node, strangers, None)));
@@ -170,7 +170,7 @@ fn a_client_without_tls_is_disconnected_and_counted_and_does_not_delay_shutdown(
     let patient = ["--limits-request-timeout", "1h", "--limits-shutdown-timeout", "1h"];
     node = start(tls_node.at("127.0.0.1:0").args(patient));
     let silent = socket(&node);
-    // The one that is answered was accepted later.
+    // The connection that is answered was accepted later.
     assert_eq!(Client::over(tls_node.connect(&node, None)).ask(&["PING"]), "+PONG");
     node.signal("-TERM");
     assert!(node.wait().success());
@@ -192,7 +192,7 @@ fn a_certificate_authenticates_a_client_and_is_required() {
     assert_eq!(xapp.ask(&["ACL", "WHOAMI"]), "xapp");
     assert_eq!(xapp.ask(&["SET", "{mine},k", "v"]), "+OK");
     assert!(xapp.ask(&["GET", "{other},k"]).starts_with("-NOPERM"));
-    // Of whom nobody has heard, and who is off, has to say who he is.
+    // An unknown user and a disabled one must authenticate.
     for name in ["nobody", "gone"] {
         let mut other = Client::over(tls_node.connect(&node, Some(clients.sign(name))));
         assert!(other.ask(&["GET", "{mine},k"]).starts_with("-NOAUTH"), "{name}");

@@ -1,5 +1,4 @@
-//! `nearstate top` beside a node: what it tells, what becomes of it when the node goes, and that a
-//! terminal is given back.
+//! `nearstate top` with a node: its output, restarts of the node, and the restored terminal.
 
 use crate::fixture::{Client, Folder, NEARSTATE, Node, serve, start};
 use serde_json::Value;
@@ -8,7 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// `nearstate top` without what the environment of the test says of settings.
+/// `nearstate top` without the settings in the environment of the test.
 fn top(words: &[&str]) -> Command {
     let mut command = Command::new(NEARSTATE);
     command.arg("top").args(words);
@@ -21,14 +20,14 @@ fn top(words: &[&str]) -> Command {
     command
 }
 
-/// A node whose observers come in at this address; port 0: one that is free.
+/// A node with a metrics address; port 0 selects a free one.
 fn observed(folder: &Folder, address: &str) -> Node {
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
     start(command.args(["--metrics-listen", address]))
 }
 
-/// What a command has output, when it has ended; until then `meanwhile` is done again and again.
+/// The output of a command after its end. Until then `meanwhile` is called repeatedly.
 fn ended(mut child: Child, mut meanwhile: impl FnMut()) -> (bool, String, String) {
     while child.try_wait().unwrap().is_none() {
         meanwhile();
@@ -139,7 +138,7 @@ fn a_stopped_node_is_reported_and_polled_again_after_its_restart() {
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["node"]["pid"], node.pid());
     node.kill();
-    // One look may have been made before.
+    // One poll may have been made before.
     while next()["node"] != Value::Null {}
     let away = next();
     assert!(away["faults"][0].as_str().unwrap().contains("cannot connect"), "{away}");
@@ -153,13 +152,12 @@ fn a_stopped_node_is_reported_and_polled_again_after_its_restart() {
     };
     assert_eq!(seen["node"]["pid"], again.pid());
     assert_eq!(seen["node"]["requests_per_second"], Value::Null, "nobody has seen its begin");
-    // Nobody reads any more: it ends, and that is no failure.
+    // The reader closes the pipe: the command ends without an error.
     drop(lines);
     assert!(child.wait().unwrap().success());
 }
 
-/// A terminal of 90 columns and 30 lines, in which something runs; what it shows is read as it
-/// comes.
+/// A terminal of 90 columns and 30 lines that runs a command; its output is read as it arrives.
 struct Terminal {
     child: Child,
     shown: String,
@@ -174,7 +172,7 @@ impl Terminal {
         Self { child, shown: String::new() }
     }
 
-    /// Reads on until this is shown.
+    /// Reads until this text is shown.
     fn until(&mut self, text: &str) {
         let out = self.child.stdout.as_mut().unwrap();
         let mut part = [0; 4096];
@@ -189,7 +187,7 @@ impl Terminal {
         self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// All that was shown, once it has ended well.
+    /// All output, after the command has ended with status 0.
     fn end(mut self) -> String {
         let mut rest = Vec::new();
         self.child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
@@ -199,7 +197,7 @@ impl Terminal {
     }
 }
 
-/// The terminal shows what it has shown before, has its cursor, and hears keys as it did.
+/// The terminal shows its previous contents, has its cursor, and its previous mode.
 fn assert_given_back(shown: &str, folder: &Folder) {
     let entered = shown.rfind("\u{1b}[?1049h").unwrap();
     let left = shown.rfind("\u{1b}[?1049l").unwrap_or_default();
@@ -209,7 +207,7 @@ fn assert_given_back(shown: &str, folder: &Folder) {
     assert_eq!(modes("before"), modes("after"));
 }
 
-/// `top` in a shell that notes how its terminal is set, before and after.
+/// Runs `top` in a shell that records the terminal's mode before and after.
 fn in_terminal(folder: &Folder, node: &str) -> String {
     let path = |name: &str| folder.path(name).display().to_string();
     format!(
