@@ -79,6 +79,9 @@ impl Counter<'_> {
     }
 }
 
+const _: () = assert!(LINE + STRIPES * LINE <= BYTES, "each stripe has a line of its own");
+const _: () = assert!(BYTES.is_multiple_of(LINE) && CELL_HEADER_BYTES < LINE);
+
 impl Member {
     /// A pending counter cell that stands at this sum.
     ///

@@ -95,6 +95,23 @@ const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
 const _: () = assert!(POOLS + POOL_BYTES * QUEUES as u64 <= MEMBERS);
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
+const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
+const _: () = assert!(SUPER_NAMESPACES + LINE <= SUPER_BYTES, "the superblock is one page");
+const _: () = assert!(SUPER_EPOCH.is_multiple_of(LINE), "pins read the epoch's line");
+const _: () = assert!(SUPER_FRONTIER.is_multiple_of(LINE));
+const _: () = assert!(SUPER_FRONTIER_LOCK.is_multiple_of(LINE));
+const _: () = assert!(SUPER_MEMBERS.is_multiple_of(LINE) && SUPER_NAMESPACES.is_multiple_of(LINE));
+const _: () = assert!(SUPER_BYTES <= POOLS, "pools follow the superblock");
+const _: () = assert!(POOL_HEAD + 8 <= POOL_BYTES, "a pool's head lies in its line");
+const _: () = assert!(MEMBER_BYTES.is_multiple_of(LINE), "members share no line");
+const _: () = assert!(MEMBER_STATE == LINE, "the pin has a line of its own");
+const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
+const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
+const _: () = assert!(CATALOG_NAME + 255 <= CATALOG_SEGMENTS, "a name has 255 bytes");
+const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
+const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
+const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");
+const _: () = assert!(HEAP.is_multiple_of(LINE), "cells begin at lines");
 
 /// Bits of a namespace's traits word. The bits above count its schemas.
 pub mod namespace_flags {
@@ -115,6 +132,7 @@ pub mod namespace_flags {
 /// Seals a value of at most 48 bits: `value << 16 | check16`.
 #[inline]
 pub(crate) const fn seal(value: u64) -> u64 {
+    debug_assert!(value >> 48 == 0, "a sealed value has 48 bits");
     (value << 16) | check16(value)
 }
 
@@ -138,18 +156,21 @@ const fn check16(value: u64) -> u64 {
 /// Offset of a member's two lines.
 #[inline]
 pub(crate) const fn member_at(index: u32) -> u64 {
+    debug_assert!((index as usize) < MEMBERS_MAX, "a member lies in the table");
     MEMBERS + MEMBER_BYTES * index as u64
 }
 
 /// Offset of a member's arena.
 #[inline]
 pub(crate) const fn arena_at(index: u32) -> u64 {
+    debug_assert!((index as usize) < MEMBERS_MAX, "an arena belongs to a member");
     ARENAS + ARENA_BYTES * index as u64
 }
 
 /// Offset of a namespace's descriptor.
 #[inline]
 pub(crate) const fn catalog_at(index: u32) -> u64 {
+    debug_assert!((index as usize) < NAMESPACES_MAX, "a namespace lies in the catalog");
     CATALOG + CATALOG_BYTES * index as u64
 }
 

@@ -1,7 +1,7 @@
 //! Namespaces: the catalog in the region.
 
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{Ordering, fence};
 use crate::crash::crash_point;
@@ -243,6 +243,7 @@ impl Member {
                 detail: format!("the region has {NAMESPACES_MAX} namespaces already: reuse one"),
             });
         }
+        invariant!(index <= used, "namespace {index} is created before {used}");
         let at = catalog_at(index);
         map.commit(at, CATALOG_BYTES)?;
         let set = |which: u64, value: u64| -> Result<(), Corruption> {
@@ -251,6 +252,7 @@ impl Member {
         };
         set(CATALOG_KIND, kind)?;
         set(CATALOG_SPLIT, 0)?;
+        invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         map.write(at + CATALOG_NAME, name)?;
         crash_point!("namespace.named");

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::Corruption;
@@ -36,6 +36,13 @@ const ANSWER_TAIL: usize = 0x200 / 8;
 const ANSWER_HEAD: usize = 0x280 / 8;
 const CLIENT_SLEEPS: usize = 0x300 / 8;
 const NODE_SLEEPS: usize = 0x380 / 8;
+
+const _: () = assert!(PIPE_WORDS.is_power_of_two(), "an index is masked");
+const _: () = assert!(REQUEST_TAIL + 16 == REQUEST_HEAD && REQUEST_HEAD + 16 == ANSWER_TAIL);
+const _: () = assert!(ANSWER_TAIL + 16 == ANSWER_HEAD && ANSWER_HEAD + 16 == CLIENT_SLEEPS);
+const _: () = assert!(CLIENT_SLEEPS + 16 == NODE_SLEEPS, "each word has 128 bytes of its own");
+const _: () = assert!(NODE_SLEEPS + 16 <= FIRST_WORDS, "the words of the pipes follow the head");
+const _: () = assert!(BYTES.is_multiple_of(4096), "the ring fills its pages");
 
 /// What came of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +111,10 @@ impl Mapped {
         Ok(PipeWords {
             tail: self.word(tail)?,
             head: self.word(head)?,
-            words: self.words().get(from..from + PIPE_WORDS).unwrap_or_default(),
+            words: match self.words().get(from..from + PIPE_WORDS) {
+                Some(words) => words,
+                None => invariant!("a pipe begins at word {from}"),
+            },
         })
     }
 }

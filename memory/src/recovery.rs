@@ -135,6 +135,7 @@ impl Member {
 
     /// Recovers a member that was found dead in state `seen`. False if another one does.
     fn recover(&self, index: u32, word: &AtomicU64, seen: u64) -> Result<bool> {
+        invariant!(index != self.index(), "member {index} recovers itself as a dead one");
         if !state::win(word, seen, self.lock_owner()) {
             return Ok(false);
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -43,6 +43,11 @@ const RING_WORDS: u64 = 5 * LINE;
 
 /// Flag: an append that has no room beyond what is acknowledged is refused.
 const LOSSLESS: u64 = 1;
+
+const _: () = assert!(RING_LOCK + LINE == RING_POSITIONS && RING_POSITIONS + LINE == RING_WAITERS);
+const _: () = assert!(RING_ACKED == RING_WAITERS + LINE, "the consumer has a line of its own");
+const _: () = assert!(RING_FLAGS + 8 <= RING_WORDS && RING_ACKED_NUMBER == RING_ACKED + 8);
+const _: () = assert!(RING_BYTES_MIN <= RING_BYTES_MAX && RING_BYTES_MIN.is_multiple_of(8));
 
 /// Words that a fresh ring has reserved: those of the first entry's number.
 const RESERVED_FIRST: u64 = 2;
@@ -97,6 +102,7 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
 }
 
 fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
+    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
     // All of the cell serves.
     let bytes = cell::bytes_at(map, at)?;
     let body = (bytes - cell::CELL_HEADER_BYTES) as u32;

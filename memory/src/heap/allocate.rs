@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -39,11 +39,16 @@ const POOL_BATCH: u64 = 32;
 /// rest comes by the processor's own prefetch of a sequence.
 const PREFETCH_BYTES: u64 = 2048;
 
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(LINE) && CHUNK_BYTES >= BUMP_SMALL_CELL_MAX);
+const _: () = assert!(QUEUE_EXCESS > 1, "a queue keeps what its member needs");
+const _: () = assert!(POOL_BATCH > 0 && PREFETCH_BYTES.is_multiple_of(LINE));
+
 const FRONTIER: &str = "the heap's frontier has a flipped bit";
 
 /// How many cells of a class wait before the epoch is moved on.
 #[inline]
 const fn pressure_of(class: u8) -> u64 {
+    debug_assert!((class as usize) < QUEUES, "a class has a queue");
     let cells = PRESSURE_BYTES / if class < CLASSES { class::bytes_of(class) } else { u64::MAX };
     if cells == 0 {
         1
@@ -65,7 +70,7 @@ impl Member {
     #[inline]
     pub fn allocate(&self, bytes: u64) -> Result<u64> {
         let Some(class) = class::class_of(bytes) else {
-            return Err(Error::ValueTooLarge { bytes: usize::try_from(bytes).unwrap_or(0) });
+            return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
@@ -99,6 +104,7 @@ impl Member {
     }
 
     fn allocate_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
+        invariant!(class < CLASSES, "class {class} does not exist");
         let queue = arena.queue(class)?;
         if self.is_pool_better(class, queue.head.load(Ordering::Relaxed))? {
             match self.refill_from_pool(class, LOCK_WAIT_SHORT) {
@@ -147,6 +153,10 @@ impl Member {
 
     /// Makes a bump range hold `bytes` that have pages.
     fn refill(&self, which: Bump, bytes: u64) -> Result<()> {
+        invariant!(
+            bytes != 0 && bytes.is_multiple_of(LINE),
+            "a cell of {bytes} bytes is requested"
+        );
         let arena = self.arena()?;
         let (mut cur, mut end, mut committed) = arena.bump(which);
         if end.saturating_sub(cur) < bytes {
@@ -179,6 +189,7 @@ impl Member {
     }
 
     fn take_chunk_locked(&self, which: Bump, bytes: u64) -> Result<()> {
+        invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a chunk of {bytes} bytes is taken");
         let arena = self.arena()?;
         let word = self.map().word(SUPER_FRONTIER)?;
         let at = unseal(word.load(Ordering::Acquire), FRONTIER)? * LINE;
@@ -203,6 +214,7 @@ impl Member {
     /// A pending cell of kind extent: `bytes` of address space of which only the first line is sure
     /// to have pages.
     pub(crate) fn allocate_extent(&self, bytes: u64) -> Result<u64> {
+        invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
         let arena = self.arena()?;
         let queue = arena.queue(CLASS_EXTENT)?;
         let head = queue.head.load(Ordering::Relaxed);
@@ -275,6 +287,7 @@ impl Member {
     /// The whole queue of a class goes to its pool, still carrying the epochs of its cells. If
     /// `wait` is zero and the pool is locked, it stays.
     fn queue_to_pool(&self, class: u8, wait: Duration) -> Result<()> {
+        invariant!(class != CLASS_EXTENT, "extents have no pool");
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         let first = queue.head.load(Ordering::Relaxed);
@@ -296,6 +309,7 @@ impl Member {
     }
 
     fn push_batch(&self, class: u8, first: u64, last: u64) -> Result<()> {
+        invariant!(first != 0 && last != 0, "a batch has a first and a last cell");
         let arena = self.arena()?;
         let queue = arena.queue(class)?;
         arena.set(undo::BATCH_FIRST, first);
@@ -319,6 +333,7 @@ impl Member {
 
     /// Some cells of a pool come to the front of the queue of their class.
     fn refill_from_pool(&self, class: u8, wait: Duration) -> Result<()> {
+        invariant!((class as usize) < QUEUES, "class {class} has no pool");
         let head = self.map().word(pool_at(class) + POOL_HEAD)?;
         if head.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -403,6 +418,7 @@ impl Member {
 
     /// A free cell of a wider class becomes the small bump range, and the first cell of it ours.
     fn split_cell(&self, arena: &Arena<'_>, wider: u8, cell: u64, class: u8) -> Result<u64> {
+        invariant!(wider > class, "class {wider} is not wider than class {class}");
         let bytes = class::bytes_of(wider);
         let (cur, end, committed) = arena.bump(Bump::Small);
         if cur < end && committed < end {
@@ -470,6 +486,7 @@ impl Member {
 /// Links a chain of cells before the head of the queue of its class: it was retired before what the
 /// member retires itself, and what is retired longest is used first.
 fn link_batch(arena: &Arena<'_>, class: u8, first: u64, last: u64) -> Result<(), Corruption> {
+    invariant!(first != 0 && last != 0, "a batch has a first and a last cell");
     let queue = arena.queue(class)?;
     let head = queue.head.load(Ordering::Relaxed);
     if head == first {

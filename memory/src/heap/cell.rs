@@ -3,6 +3,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use nearstate_model::invariant;
+
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::class;
 use crate::layout::{CLASS_EXTENT, Corruption, LINE};
@@ -77,6 +79,11 @@ const META: u64 = 1 << 31;
 pub const FLAGS_FORM: u8 = 0b110;
 const FORM_SHIFT: u32 = 29;
 const CHILDREN: u64 = 0x1fff;
+
+const _: () = assert!(WORD_KEY + 4 == CELL_HEADER_BYTES, "the header ends with the child count");
+const _: () = assert!(LINE_FIRST + 8 * LINE_WORDS == LINE, "an overflow line fills its line");
+const _: () = assert!(CELL_HEADER_BYTES < LINE, "the header lies in the first line of a cell");
+const _: () = assert!(META >> 16 > CHILDREN && CHILDREN >> 13 == 0, "flags and count are apart");
 
 const SHORT: Corruption = Corruption("a record's body is shorter than its key");
 
@@ -317,6 +324,15 @@ pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
 /// Fills the header of a new cell; the body is written by the caller, the checksum by [`seal`].
 #[inline]
 pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
+    invariant!(at.is_multiple_of(LINE), "a cell begins at a line, not at {at:#x}");
+    invariant!(u64::from(head.children) <= CHILDREN, "a record has {} children", head.children);
+    invariant!(
+        8 * u64::from(head.children) + u64::from(head.key) <= u64::from(head.body),
+        "a body of {} bytes holds {} children and a key of {} bytes",
+        head.body,
+        head.children,
+        head.key
+    );
     let first = map.word(at + WORD_HEAD)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
     let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
@@ -334,6 +350,7 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
 /// Stores version and checksum: the last stores before a cell is published.
 #[inline]
 pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
+    debug_assert!(at.is_multiple_of(LINE), "a cell begins at a line");
     map.word(at + WORD_VERSION)?.store(version, Ordering::Relaxed);
     let first = map.word(at + WORD_HEAD)?;
     let low = first.load(Ordering::Relaxed) & 0xffff_ffff;

@@ -49,6 +49,11 @@ pub(crate) const fn bytes_of(class: u8) -> u64 {
     units * LINE
 }
 
+const _: () = assert!(bytes_of(CLASSES - 1) == CELL_BYTES_MAX);
+const _: () = assert!(bytes_of(0) == LINE && bytes_of(31) == 32 * LINE);
+const _: () = assert!(bytes_of(CLASSES) == 0 && bytes_of(u8::MAX) == 0);
+const _: () = assert!(matches!(class_of(0), Some(0)) && matches!(class_of(LINE + 1), Some(1)));
+
 /// The greatest class whose cells fit in `bytes` (at least a line).
 pub(crate) const fn class_within(bytes: u64) -> Option<u8> {
     if bytes < LINE {

@@ -2,6 +2,8 @@
 //! All of it is done by one member only, or by the one that recovers it; every step can be cut
 //! short by a kill.
 
+use nearstate_model::invariant;
+
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
@@ -32,6 +34,10 @@ impl Arena<'_> {
     /// Cuts a cell from the front of a bump range that has pages for it: it becomes pending.
     #[inline]
     pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Corruption> {
+        invariant!(
+            bytes.is_multiple_of(crate::layout::LINE) && bytes != 0,
+            "a cell of {bytes} bytes is cut"
+        );
         let cell = self.get(which.front());
         cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");

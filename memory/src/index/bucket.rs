@@ -32,6 +32,11 @@ const INTENT: u64 = 1 << 46;
 const DEPTH_SHIFT: u32 = 42;
 const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
 
+const _: () = assert!(LAST + 1 == WORDS, "the link is the last word of a line");
+const _: () = assert!(UNITS < INTENT && INTENT < LINK && LINK < 1 << TAG_SHIFT);
+const _: () = assert!(STAMP >> DEPTH_SHIFT == 0, "stamp and depth share no bit");
+const _: () = assert!(VERSION_MAX < STAMP, "a version fits into a stamp");
+
 /// The greatest stamp, and so the greatest version of a record: at a million changes a second of
 /// one record it lasts 50 days; the change after it is refused.
 pub(crate) const VERSION_MAX: u64 = STAMP - (1 << 20);
@@ -46,12 +51,15 @@ pub(crate) const fn tag_of(hash: u64) -> u64 {
 /// The entry of a cell.
 #[inline]
 pub(crate) const fn entry(tag: u64, at: u64) -> u64 {
+    debug_assert!(at.is_multiple_of(64), "a cell begins at a line");
+    debug_assert!(at >> 6 <= UNITS, "an offset fits into an entry");
     tag << TAG_SHIFT | at >> 6
 }
 
 /// The link to an overflow line.
 #[inline]
 pub(crate) const fn link(at: u64) -> u64 {
+    debug_assert!(at.is_multiple_of(64), "an overflow line begins at a line");
     LINK | at >> 6
 }
 
@@ -82,6 +90,8 @@ pub(crate) const fn is_intent(word: u64) -> bool {
 /// The intent of a write line, for the key with this tag.
 #[inline]
 pub(crate) const fn intent(tag: u64, line_at: u64) -> u64 {
+    debug_assert!(tag != 0, "an intent has the tag of its key");
+    debug_assert!(line_at.is_multiple_of(64), "a write line begins at a line");
     entry(tag, line_at) | INTENT
 }
 
@@ -106,6 +116,7 @@ pub(crate) const fn stamp_of(control: u64) -> u64 {
 /// The payload of a control word.
 #[inline]
 pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
+    debug_assert!(depth < 48, "a depth counts bits of a hash");
     (depth as u64) << DEPTH_SHIFT | stamp & STAMP
 }
 

@@ -13,6 +13,9 @@
 //! sees all of them from then on, because R3 of every other record loads the same status, and W4
 //! comes after it.
 
+use nearstate_model::invariant;
+use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
+
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::index::bucket::{
@@ -36,6 +39,12 @@ pub(crate) const LINE_RING: u64 = 40;
 pub(crate) const LINE_TAIL: u64 = 48;
 pub(crate) const LINE_SOURCE: u64 = 56;
 
+const _: () = assert!(LINES.is_multiple_of(8) && EVENTS + 8 <= LINE, "the head is one line");
+const _: () = assert!(LINE_LOCK < LINE_SLOT && LINE_SLOT < LINE_OLD && LINE_OLD < LINE_NEW);
+const _: () = assert!(LINE_NEW < LINE_OWNER && LINE_OWNER < LINE_RING && LINE_RING < LINE_TAIL);
+const _: () = assert!(LINE_TAIL < LINE_SOURCE && LINE_SOURCE + 8 == LINE, "a line has eight words");
+const _: () = assert!(2 * TRANSACTION_RECORDS_MAX as u64 <= LINES_MAX);
+
 /// Lines that a transaction cell can have: more are a damaged count.
 pub(crate) const LINES_MAX: u64 = 1 << 16;
 
@@ -55,18 +64,24 @@ pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Corruption> {
 pub(crate) struct TxnLine<'m>(&'m [AtomicU64; 8]);
 
 impl TxnLine<'_> {
+    #[inline]
+    fn word(&self, which: u64) -> &AtomicU64 {
+        match self.0.get(which as usize / 8) {
+            Some(word) => word,
+            None => invariant!("a write line has no word {which}"),
+        }
+    }
+
     /// Stores one of its words. Release, so that a recoverer that sees it sees all before it.
     #[inline]
     pub(crate) fn set(self, which: u64, value: u64) {
-        if let Some(word) = self.0.get(which as usize / 8) {
-            word.store(value, Ordering::Release);
-        }
+        self.word(which).store(value, Ordering::Release);
         crash_point!("txn.line");
     }
 
     #[inline]
     pub(crate) fn get(self, which: u64) -> u64 {
-        self.0.get(which as usize / 8).map_or(0, |word| word.load(Ordering::Acquire))
+        self.word(which).load(Ordering::Acquire)
     }
 }
 
@@ -98,6 +113,7 @@ impl<'m> TxnCell<'m> {
     }
 
     pub(crate) const fn line_at(&self, index: u64) -> u64 {
+        debug_assert!(index < LINES_MAX, "the line belongs to the transaction");
         self.at + LINE * (index + 1)
     }
 

@@ -32,6 +32,8 @@ pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Corruption> {
 /// longer chain is a circle that damage made.
 pub(crate) const CHAIN_MAX: u32 = 1024;
 
+const _: () = assert!(WORDS == LAST + 1 && READ_LINES <= WHOLE_LINES);
+
 const CHAIN: Corruption = Corruption("a bucket's chain has no end");
 
 /// The bucket that holds a hash, found through depths from a bucket count that may be old. Returns
@@ -105,6 +107,7 @@ pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
 /// 32 bytes, where a call of `memcmp` would cost as much as the rest of a read.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
+    debug_assert!(one.len() == other.len(), "both have one length");
     match one.len() {
         16..=32 => {
             one.first_chunk::<16>() == other.first_chunk::<16>()
@@ -498,6 +501,7 @@ impl Member {
         buckets: u64,
         out: &mut Vec<u64>,
     ) -> Result<()> {
+        debug_assert!(bucket < buckets, "the walk covers the buckets that were counted");
         // The depth that the bucket had among `buckets`.
         let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;

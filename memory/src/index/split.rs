@@ -1,7 +1,7 @@
 //! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys
 //! whose next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -100,7 +100,9 @@ impl Member {
         }
         let word = self.map().word(catalog_at(index) + CATALOG_COMMITTED)?;
         if q >= word.load(Ordering::Acquire) {
+            invariant!(first_of(segment) <= q, "bucket {q} lies before its segment {segment}");
             let left = first_of(segment) + buckets_of(segment) - q;
+            invariant!(left > 0, "bucket {q} lies behind its segment {segment}");
             let lines = left.min(COMMIT_LINES);
             self.map().commit(table.bucket_at(self.map(), q)?, lines * LINE)?;
             word.store(q + lines, Ordering::Release);
@@ -111,6 +113,7 @@ impl Member {
 
     /// Allocates and publishes a segment, under the split lock or (the first) the attach lock.
     pub(crate) fn add_segment(&self, index: u32, segment: usize) -> Result<()> {
+        invariant!(segment < SEGMENTS, "an index has no segment {segment}");
         let at = self.allocate_extent((buckets_of(segment) + 1) * LINE)?;
         let word_at = segment_slot(index, segment);
         // Once: a creator of a namespace that is killed here may find its place taken by the next
@@ -130,6 +133,7 @@ impl Member {
         level: u32,
         q: u64,
     ) -> Result<()> {
+        invariant!(level < 48 && q >= 1 << level, "bucket {q} is split off at level {level}");
         if depth_of(payload) != level {
             return Err(Error::from(Corruption("a bucket's depth does not fit the bucket count")));
         }
@@ -165,11 +169,14 @@ impl Member {
 
     /// Fills a bucket that nobody can find yet, locked by us.
     fn fill_bucket(&self, at: u64, payload: u64, entries: &[u64]) -> Result<()> {
+        invariant!(entries.iter().all(|entry| *entry != 0), "an empty word moves to a new bucket");
         let line = self.map().words::<WORDS>(at)?;
         let (inline, rest) = match entries.len() {
             0..=LAST => (entries, [].as_slice()),
             _ => entries.split_at(LAST - 1),
         };
+        invariant!(inline.len() + rest.len() == entries.len(), "each entry has one place");
+        invariant!(rest.is_empty() || inline.len() < LAST, "the last word is kept for the link");
         let last = self.build_chain(rest)?;
         let [first, words @ ..] = line;
         lock::hold_with(first, self.lock_owner(), payload);
@@ -191,6 +198,7 @@ impl Member {
         while !rest.is_empty() {
             let take = if next == 0 { room.min(rest.len()) } else { (room - 1).min(rest.len()) };
             let (before, these) = rest.split_at(rest.len() - take);
+            invariant!(!these.is_empty(), "an overflow line without entries is built");
             let mut words = [0; LINE_WORDS as usize];
             for (word, entry) in words.iter_mut().zip(these) {
                 *word = *entry;
@@ -298,6 +306,7 @@ fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Co
     crash_point!("split.stamped");
     arena.set(undo::OLD, last);
     publish(&line[LAST], rest.next().unwrap_or(0));
+    invariant!(rest.next().is_none(), "an entry of bucket {p_at:#x} has no room in its line");
     crash_point!("split.cut");
     Ok(())
 }

@@ -6,6 +6,8 @@ use crate::atomic::{AtomicU64, Ordering, mutant};
 
 const OWNER_SHIFT: u32 = 48;
 
+const _: () = assert!(OWNER_SHIFT == 48, "an owner has 16 bits, a payload 48");
+
 /// The part of a lock word that is not its owner.
 pub(crate) const PAYLOAD: u64 = (1 << OWNER_SHIFT) - 1;
 
@@ -27,6 +29,7 @@ pub(crate) fn member_of(owner: u64) -> u32 {
 /// The acquire pairs with the release of [`release`] (O6 in `spec/region.md`).
 #[inline]
 pub(crate) fn try_take(word: &AtomicU64, me: u64) -> Result<u64, u64> {
+    debug_assert!(me != 0 && me >> 16 == 0, "an owner is a member slot + 1");
     let seen = word.load(Ordering::Relaxed);
     if owner_of(seen) != 0 {
         return Err(owner_of(seen));
@@ -41,6 +44,7 @@ pub(crate) fn try_take(word: &AtomicU64, me: u64) -> Result<u64, u64> {
 /// Changes the payload of a lock that `me` owns, and keeps it.
 #[inline]
 pub(crate) fn hold_with(word: &AtomicU64, me: u64, payload: u64) {
+    debug_assert!(me != 0 && me >> 16 == 0, "only an owner holds a lock");
     let order = if mutant("hold-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     word.store(me << OWNER_SHIFT | payload & PAYLOAD, order);
 }

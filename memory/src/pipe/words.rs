@@ -25,6 +25,8 @@
 //! Positions count bytes and wrap. Each side keeps its own and never loads it; the other's is
 //! believed only within a capacity of it, and each index is masked.
 
+use nearstate_model::invariant;
+
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::Corruption;
 
@@ -59,13 +61,17 @@ impl Words for [AtomicU64] {
 
     #[inline]
     fn load(&self, index: usize) -> u64 {
-        self.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+        match self.get(index) {
+            Some(word) => word.load(Ordering::Relaxed),
+            None => invariant!("word {index} of a pipe of {} words", self.len()),
+        }
     }
 
     #[inline]
     fn store(&self, index: usize, word: u64) {
-        if let Some(place) = self.get(index) {
-            place.store(word, Ordering::Relaxed);
+        match self.get(index) {
+            Some(place) => place.store(word, Ordering::Relaxed),
+            None => invariant!("word {index} of a pipe of {} words", self.len()),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use nearstate_model::limits::{NAMESPACES_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -361,6 +361,8 @@ impl Region {
 }
 
 fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result<()> {
+    invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
+    invariant!(page.is_power_of_two() && page >= 4096, "a page of {page} bytes");
     let mut random = [0_u8; 24];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut random))

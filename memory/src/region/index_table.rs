@@ -10,6 +10,10 @@ use crate::region::map::Map;
 /// Buckets of the first segment; the second has as many, and every further one twice the last.
 pub(crate) const BUCKETS_FIRST: u64 = 1 << DEPTH_FIRST;
 
+const _: () = assert!(first_of(0) == 0 && first_of(1) == BUCKETS_FIRST);
+const _: () = assert!(first_of(2) == first_of(1) + buckets_of(1), "segments follow each other");
+const _: () = assert!(segment_of(0) == 0 && segment_of(BUCKETS_FIRST) == 1);
+
 /// What one process remembers of a namespace's index. Both numbers may be old: buckets lead on.
 #[derive(Debug)]
 pub struct IndexTable {
@@ -101,6 +105,7 @@ impl IndexTable {
 
 /// Offset of the word that holds a segment's offset.
 pub(crate) const fn segment_slot(index: u32, segment: usize) -> u64 {
+    debug_assert!(segment < SEGMENTS, "an index has this segment");
     catalog_at(index) + CATALOG_SEGMENTS + 8 * segment as u64
 }
 

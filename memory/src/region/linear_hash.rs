@@ -3,6 +3,9 @@
 /// The depth of the first buckets of a namespace: there are eight.
 pub(crate) const DEPTH_FIRST: u32 = 3;
 
+const _: () = assert!(wide_mask(8) == 15 && wide_mask(15) == 15 && wide_mask(16) == 31);
+const _: () = assert!(bucket_of(9, 8) == 1 && bucket_of(9, 10) == 9);
+
 /// The mask of all hash bits that `n` buckets tell apart (linear hashing, n >= 8).
 #[inline]
 pub(crate) const fn wide_mask(n: u64) -> u64 {
@@ -13,6 +16,7 @@ pub(crate) const fn wide_mask(n: u64) -> u64 {
 /// read without a lock) leads to a bucket that exists, and its depth leads on.
 #[inline]
 pub(crate) const fn bucket_among(hash: u64, n: u64, wide: u64) -> u64 {
+    debug_assert!(wide & wide.wrapping_add(1) == 0, "a mask has all its low bits set");
     let bucket = hash & wide;
     if bucket < n { bucket } else { bucket & (wide >> 1) }
 }
@@ -49,6 +53,7 @@ const fn step_on(hash: u64, b: u64) -> u64 {
 /// The low `depth` bits.
 #[inline]
 pub(crate) const fn mask(depth: u32) -> u64 {
+    debug_assert!(depth <= 64, "a depth counts bits of a hash");
     (1 << (depth & 63)) - 1
 }
 

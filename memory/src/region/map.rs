@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{Corruption, LINE};
@@ -51,6 +51,7 @@ impl Map {
         let fork = system::fork_guard()?;
         let fork_mapped = OwnedMapping { base: fork.cast(), bytes: system::GUARD_BYTES };
         let guard = Guard::new(base, bytes, page, fork.cast())?;
+        invariant!(bytes.is_multiple_of(LINE), "a mapping of {bytes} bytes has no whole lines");
         let map = Self {
             base,
             bytes,

@@ -26,6 +26,8 @@ pub(crate) const fn recoverer(word: u64) -> u64 {
 }
 
 pub(crate) const fn make(state: u64, recoverer: u64, incarnation: u64) -> u64 {
+    debug_assert!(state <= RECOVERING, "a slot has one of three states");
+    debug_assert!(recoverer >> 16 == 0, "a recoverer is a member slot + 1");
     state << 56 | recoverer << 40 | incarnation & 0xff_ffff_ffff
 }
 
@@ -36,6 +38,8 @@ pub(crate) const fn incarnation(word: u64) -> u64 {
 /// W1: true if recovering the member that was found in state `seen` is up to `me` alone. Acquire,
 /// so that the winner sees what a recoverer that died before it has done.
 pub(crate) fn win(word: &AtomicU64, seen: u64, me: u64) -> bool {
+    debug_assert!(me != 0 && me >> 16 == 0, "a recoverer is a member slot + 1");
+    debug_assert!(of(seen) != FREE, "a free slot needs no recovery");
     let mine = make(RECOVERING, me, incarnation(seen));
     if mutant("win-without-swap") {
         word.store(mine, Ordering::Release);

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::system::failure;
 
@@ -23,6 +23,8 @@ const GUARDED_MAX: usize = 1024;
 pub(crate) const USABLE: u64 = 1;
 /// What it says once a page was found gone: not 0, for a child that is forked then is one as well.
 const DAMAGED: u64 = 2;
+
+const _: () = assert!(USABLE != DAMAGED && USABLE != 0 && DAMAGED != 0, "0 is a forked child");
 
 #[derive(Debug)]
 struct Guarded {
@@ -69,6 +71,8 @@ impl Guard {
         page: u64,
         usable: NonNull<AtomicU64>,
     ) -> Result<Self> {
+        invariant!(page.is_power_of_two(), "a page of {page} bytes");
+        invariant!(bytes != 0, "an empty mapping is guarded");
         install()?;
         for entry in &GUARDED {
             let mine = base.as_ptr() as u64;

@@ -30,6 +30,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use nearstate_model::invariant;
+
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::crash::crash_point;
 use crate::layout::Corruption;
@@ -54,6 +56,10 @@ const LOOKS_MAX: u32 = 16;
 
 /// The greatest tail: a writer of a GiB a second gets there in three hundred years.
 const POSITION_MAX: u64 = 1 << 60;
+
+const _: () = assert!(ENTRY_HEAD == 2 && NEXT_HEAD == ENTRY_HEAD, "size and number");
+const _: () = assert!(PART >= 2, "an entry leaves room for another");
+const _: () = assert!(words_of(0) == 2 && words_of(1) == 3 && words_of(8) == 3);
 
 const TAIL: Corruption = Corruption("a ring's positions contradict each other");
 
@@ -101,9 +107,8 @@ fn check_of(payload: &[u8], number: u64, at: u64) -> u64 {
 
 #[inline]
 fn put(place: Option<&AtomicU64>, value: u64) {
-    if let Some(place) = place {
-        place.store(value, Ordering::Relaxed);
-    }
+    let Some(place) = place else { invariant!("an entry is longer than its ring") };
+    place.store(value, Ordering::Relaxed);
 }
 
 impl RingWords<'_> {
@@ -180,6 +185,7 @@ impl RingWords<'_> {
     /// W1 and W2, and the oldest entry that is left then. A ring whose old words are damaged
     /// forgets them: a writer is past its commit and must not fail.
     fn reserve(&self, tail: u64, end: u64) {
+        invariant!(tail < end, "an append from {tail} to {end} reserves nothing");
         let floor = end.saturating_sub(self.capacity());
         let mut oldest = self.oldest.load(Ordering::Acquire);
         if oldest > tail || tail - oldest > self.capacity() {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{Ordering, fence};
 use crate::crash::{crash_point, is_planted};
@@ -12,7 +12,7 @@ use crate::index::bucket::{
     VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, tag_of,
 };
 use crate::index::intent::{
-    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, STATUS, TxnCell,
+    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
 };
 use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
 use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
@@ -22,7 +22,9 @@ use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::events::{self, TxnEvents};
-use crate::txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+use crate::txn::plan::{
+    AccessIndex, CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange,
+};
 use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_record};
 
 /// What came of an attempt to take all locks.
@@ -30,7 +32,7 @@ use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_reco
 enum LockAttempt {
     All,
     /// A bucket was split meanwhile, so that a key stands elsewhere.
-    PipeTransfer,
+    Moved,
     /// A living process keeps this one.
     Busy(u64),
 }
@@ -169,6 +171,8 @@ impl Member {
 
     /// A pending transaction cell with room for `lines`.
     fn new_log(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
+        invariant!(events <= lines, "{events} events in {lines} lines");
+        invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
         let at = self.allocate(LINE * (lines + 1))?;
         let log = TxnCell::of(self.map(), at);
         let head = log.word(WORD_HEAD)?;
@@ -215,20 +219,23 @@ impl Member {
     fn sort_locks(&self, plan: &mut CommitPlan) -> Result<()> {
         let CommitPlan { accesses, order, .. } = plan;
         order.clear();
-        for (place, access) in (0..).zip(accesses) {
+        for (place, access) in (0..).map(AccessIndex).zip(&mut *accesses) {
             let table = self.table(access.namespace)?;
             let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
             (access.bucket, access.lock_at) = (bucket, at);
             order.push((at, place));
         }
         order.sort_unstable();
+        invariant!(order.len() == accesses.len(), "each access has one lock");
         Ok(())
     }
 
     fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
+        invariant!(plan.order.len() == plan.accesses.len(), "each access is locked");
+        invariant!(plan.order.is_sorted(), "locks are taken in the order of their offsets");
         let (mut before, mut payload) = (0, 0);
         for (_, place) in &plan.order {
-            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            let access = plan.access(*place);
             if access.lock_at != before {
                 let word = self.map().word(access.lock_at)?;
                 let bound = if before == 0 { LOCK_WAIT_MAX } else { LOCK_WAIT_SHORT };
@@ -246,7 +253,7 @@ impl Member {
                 before = access.lock_at;
             }
             if step(access.hash, access.bucket, depth_of(payload)).is_some() {
-                return Ok(LockAttempt::PipeTransfer);
+                return Ok(LockAttempt::Moved);
             }
         }
         self.lock_rings(&plan.events)
@@ -254,6 +261,10 @@ impl Member {
 
     /// The rings come last: their locks are the ones that most others wait for.
     fn lock_rings(&self, events: &TxnEvents) -> Result<LockAttempt> {
+        invariant!(
+            events.all.is_sorted_by_key(|event| event.ring_at),
+            "rings are locked in the order of their offsets"
+        );
         let mut before = 0;
         for event in &events.all {
             if event.ring_at == before {
@@ -287,7 +298,10 @@ impl Member {
         let (mut before, mut inserts, mut has_moved) = (0, 0, false);
         let CommitPlan { accesses, order, .. } = plan;
         for (lock_at, number) in &*order {
-            let Some(access) = accesses.get_mut(*number as usize) else { break };
+            let Some(access) = accesses.get_mut(number.0 as usize) else {
+                invariant!("access {} is locked and not in the plan", number.0)
+            };
+            invariant!(access.lock_at == *lock_at, "access {} has another lock", number.0);
             if *lock_at != before {
                 (before, inserts) = (*lock_at, 0);
             }
@@ -324,6 +338,7 @@ impl Member {
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
     fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
+        invariant!(inserts > 0, "room is made for no entry");
         if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
         }
@@ -361,6 +376,7 @@ impl Member {
     /// Gives a new version its number, and raises the stamp of a bucket that loses a record. Both
     /// are harmless if the transaction is undone.
     fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
+        invariant!(access.lock_at != 0, "a version is assigned under its lock");
         let map = self.map();
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
@@ -379,6 +395,10 @@ impl Member {
                         detail: format!("the record has changed {VERSION_MAX} times"),
                     });
                 }
+                invariant!(
+                    version > access.version_before.unwrap_or(0),
+                    "version {version} does not increase"
+                );
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 access.version_after = Some(version);
             }
@@ -405,15 +425,20 @@ impl Member {
 
     /// Everything is judged: publishes the intents, decides, and finishes.
     fn write_all(&self, plan: &CommitPlan, log: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
+        invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
+        let mut intents = 0;
         arena.set(undo::SLOT, log.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.noted");
         for (index, (_, place)) in (0_u64..).zip(&plan.order) {
-            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            let access = plan.access(*place);
             if access.is_write() {
                 self.intend(access, log, index)?;
+                intents += 1;
             }
         }
+        let writes = plan.accesses.iter().filter(|access| access.is_write()).count();
+        invariant!(intents == writes, "{intents} of {writes} writes have an intent");
         crash_point!("txn.intended");
         decide(log.word(STATUS)?);
         crash_point!("txn.decided");
@@ -421,6 +446,8 @@ impl Member {
     }
 
     fn intend(&self, access: &RecordAccess, log: TxnCell<'_>, index: u64) -> Result<()> {
+        invariant!(access.is_write(), "a record that was only read gets an intent");
+        invariant!(access.lock_at != 0, "an intent is published under its lock");
         let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
             found => found,

@@ -1,7 +1,7 @@
 //! The events of a transaction: encoded before the decision, appended to the rings after it, by the
 //! writer or by whoever recovers it (`spec/region.md`, section 9).
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -50,9 +50,10 @@ impl TxnEvents {
 
     /// Puts a version where it belongs.
     pub(crate) fn set_version(&mut self, at: usize, version: u64) {
-        if let Some(place) = self.bytes.get_mut(at..at + 8) {
-            place.copy_from_slice(&version.to_le_bytes());
-        }
+        let Some(place) = self.bytes.get_mut(at..at + 8) else {
+            invariant!("a version at {at} lies outside the events")
+        };
+        place.copy_from_slice(&version.to_le_bytes());
     }
 }
 
@@ -67,7 +68,10 @@ impl Member {
     ) -> Result<()> {
         let (mut ring_at, mut tail, mut total) = (0, 0, 0);
         for (index, event) in (first..).zip(&events.all) {
-            let bytes = events.bytes.get(event.span.0..event.span.1).unwrap_or_default();
+            let Some(bytes) = events.bytes.get(event.span.0..event.span.1) else {
+                invariant!("an event at {:?} of {} bytes", event.span, events.bytes.len())
+            };
+            invariant!(event.ring_at >= ring_at, "the events are not in the order of their rings");
             if event.ring_at != ring_at {
                 (ring_at, total) = (event.ring_at, 0);
                 tail = ring::tail(self.map(), ring_at)?;

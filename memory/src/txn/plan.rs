@@ -1,5 +1,7 @@
 //! What a transaction is to do, as its caller writes it down (`spec/region.md`, section 9).
 
+use nearstate_model::invariant;
+
 use crate::index::bucket::{entry, tag_of};
 use crate::index::lookup::ReadToken;
 use crate::txn::events::TxnEvents;
@@ -25,6 +27,10 @@ pub enum RecordChange {
     /// It goes.
     Remove,
 }
+
+/// The number of an access in its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AccessIndex(pub(crate) u32);
 
 /// One record that a transaction touches.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +107,7 @@ pub struct CommitPlan {
     /// What watchers and the commit stream are told.
     pub events: TxnEvents,
     /// Accesses in the order of their locks: where the lock is, and the number of the access.
-    pub(crate) order: Vec<(u64, u32)>,
+    pub(crate) order: Vec<(u64, AccessIndex)>,
 }
 
 impl CommitPlan {
@@ -112,13 +118,27 @@ impl CommitPlan {
         self.order.clear();
     }
 
+    /// The access with this number.
+    #[inline]
+    pub(crate) fn access(&self, index: AccessIndex) -> &RecordAccess {
+        match self.accesses.get(index.0 as usize) {
+            Some(access) => access,
+            None => invariant!("access {} is locked and not in the plan", index.0),
+        }
+    }
+
     /// The events get the versions that their records will have.
     pub(crate) fn fill_event_versions(&mut self) {
         for index in 0..self.events.versions.len() {
-            let Some((at, number)) = self.events.versions.get(index).copied() else { break };
-            let access = self.accesses.get(number);
-            let version = access.and_then(|access| access.version_after.or(access.version_before));
-            self.events.set_version(at, version.unwrap_or(0));
+            let Some((at, number)) = self.events.versions.get(index).copied() else {
+                invariant!("a plan lost the version of event {index}")
+            };
+            let Some(access) = self.accesses.get(number) else {
+                invariant!("an event names access {number} of {}", self.accesses.len())
+            };
+            // 0 is the version of a record that was absent before and after: a removal of nothing.
+            let version = access.version_after.or(access.version_before).unwrap_or(0);
+            self.events.set_version(at, version);
         }
     }
 }
@@ -138,7 +158,11 @@ impl RecordAccess {
     /// Its key among the bytes that come with the plan.
     #[inline]
     pub(crate) fn key_in<'k>(&self, keys: &'k [u8]) -> &'k [u8] {
-        keys.get(self.key.0 as usize..self.key.1 as usize).unwrap_or_default()
+        let (from, to) = (self.key.0 as usize, self.key.1 as usize);
+        match keys.get(from..to) {
+            Some(key) => key,
+            None => invariant!("a key at {from}..{to} of {} bytes", keys.len()),
+        }
     }
 
     /// What is known of its record.

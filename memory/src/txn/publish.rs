@@ -1,7 +1,7 @@
 //! Changing the record of a key: the steps of `spec/region.md`, section 3, from the bucket's lock
 //! on.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
@@ -229,6 +229,10 @@ impl Member {
         draft: Option<PendingCell>,
         decide: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<(WriteOutcome, Option<u8>, u32)> {
+        invariant!(
+            draft.is_none_or(|draft| draft.at.is_multiple_of(LINE)),
+            "a cell begins at a line"
+        );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
         let old = match place.entry_at {
@@ -247,6 +251,7 @@ impl Member {
                         detail: format!("the record has changed {VERSION_MAX} times"),
                     });
                 }
+                invariant!(version > before.unwrap_or(0), "version {version} does not increase");
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
                 done.1 = self.publish_entry(&place, entry(tag_of(hash), draft.at))?;
@@ -299,6 +304,9 @@ impl Member {
     /// the new one.
     #[cold]
     fn publish_in_new_line(&self, arena: &Arena<'_>, place: &SlotLookup, new: u64) -> Result<()> {
+        invariant!(place.entry_at == 0 && place.empty_at == 0, "the chain has room already");
+        invariant!(place.last_at != 0, "a chain has a last word");
+        invariant!(new != 0, "an empty word is added to a chain");
         if place.entries >= ENTRIES_MAX {
             return Err(Error::Full {
                 detail: "the index has no room to grow: delete records, or create a larger region"
@@ -316,6 +324,7 @@ impl Member {
 
     /// A pending overflow line with these entries (at most five).
     pub(crate) fn new_line(&self, entries: &[u64]) -> Result<u64> {
+        invariant!(entries.len() <= LINE_WORDS as usize, "{} entries in one line", entries.len());
         let head =
             CellHeader { kind: CellKind::TxnLine, flags: 0, body: 0, key: 0, children: 0, hash: 0 };
         let at = self.allocate(LINE)?;
@@ -334,6 +343,9 @@ impl Member {
 
 /// The most entries of a bucket: its chain must stay shorter than what every walk allows.
 pub(crate) const ENTRIES_MAX: u32 = (CHAIN_MAX - 2) * (LINE_WORDS as u32 - 1);
+
+const _: () = assert!(ENTRIES_MAX > LAST as u32, "a full bucket can grow a chain");
+const _: () = assert!(PLACES.len() == LAST && WORDS == LAST + 1);
 
 /// A bucket with this many entries after an insert is crowded: the index grows by a bucket.
 pub(crate) const CROWD: u32 = 6;
