@@ -27,7 +27,7 @@ impl<'m> Cell<'m> {
     /// The counter that this record owns as its child with this number.
     ///
     /// # Errors
-    /// Damage: not a counter, or outside the region.
+    /// `Corruption`: not a counter, or outside the region.
     #[inline]
     pub fn counter(&self, index: u64) -> Result<Counter<'m>, Corruption> {
         if index >= self.children() {
@@ -50,7 +50,7 @@ impl Counter<'_> {
     /// Adds to the stripe of a member. Wraps round beyond 64 bits, as two's complement does.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     #[inline]
     pub fn add(&self, member: &Member, delta: i64) -> Result<(), Corruption> {
         // Relaxed: a load of the same word that happens after this add sees it in any order, and a
@@ -69,7 +69,7 @@ impl Counter<'_> {
     /// of one member, and so for a counter that one member adds to, it is linearizable.
     ///
     /// # Errors
-    /// Damage: outside the region.
+    /// `Corruption`: outside the region.
     pub fn sum(&self) -> Result<i64, Corruption> {
         let mut sum = 0_u64;
         for index in 0..STRIPES {

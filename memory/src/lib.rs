@@ -1,8 +1,8 @@
-//! Layer 1: bytes that outlive their writer. A region of shared memory that any process may attach:
-//! its file, its members, its heap, its index, and what puts a dead member's work in order.
-//! `spec/region.md` draws every byte; this crate is the home of `unsafe`.
+//! Layer 1: data that outlives its writer. A region is shared memory that any process can attach:
+//! its file, members, heap and index, and the recovery of dead members. `spec/region.md` defines
+//! every byte. All `unsafe` code of the engine is in this crate.
 //!
-//! Modules stand in the order of layers: each uses only those below it.
+//! Modules are listed in layer order: each uses only the modules below it.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -33,7 +33,7 @@ pub struct NamespaceEntry {
 /// All namespaces of a region.
 ///
 /// # Errors
-/// Damage: a flipped bit in a count or a name that is too long.
+/// `Corruption`: a flipped bit in a count or a name that is too long.
 pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
     let used = used(map)?;
     let mut all = Vec::new();
