@@ -36,7 +36,7 @@ pub use heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, F
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
-pub use member::presence::AdvisoryLock;
+pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};

@@ -2,7 +2,7 @@
 //! see it as the representative of one thread that uses the region.
 
 pub(crate) mod operation;
-pub(crate) mod presence;
+pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod pin;
 pub(crate) mod lock;
