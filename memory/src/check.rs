@@ -167,7 +167,7 @@ impl Checker<'_> {
         }
         let lock = self.map.word(crate::layout::SUPER_FRONTIER_LOCK)?.load(Ordering::Acquire);
         if lock != 0 {
-            self.report.fault("superblock: the frontier is locked by nobody who lives");
+            self.report.fault("superblock: the frontier is locked, and its owner is not alive");
         }
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Checker<'_> {
             self.report.fault(format!("bucket {bucket}: depth {}", depth_of(control)));
         }
         if owner_of(control) != 0 {
-            self.report.fault(format!("bucket {bucket}: locked by nobody who lives"));
+            self.report.fault(format!("bucket {bucket}: locked, and its owner is not alive"));
         }
         self.lines(at)?;
         let mut entries = Vec::new();
@@ -257,7 +257,8 @@ impl Checker<'_> {
         let mut keys = Vec::new();
         for entry in entries {
             if is_intent(entry) {
-                self.report.fault(format!("bucket {bucket}: an intent of nobody who lives"));
+                self.report
+                    .fault(format!("bucket {bucket}: an intent whose transaction has ended"));
                 continue;
             }
             let record = Cell::new(self.map, at_of(entry))?;
@@ -371,7 +372,7 @@ impl Checker<'_> {
         let noted =
             [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_DIRECTION, undo::TXN];
         if noted.iter().any(|which| arena.get(*which) != 0) {
-            self.report.fault(format!("member {index}: its note is not settled"));
+            self.report.fault(format!("member {index}: its undo record is open"));
         }
         if let Err(Corruption(what)) = arena.numbers() {
             self.report.fault(format!("member {index}: {what}"));

@@ -121,7 +121,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the words are lent by `self` only, so nobody has one any more.
+        // SAFETY: the words are lent by `self` only, so no reference is left.
         unsafe { system::unmap(self.base, BYTES as u64) };
     }
 }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_shrink_the_memory_and_a_hole_in_it_is_zeros() {
+    fn the_memory_cannot_shrink_and_a_hole_in_it_reads_as_zeros() {
         let (mut node, mut client, file) = ring();
         assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
         client.write(&[9; 5000]).unwrap();

@@ -106,8 +106,10 @@ impl Member {
                 // A recoverer's slot becomes free only after its recoveries.
                 state::FREE => return self.is_free(first),
                 state::RECOVERING if state::recoverer(seen) != self.lock_owner() => {
-                    index = u32::try_from(state::recoverer(seen).wrapping_sub(1))
-                        .map_err(|_| Corruption("a member is recovered by nobody"))?;
+                    index =
+                        u32::try_from(state::recoverer(seen).wrapping_sub(1)).map_err(|_| {
+                            Corruption("a member waits for a recoverer that does not exist")
+                        })?;
                 }
                 _ if !is_dead(self.shared(), index)? => return Ok(false),
                 _ => return self.recover(index, word, seen),
@@ -125,7 +127,9 @@ impl Member {
                 let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
                 let again = self.map().word(member_at(index) + MEMBER_STATE)?;
                 if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
-                    return Err(Error::from(Corruption("a member is recovered by nobody")));
+                    return Err(Error::from(Corruption(
+                        "a member waits for a recoverer that does not exist",
+                    )));
                 }
                 Ok(false)
             }
@@ -267,7 +271,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.roll_back()
         }
         RecoveryDecision::Refuse => {
-            Err(Corruption("a noted word has neither its old nor its new value"))
+            Err(Corruption("a recorded word has neither its old nor its new value"))
         }
     }
 }

@@ -198,7 +198,7 @@ pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Corruption> {
 pub(crate) fn validate(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let words = words_at(map, ring_at)?;
     if map.word(lock_at(ring_at))?.load(Ordering::Acquire) != 0 {
-        return Err(Corruption("a ring is locked by nobody who lives"));
+        return Err(Corruption("a ring is locked, and its owner is not alive"));
     }
     if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & !LOSSLESS != 0 {
         return Err(Corruption("a ring has a flag that does not exist"));

@@ -563,6 +563,6 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         known @ (op::NONE | op::RECORD | op::WORD | op::SPLIT | op::TXN | op::LINE | op::ONCE) => {
             Ok(known)
         }
-        _ => Err(Corruption("a note names an operation that does not exist")),
+        _ => Err(Corruption("an undo record names an operation that does not exist")),
     }
 }

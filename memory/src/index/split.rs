@@ -219,7 +219,7 @@ impl Member {
 /// True if the record of this entry moves to the new bucket.
 fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Corruption> {
     let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
-    Ok(bit.ok_or(Corruption("a noted split has a level that no bucket has"))? & 1 == 1)
+    Ok(bit.ok_or(Corruption("a recorded split has a level that no bucket has"))? & 1 == 1)
 }
 
 /// True if the split in the undo record is committed.
@@ -229,7 +229,7 @@ pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
     match depth_of(control) {
         depth if depth == level => Ok(false),
         depth if depth == level + 1 => Ok(true),
-        _ => Err(Corruption("a noted split has a bucket of neither depth")),
+        _ => Err(Corruption("a recorded split has a bucket of neither depth")),
     }
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let p_at = arena.get(undo::SPLIT_BUCKET);
     clean(arena, owner, p_at, level)?;
     let index = u32::try_from(arena.get(undo::SPLIT_NAMESPACE))
-        .map_err(|_| Corruption("a noted split names no namespace"))?;
+        .map_err(|_| Corruption("a recorded split names no namespace"))?;
     let word = arena.map.word(catalog_at(index) + CATALOG_BUCKETS)?;
     let n = unseal(word.load(Ordering::Acquire), "a namespace's bucket count has a flipped bit")?;
     if n == q {

@@ -9,15 +9,15 @@
 //! W4  fence; load the reader's word         R4  fence; load the writer's word
 //! W5  it sleeps for bytes: call it          R5  it sleeps for room: call it
 //!
-//! who has nothing to do
+//! a side without work
 //! S1  word = what it sleeps for
 //! S2  fence                                 (pairs with W4 and R4)
 //! S3  look at tail and head once more; sleep only if there is nothing to do
 //! ```
 //!
 //! R1 with W3: who sees the tail sees the words before it. W1 with R3: words are stored again only
-//! after they were read. Either W4 sees S1 or S3 sees W3, so nobody sleeps over a byte, or over
-//! room.
+//! after they were read. Either W4 sees S1 or S3 sees W3, so no side sleeps although there is a byte or
+//! room for one.
 //!
 //! Words are stored whole, so the writer keeps out of the word that the head stands in: it may have
 //! bytes that were not read. A writer therefore finds up to seven bytes less room than there is.

@@ -121,7 +121,7 @@ impl LivenessLock {
 impl Drop for LivenessLock {
     fn drop(&mut self) {
         if let Some(page) = self.page {
-            // SAFETY: nobody has the address of the page, which was mapped by this process.
+            // SAFETY: no other code has the address of the page, which was mapped by this process.
             unsafe { system::unmap(page, self.bytes) };
         }
     }
