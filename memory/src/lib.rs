@@ -28,7 +28,8 @@ mod system;
 pub mod layout;
 mod atomic;
 
-#[cfg(all(test, loom))]
+#[cfg(loom)]
+#[cfg(test)]
 mod models;
 
 pub use counter::Counter;

@@ -239,7 +239,8 @@ impl PipeEnd {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -8,7 +8,8 @@
 mod any;
 pub(crate) mod words;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -289,7 +289,8 @@ pub(crate) fn must_ring_doorbell(other: &AtomicU64, bit: u64) -> bool {
     other.load(Ordering::Relaxed) & bit != 0 && other.fetch_and(!bit, Ordering::Relaxed) & bit != 0
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

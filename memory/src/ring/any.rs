@@ -60,7 +60,8 @@ fn is_any_beyond(waits: &[(RingWaiter, u64)]) -> Result<bool> {
     Ok(false)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 

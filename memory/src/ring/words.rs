@@ -310,7 +310,8 @@ pub(crate) fn call_waiters(word: &AtomicU64) -> bool {
             .is_ok()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
