@@ -41,7 +41,7 @@ pub struct Inspection {
     pub epoch: u64,
     /// Namespaces.
     pub namespaces: Vec<NamespaceEntry>,
-    /// Attached sessions, dead ones that nobody has met yet included.
+    /// Attached sessions, dead ones that were not recovered yet included.
     pub members: Vec<MemberEntry>,
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::Corruption;
@@ -36,6 +36,13 @@ const ANSWER_TAIL: usize = 0x200 / 8;
 const ANSWER_HEAD: usize = 0x280 / 8;
 const CLIENT_SLEEPS: usize = 0x300 / 8;
 const NODE_SLEEPS: usize = 0x380 / 8;
+
+const _: () = assert!(PIPE_WORDS.is_power_of_two(), "an index is masked");
+const _: () = assert!(REQUEST_TAIL + 16 == REQUEST_HEAD && REQUEST_HEAD + 16 == ANSWER_TAIL);
+const _: () = assert!(ANSWER_TAIL + 16 == ANSWER_HEAD && ANSWER_HEAD + 16 == CLIENT_SLEEPS);
+const _: () = assert!(CLIENT_SLEEPS + 16 == NODE_SLEEPS, "each word has 128 bytes of its own");
+const _: () = assert!(NODE_SLEEPS + 16 <= FIRST_WORDS, "the words of the pipes follow the head");
+const _: () = assert!(BYTES.is_multiple_of(4096), "the ring fills its pages");
 
 /// What came of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,14 +111,17 @@ impl Mapped {
         Ok(PipeWords {
             tail: self.word(tail)?,
             head: self.word(head)?,
-            words: self.words().get(from..from + PIPE_WORDS).unwrap_or_default(),
+            words: match self.words().get(from..from + PIPE_WORDS) {
+                Some(words) => words,
+                None => invariant!("a pipe begins at word {from}"),
+            },
         })
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the words are lent by `self` only, so nobody has one any more.
+        // SAFETY: the words are lent by `self` only, so no reference is left.
         unsafe { system::unmap(self.base, BYTES as u64) };
     }
 }
@@ -229,7 +239,8 @@ impl PipeEnd {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -306,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_shrink_the_memory_and_a_hole_in_it_is_zeros() {
+    fn the_memory_cannot_shrink_and_a_hole_in_it_reads_as_zeros() {
         let (mut node, mut client, file) = ring();
         assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
         client.write(&[9; 5000]).unwrap();

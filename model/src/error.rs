@@ -144,6 +144,10 @@ pub enum Error {
 const NO_OBJECT: &str = "it was freed, or this region never gave it; take addresses from records \
                          and objects that the same transaction has read";
 
+/// What to do about a session that a violated invariant has stopped.
+const STOPPED: &str = "this session was stopped by an internal error (an invariant was violated, \
+                       see the message on stderr): close it, open another and report the error";
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use crate::limits::{
@@ -209,10 +213,7 @@ impl fmt::Display for Error {
                 "this process was forked after it attached: attach to the region again in the \
                  child",
             ),
-            Self::SessionStopped => f.write_str(
-                "this session was stopped by an internal error (an invariant was violated, see \
-                 the message on stderr): close it, open another and report the error",
-            ),
+            Self::SessionStopped => f.write_str(STOPPED),
             Self::System { detail, errno } => refused(f, detail, *errno),
             Self::Backend { detail } => write!(f, "back-end: {detail}"),
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),

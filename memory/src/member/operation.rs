@@ -35,5 +35,6 @@ impl Drop for Operation<'_> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::check::check;
 use crate::crash::{POINTS, injected_panic};
@@ -90,7 +90,8 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
         let span = (from, from + 24);
         plan.events.all.push(TxnEvent { ring_at, span, is_lossless: true });
     }
-    assert_eq!(member.commit(&mut plan, &bytes)?, CommitOutcome::Committed);
+    let outcome = member.commit(&mut plan, &bytes)?;
+    invariant!(outcome == CommitOutcome::Committed, "no other session writes");
     Ok(())
 }
 
@@ -103,8 +104,7 @@ fn work(region: &Region, member: &Member) -> Result<()> {
     member.append_to_ring(ring_at, b"event")?;
     member.set_namespace_flag(table, crate::layout::namespace_flags::WATCHED)?;
     member.update_namespace_flags(table.index(), |flags| flags)?;
-    let counter = member.allocate_counter(3)?;
-    assert!(counter != 0);
+    member.allocate_counter(3)?;
     member.free_pending()?;
     let keys: Vec<Vec<u8>> = (0..300_u32).map(|n| format!("key-{n}").into_bytes()).collect();
     for key in &keys {
