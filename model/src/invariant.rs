@@ -38,5 +38,42 @@ macro_rules! invariant {
 #[inline(never)]
 #[track_caller]
 pub fn violated(message: fmt::Arguments<'_>) -> ! {
-    panic!("invariant violated: {message}; this is a bug in nearstate, report it")
+    panic!("invariant violated: {message}")
+}
+
+/// The value that an invariant guarantees to be there.
+///
+/// # Panics
+/// If there is none; `what` says which invariant is violated.
+#[inline]
+#[track_caller]
+pub fn guaranteed<T>(value: Option<T>, what: &str) -> T {
+    match value {
+        Some(value) => value,
+        None => violated(format_args!("{what}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invariant_that_holds_costs_nothing_and_says_nothing() {
+        crate::invariant!(1 + 1 == 2, "sum");
+        assert_eq!(guaranteed(Some(7), "a value"), 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant violated: 3 of 2")]
+    fn a_violated_invariant_panics_with_its_message() {
+        let (have, most) = (3, 2);
+        crate::invariant!(have <= most, "{have} of {most}");
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant violated: an entry was pushed")]
+    fn a_missing_value_panics_with_the_invariant() {
+        guaranteed(None::<u8>, "an entry was pushed");
+    }
 }
