@@ -1,4 +1,5 @@
-//! A ring: two pipes in memory that two processes map, one for each direction (`spec/local-transport.md`).
+//! A local ring: two pipes in memory that two processes map, one for each direction
+//! (`spec/local-transport.md`).
 
 pub(crate) mod words;
 
@@ -19,8 +20,8 @@ use crate::system;
 /// The format of a ring.
 pub const RING_FORMAT: u64 = 1;
 
-/// Bytes of a pipe: what a core reads at once, and the answers that it collects before it sends.
-/// Larger requests and answers go through it in pieces.
+/// Bytes of a pipe: what a core reads at once, and the responses that it collects before it sends.
+/// Larger requests and responses go through it in pieces.
 pub const PIPE_BYTES: usize = 64 << 10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"NEARRING");
@@ -44,16 +45,16 @@ const _: () = assert!(CLIENT_SLEEPS + 16 == NODE_SLEEPS, "each word has 128 byte
 const _: () = assert!(NODE_SLEEPS + 16 <= FIRST_WORDS, "the words of the pipes follow the head");
 const _: () = assert!(BYTES.is_multiple_of(4096), "the ring fills its pages");
 
-/// What came of a read or a write.
+/// The result of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeTransfer {
-    /// Bytes that went.
+    /// Bytes transferred.
     pub bytes: usize,
-    /// The other side sleeps for this: the caller must call it.
+    /// The other side sleeps until this happened: the caller must ring the doorbell.
     pub must_ring_doorbell: bool,
 }
 
-/// What a side sleeps for.
+/// What a side waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeInterest {
     /// Bytes to read.
@@ -62,7 +63,7 @@ pub struct PipeInterest {
     pub writable: bool,
 }
 
-/// One side of a ring. The other side is another process, which is not trusted.
+/// One side of a ring. The other side is another process and is not trusted.
 #[derive(Debug)]
 pub struct PipeEnd {
     shared: Mapped,
@@ -71,7 +72,7 @@ pub struct PipeEnd {
     reader: Reader,
 }
 
-/// The memory, and nothing else in it than words that are accessed atomically.
+/// The memory. It contains only words that are accessed atomically.
 #[derive(Debug)]
 struct Mapped {
     base: NonNull<u8>,
@@ -127,7 +128,7 @@ impl Drop for Mapped {
 }
 
 impl PipeEnd {
-    /// Makes a ring: the node's side of it, and the memory for its client.
+    /// Creates a ring: the node's side of it, and the memory for its client.
     ///
     /// # Errors
     /// `System` if there is no memory or no descriptor, `Full` without memory.
@@ -140,10 +141,10 @@ impl PipeEnd {
         Ok((Self::on(shared, true), memory))
     }
 
-    /// The client's side of a ring that a node has made.
+    /// The client's side of a ring that a node has created.
     ///
     /// # Errors
-    /// `BadArgument` for what is no ring of this format.
+    /// `BadArgument` for memory that is not a ring of this format.
     pub fn attach(memory: OwnedFd) -> Result<Self> {
         let refused = |what: &str| Error::BadArgument {
             detail: format!("what the node gave is no ring ({what}); is it of another release?"),
@@ -173,7 +174,7 @@ impl PipeEnd {
         self.shared.word(if is_node { NODE_SLEEPS } else { CLIENT_SLEEPS })
     }
 
-    /// Writes as much as there is room for; 0 bytes: none.
+    /// Writes as much as fits, possibly 0 bytes.
     ///
     /// # Errors
     /// `Damaged` if the other side does not keep to the protocol. The ring is of no use any more.
@@ -186,7 +187,7 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// Reads as much as is there; 0 bytes: nothing.
+    /// Reads what is available, possibly 0 bytes.
     ///
     /// # Errors
     /// As [`PipeEnd::write`].
@@ -199,7 +200,7 @@ impl PipeEnd {
         Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
-    /// True if something of what is wanted can be had, or the ring is broken.
+    /// True if the pipe is ready for `wants`, or if the ring is broken.
     #[inline]
     pub fn has(&self, wants: PipeInterest) -> bool {
         let has_bytes = || {
@@ -214,7 +215,7 @@ impl PipeEnd {
             || wants.writable && has_room().unwrap_or(true)
     }
 
-    /// Tells the other side that this one sleeps. `false`: it must not, there is something to do.
+    /// Announces that this side sleeps. Returns false if it must not, because there is work.
     #[inline]
     pub fn fall_asleep(&self, wants: PipeInterest) -> bool {
         let bits =
@@ -228,7 +229,7 @@ impl PipeEnd {
         true
     }
 
-    /// Tells the other side that this one is awake.
+    /// Announces that this side is awake.
     #[inline]
     pub fn wake(&self) {
         if let Ok(own) = self.sleeps(self.is_node)
