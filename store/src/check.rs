@@ -87,7 +87,7 @@ fn judge_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()>
 fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
     let region = Region::attach(path)?;
     let session = region.session()?;
-    if !region.has_hidden(NAME)? {
+    if !region.has_internal(NAME)? {
         return Ok(());
     }
     let namespaces = region.inspect()?.namespaces;
@@ -118,7 +118,7 @@ fn check_tag(session: &Session, namespace: Namespace, tag: &Tag) -> Result<()> {
     if tag.state != TagState::Ready {
         return Ok(()); // It answers nobody; whoever declares it again finishes it.
     }
-    let hidden = session.member.table(session.hidden_table()?)?;
+    let hidden = session.member.table(session.internal_table()?)?;
     let mut set = WriteSet::new(session)?;
     let mut entries = Vec::new();
     if tag.is_ordered {
@@ -185,7 +185,7 @@ fn check_lists(
     entries: &mut Vec<Vec<u8>>,
 ) -> Result<()> {
     let session = set.session;
-    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let hidden = Namespace { index: session.internal_table()?, kind: Kind::Value };
     let mut prefix = Vec::new();
     list_prefix(namespace.index, tag.id, &mut prefix);
     let mut values = BTreeMap::<Vec<u8>, usize>::new();
@@ -221,7 +221,7 @@ fn check_counts(
     tag: &Tag,
     mut found: BTreeMap<Vec<u8>, i64>,
 ) -> Result<()> {
-    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let hidden = Namespace { index: session.internal_table()?, kind: Kind::Value };
     let mut prefix = Vec::new();
     count_key(namespace.index, tag.id, 0, &[], &mut prefix);
     // What follows the tag is the stripe.
@@ -244,7 +244,7 @@ fn check_counts(
 }
 
 fn count_postings(session: &Session, namespace: Namespace, tag: &Tag) -> Result<usize> {
-    let hidden = Namespace { index: session.hidden_table()?, kind: Kind::Value };
+    let hidden = Namespace { index: session.internal_table()?, kind: Kind::Value };
     let mut prefix = Vec::new();
     posting_key(namespace.index, tag.id, &[], &mut prefix);
     let mut count = 0;

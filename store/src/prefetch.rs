@@ -85,10 +85,10 @@ impl Session {
         value: &[u8],
         key: &mut Vec<u8>,
     ) -> Option<Aim> {
-        let tags = self.hidden.tags.borrow();
+        let tags = self.internal.tags.borrow();
         let (_, tags) = tags.get(&namespace.index)?;
         posting_key(namespace.index, tags.tag(tag)?.id, value, key);
-        Some(Aim { table: self.hidden.table.get()?, hash: self.hash(key), lines: BATCH_LINES })
+        Some(Aim { table: self.internal.table.get()?, hash: self.hash(key), lines: BATCH_LINES })
     }
 
     /// The second half for those that are found by a tag: asks for the records that their postings

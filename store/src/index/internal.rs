@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::index::schema::TagSet;
 
 /// The first byte of a hidden namespace's name: no name of an application begins with it.
-pub(crate) const HIDDEN: u8 = 1;
+pub(crate) const INTERNAL_PREFIX: u8 = 1;
 /// Its name.
 pub(crate) const NAME: &[u8] = b"\x01index";
 
@@ -36,7 +36,7 @@ const ROOT_EXPIRY: u64 = 1 << 62;
 
 /// What a session remembers of the hidden namespace.
 #[derive(Debug, Default)]
-pub(crate) struct Hidden {
+pub(crate) struct InternalCache {
     pub(crate) table: Cell<Option<u32>>,
     /// Number of the namespace of objects, once one was asked for.
     pub(crate) objects: Cell<Option<u32>>,
@@ -64,7 +64,7 @@ impl Default for Depths {
     }
 }
 
-impl Hidden {
+impl InternalCache {
     /// How deep the list was.
     #[inline]
     pub(crate) fn depth_of(&self, memory: usize) -> u8 {

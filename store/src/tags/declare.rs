@@ -432,7 +432,7 @@ impl Session {
         let key = schema_key(namespace.index);
         let changed = self.run(declaring, |txn| {
             let mut set = txn.set.borrow_mut();
-            let mut tags = match set.hidden_value(&key, TagSet::decode)? {
+            let mut tags = match set.internal_value(&key, TagSet::decode)? {
                 Some(tags) => tags?,
                 None => TagSet::default(),
             };
@@ -440,7 +440,7 @@ impl Session {
             // Both words only grow; whoever reads these tags raises the traits to them.
             let now = self.member.traits(namespace.index)? / traits::GENERATION;
             tags.generation = tags.generation.max(now) + 1;
-            set.put_hidden(&key, &tags.encode())?;
+            set.put_internal(&key, &tags.encode())?;
             Ok(tags)
         })?;
         self.raise_to(namespace.index, &changed)?;

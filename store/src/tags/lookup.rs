@@ -15,7 +15,6 @@ use crate::session::{Namespace, Session};
 use crate::tags::lists::ListWalk;
 use crate::tags::maintain::{read_count, values};
 use crate::txn::Txn;
-use crate::txn::txn_record::Record;
 use crate::txn::write_set::WriteSet;
 
 /// Which values of a tag are looked for.
@@ -59,7 +58,7 @@ impl Session {
         if value.len() > TAG_VALUE_BYTES_MAX {
             return Ok(None);
         }
-        let hidden = self.member.table(self.hidden_table()?)?;
+        let hidden = self.member.table(self.internal_table()?)?;
         let mut key = Vec::with_capacity(8 + value.len());
         posting_key(namespace.index, known.id, value, &mut key);
         let hash = self.hash(&key);
@@ -171,7 +170,7 @@ impl Session {
             for stripe in 0..STRIPES {
                 count_key(namespace.index, known.id, stripe, value, &mut key);
                 let mut set = txn.set.borrow_mut();
-                count += set.hidden_value(&key, read_count)?.unwrap_or(0);
+                count += set.internal_value(&key, read_count)?.unwrap_or(0);
             }
             Ok(u64::try_from(count).unwrap_or(0))
         })
@@ -194,7 +193,7 @@ impl Txn<'_> {
         namespace: Namespace,
         tag: &str,
         value: &[u8],
-    ) -> Result<Option<(Vec<u8>, Record<'_>)>> {
+    ) -> Result<Option<(Vec<u8>, View<'_>)>> {
         let key = {
             let mut set = self.set.borrow_mut();
             let tags = set.session.tag_set(namespace.index)?;
@@ -206,7 +205,7 @@ impl Txn<'_> {
             }
             let mut key = Vec::with_capacity(8 + value.len());
             posting_key(namespace.index, known.id, value, &mut key);
-            set.hidden_value(&key, <[u8]>::to_vec)?
+            set.internal_value(&key, <[u8]>::to_vec)?
         };
         let Some(key) = key else { return Ok(None) };
         Ok(self.get(namespace, &key)?.map(|record| (key, record)))
@@ -218,7 +217,7 @@ impl Txn<'_> {
     ///
     /// Records past their time are left out; each record that is looked at, also one of those, is
     /// part of what the transaction has read. What it has written itself is not in the index yet,
-    /// see [`Txn::find`]. Whoever only collects the keys calls this in [`Txn::judged_once`].
+    /// see [`Txn::find`]. Whoever only collects the keys calls this in [`Txn::validated_once`].
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;

@@ -40,7 +40,7 @@ impl Region {
     /// # Errors
     /// `Damaged`, `Full` (sessions), `System`.
     pub fn objects(&self) -> Result<Objects> {
-        if !self.has_hidden(OBJECTS)? {
+        if !self.has_internal(OBJECTS)? {
             return Ok(Objects::default());
         }
         self.session()?.objects()
@@ -101,11 +101,11 @@ impl Session {
 
     #[inline]
     fn object_namespace(&self) -> Result<Namespace> {
-        let index = match self.hidden.objects.get() {
+        let index = match self.internal.objects.get() {
             Some(index) => index,
             None => self.member.namespace(OBJECTS, Kind::Value.code())?.index(),
         };
-        self.hidden.objects.set(Some(index));
+        self.internal.objects.set(Some(index));
         Ok(Namespace { index, kind: Kind::Value })
     }
 }

@@ -77,12 +77,12 @@ impl Session {
         let Some(postings) = &mut clearing.postings else {
             let has_more = tag.is_ordered && self.take_some_keys(declaring, tag)?;
             if !has_more {
-                let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
+                let hidden = Namespace { index: self.internal_table()?, kind: Kind::Value };
                 clearing.postings = Some(self.part_of(hidden)?);
             }
             return Ok(true);
         };
-        self.keep_up(Namespace { index: self.hidden_table()?, kind: Kind::Value }, postings)?;
+        self.keep_up(Namespace { index: self.internal_table()?, kind: Kind::Value }, postings)?;
         let looks = buckets.saturating_mul(LOOKS_FOR_EACH);
         self.take_some_postings(declaring, tag, (postings, looks))?;
         if postings.is_done() {
@@ -117,7 +117,7 @@ impl Session {
             if !set.is_in(namespace, tag.id, TagState::Leaving)? {
                 return Ok(false); // Somebody else has finished it.
             }
-            let mut ordered = std::mem::take(&mut set.buffers.workshop.ordered);
+            let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
             let mut key = Vec::new();
             let mut step = |set: &mut WriteSet<'_>| {
                 let is_there = ordered.first(set, root, &mut key)?;
@@ -130,7 +130,7 @@ impl Session {
                     break;
                 }
             }
-            set.buffers.workshop.ordered = ordered;
+            set.buffers.scratch.ordered = ordered;
             has_more
         })
     }
@@ -143,7 +143,7 @@ impl Session {
         part: (&mut Part, u64),
     ) -> Result<()> {
         let namespace = declaring.namespace;
-        let hidden = Namespace { index: self.hidden_table()?, kind: Kind::Value };
+        let hidden = Namespace { index: self.internal_table()?, kind: Kind::Value };
         let mut prefixes = [Vec::new(), Vec::new(), Vec::new()];
         let [postings, lists, counts] = &mut prefixes;
         posting_key(namespace.index, tag.id, &[], postings);
@@ -156,7 +156,7 @@ impl Session {
             self.run(declaring, |txn| {
                 let mut set = txn.set.borrow_mut();
                 if set.is_in(namespace, tag.id, TagState::Leaving)? {
-                    set.delete_hidden(key)?;
+                    set.delete_internal(key)?;
                 }
                 Ok(())
             })
@@ -167,7 +167,7 @@ impl Session {
 impl WriteSet<'_> {
     /// True if a tag is in this state, and still is when the transaction commits.
     fn is_in(&mut self, namespace: Namespace, id: u8, state: TagState) -> Result<bool> {
-        let tags = self.hidden_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
+        let tags = self.internal_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
         let is_it = |tag: &Tag| tag.id == id && tag.state == state;
         Ok(tags.is_some_and(|tags| tags.tags().any(is_it)))
     }
