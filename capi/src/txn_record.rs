@@ -207,7 +207,7 @@ pub unsafe extern "C" fn ns_txn_set_metadata(
         let tags = unsafe { metadata.read() }?;
         let metadata = Metadata { tags: &tags, expires_ms: metadata.expires_ms };
         let namespace = txn.session().namespace(namespace)?;
-        let is_there = txn.store().label(namespace, key, metadata)?;
+        let is_there = txn.store().set_metadata(namespace, key, metadata)?;
         Ok(if is_there { ns_status::NS_OK } else { ns_status::NS_NOT_FOUND })
     })
 }

@@ -1,17 +1,19 @@
-//! Floor 2: how a client on the node's host comes near to it: descriptors over a Unix socket, and a
-//! ring in shared memory. What both sides of it share, and all of the client's (`spec/local-transport.md`).
+//! Layer 2: the local transport. A client on the node's host obtains descriptors over a Unix socket
+//! and exchanges requests and responses over a ring in shared memory. This crate holds what both
+//! sides share and the whole client side (`spec/local-transport.md`).
 //!
-//! A crate of its own because the node and the clients' API use it, which do not know each other.
+//! It is a crate of its own because both the node and the client APIs use it, and these two do not
+//! depend on each other.
 
 #![forbid(unsafe_code)]
 
 mod ring;
-mod ask;
+mod request;
 mod connect;
-mod pass;
+mod descriptors;
 
-pub use ask::{Answer, Near, answer, ask_region, ask_ring};
 pub use connect::connect;
-pub use nearstate_memory::{Moved, PIPE_BYTES, PipeEnd, RegionFiles, Wants};
-pub use pass::{call, receive, send};
+pub use descriptors::{receive, ring_doorbell, send};
+pub use nearstate_memory::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RegionFiles};
+pub use request::{LocalResource, Response, request_region, request_ring, response_line};
 pub use ring::{LocalRing, SPIN};

@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nearstate_memory::{PipeEnd, Wants};
+use nearstate_memory::{PipeEnd, PipeInterest};
 use nearstate_model::Result;
 
-use crate::pass::call;
+use crate::descriptors::ring_doorbell;
 
 /// How long a client looks for its answer before it sleeps: what a sleep and its end cost on a
 /// virtual machine. On one processor it sleeps at once, so that the node can run.
@@ -30,7 +30,7 @@ pub struct LocalRing {
 }
 
 impl LocalRing {
-    /// On the memory that [`crate::ask_ring`] gave. No read or write waits longer than `timeout`.
+    /// On the memory that [`crate::request_ring`] gave. No read or write waits longer than `timeout`.
     ///
     /// # Errors
     /// `BadArgument` for what is no ring; `System`.
@@ -52,7 +52,7 @@ impl LocalRing {
 
     /// Waits until something of it can be had, or the other side has ended.
     #[inline]
-    fn wait(&mut self, wants: Wants) -> io::Result<()> {
+    fn wait(&mut self, wants: PipeInterest) -> io::Result<()> {
         if !self.spin.is_zero() {
             let begun = Instant::now();
             loop {
@@ -71,7 +71,7 @@ impl LocalRing {
     }
 
     #[cold]
-    fn sleep(&mut self, wants: Wants) -> io::Result<()> {
+    fn sleep(&mut self, wants: PipeInterest) -> io::Result<()> {
         let begun = Instant::now();
         loop {
             if !self.end.fall_asleep(wants) {
@@ -118,13 +118,13 @@ impl Read for LocalRing {
         loop {
             let was_over = self.is_over;
             let moved = self.end.read(into).map_err(|error| broken(&error))?;
-            if moved.must_call {
-                call(&self.socket);
+            if moved.must_ring_doorbell {
+                ring_doorbell(&self.socket);
             }
             if moved.bytes > 0 || was_over {
                 return Ok(moved.bytes);
             }
-            self.wait(Wants { bytes: true, room: false })?;
+            self.wait(PipeInterest { readable: true, writable: false })?;
         }
     }
 }
@@ -140,13 +140,13 @@ impl Write for LocalRing {
                 return Err(io::Error::from(io::ErrorKind::BrokenPipe));
             }
             let moved = self.end.write(bytes).map_err(|error| broken(&error))?;
-            if moved.must_call {
-                call(&self.socket);
+            if moved.must_ring_doorbell {
+                ring_doorbell(&self.socket);
             }
             if moved.bytes > 0 {
                 return Ok(moved.bytes);
             }
-            self.wait(Wants { bytes: false, room: true })?;
+            self.wait(PipeInterest { readable: false, writable: true })?;
         }
     }
 
@@ -182,18 +182,18 @@ mod tests {
                         let mut into = [0; 5000];
                         let moved = node.read(&mut into).unwrap();
                         heard.extend_from_slice(&into[..moved.bytes]);
-                        if moved.must_call {
-                            call(&calls);
+                        if moved.must_ring_doorbell {
+                            ring_doorbell(&calls);
                         }
-                        let wants = Wants { bytes: true, room: false };
+                        let wants = PipeInterest { readable: true, writable: false };
                         if moved.bytes == 0 && node.fall_asleep(wants) {
                             let _ = calls.read(&mut [0; 8]).unwrap();
                             node.wake();
                         }
                     }
                     assert!(heard == counted());
-                    if node.write(b"bye").unwrap().must_call {
-                        call(&calls);
+                    if node.write(b"bye").unwrap().must_ring_doorbell {
+                        ring_doorbell(&calls);
                     }
                 });
                 client.write_all(&counted()).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                    call(&calls);
+                    ring_doorbell(&calls);
                 }
             });
             let error = client.read(&mut [0; 8]).unwrap_err();

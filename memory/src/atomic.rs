@@ -4,7 +4,11 @@
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+
+/// Loom explores one model of memory and knows no compiler: there is nothing to keep in order.
+#[cfg(loom)]
+pub(crate) const fn compiler_fence(_order: Ordering) {}
 
 /// True if the named mutant is planted. Always false outside model checking, where the environment
 /// variable `NEARSTATE_MUTANT` names one: each must make a model fail.

@@ -10,22 +10,23 @@ use std::path::Path;
 
 use nearstate_model::{Error, Result};
 
-use crate::arena::{Arena, Bump, note};
 use crate::atomic::Ordering;
-use crate::bucket::{WORDS, at_of, bucket_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
-use crate::cell::{self, Cell, Kind, WORD_NEXT, WORD_RETIRED};
-use crate::index::{hash_of, link_slot, walk_chain};
+use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT, WORD_RETIRED};
+use crate::index::bucket::{WORDS, at_of, depth_of, is_intent, is_link, load, tag_in, tag_of};
+use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CLASS_EXTENT, Damage, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
+    CATALOG_RING, CLASS_EXTENT, Corruption, HEAP, LINE, MEMBER_STATE, POOL_HEAD, QUEUES, SEGMENTS,
     SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_WORDS, catalog_at, member_at, pool_at, unseal,
 };
-use crate::lock::owner_of;
-use crate::map::Map;
+use crate::member::arena::{Arena, Bump, undo};
+use crate::member::lock::owner_of;
 use crate::namespace;
-use crate::region::Region;
+use crate::region::file::Region;
+use crate::region::index_table::{IndexTable, segment_slot};
+use crate::region::linear_hash::bucket_of;
+use crate::region::map::Map;
+use crate::region::member_table::{member_slots_used, state};
 use crate::ring;
-use crate::roster::{members_high, state};
-use crate::table::{Table, segment_slot};
 
 /// Faults that a report names; more are only counted.
 const FAULTS_NAMED_MAX: usize = 100;
@@ -72,7 +73,7 @@ impl CheckReport {
     }
 }
 
-/// Verifies a region. `judge` sees each record and the kind of its namespace, and says what is
+/// Verifies a region. `validate` sees each record and the kind of its namespace, and says what is
 /// wrong with the record's format.
 ///
 /// # Errors
@@ -80,7 +81,7 @@ impl CheckReport {
 /// the report.
 pub fn check(
     path: &Path,
-    judge: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
+    validate: &mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>,
 ) -> Result<CheckReport> {
     let region = Region::attach(path)?;
     let mut report = CheckReport::default();
@@ -99,8 +100,8 @@ pub fn check(
         Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
         Err(error) => return Err(error),
     }
-    let mut walk = Walk { map: &region.shared.map, report, marks: Vec::new(), epoch: 0 };
-    if let Err(Damage(what)) = walk.all(region.shared.is_fenced, judge) {
+    let mut walk = Checker { map: &region.shared.map, report, marks: Vec::new(), epoch: 0 };
+    if let Err(Corruption(what)) = walk.all(region.shared.is_fenced, validate) {
         walk.report.fault(what);
     }
     if region.shared.map.is_damaged() {
@@ -109,7 +110,7 @@ pub fn check(
     Ok(walk.report)
 }
 
-struct Walk<'m> {
+struct Checker<'m> {
     map: &'m Map,
     report: CheckReport,
     /// A bit for each unit of the heap where a reached cell begins.
@@ -117,10 +118,10 @@ struct Walk<'m> {
     epoch: u64,
 }
 
-type Judge<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>;
+type RecordValidator<'j> = &'j mut dyn FnMut(u64, &Cell<'_>) -> std::result::Result<(), String>;
 
-impl Walk<'_> {
-    fn all(&mut self, is_fenced: bool, judge: Judge<'_>) -> Result<(), Damage> {
+impl Checker<'_> {
+    fn all(&mut self, is_fenced: bool, validate: RecordValidator<'_>) -> Result<(), Corruption> {
         self.superblock()?;
         let frontier = self.frontier()?;
         self.report.bytes_taken = frontier - HEAP;
@@ -129,7 +130,7 @@ impl Walk<'_> {
         self.epoch = unseal(word, "the epoch word has a flipped bit")?;
         for entry in namespace::list(self.map)? {
             self.report.namespaces += 1;
-            if let Err(Damage(what)) = self.namespace(entry.index, judge) {
+            if let Err(Corruption(what)) = self.namespace(entry.index, validate) {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 self.report.fault(format!("namespace {name:?}: {what}"));
             }
@@ -138,7 +139,7 @@ impl Walk<'_> {
             self.segments(index)?;
         }
         let mut ranges = Vec::new();
-        for index in 0..members_high(self.map)? {
+        for index in 0..member_slots_used(self.map)? {
             self.arena(index, is_fenced, &mut ranges)?;
         }
         for class in 0..QUEUES as u8 {
@@ -149,17 +150,17 @@ impl Walk<'_> {
         self.tiles(frontier, &ranges)
     }
 
-    fn frontier(&self) -> Result<u64, Damage> {
+    fn frontier(&self) -> Result<u64, Corruption> {
         let word = self.map.word(SUPER_FRONTIER)?.load(Ordering::Acquire);
         let at = unseal(word, "the heap's frontier has a flipped bit")? * LINE;
         if at < HEAP || at > self.map.len() {
-            return Err(Damage("the heap's frontier lies outside the heap"));
+            return Err(Corruption("the heap's frontier lies outside the heap"));
         }
         Ok(at)
     }
 
     /// What no build writes must be zero.
-    fn superblock(&mut self) -> Result<(), Damage> {
+    fn superblock(&mut self) -> Result<(), Corruption> {
         for at in (0..SUPER_BYTES).step_by(8).filter(|at| !SUPER_WORDS.contains(at)) {
             if self.map.word(at)?.load(Ordering::Acquire) != 0 {
                 self.report.fault(format!("superblock: byte {at} is not zero"));
@@ -192,33 +193,33 @@ impl Walk<'_> {
         }
     }
 
-    fn namespace(&mut self, index: u32, judge: Judge<'_>) -> Result<(), Damage> {
-        let table = Table::new(self.map, index)?;
+    fn namespace(&mut self, index: u32, validate: RecordValidator<'_>) -> Result<(), Corruption> {
+        let table = IndexTable::new(self.map, index)?;
         let n = table.buckets();
         self.segments(index)?;
         self.ring(self.map.word(catalog_at(index) + CATALOG_RING)?.load(Ordering::Acquire))?;
         for bucket in 0..n {
-            self.bucket(&table, bucket, n, judge)?;
+            self.bucket(&table, bucket, n, validate)?;
         }
         Ok(())
     }
 
     /// Marks a ring, if there is one at the offset that its owner has.
-    fn ring(&mut self, at: u64) -> Result<(), Damage> {
+    fn ring(&mut self, at: u64) -> Result<(), Corruption> {
         if at == 0 || !self.mark(at, "the owner of a ring") {
             return Ok(());
         }
         let judged = self
-            .live(&Cell::new(self.map, at)?, Kind::Ring)
-            .and_then(|()| ring::judge(self.map, at));
-        if let Err(Damage(what)) = judged {
+            .live(&Cell::new(self.map, at)?, CellKind::Ring)
+            .and_then(|()| ring::validate(self.map, at));
+        if let Err(Corruption(what)) = judged {
             self.report.fault(format!("ring {at:#x}: {what}"));
         }
         Ok(())
     }
 
     /// Marks the segments of a namespace.
-    fn segments(&mut self, index: u32) -> Result<(), Damage> {
+    fn segments(&mut self, index: u32) -> Result<(), Corruption> {
         for segment in 0..SEGMENTS {
             let at = self.map.word(segment_slot(index, segment))?.load(Ordering::Acquire);
             if at != 0 && self.mark(at, "a segment") {
@@ -230,11 +231,11 @@ impl Walk<'_> {
 
     fn bucket(
         &mut self,
-        table: &Table,
+        table: &IndexTable,
         bucket: u64,
         n: u64,
-        judge: Judge<'_>,
-    ) -> Result<(), Damage> {
+        validate: RecordValidator<'_>,
+    ) -> Result<(), Corruption> {
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
@@ -264,12 +265,12 @@ impl Walk<'_> {
             if !self.mark(record.at(), "an entry") {
                 continue;
             }
-            match self.record(table, &record, entry, judge) {
+            match self.record(table, &record, entry, validate) {
                 Ok(hash) if bucket_of(hash, n) != bucket => {
                     self.report.fault(format!("record {:#x}: in bucket {bucket}", record.at()));
                 }
                 Ok(_) => keys.push(record.key()?),
-                Err(Damage(what)) => {
+                Err(Corruption(what)) => {
                     self.report.fault(format!("record {:#x}: {what}", record.at()));
                 }
             }
@@ -282,14 +283,14 @@ impl Walk<'_> {
     }
 
     /// Marks the overflow lines of a bucket.
-    fn lines(&mut self, bucket_at: u64) -> Result<(), Damage> {
+    fn lines(&mut self, bucket_at: u64) -> Result<(), Corruption> {
         let mut next = load(self.map.word(link_slot(bucket_at))?);
         while is_link(next) {
             let at = at_of(next);
             if !self.mark(at, "a link") {
                 return Ok(());
             }
-            if Cell::new(self.map, at)?.kind()? != Kind::Line {
+            if Cell::new(self.map, at)?.kind()? != CellKind::TxnLine {
                 self.report.fault(format!("cell {at:#x}: linked, but not a line"));
             }
             self.report.bytes_index += cell::bytes_at(self.map, at)?;
@@ -301,17 +302,17 @@ impl Walk<'_> {
 
     fn record(
         &mut self,
-        table: &Table,
+        table: &IndexTable,
         record: &Cell<'_>,
         entry: u64,
-        judge: Judge<'_>,
-    ) -> Result<u64, Damage> {
+        validate: RecordValidator<'_>,
+    ) -> Result<u64, Corruption> {
         self.report.records += 1;
-        self.live(record, Kind::Record)?;
+        self.live(record, CellKind::Record)?;
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
         if hash as u32 != record.hash_low() || tag_of(hash) != tag_in(entry) {
-            return Err(Damage("its key has another hash than its entry"));
+            return Err(Corruption("its key has another hash than its entry"));
         }
         // A record stood on its member's list of pending cells behind its newest block, if it has
         // any: nobody reads the link any more, but it tells a flipped bit.
@@ -326,28 +327,32 @@ impl Walk<'_> {
         for index in 0..record.children() {
             let child = Cell::new(self.map, record.child(index)?)?;
             if self.mark(child.at(), "a record") {
-                // Which of the two it must be depends on the kind of the namespace: `judge` says.
-                let kind = if child.kind()? == Kind::Counter { Kind::Counter } else { Kind::Block };
+                // Which of the two it must be depends on the kind of the namespace: `validate` says.
+                let kind = if child.kind()? == CellKind::Counter {
+                    CellKind::Counter
+                } else {
+                    CellKind::Block
+                };
                 self.live(&child, kind)?;
             }
         }
-        if let Err(what) = judge(table.kind(), record) {
+        if let Err(what) = validate(table.kind(), record) {
             self.report.fault(format!("record {:#x}: {what}", record.at()));
         }
         Ok(hash)
     }
 
     /// A cell that is in use: of this kind, whole, and not retired.
-    fn live(&mut self, cell: &Cell<'_>, kind: Kind) -> Result<(), Damage> {
+    fn live(&mut self, cell: &Cell<'_>, kind: CellKind) -> Result<(), Corruption> {
         self.report.bytes_live += cell::bytes_at(self.map, cell.at())?;
         if cell.kind()? != kind {
-            return Err(Damage("a cell of another kind than what points to it says"));
+            return Err(Corruption("a cell of another kind than what points to it says"));
         }
         if cell::word(self.map, cell.at(), WORD_RETIRED)?.load(Ordering::Acquire) != 0 {
-            return Err(Damage("in use, and retired as well"));
+            return Err(Corruption("in use, and retired as well"));
         }
         if !cell.is_whole()? {
-            return Err(Damage("its bytes are not those that were published (checksum)"));
+            return Err(Corruption("its bytes are not those that were published (checksum)"));
         }
         Ok(())
     }
@@ -357,21 +362,21 @@ impl Walk<'_> {
         index: u32,
         is_fenced: bool,
         ranges: &mut Vec<(u64, u64)>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Corruption> {
         let arena = Arena::new(self.map, index, is_fenced)?;
         let word = self.map.word(member_at(index) + MEMBER_STATE)?.load(Ordering::Acquire);
         if state::of(word) != state::FREE {
             self.report.fault(format!("member {index}: not recovered"));
         }
         let noted =
-            [note::OP, note::POP, note::PENDING, note::CHUNK_TO, note::BATCH_WAY, note::TXN];
+            [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_DIRECTION, undo::TXN];
         if noted.iter().any(|which| arena.get(*which) != 0) {
             self.report.fault(format!("member {index}: its note is not settled"));
         }
-        if let Err(Damage(what)) = arena.numbers() {
+        if let Err(Corruption(what)) = arena.numbers() {
             self.report.fault(format!("member {index}: {what}"));
         }
-        self.ring(arena.get(note::STREAM))?;
+        self.ring(arena.get(undo::STREAM))?;
         for which in [Bump::Small, Bump::Large] {
             let (cur, end, _) = arena.bump(which);
             if cur < end {
@@ -385,7 +390,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn free_list(&mut self, class: u8, head: u64, name: &str) -> Result<(), Damage> {
+    fn free_list(&mut self, class: u8, head: u64, name: &str) -> Result<(), Corruption> {
         let mut next = head;
         while next != 0 {
             if !self.mark(next, name) {
@@ -405,7 +410,7 @@ impl Walk<'_> {
     }
 
     /// Walks the heap from its beginning to the frontier, cell by cell.
-    fn tiles(&mut self, frontier: u64, ranges: &[(u64, u64)]) -> Result<(), Damage> {
+    fn tiles(&mut self, frontier: u64, ranges: &[(u64, u64)]) -> Result<(), Corruption> {
         let mut at = HEAP;
         let mut ranges = ranges.iter().peekable();
         while at < frontier {

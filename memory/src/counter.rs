@@ -4,11 +4,11 @@
 use nearstate_model::Result;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cell::{self, Cell, HEADER, Head, Kind};
 use crate::crash::crash_point;
-use crate::layout::{Damage, LINE};
-use crate::map::Map;
+use crate::heap::cell::{self, CELL_HEADER_BYTES, Cell, CellHeader, CellKind};
+use crate::layout::{Corruption, LINE};
 use crate::member::Member;
+use crate::region::map::Map;
 
 /// Stripes of a counter: members whose indexes are neighbours do not share a line. A read loads
 /// them all, and a counter fills 1,088 bytes.
@@ -29,13 +29,13 @@ impl<'m> Cell<'m> {
     /// # Errors
     /// Damage: not a counter, or outside the region.
     #[inline]
-    pub fn counter(&self, index: u64) -> Result<Counter<'m>, Damage> {
+    pub fn counter(&self, index: u64) -> Result<Counter<'m>, Corruption> {
         if index >= self.children() {
-            return Err(Damage("a record of a counter owns no cell"));
+            return Err(Corruption("a record of a counter owns no cell"));
         }
         let child = Cell::new(self.map(), self.child(index)?)?;
-        if child.kind()? != Kind::Counter {
-            return Err(Damage("a record owns a cell that is not a counter"));
+        if child.kind()? != CellKind::Counter {
+            return Err(Corruption("a record owns a cell that is not a counter"));
         }
         Ok(Counter { map: self.map(), at: child.at() })
     }
@@ -43,7 +43,7 @@ impl<'m> Cell<'m> {
 
 impl Counter<'_> {
     #[inline]
-    fn stripe(&self, index: u64) -> Result<&AtomicU64, Damage> {
+    fn stripe(&self, index: u64) -> Result<&AtomicU64, Corruption> {
         self.map.word(self.at.saturating_add(LINE + index % STRIPES * LINE))
     }
 
@@ -52,7 +52,7 @@ impl Counter<'_> {
     /// # Errors
     /// Damage: outside the region.
     #[inline]
-    pub fn add(&self, member: &Member, delta: i64) -> Result<(), Damage> {
+    pub fn add(&self, member: &Member, delta: i64) -> Result<(), Corruption> {
         // Relaxed: a load of the same word that happens after this add sees it in any order, and a
         // counter publishes nothing but itself.
         crash_point!("counter.adding");
@@ -70,7 +70,7 @@ impl Counter<'_> {
     ///
     /// # Errors
     /// Damage: outside the region.
-    pub fn sum(&self) -> Result<i64, Damage> {
+    pub fn sum(&self) -> Result<i64, Corruption> {
         let mut sum = 0_u64;
         for index in 0..STRIPES {
             sum = sum.wrapping_add(self.stripe(index)?.load(Ordering::Relaxed));
@@ -83,14 +83,14 @@ impl Member {
     /// A pending counter cell that stands at this sum.
     ///
     /// # Errors
-    /// As [`Member::alloc`].
+    /// As [`Member::allocate`].
     pub fn draft_counter(&self, sum: i64) -> Result<u64> {
         let map = self.map();
-        let at = self.alloc(BYTES)?;
-        let head = Head {
-            kind: Kind::Counter,
+        let at = self.allocate(BYTES)?;
+        let head = CellHeader {
+            kind: CellKind::Counter,
             flags: 0,
-            body: (BYTES - HEADER) as u32,
+            body: (BYTES - CELL_HEADER_BYTES) as u32,
             key: 0,
             children: 0,
             hash: 0,

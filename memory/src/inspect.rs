@@ -13,8 +13,8 @@ use crate::layout::{
 };
 use crate::member::is_dead;
 use crate::namespace::{self, NamespaceEntry};
-use crate::region::Region;
-use crate::roster::{identity_of, members_high, state};
+use crate::region::file::Region;
+use crate::region::member_table::{identity_of, member_slots_used, state};
 
 /// A region at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Region {
     pub fn members(&self) -> Result<Vec<MemberEntry>> {
         let map = &self.shared.map;
         let mut members = Vec::new();
-        for index in 0..members_high(map)? {
+        for index in 0..member_slots_used(map)? {
             let at = member_at(index);
             let load =
                 |which: u64| -> Result<u64> { Ok(map.word(at + which)?.load(Ordering::Acquire)) };

@@ -4,11 +4,11 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACES_MAX};
 
 /// What went wrong with bytes that were read from a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damage(pub &'static str);
+pub struct Corruption(pub &'static str);
 
-impl From<Damage> for nearstate_model::Error {
+impl From<Corruption> for nearstate_model::Error {
     #[cold]
-    fn from(damage: Damage) -> Self {
+    fn from(damage: Corruption) -> Self {
         Self::Damaged { detail: damage.0.to_owned() }
     }
 }
@@ -54,7 +54,7 @@ pub(crate) const MEMBER_BYTES: u64 = 128;
 pub(crate) const MEMBER_PIN: u64 = 0;
 pub(crate) const MEMBER_STATE: u64 = 64;
 pub(crate) const MEMBER_PID: u64 = 72;
-pub(crate) const MEMBER_ANCHOR: u64 = 80;
+pub(crate) const MEMBER_LIVENESS_LOCK: u64 = 80;
 pub(crate) const MEMBER_NAME: u64 = 96;
 pub(crate) const MEMBER_SINCE: u64 = 112;
 
@@ -63,8 +63,8 @@ pub(crate) const CATALOG: u64 = 0x40_0000;
 pub(crate) const CATALOG_BYTES: u64 = 1024;
 pub(crate) const CATALOG_STATE: u64 = 0;
 pub(crate) const CATALOG_KIND: u64 = 8;
-/// What writers of the namespace must see to; see [`traits`].
-pub(crate) const CATALOG_TRAITS: u64 = 16;
+/// What writers of the namespace must see to; see [`namespace_flags`].
+pub(crate) const CATALOG_FLAGS: u64 = 16;
 pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
@@ -97,7 +97,7 @@ const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
 
 /// Bits of a namespace's traits word. The bits above count its schemas.
-pub mod traits {
+pub mod namespace_flags {
     /// It has tags.
     pub const TAGGED: u64 = 1;
     /// Somebody watches it.
@@ -107,7 +107,7 @@ pub mod traits {
     /// Some of its records may expire.
     pub const EXPIRING: u64 = 8;
     /// A commit stream that is full refuses commits instead of losing its oldest ones.
-    pub const KEEPING: u64 = 16;
+    pub const LOSSLESS: u64 = 16;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
 }
@@ -123,9 +123,9 @@ pub(crate) const fn seal(value: u64) -> u64 {
 /// # Errors
 /// A flipped bit.
 #[inline]
-pub(crate) const fn unseal(word: u64, what: &'static str) -> Result<u64, Damage> {
+pub(crate) const fn unseal(word: u64, what: &'static str) -> Result<u64, Corruption> {
     let value = word >> 16;
-    if word & 0xffff == check16(value) { Ok(value) } else { Err(Damage(what)) }
+    if word & 0xffff == check16(value) { Ok(value) } else { Err(Corruption(what)) }
 }
 
 /// Sixteen bits that differ for any two values that differ in one bit (a test walks them).
@@ -159,7 +159,7 @@ pub(crate) const fn pool_at(class: u8) -> u64 {
     POOLS + POOL_BYTES * class as u64
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,6 +1,11 @@
 //! A member: one attached session. It owns a pin, an arena and a note, and is what other processes
 //! see of a thread that uses the region.
 
+pub(crate) mod presence;
+pub(crate) mod arena;
+pub(crate) mod pin;
+pub(crate) mod lock;
+
 use std::cell::Cell as Private;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,25 +14,23 @@ use std::time::{Duration, Instant};
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Holder, Result};
 
-use crate::arena::{Arena, note, slot};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{
-    ARENA_BYTES, Damage, MEMBER_ANCHOR, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
-    MEMBER_SINCE, MEMBER_STATE, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
+    ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_LIVENESS_LOCK, MEMBER_NAME, MEMBER_PID,
+    MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::life::{is_anchored, now_ms};
-use crate::lock;
-use crate::map::Map;
-use crate::pin;
-use crate::region::{Region, Shared};
-use crate::roster::{identity_of, members_high, state};
+use crate::member::arena::{Arena, slot, undo};
+use crate::region::file::{Region, Shared};
+use crate::region::liveness::{is_locked, now_ms};
+use crate::region::map::Map;
+use crate::region::member_table::{identity_of, member_slots_used, state};
 use crate::system::barrier_everywhere;
 
 /// How long a writer waits for a lock of a living process before it names it in `Stalled`. A lock
 /// is held for less than a microsecond of running, so a second means that its holder is not
 /// running.
-pub const WAIT_MAX: Duration = Duration::from_secs(1);
+pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How often a waiting writer asks whether the holder of a lock still lives (a probe costs less
 /// than a microsecond): a death is noticed within this time, well below the 10 ms that are
@@ -39,7 +42,7 @@ const PROBE_EVERY: Duration = Duration::from_micros(200);
 const EPOCHS_HELD: u64 = 8;
 
 /// How long a writer waits for a living holder of a lock that it can do without: ten probes.
-pub(crate) const WAIT_SHORT: Duration = Duration::from_millis(2);
+pub(crate) const LOCK_WAIT_SHORT: Duration = Duration::from_millis(2);
 
 /// Spins before a waiting writer yields its processor: about a microsecond, ten times a lock's
 /// hold.
@@ -105,7 +108,7 @@ impl Region {
 /// Takes the lowest free slot. Under the attach lock.
 fn claim(shared: &Arc<Shared>) -> Result<Member> {
     let map = &shared.map;
-    let high = members_high(map)?;
+    let high = member_slots_used(map)?;
     let hint = u32::try_from(shared.hint.load(Ordering::Relaxed)).unwrap_or(0);
     let is_free = |index: &u32| {
         map.word(member_at(*index) + MEMBER_STATE)
@@ -127,18 +130,18 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
 }
 
 /// Makes a free slot ours. Under the attach lock.
-pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Damage> {
+pub(crate) fn claim_slot(shared: &Arc<Shared>, index: u32) -> Result<Member, Corruption> {
     let map = &shared.map;
     let at = member_at(index);
     let me = &shared.identity;
-    let set = |which: u64, value: u64| -> Result<(), Damage> {
+    let set = |which: u64, value: u64| -> Result<(), Corruption> {
         map.word(at + which)?.store(value, Ordering::Relaxed);
         Ok(())
     };
     set(MEMBER_PIN, 0)?;
     crash_point!("attach.unpinned");
     set(MEMBER_PID, u64::from(me.pid))?;
-    set(MEMBER_ANCHOR, shared.anchor.number())?;
+    set(MEMBER_LIVENESS_LOCK, shared.anchor.number())?;
     for (half, chunk) in (0_u64..).zip(me.name.chunks_exact(8)) {
         let word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         set(MEMBER_NAME + 8 * half, word)?;
@@ -203,15 +206,15 @@ impl Member {
     ///
     /// # Errors
     /// `Forked`, `Damaged`, `Full` after 2^48 numbers.
-    pub fn next_number(&self) -> Result<u64> {
-        self.usable()?;
+    pub fn next_unique_id(&self) -> Result<u64> {
+        self.check_usable()?;
         let arena = self.arena()?;
         let count = arena.numbers()? + 1;
         if count >> NUMBER_COUNT_BITS != 0 {
             let detail = format!("session {} has no numbers left: open another", self.index);
             return Err(Error::Full { detail });
         }
-        arena.set(note::NUMBERS, seal(count));
+        arena.set(undo::NUMBERS, seal(count));
         Ok(count << NUMBER_MEMBER_BITS | u64::from(self.index))
     }
 
@@ -219,18 +222,18 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn sessions(&self) -> Result<u32> {
-        Ok(members_high(self.map())?)
+    pub fn member_slots(&self) -> Result<u32> {
+        Ok(member_slots_used(self.map())?)
     }
 
     /// The owner that this member writes into lock words.
     #[inline]
-    pub(crate) const fn me(&self) -> u64 {
+    pub(crate) const fn lock_owner(&self) -> u64 {
         self.index as u64 + 1
     }
 
     #[inline]
-    pub(crate) fn arena(&self) -> Result<Arena<'_>, Damage> {
+    pub(crate) fn arena(&self) -> Result<Arena<'_>, Corruption> {
         Arena::new(&self.shared.map, self.index, self.shared.is_fenced)
     }
 
@@ -251,7 +254,7 @@ impl Member {
     /// # Errors
     /// `Forked`, `Damaged`.
     #[inline]
-    pub fn usable(&self) -> Result<()> {
+    pub fn check_usable(&self) -> Result<()> {
         if self.map().is_usable() { Ok(()) } else { Err(self.unusable()) }
     }
 
@@ -260,7 +263,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn whole(&self) -> Result<()> {
+    pub fn check_not_truncated(&self) -> Result<()> {
         if self.map().is_damaged() {
             return Err(self.unusable());
         }
@@ -284,7 +287,7 @@ impl Member {
     /// `Forked`, `Damaged`.
     #[inline]
     pub fn pin(&self) -> Result<Pin<'_>> {
-        self.usable()?;
+        self.check_usable()?;
         let pins = self.pins.get();
         if pins == 0 {
             pin::pin(self.epoch(), self.pin_word(), self.shared.is_fenced);
@@ -305,7 +308,7 @@ impl Member {
             }
             barrier_everywhere()
         })?;
-        let high = members_high(map)?;
+        let high = member_slots_used(map)?;
         let pins = (0..high).filter_map(|index| map.word(member_at(index) + MEMBER_PIN).ok());
         self.safe.set(pin::safe(now, pins));
         self.pressure.set(0);
@@ -318,7 +321,7 @@ impl Member {
     /// A reader that was killed with a view must not hold memory back for ever.
     #[cold]
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
-        for index in 0..members_high(self.map())? {
+        for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
             if pin != 0 && pin.saturating_add(EPOCHS_HELD) < now {
                 self.recover_if_dead(index)?;
@@ -329,19 +332,19 @@ impl Member {
 
     /// Takes a lock word and notes it in slot `slot` of the note. Returns the payload.
     #[inline]
-    pub(crate) fn take(&self, at: u64, slot: usize) -> Result<u64> {
-        self.take_within(at, slot, WAIT_MAX)
+    pub(crate) fn acquire(&self, at: u64, slot: usize) -> Result<u64> {
+        self.acquire_within(at, slot, LOCK_WAIT_MAX)
     }
 
     /// Takes a lock word as [`Member::take`] does, but waits no longer than `bound` for a living
     /// holder: for work that can be left.
     #[inline]
-    pub(crate) fn take_within(&self, at: u64, slot: usize, bound: Duration) -> Result<u64> {
+    pub(crate) fn acquire_within(&self, at: u64, slot: usize, bound: Duration) -> Result<u64> {
         let arena = self.arena()?;
         let word = self.map().word(at)?;
-        arena.set(note::LOCKS + slot, at);
+        arena.set(undo::LOCKS + slot, at);
         crash_point!("lock.noted");
-        match lock::try_take(word, self.me()) {
+        match lock::try_take(word, self.lock_owner()) {
             Ok(payload) => {
                 crash_point!("lock.taken");
                 Ok(payload)
@@ -352,12 +355,12 @@ impl Member {
 
     /// Takes a lock word if nobody who lives has it: for work that others do as well. A dead holder
     /// is recovered. Returns the payload.
-    pub(crate) fn take_if_free(&self, at: u64, slot: usize) -> Result<Option<u64>> {
+    pub(crate) fn try_acquire(&self, at: u64, slot: usize) -> Result<Option<u64>> {
         let arena = self.arena()?;
         let word = self.map().word(at)?;
-        arena.set(note::LOCKS + slot, at);
+        arena.set(undo::LOCKS + slot, at);
         for _ in 0..2 {
-            match lock::try_take(word, self.me()) {
+            match lock::try_take(word, self.lock_owner()) {
                 Ok(payload) => return Ok(Some(payload)),
                 Err(0) => {}
                 Err(owner) => {
@@ -367,25 +370,25 @@ impl Member {
                 }
             }
         }
-        arena.set(note::LOCKS + slot, 0);
+        arena.set(undo::LOCKS + slot, 0);
         Ok(None)
     }
 
     /// Gives back a lock that [`Member::take`] took.
     #[inline]
-    pub(crate) fn give_back(&self, at: u64, slot: usize, payload: u64) -> Result<(), Damage> {
+    pub(crate) fn release(&self, at: u64, slot: usize, payload: u64) -> Result<(), Corruption> {
         lock::release(self.map().word(at)?, payload);
         crash_point!("lock.released");
-        self.arena()?.set(note::LOCKS + slot, 0);
+        self.arena()?.set(undo::LOCKS + slot, 0);
         Ok(())
     }
 
-    /// As [`Member::give_back`] of a bucket after a commit (`lock::release_before_reads`).
+    /// As [`Member::release`] of a bucket after a commit (`lock::release_before_reads`).
     #[inline]
-    pub(crate) fn give_back_bucket(&self, at: u64, payload: u64) -> Result<(), Damage> {
+    pub(crate) fn release_bucket(&self, at: u64, payload: u64) -> Result<(), Corruption> {
         lock::release_before_reads(self.map().word(at)?, payload);
         crash_point!("lock.released");
-        self.arena()?.set(note::LOCKS + slot::BUCKET, 0);
+        self.arena()?.set(undo::LOCKS + slot::BUCKET, 0);
         Ok(())
     }
 
@@ -395,7 +398,7 @@ impl Member {
         let mut probed = since;
         let mut spins = 0;
         loop {
-            let owner = match lock::try_take(word, self.me()) {
+            let owner = match lock::try_take(word, self.lock_owner()) {
                 Ok(payload) => return Ok(payload),
                 Err(owner) => owner,
             };
@@ -409,17 +412,19 @@ impl Member {
             if owner == 0 || now.duration_since(probed) < PROBE_EVERY {
                 continue;
             }
-            if owner == self.me() {
-                return Err(Error::from(Damage("a lock is held by the member that waits for it")));
+            if owner == self.lock_owner() {
+                return Err(Error::from(Corruption(
+                    "a lock is held by the member that waits for it",
+                )));
             }
             probed = now;
             let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
             if self.recover_if_dead(index)? {
-                self.refuse_nobodys_lock(word, owner)?;
+                self.check_lock_owner(word, owner)?;
                 continue;
             }
             if now.duration_since(since) > bound {
-                self.arena()?.set(note::LOCKS + slot, 0);
+                self.arena()?.set(undo::LOCKS + slot, 0);
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }
@@ -428,19 +433,19 @@ impl Member {
     /// Damage if a lock is owned by a slot that nobody had from before the look at the lock to
     /// after it: a slot becomes free only after its locks are. Without this a waiter would wait for
     /// ever.
-    fn refuse_nobodys_lock(&self, word: &AtomicU64, owner: u64) -> Result<(), Damage> {
+    fn check_lock_owner(&self, word: &AtomicU64, owner: u64) -> Result<(), Corruption> {
         let index = u32::try_from(owner - 1).unwrap_or(u32::MAX);
         let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
         let before = slot.load(Ordering::Acquire);
         let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
         if state::of(before) == state::FREE && is_owned && slot.load(Ordering::Acquire) == before {
-            return Err(Damage("a lock is held by a member that there is not"));
+            return Err(Corruption("a lock is held by a member that there is not"));
         }
         Ok(())
     }
 
     /// Who a member is, for people.
-    pub(crate) fn holder(&self, index: u32) -> Result<Holder, Damage> {
+    pub(crate) fn holder(&self, index: u32) -> Result<Holder, Corruption> {
         let identity = identity_of(self.map(), index)?;
         Ok(Holder { pid: identity.pid, name: identity.text() })
     }
@@ -449,14 +454,14 @@ impl Member {
 /// True if the process of a member has ended: the kernel has let its anchor go
 /// (`spec/region.md`, section 7).
 pub(crate) fn is_dead(shared: &Shared, index: u32) -> Result<bool> {
-    let anchor = shared.map.word(member_at(index) + MEMBER_ANCHOR)?.load(Ordering::Acquire);
+    let anchor = shared.map.word(member_at(index) + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
     if !(1..=MEMBERS_MAX as u64).contains(&anchor) {
-        return Err(Error::from(Damage("a member's anchor is one that no process has")));
+        return Err(Error::from(Corruption("a member's anchor is one that no process has")));
     }
     if anchor == shared.anchor.number() {
         return Ok(false);
     }
-    shared.map.with_file(|file| Ok(!is_anchored(file, anchor)?))
+    shared.map.with_file(|file| Ok(!is_locked(file, anchor)?))
 }
 
 impl Drop for Member {
@@ -467,7 +472,7 @@ impl Drop for Member {
         }
         if !self.map().is_damaged() {
             // What cannot be given stays in the arena, for the next member in this slot.
-            let _ = self.give_all();
+            let _ = self.queues_to_pools();
         }
         let at = member_at(self.index);
         if let (Ok(word), Ok(pin)) =

@@ -16,13 +16,15 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
-use crate::bucket::{
+use crate::index::bucket::{
     COMMITTED, at_of, begin, control, decide, depth_of, entry, intent, is_intent, is_link,
-    is_unmoved, link, load, publish, stamp_of, status_of, step, tag_in,
+    is_unmoved, link, load, publish, stamp_of, status_of, tag_in,
 };
 use crate::layout::{HEAP, seal};
-use crate::ring_words::{Look, RingWords, call_waiters, enlist};
-use crate::{lock, pin, state};
+use crate::member::{lock, pin};
+use crate::region::linear_hash::step;
+use crate::region::member_state as state;
+use crate::ring::words::{EntryRead, RingWords, call_waiters, enlist};
 
 /// Forced switches in one run: the known errors of such protocols need two.
 const PREEMPTIONS: usize = 3;
@@ -487,13 +489,13 @@ impl Ring {
         let (mut at, mut out) = (ENTRY_WORDS * number, Vec::new());
         for _ in 0..4 {
             match self.words().look(at, &mut out).unwrap() {
-                Look::Empty => return,
-                Look::Entry { number: seen, end } => {
+                EntryRead::Empty => return,
+                EntryRead::Entry { number: seen, end } => {
                     assert_eq!((seen, end), (number, at + ENTRY_WORDS));
                     assert_eq!(out, payload(number), "the words of two entries");
                     (at, number) = (end, number + 1);
                 }
-                Look::Overwritten => {
+                EntryRead::Overwritten => {
                     let begun = self.words().begin(&self.tail).unwrap();
                     assert!(begun.1 > number && begun.0 == ENTRY_WORDS * begun.1);
                     (at, number) = begun;

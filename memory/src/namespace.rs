@@ -3,18 +3,19 @@
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 use nearstate_model::{Error, Result};
 
-use crate::arena::slot;
 use crate::atomic::{Ordering, fence};
-use crate::bucket::{DEPTH_FIRST, WORDS, control};
 use crate::crash::crash_point;
+use crate::index::bucket::{WORDS, control};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, CATALOG_TRAITS, Damage, LINE, NAMESPACE_LIVE,
+    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME,
+    CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
     SUPER_NAMESPACES, catalog_at, seal, unseal,
 };
-use crate::map::Map;
 use crate::member::Member;
-use crate::table::{BUCKETS_FIRST, Table, segment_slot};
+use crate::member::arena::slot;
+use crate::region::index_table::{BUCKETS_FIRST, IndexTable, segment_slot};
+use crate::region::linear_hash::DEPTH_FIRST;
+use crate::region::map::Map;
 
 /// A namespace as the catalog has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct NamespaceEntry {
 ///
 /// # Errors
 /// Damage: a flipped bit in a count or a name that is too long.
-pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Damage> {
+pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
     let used = used(map)?;
     let mut all = Vec::new();
     for index in 0..used {
@@ -43,7 +44,7 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Damage> {
         }
         let bytes = map.word(at + CATALOG_NAME_BYTES)?.load(Ordering::Relaxed);
         if bytes > NAMESPACE_NAME_BYTES_MAX as u64 {
-            return Err(Damage("a namespace's name is too long"));
+            return Err(Corruption("a namespace's name is too long"));
         }
         let buckets = map.word(at + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         all.push(NamespaceEntry {
@@ -58,19 +59,19 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Damage> {
 
 /// Entries that a creator began and did not finish: the next one takes the first of them, and finds
 /// the segment that is there already.
-pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Damage> {
+pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
     let used = used(map)?;
     let live: Vec<u32> = list(map)?.into_iter().map(|entry| entry.index).collect();
     let last = used.min(NAMESPACES_MAX as u32 - 1);
     Ok((0..=last).filter(|index| *index == used || !live.contains(index)).collect())
 }
 
-fn used(map: &Map) -> Result<u32, Damage> {
+fn used(map: &Map) -> Result<u32, Corruption> {
     let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
     let used = unseal(word, "the count of namespaces has a flipped bit")?;
     match u32::try_from(used) {
         Ok(used) if used as usize <= NAMESPACES_MAX => Ok(used),
-        _ => Err(Damage("more namespaces than a region can have")),
+        _ => Err(Corruption("more namespaces than a region can have")),
     }
 }
 
@@ -81,11 +82,11 @@ impl Member {
     ///
     /// # Errors
     /// `BadName`, `Full` (catalog, heap), `Damaged`, `System`.
-    pub fn namespace(&self, name: &[u8], kind: u64) -> Result<&Table> {
+    pub fn namespace(&self, name: &[u8], kind: u64) -> Result<&IndexTable> {
         if name.is_empty() || name.len() > NAMESPACE_NAME_BYTES_MAX || name.contains(&0) {
             return Err(Error::BadName { bytes: name.len() });
         }
-        self.usable()?;
+        self.check_usable()?;
         let map = self.map();
         if let Some(found) = list(map)?.into_iter().find(|entry| entry.name == name) {
             return self.table(found.index);
@@ -101,7 +102,7 @@ impl Member {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn namespaces(&self) -> Result<Vec<NamespaceEntry>> {
-        self.usable()?;
+        self.check_usable()?;
         Ok(list(self.map())?)
     }
 
@@ -111,14 +112,14 @@ impl Member {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn namespace_count(&self) -> Result<usize> {
-        self.usable()?;
+        self.check_usable()?;
         let map = self.map();
         let mut count = 0;
         for index in 0..used(map)? {
             let state = map.word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire);
             count += usize::from(state == NAMESPACE_LIVE);
         }
-        self.whole()?;
+        self.check_not_truncated()?;
         Ok(count)
     }
 
@@ -127,20 +128,20 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn raise_trait(&self, table: &Table, bit: u64) -> Result<()> {
-        let word = self.map().word(catalog_at(table.index()) + CATALOG_TRAITS)?;
+    pub fn set_namespace_flag(&self, table: &IndexTable, bit: u64) -> Result<()> {
+        let word = self.map().word(catalog_at(table.index()) + CATALOG_FLAGS)?;
         word.fetch_or(bit, Ordering::AcqRel);
-        crash_point!("traits.raised");
-        self.whole()
+        crash_point!("flags.raised");
+        self.check_not_truncated()
     }
 
-    /// What writers of a namespace must see to: bits of [`crate::layout::traits`].
+    /// What writers of a namespace must see to: bits of [`crate::layout::namespace_flags`].
     ///
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn traits(&self, table: u32) -> Result<u64> {
-        Ok(self.map().word(catalog_at(table) + CATALOG_TRAITS)?.load(Ordering::Acquire))
+    pub fn namespace_flags(&self, table: u32) -> Result<u64> {
+        Ok(self.map().word(catalog_at(table) + CATALOG_FLAGS)?.load(Ordering::Acquire))
     }
 
     /// Waits for every writer of a namespace that took its lock before the call, bucket by bucket:
@@ -150,49 +151,49 @@ impl Member {
     ///
     /// # Errors
     /// `Stalled`, `Damaged`.
-    pub fn pass_every_bucket(&self, table: &Table) -> Result<()> {
-        self.pass_buckets(table, 0..self.buckets_to_pass(table)?)
+    pub fn drain_writers(&self, table: &IndexTable) -> Result<()> {
+        self.drain_buckets(table, 0..self.buckets_to_drain(table)?)
     }
 
-    /// How many buckets are to be passed, in parts ([`Member::pass_buckets`]). Whoever writes into
+    /// How many buckets are to be passed, in parts ([`Member::drain_buckets`]). Whoever writes into
     /// one that is split off later takes its lock behind this, and sees the traits that were
     /// changed before.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn buckets_to_pass(&self, table: &Table) -> Result<u64> {
+    pub fn buckets_to_drain(&self, table: &IndexTable) -> Result<u64> {
         // The traits are changed before the count is read: neither may pass the other.
         fence(Ordering::SeqCst);
         Ok(table.refresh(self.map())?)
     }
 
-    /// A part of [`Member::pass_every_bucket`]: some of [`Member::buckets_to_pass`].
+    /// A part of [`Member::drain_writers`]: some of [`Member::buckets_to_drain`].
     ///
     /// # Errors
-    /// As [`Member::pass_every_bucket`].
-    pub fn pass_buckets(&self, table: &Table, part: std::ops::Range<u64>) -> Result<()> {
+    /// As [`Member::drain_writers`].
+    pub fn drain_buckets(&self, table: &IndexTable, part: std::ops::Range<u64>) -> Result<()> {
         for bucket in part {
             let at = table.bucket_at(self.map(), bucket)?;
-            let payload = self.take(at, slot::BUCKET)?;
-            self.give_back(at, slot::BUCKET, payload)?;
-            crash_point!("traits.passing");
+            let payload = self.acquire(at, slot::BUCKET)?;
+            self.release(at, slot::BUCKET, payload)?;
+            crash_point!("flags.passing");
         }
         Ok(())
     }
 
     /// Changes the traits of a namespace. Writers judge them under their locks; see
-    /// [`Member::pass_every_bucket`] for those that judged them before.
+    /// [`Member::drain_writers`] for those that judged them before.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn change_traits(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
-        let word = self.map().word(catalog_at(table) + CATALOG_TRAITS)?;
+    pub fn update_namespace_flags(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        let word = self.map().word(catalog_at(table) + CATALOG_FLAGS)?;
         let mut seen = word.load(Ordering::Acquire);
         loop {
             let wanted = change(seen);
             match word.compare_exchange(seen, wanted, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    crash_point!("traits.changed");
+                    crash_point!("flags.changed");
                     return Ok(wanted);
                 }
                 Err(now) => seen = now,
@@ -205,7 +206,7 @@ impl Member {
     /// # Errors
     /// `Damaged`; `BadArgument` for a number that is not in use.
     #[inline]
-    pub fn table(&self, index: u32) -> Result<&Table> {
+    pub fn table(&self, index: u32) -> Result<&IndexTable> {
         match self.shared().tables.get(index as usize).and_then(|slot| slot.get()) {
             Some(table) => Ok(table),
             None => self.load_table(index),
@@ -213,13 +214,13 @@ impl Member {
     }
 
     #[cold]
-    fn load_table(&self, index: u32) -> Result<&Table> {
+    fn load_table(&self, index: u32) -> Result<&IndexTable> {
         let unknown = || Error::BadArgument { detail: format!("no namespace {index}: open it") };
         if index >= used(self.map())? {
             return Err(unknown());
         }
         let slot = self.shared().tables.get(index as usize).ok_or_else(unknown)?;
-        let table = Box::new(Table::new(self.map(), index)?);
+        let table = Box::new(IndexTable::new(self.map(), index)?);
         Ok(slot.get_or_init(|| table))
     }
 
@@ -241,7 +242,7 @@ impl Member {
         }
         let at = catalog_at(index);
         map.commit(at, CATALOG_BYTES)?;
-        let set = |which: u64, value: u64| -> Result<(), Damage> {
+        let set = |which: u64, value: u64| -> Result<(), Corruption> {
             map.word(at + which)?.store(value, Ordering::Release);
             Ok(())
         };

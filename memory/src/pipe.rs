@@ -1,5 +1,7 @@
 //! A ring: two pipes in memory that two processes map, one for each direction (`spec/local-transport.md`).
 
+pub(crate) mod words;
+
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -8,8 +10,10 @@ use std::ptr::NonNull;
 use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::Damage;
-use crate::pipe_words::{FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_call};
+use crate::layout::Corruption;
+use crate::pipe::words::{
+    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Writer, fall_asleep, must_ring_doorbell,
+};
 use crate::system;
 
 /// The format of a ring.
@@ -35,20 +39,20 @@ const NODE_SLEEPS: usize = 0x380 / 8;
 
 /// What came of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct PipeTransfer {
     /// Bytes that went.
     pub bytes: usize,
     /// The other side sleeps for this: the caller must call it.
-    pub must_call: bool,
+    pub must_ring_doorbell: bool,
 }
 
 /// What a side sleeps for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wants {
+pub struct PipeInterest {
     /// Bytes to read.
-    pub bytes: bool,
+    pub readable: bool,
     /// Room to write.
-    pub room: bool,
+    pub writable: bool,
 }
 
 /// One side of a ring. The other side is another process, which is not trusted.
@@ -86,12 +90,12 @@ impl Mapped {
     }
 
     #[inline]
-    fn word(&self, index: usize) -> Result<&AtomicU64, Damage> {
-        self.words().get(index).ok_or(Damage("a ring has no such word"))
+    fn word(&self, index: usize) -> Result<&AtomicU64, Corruption> {
+        self.words().get(index).ok_or(Corruption("a ring has no such word"))
     }
 
     #[inline]
-    fn pipe(&self, is_requests: bool) -> Result<PipeWords<'_, [AtomicU64]>, Damage> {
+    fn pipe(&self, is_requests: bool) -> Result<PipeWords<'_, [AtomicU64]>, Corruption> {
         let (tail, head, from) = if is_requests {
             (REQUEST_TAIL, REQUEST_HEAD, FIRST_WORDS)
         } else {
@@ -155,7 +159,7 @@ impl PipeEnd {
     }
 
     #[inline]
-    fn sleeps(&self, is_node: bool) -> Result<&AtomicU64, Damage> {
+    fn sleeps(&self, is_node: bool) -> Result<&AtomicU64, Corruption> {
         self.shared.word(if is_node { NODE_SLEEPS } else { CLIENT_SLEEPS })
     }
 
@@ -164,11 +168,12 @@ impl PipeEnd {
     /// # Errors
     /// `Damaged` if the other side does not keep to the protocol. The ring is of no use any more.
     #[inline]
-    pub fn write(&mut self, bytes: &[u8]) -> Result<Moved> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<PipeTransfer> {
         let pipe = self.shared.pipe(!self.is_node)?;
         let bytes = self.writer.write(&pipe, bytes)?;
-        let must_call = bytes > 0 && must_call(self.sleeps(!self.is_node)?, FOR_BYTES);
-        Ok(Moved { bytes, must_call })
+        let must_ring_doorbell =
+            bytes > 0 && must_ring_doorbell(self.sleeps(!self.is_node)?, FOR_BYTES);
+        Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
     /// Reads as much as is there; 0 bytes: nothing.
@@ -176,31 +181,34 @@ impl PipeEnd {
     /// # Errors
     /// As [`PipeEnd::write`].
     #[inline]
-    pub fn read(&mut self, into: &mut [u8]) -> Result<Moved> {
+    pub fn read(&mut self, into: &mut [u8]) -> Result<PipeTransfer> {
         let pipe = self.shared.pipe(self.is_node)?;
         let bytes = self.reader.read(&pipe, into)?;
-        let must_call = bytes > 0 && must_call(self.sleeps(!self.is_node)?, FOR_ROOM);
-        Ok(Moved { bytes, must_call })
+        let must_ring_doorbell =
+            bytes > 0 && must_ring_doorbell(self.sleeps(!self.is_node)?, FOR_ROOM);
+        Ok(PipeTransfer { bytes, must_ring_doorbell })
     }
 
     /// True if something of what is wanted can be had, or the ring is broken.
     #[inline]
-    pub fn has(&self, wants: Wants) -> bool {
+    pub fn has(&self, wants: PipeInterest) -> bool {
         let has_bytes = || {
             let pipe = self.shared.pipe(self.is_node)?;
-            Ok::<_, Damage>(self.reader.there(&pipe)? > 0)
+            Ok::<_, Corruption>(self.reader.there(&pipe)? > 0)
         };
         let has_room = || {
             let pipe = self.shared.pipe(!self.is_node)?;
-            Ok::<_, Damage>(self.writer.room(&pipe)? > 0)
+            Ok::<_, Corruption>(self.writer.room(&pipe)? > 0)
         };
-        wants.bytes && has_bytes().unwrap_or(true) || wants.room && has_room().unwrap_or(true)
+        wants.readable && has_bytes().unwrap_or(true)
+            || wants.writable && has_room().unwrap_or(true)
     }
 
     /// Tells the other side that this one sleeps. `false`: it must not, there is something to do.
     #[inline]
-    pub fn fall_asleep(&self, wants: Wants) -> bool {
-        let bits = if wants.bytes { FOR_BYTES } else { 0 } | if wants.room { FOR_ROOM } else { 0 };
+    pub fn fall_asleep(&self, wants: PipeInterest) -> bool {
+        let bits =
+            if wants.readable { FOR_BYTES } else { 0 } | if wants.writable { FOR_ROOM } else { 0 };
         let Ok(own) = self.sleeps(self.is_node) else { return false };
         fall_asleep(own, bits);
         if self.has(wants) {
@@ -221,7 +229,7 @@ impl PipeEnd {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -246,23 +254,31 @@ mod tests {
                 got.extend_from_slice(&into[..bytes]);
             }
             assert_eq!(got, large);
-            assert_eq!(to.read(&mut [0; 8]).unwrap(), Moved { bytes: 0, must_call: false });
+            assert_eq!(
+                to.read(&mut [0; 8]).unwrap(),
+                PipeTransfer { bytes: 0, must_ring_doorbell: false }
+            );
         }
     }
 
     #[test]
     fn who_sleeps_is_called_once_and_for_what_it_sleeps() {
         let (mut node, mut client, _) = ring();
-        let (bytes, room) =
-            (Wants { bytes: true, room: false }, Wants { bytes: false, room: true });
+        let (bytes, room) = (
+            PipeInterest { readable: true, writable: false },
+            PipeInterest { readable: false, writable: true },
+        );
         assert!(node.fall_asleep(bytes));
-        assert!(client.write(b"a").unwrap().must_call && !client.write(b"b").unwrap().must_call);
+        assert!(
+            client.write(b"a").unwrap().must_ring_doorbell
+                && !client.write(b"b").unwrap().must_ring_doorbell
+        );
         assert!(!node.fall_asleep(bytes), "there are bytes");
         while client.write(&[7; 999]).unwrap().bytes > 0 {}
         assert!(client.fall_asleep(room));
-        assert!(node.read(&mut [0; 100]).unwrap().must_call);
+        assert!(node.read(&mut [0; 100]).unwrap().must_ring_doorbell);
         client.wake();
-        assert!(!client.fall_asleep(room) && !node.read(&mut [0; 100]).unwrap().must_call);
+        assert!(!client.fall_asleep(room) && !node.read(&mut [0; 100]).unwrap().must_ring_doorbell);
     }
 
     #[test]
@@ -284,7 +300,7 @@ mod tests {
             for moved in read.into_iter().chain(wrote) {
                 assert!(moved.bytes <= 300);
             }
-            let _ = node.fall_asleep(Wants { bytes: true, room: true });
+            let _ = node.fall_asleep(PipeInterest { readable: true, writable: true });
         }
         assert!(damaged > 1000);
     }

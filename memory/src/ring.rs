@@ -4,23 +4,29 @@
 //!
 //! A ring is never freed once its offset is published, so that readers need no pin.
 
+mod any;
+pub(crate) mod words;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
 use nearstate_model::{Error, Result};
 
-use crate::arena::{note, note_word, op, settle_word, slot};
 use crate::atomic::Ordering;
-use crate::cell::{self, Cell, Head, Kind};
 use crate::crash::crash_point;
-use crate::layout::{ARENA_BYTES, CATALOG_RING, Damage, LINE, arena_at, catalog_at};
-use crate::map::Map;
+use crate::heap::cell::{self, Cell, CellHeader, CellKind};
+use crate::layout::{ARENA_BYTES, CATALOG_RING, Corruption, LINE, arena_at, catalog_at};
 use crate::member::Member;
-use crate::region::Shared;
-use crate::ring_words::{Look, RingWords, call_waiters, enlist, words_of};
+use crate::member::arena::{finish_word, op, slot, undo, write_undo};
+use crate::region::file::Shared;
+use crate::region::index_table::IndexTable;
+use crate::region::map::Map;
+use crate::ring::words::{EntryRead, RingWords, call_waiters, enlist, words_of};
 use crate::system::{futex_wait, futex_wake};
-use crate::table::Table;
 
 /// The ring's lock word: owner, and a payload of 0.
 const RING_LOCK: u64 = LINE;
@@ -36,7 +42,7 @@ const RING_FLAGS: u64 = 4 * LINE + 16;
 const RING_WORDS: u64 = 5 * LINE;
 
 /// Flag: an append that has no room beyond what is acknowledged is refused.
-const REFUSING: u64 = 1;
+const LOSSLESS: u64 = 1;
 
 /// Words that a fresh ring has reserved: those of the first entry's number.
 const RESERVED_FIRST: u64 = 2;
@@ -47,7 +53,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Where a reader of a ring begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum RingStart {
     /// With the next entry that is appended.
     Tail,
     /// With the oldest entry that is still there.
@@ -58,7 +64,7 @@ pub enum Start {
 
 /// What a reader meets next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum RingRead {
     /// An entry: its payload is in the caller's buffer.
     Entry {
         /// Its number: one more than that of the entry before.
@@ -84,17 +90,21 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
             ),
         });
     }
-    let at = member.alloc(RING_WORDS + capacity_bytes)?;
+    let at = member.allocate(RING_WORDS + capacity_bytes)?;
     fill(member.map(), at)?;
     crash_point!("ring.made");
     Ok(at)
 }
 
-fn fill(map: &Map, at: u64) -> Result<(), Damage> {
+fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
     // All of the cell serves.
     let bytes = cell::bytes_at(map, at)?;
-    let body = (bytes - cell::HEADER) as u32;
-    cell::begin(map, at, &Head { kind: Kind::Ring, flags: 0, body, key: 0, children: 0, hash: 0 })?;
+    let body = (bytes - cell::CELL_HEADER_BYTES) as u32;
+    cell::begin(
+        map,
+        at,
+        &CellHeader { kind: CellKind::Ring, flags: 0, body, key: 0, children: 0, hash: 0 },
+    )?;
     for which in (LINE..RING_WORDS + 2 * 8).step_by(8) {
         map.word(at + which)?.store(0, Ordering::Relaxed);
     }
@@ -108,14 +118,14 @@ pub(crate) const fn lock_at(ring_at: u64) -> u64 {
 }
 
 /// The words of the ring at an offset; damage if there is none.
-fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Damage> {
+fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Corruption> {
     let cell = Cell::new(map, ring_at)?;
-    if cell.kind()? != Kind::Ring {
-        return Err(Damage("an offset of a ring leads to something else"));
+    if cell.kind()? != CellKind::Ring {
+        return Err(Corruption("an offset of a ring leads to something else"));
     }
     let capacity = cell.version();
     if capacity.saturating_mul(8).saturating_add(RING_WORDS) > cell::bytes_at(map, ring_at)? {
-        return Err(Damage("a ring is larger than its cell"));
+        return Err(Corruption("a ring is larger than its cell"));
     }
     let [reserved, tail, oldest] = map.words(ring_at + RING_POSITIONS)?;
     let words = map.slice(ring_at + RING_WORDS, capacity)?;
@@ -123,21 +133,21 @@ fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Damage> {
 }
 
 /// The present tail: what an append is told as `tail_before`. Under the ring's lock.
-pub(crate) fn tail(map: &Map, ring_at: u64) -> Result<u64, Damage> {
+pub(crate) fn tail(map: &Map, ring_at: u64) -> Result<u64, Corruption> {
     Ok(words_at(map, ring_at)?.tail.load(Ordering::Acquire))
 }
 
 /// False if an entry of so many bytes is larger than what the ring may hold of one entry, a quarter
 /// of it: then it can never be appended.
-pub(crate) fn fits(map: &Map, ring_at: u64, bytes: u64) -> Result<bool, Damage> {
+pub(crate) fn fits(map: &Map, ring_at: u64, bytes: u64) -> Result<bool, Corruption> {
     Ok(words_of(bytes) <= words_at(map, ring_at)?.entry_words_max())
 }
 
 /// False if the ring's consumer asked that nothing be overwritten which it has not acknowledged,
 /// and there is too little room beside that. Under the ring's lock.
-pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bool, Damage> {
+pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bool, Corruption> {
     let words = words_at(map, ring_at)?;
-    if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & REFUSING == 0 {
+    if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & LOSSLESS == 0 {
         return Ok(true);
     }
     // Acquire, pairs with `ack`: what was acknowledged has been read.
@@ -146,10 +156,10 @@ pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bo
 
 /// From now on an append that would overwrite what is not acknowledged is refused. Under the ring's
 /// lock.
-pub(crate) fn keep(map: &Map, ring_at: u64) -> Result<(), Damage> {
+pub(crate) fn keep(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let word = map.word(ring_at + RING_FLAGS)?;
-    if word.load(Ordering::Acquire) & REFUSING == 0 {
-        word.store(REFUSING, Ordering::Release);
+    if word.load(Ordering::Acquire) & LOSSLESS == 0 {
+        word.store(LOSSLESS, Ordering::Release);
         crash_point!("ring.keeping");
     }
     Ok(())
@@ -164,13 +174,13 @@ pub(crate) fn append(
     tail_before: u64,
     source_at: u64,
     bytes: u64,
-) -> Result<(), Damage> {
+) -> Result<(), Corruption> {
     words_at(map, ring_at)?.append(tail_before, map.bytes(source_at, bytes)?)
 }
 
 /// Wakes whoever waits for an entry of the ring. A system call if somebody does, a fence and a load
 /// if not. After the append; with or without the lock.
-pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Damage> {
+pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let word = map.word(ring_at.saturating_add(RING_WAITERS))?;
     if call_waiters(word) {
         futex_wake(word);
@@ -179,32 +189,32 @@ pub(crate) fn wake(map: &Map, ring_at: u64) -> Result<(), Damage> {
 }
 
 /// For the verifier: what contradicts itself in a ring that nobody uses.
-pub(crate) fn judge(map: &Map, ring_at: u64) -> Result<(), Damage> {
+pub(crate) fn validate(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     let words = words_at(map, ring_at)?;
     if map.word(lock_at(ring_at))?.load(Ordering::Acquire) != 0 {
-        return Err(Damage("a ring is locked by nobody who lives"));
+        return Err(Corruption("a ring is locked by nobody who lives"));
     }
-    if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & !REFUSING != 0 {
-        return Err(Damage("a ring has a flag that does not exist"));
+    if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & !LOSSLESS != 0 {
+        return Err(Corruption("a ring has a flag that does not exist"));
     }
     let tail = words.tail.load(Ordering::Acquire);
     if words.reserved.load(Ordering::Acquire) < tail.saturating_add(RESERVED_FIRST) {
-        return Err(Damage("a ring has reserved less than it has"));
+        return Err(Corruption("a ring has reserved less than it has"));
     }
     if map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire) > tail {
-        return Err(Damage("a ring is acknowledged beyond its end"));
+        return Err(Corruption("a ring is acknowledged beyond its end"));
     }
     let (mut at, mut expected) = words.begin(words.oldest)?;
     let (_, last) = words.begin(words.tail)?;
     let mut payload = Vec::new();
-    while let Look::Entry { number, end } = words.look(at, &mut payload)? {
+    while let EntryRead::Entry { number, end } = words.look(at, &mut payload)? {
         if number != expected {
-            return Err(Damage("an entry of a ring has another number than its place"));
+            return Err(Corruption("an entry of a ring has another number than its place"));
         }
         (at, expected) = (end, expected.wrapping_add(1));
     }
     if at != tail || expected != last {
-        return Err(Damage("the entries of a ring do not lead to its end"));
+        return Err(Corruption("the entries of a ring do not lead to its end"));
     }
     Ok(())
 }
@@ -215,7 +225,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn watch_ring(&self, table: &Table) -> Result<Option<u64>> {
+    pub fn watch_ring(&self, table: &IndexTable) -> Result<Option<u64>> {
         self.ring_in(catalog_at(table.index()) + CATALOG_RING)
     }
 
@@ -224,7 +234,7 @@ impl Member {
     ///
     /// # Errors
     /// `BadArgument` for a size that no ring has, `Full`, `Stalled`, `Damaged`, `Forked`.
-    pub fn open_watch_ring(&self, table: &Table, capacity_bytes: u64) -> Result<u64> {
+    pub fn open_watch_ring(&self, table: &IndexTable, capacity_bytes: u64) -> Result<u64> {
         self.open_ring(catalog_at(table.index()) + CATALOG_RING, capacity_bytes)
     }
 
@@ -256,7 +266,7 @@ impl Member {
     /// Finds a ring, or creates it and publishes it in the word. Of several at once the first one
     /// does; the others give theirs up.
     fn open_ring(&self, word_at: u64, capacity_bytes: u64) -> Result<u64> {
-        self.usable()?;
+        self.check_usable()?;
         if let Some(there) = self.ring_in(word_at)? {
             return Ok(there);
         }
@@ -265,22 +275,22 @@ impl Member {
         let at = match create(self, capacity_bytes) {
             Ok(at) => at,
             Err(error) => {
-                self.give_up()?;
+                self.free_pending()?;
                 return Err(error);
             }
         };
-        note_word(&arena, word_at, 0, at, op::ONCE);
+        write_undo(&arena, word_at, 0, at, op::ONCE);
         crash_point!("ring.noted");
         match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 crash_point!("ring.named");
-                settle_word(&arena);
+                finish_word(&arena);
                 crash_point!("ring.settled");
                 Ok(at)
             }
             Err(there) => {
-                arena.set(note::OP, op::NONE);
-                self.give_up()?;
+                arena.set(undo::OP, op::NONE);
+                self.free_pending()?;
                 Ok(there)
             }
         }
@@ -292,24 +302,24 @@ impl Member {
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
-    pub fn append_alone(&self, ring_at: u64, payload: &[u8]) -> Result<bool> {
-        self.usable()?;
+    pub fn append_to_ring(&self, ring_at: u64, payload: &[u8]) -> Result<bool> {
+        self.check_usable()?;
         let map = self.map();
         let words = words_at(map, ring_at)?;
         let bytes = payload.len() as u64;
         if !fits(map, ring_at, bytes)? {
             return Ok(false);
         }
-        self.take(lock_at(ring_at), slot::LEAF)?;
+        self.acquire(lock_at(ring_at), slot::LEAF)?;
         let done = has_room(map, ring_at, bytes).and_then(|has_room| {
             if has_room {
                 words.append(tail(map, ring_at)?, payload)?;
             }
             Ok(has_room)
         });
-        self.give_back(lock_at(ring_at), slot::LEAF, 0)?;
+        self.release(lock_at(ring_at), slot::LEAF, 0)?;
         wake(map, ring_at)?;
-        self.whole()?;
+        self.check_not_truncated()?;
         Ok(done?)
     }
 
@@ -318,31 +328,31 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn set_refusing(&self, ring_at: u64, is_refusing: bool) -> Result<()> {
+    pub fn set_ring_lossless(&self, ring_at: u64, is_refusing: bool) -> Result<()> {
         let word = self.map().word(ring_at.saturating_add(RING_FLAGS))?;
-        let wanted = if is_refusing { REFUSING } else { 0 };
+        let wanted = if is_refusing { LOSSLESS } else { 0 };
         if word.load(Ordering::Acquire) != wanted {
             word.store(wanted, Ordering::Release);
         }
-        self.whole()
+        self.check_not_truncated()
     }
 
     /// A reader of a ring.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
-    pub fn ring_reader(&self, ring_at: u64, start: Start) -> Result<RingReader> {
-        self.usable()?;
+    pub fn ring_reader(&self, ring_at: u64, start: RingStart) -> Result<RingReader> {
+        self.check_usable()?;
         let map = self.map();
         let words = words_at(map, ring_at)?;
         let place = match start {
-            Start::Tail => words.tail,
-            Start::Oldest => words.oldest,
-            Start::Acked => map.word(ring_at + RING_ACKED)?,
+            RingStart::Tail => words.tail,
+            RingStart::Oldest => words.oldest,
+            RingStart::Acked => map.word(ring_at + RING_ACKED)?,
         };
         let (at, expected) = match words.begin(place) {
             // Overwritten since: the first step of this reader says how many entries it missed.
-            Err(_) if start == Start::Acked => {
+            Err(_) if start == RingStart::Acked => {
                 let number = map.word(ring_at + RING_ACKED_NUMBER)?;
                 (place.load(Ordering::Acquire), number.load(Ordering::Relaxed))
             }
@@ -354,10 +364,10 @@ impl Member {
 
 /// Where a member's stream ring stands in its arena.
 const fn stream_at(index: u32) -> u64 {
-    arena_at(index) + 8 * note::STREAM as u64
+    arena_at(index) + 8 * undo::STREAM as u64
 }
 
-const _: () = assert!(8 * (note::STREAM as u64) < ARENA_BYTES);
+const _: () = assert!(8 * (undo::STREAM as u64) < ARENA_BYTES);
 
 /// Follows a ring. Owes nothing to the session that made it, and may go to another thread. A copy
 /// goes on from the same place.
@@ -377,31 +387,31 @@ impl RingReader {
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
-    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<Next> {
+    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<RingRead> {
         out.clear();
-        self.usable()?;
+        self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
         let looked = words.look(self.at, out)?;
         // A page that is gone reads as zeros: an empty ring is not what is there.
-        self.whole()?;
+        self.check_not_truncated()?;
         match looked {
-            Look::Empty => Ok(Next::Empty),
-            Look::Entry { number, end } if number == self.expected => {
+            EntryRead::Empty => Ok(RingRead::Empty),
+            EntryRead::Entry { number, end } if number == self.expected => {
                 (self.at, self.expected) = (end, number.wrapping_add(1));
-                Ok(Next::Entry { number })
+                Ok(RingRead::Entry { number })
             }
-            Look::Entry { .. } => {
+            EntryRead::Entry { .. } => {
                 out.clear();
-                Err(Error::from(Damage("an entry of a ring has another number than its place")))
+                Err(Error::from(Corruption("an entry of a ring has another number than its place")))
             }
-            Look::Overwritten => {
+            EntryRead::Overwritten => {
                 let (at, number) = words.begin(words.tail)?;
                 let entries = number.wrapping_sub(self.expected);
                 if number <= self.expected || at <= self.at {
-                    return Err(Error::from(Damage("a ring has come round without an entry")));
+                    return Err(Error::from(Corruption("a ring has come round without an entry")));
                 }
                 (self.at, self.expected) = (at, number);
-                Ok(Next::Lost { entries })
+                Ok(RingRead::Lost { entries })
             }
         }
     }
@@ -432,7 +442,7 @@ impl RingReader {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn backlog(&self) -> Result<u64> {
-        self.usable()?;
+        self.check_usable()?;
         let words = words_at(&self.shared.map, self.ring_at)?;
         let (_, number) = words.begin(words.tail)?;
         Ok(number.saturating_sub(self.expected))
@@ -444,7 +454,7 @@ impl RingReader {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn ack(&self) -> Result<()> {
-        self.usable()?;
+        self.check_usable()?;
         let [at, number] = self.shared.map.words(self.ring_at.saturating_add(RING_ACKED))?;
         // The number first: cut short between the two, it says what was read, and the position is
         // too low, which only keeps more.
@@ -452,15 +462,15 @@ impl RingReader {
         crash_point!("ring.numbered");
         // Release, pairs with `has_room`: what was read was read before it is overwritten.
         at.store(self.at, Ordering::Release);
-        self.whole()
+        self.check_not_truncated()
     }
 
-    fn usable(&self) -> Result<()> {
-        if self.shared.map.is_forked() { Err(Error::Forked) } else { self.whole() }
+    fn check_usable(&self) -> Result<()> {
+        if self.shared.map.is_forked() { Err(Error::Forked) } else { self.check_not_truncated() }
     }
 
-    fn whole(&self) -> Result<()> {
-        whole(&self.shared)
+    fn check_not_truncated(&self) -> Result<()> {
+        check_not_truncated(&self.shared)
     }
 }
 
@@ -546,18 +556,13 @@ fn is_beyond(shared: &Shared, ring_at: u64, position: u64) -> Result<bool> {
     let words = words_at(&shared.map, ring_at)?;
     let is_beyond = words.tail.load(Ordering::Acquire) != position;
     // A page that is gone reads as zeros: an empty ring is not what is there.
-    whole(shared)?;
+    check_not_truncated(shared)?;
     Ok(is_beyond)
 }
 
-fn whole(shared: &Shared) -> Result<()> {
+fn check_not_truncated(shared: &Shared) -> Result<()> {
     if !shared.map.is_damaged() {
         return Ok(());
     }
     Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
 }
-
-mod any;
-
-#[cfg(test)]
-mod tests;

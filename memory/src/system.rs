@@ -463,7 +463,7 @@ pub(crate) fn futex_wake(word: &AtomicU64) {
 ///
 /// # Errors
 /// `System` if the process has too many descriptors.
-pub fn event_descriptor() -> Result<OwnedFd> {
+pub fn create_eventfd() -> Result<OwnedFd> {
     // SAFETY: the call touches no memory.
     let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
     if fd < 0 {
@@ -511,7 +511,7 @@ const OWN_SIGNALS: [libc::c_int; 5] =
 
 /// Runs `call` while this thread takes no signals: a thread that it starts inherits that, and the
 /// program's handlers go on running in the program's own threads.
-pub fn without_signals<T>(call: impl FnOnce() -> T) -> T {
+pub fn with_signals_blocked<T>(call: impl FnOnce() -> T) -> T {
     struct Before(libc::sigset_t);
     impl Drop for Before {
         fn drop(&mut self) {

@@ -19,14 +19,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nearstate_local_transport::Near;
+use nearstate_local_transport::LocalResource;
 use nearstate_model::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::endpoint_context::{READ_BYTES, Reception};
-use crate::executor::{Class, Sleep, become_class, is_due, sleep};
-use crate::local_stream::{NearLine, Parcel};
-use crate::protocol::{ConnectionHandler, Dismissal, ENOUGH, Peer, Reason, Refusal, Then};
+use crate::endpoint_context::{EndpointContext, READ_BYTES};
+use crate::executor::{Sleep, TaskClass, become_class, is_due, sleep};
+use crate::local_stream::{DescriptorReply, LocalStream};
+use crate::protocol::{
+    CloseReason, ConnectionHandler, ForcedClose, LimitExceeded, NextAction,
+    OUTPUT_HIGH_WATER_BYTES, Peer,
+};
 
 /// How long a connection that we close waits for the client to close its side, so that the last
 /// answer arrives. Bytes that nobody has read would make the kernel cut the connection and drop
@@ -36,7 +39,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Client or conversation have closed it, or the socket has failed.
+    /// Client or handler have closed it, or the socket has failed.
     Over,
     /// The client did not read.
     Slow,
@@ -53,16 +56,16 @@ struct Half {
 struct Connection<S> {
     stream: S,
     /// The stream, if it can give a client what is near.
-    near: fn(&mut S) -> Option<&mut NearLine>,
+    near: fn(&mut S) -> Option<&mut LocalStream>,
     /// What the client has asked for and is about to be given.
-    parcel: Option<(Vec<u8>, Parcel)>,
-    conversation: Box<dyn ConnectionHandler>,
-    reception: Rc<Reception>,
-    then: Then,
+    reply: Option<(Vec<u8>, DescriptorReply)>,
+    handler: Box<dyn ConnectionHandler>,
+    endpoint: Rc<EndpointContext>,
+    then: NextAction,
     /// What has come and was not taken, from `taken` on.
     input: Vec<u8>,
     taken: usize,
-    /// The conversation took something and left something: ask it again.
+    /// The handler took something and left something: ask it again.
     is_to_hear: bool,
     /// Answers, from `sent` on not sent yet.
     output: Vec<u8>,
@@ -76,7 +79,7 @@ struct Connection<S> {
     retry_policy: Option<Sleep>,
     is_lingering: bool,
     /// Set when the client was refused.
-    refused: Option<Reason>,
+    refused: Option<CloseReason>,
     /// More answers are waiting than may.
     is_flooded: bool,
     /// Bytes that the core has noted for this connection.
@@ -84,34 +87,34 @@ struct Connection<S> {
 }
 
 /// Serves a client until one of both has enough.
-pub(crate) async fn serve<S>(reception: Rc<Reception>, stream: S, peer: Peer)
+pub(crate) async fn serve<S>(endpoint: Rc<EndpointContext>, stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    serve_over(reception, stream, peer, |_| None).await;
+    serve_over(endpoint, stream, peer, |_| None).await;
 }
 
 /// The same, for one that may come near.
-pub(crate) async fn serve_near(reception: Rc<Reception>, line: NearLine, peer: Peer) {
-    serve_over(reception, line, peer, |line| Some(line)).await;
+pub(crate) async fn serve_near(endpoint: Rc<EndpointContext>, line: LocalStream, peer: Peer) {
+    serve_over(endpoint, line, peer, |line| Some(line)).await;
 }
 
 async fn serve_over<S>(
-    reception: Rc<Reception>,
+    endpoint: Rc<EndpointContext>,
     stream: S,
     peer: Peer,
-    near: fn(&mut S) -> Option<&mut NearLine>,
+    near: fn(&mut S) -> Option<&mut LocalStream>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let conversation = reception.accept(&peer);
+    let handler = endpoint.accept(&peer);
     let mut connection = Connection {
         stream,
         near,
-        parcel: None,
-        conversation,
-        reception,
-        then: Then::Listen,
+        reply: None,
+        handler,
+        endpoint,
+        then: NextAction::Read,
         input: Vec::new(),
         taken: 0,
         is_to_hear: false,
@@ -127,26 +130,26 @@ async fn serve_over<S>(
         kept: 0,
     };
     let end = poll_fn(|cx| connection.poll(cx)).await;
-    let metric = connection.reception.core().metric();
+    let metrics = connection.endpoint.core().metrics();
     let reason = match end {
         End::Over => connection.refused,
         End::Slow => {
-            metric.slow_clients.add(1);
-            Some(Reason::SlowReader)
+            metrics.slow_clients.add(1);
+            Some(CloseReason::SlowReader)
         }
         End::HalfSent => {
-            metric.half_sent.add(1);
-            Some(Reason::HalfSent)
+            metrics.half_sent.add(1);
+            Some(CloseReason::HalfSent)
         }
     };
     if let Some(reason) = reason {
-        connection.reception.tell(&Dismissal { origin: peer.origin, reason });
+        connection.endpoint.report_forced_close(&ForcedClose { address: peer.address, reason });
     }
 }
 
 impl<S> Drop for Connection<S> {
     fn drop(&mut self) {
-        self.reception.note_kept(self.kept, 0);
+        self.endpoint.update_buffered(self.kept, 0);
     }
 }
 
@@ -181,14 +184,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             has_turned = true;
             match self.then {
-                Then::Close => return self.linger(cx),
-                Then::Work => ready!(self.work(cx)),
-                Then::Near(what) => {
+                NextAction::Close => return self.linger(cx),
+                NextAction::Work => ready!(self.work(cx)),
+                NextAction::Near(what) => {
                     if let Some(end) = ready!(self.give(what, cx)) {
                         return Poll::Ready(end);
                     }
                 }
-                Then::Listen => {
+                NextAction::Read => {
                     if let Some(end) = ready!(self.listen(cx)) {
                         return Poll::Ready(end);
                     }
@@ -199,15 +202,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Lets work go on by one step. `Ready`: something is to be sent, or the work is over.
     fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.happen(cx) {
-            Poll::Ready(Then::Work) => {
-                become_class(Class::Background);
+        match self.poll_progress(cx) {
+            Poll::Ready(NextAction::Work) => {
+                become_class(TaskClass::Background);
                 // What there is to send is sent first; the rest of the work is for the next poll.
                 cx.waker().wake_by_ref();
                 if self.output.is_empty() { Poll::Pending } else { self.send_between(cx) }
             }
             Poll::Ready(then) => {
-                become_class(Class::Request);
+                become_class(TaskClass::Request);
                 self.then = then;
                 Poll::Ready(())
             }
@@ -224,53 +227,53 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Gives the client what it has asked for, or lets the conversation say why not.
-    fn give(&mut self, what: Near, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        let (answer, mut parcel) = match self.parcel.take() {
+    /// Gives the client what it has asked for, or lets the handler say why not.
+    fn give(&mut self, what: LocalResource, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let (answer, mut reply) = match self.reply.take() {
             Some(begun) => begun,
             None => match self.prepare(what) {
-                Ok(parcel) => {
+                Ok(reply) => {
                     let mut answer = Vec::new();
-                    self.conversation.near(what, None, &mut answer);
-                    (answer, parcel)
+                    self.handler.near(what, None, &mut answer);
+                    (answer, reply)
                 }
                 Err(why) => {
                     self.borrow_output();
-                    self.conversation.near(what, Some(&why), &mut self.output);
-                    self.then = Then::Listen;
+                    self.handler.near(what, Some(&why), &mut self.output);
+                    self.then = NextAction::Read;
                     return Poll::Ready(None);
                 }
             },
         };
         let given = match (self.near)(&mut self.stream) {
-            Some(line) => line.poll_give(cx, &answer, &mut parcel),
+            Some(line) => line.poll_give(cx, &answer, &mut reply),
             None => Poll::Ready(Err(std::io::Error::from(std::io::ErrorKind::Unsupported))),
         };
         match given {
             Poll::Ready(Ok(())) => {
                 self.retry_policy = None;
                 self.asked_at = 0;
-                self.then = Then::Listen;
+                self.then = NextAction::Read;
                 Poll::Ready(None)
             }
             Poll::Ready(Err(_)) => Poll::Ready(Some(End::Over)),
             Poll::Pending => {
-                self.parcel = Some((answer, parcel));
-                let unread_max = self.reception.core().limits().unread_max;
+                self.reply = Some((answer, reply));
+                let unread_max = self.endpoint.core().limits().unread_max;
                 let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(unread_max));
                 Pin::new(retry_policy).poll(cx).map(|()| Some(End::Slow))
             }
         }
     }
 
-    fn prepare(&mut self, what: Near) -> Result<Parcel, Error> {
+    fn prepare(&mut self, what: LocalResource) -> Result<DescriptorReply, Error> {
         let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         if self.input.len() > self.taken {
             // It would be heard, and what follows it on the socket would not.
             return refused("send nothing behind this request before its answer has come");
         }
         match (self.near)(&mut self.stream) {
-            Some(line) => line.prepare(what, self.reception.core()),
+            Some(line) => line.prepare(what, self.endpoint.core()),
             None => refused("this works over a Unix socket only: connect to the node's"),
         }
     }
@@ -278,8 +281,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// What happens by itself, then what the client says. `Ready(None)`: there may be something to
     /// send.
     fn listen(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        match self.happen(cx) {
-            Poll::Ready(Then::Listen) | Poll::Pending => {}
+        match self.poll_progress(cx) {
+            Poll::Ready(NextAction::Read) | Poll::Pending => {}
             Poll::Ready(then) => {
                 self.then = then;
                 return Poll::Ready(None);
@@ -299,14 +302,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Reads once, and lets the conversation hear it. Returns how many bytes have come.
+    /// Reads once, and lets the handler hear it. Returns how many bytes have come.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
-        let mut scratch = self.reception.borrow_scratch();
+        let mut scratch = self.endpoint.borrow_scratch();
         let read = self.read_into(&mut scratch, cx);
         if let Poll::Ready(Ok(bytes)) = read
             && bytes > 0
         {
-            self.asked_at = self.reception.core().clock().now();
+            self.asked_at = self.endpoint.core().clock().now();
             let come = scratch.get(..bytes).unwrap_or_default();
             if self.input.is_empty() {
                 let taken = self.on_input(come);
@@ -320,7 +323,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.hear_again();
             }
         }
-        self.reception.return_scratch(scratch);
+        self.endpoint.return_scratch(scratch);
         read
     }
 
@@ -333,14 +336,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut into))?;
         let bytes = into.filled().len();
         if bytes > 0 {
-            let metric = self.reception.core().metric();
-            metric.reads.add(1);
-            metric.bytes_read.add(bytes as u64);
+            let metrics = self.endpoint.core().metrics();
+            metrics.reads.add(1);
+            metrics.bytes_read.add(bytes as u64);
         }
         Poll::Ready(Ok(bytes))
     }
 
-    /// Lets the conversation hear what it has left.
+    /// Lets the handler hear what it has left.
     fn hear_again(&mut self) {
         let input = std::mem::take(&mut self.input);
         let taken = self.on_input(input.get(self.taken..).unwrap_or_default());
@@ -356,38 +359,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Returns how much was taken.
     fn on_input(&mut self, input: &[u8]) -> usize {
         self.borrow_output();
-        let heard = self.conversation.on_input(input, &mut self.output);
-        debug_assert!(heard.taken <= input.len(), "a conversation takes what it was given");
-        let taken = heard.taken.min(input.len());
+        let consumed = self.handler.on_input(input, &mut self.output);
+        debug_assert!(consumed.bytes <= input.len(), "a handler takes what it was given");
+        let taken = consumed.bytes.min(input.len());
         self.is_to_hear = taken > 0 && taken < input.len();
         if taken > 0 {
             self.half = None;
         }
-        self.follow(heard.then);
+        self.follow(consumed.next);
         self.judge_output();
         taken
     }
 
-    fn follow(&mut self, then: Then) {
+    fn follow(&mut self, then: NextAction) {
         self.then = then;
-        if then == Then::Work {
-            become_class(Class::Background);
+        if then == NextAction::Work {
+            become_class(TaskClass::Background);
         }
     }
 
-    fn happen(&mut self, cx: &mut Context<'_>) -> Poll<Then> {
+    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<NextAction> {
         self.borrow_output();
-        let happened = self.conversation.happen(cx, &mut self.output);
+        let happened = self.handler.poll_progress(cx, &mut self.output);
         self.judge_output();
         if let Poll::Ready(then) = happened
-            && self.then != Then::Close
+            && self.then != NextAction::Close
         {
-            if then == Then::Work {
-                become_class(Class::Background);
+            if then == NextAction::Work {
+                become_class(TaskClass::Background);
             }
             return Poll::Ready(then);
         }
-        if self.then == Then::Close { Poll::Ready(Then::Close) } else { Poll::Pending }
+        if self.then == NextAction::Close { Poll::Ready(NextAction::Close) } else { Poll::Pending }
     }
 
     /// Keeps bytes that were not taken.
@@ -396,7 +399,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.input.drain(..self.taken);
             self.taken = 0;
         }
-        let max = self.reception.core().limits().input_bytes_max;
+        let max = self.endpoint.core().limits().input_bytes_max;
         let needed = self.input.len() + bytes.len();
         if needed > self.input.capacity() {
             // Grows by halves, but not past the bound: what is needed passes it by a read at most.
@@ -406,32 +409,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.input.extend_from_slice(bytes);
     }
 
-    /// A request that is larger than allowed ends the conversation.
+    /// A request that is larger than allowed ends the handler.
     fn judge_input(&mut self) {
-        let max = self.reception.core().limits().input_bytes_max;
-        if !self.is_to_hear && self.then == Then::Listen && self.input.len() - self.taken > max {
-            self.reception.core().metric().too_large.add(1);
-            self.refuse(&Refusal::RequestTooLarge { max });
+        let max = self.endpoint.core().limits().input_bytes_max;
+        if !self.is_to_hear && self.then == NextAction::Read && self.input.len() - self.taken > max
+        {
+            self.endpoint.core().metrics().too_large.add(1);
+            self.refuse(&LimitExceeded::RequestTooLarge { max });
         }
     }
 
     /// So do answers that the client does not read.
     fn judge_output(&mut self) {
-        if self.output.len() > self.reception.core().limits().output_bytes_max {
+        if self.output.len() > self.endpoint.core().limits().output_bytes_max {
             self.is_flooded = true;
         }
     }
 
-    fn refuse(&mut self, why: &Refusal) {
+    fn refuse(&mut self, why: &LimitExceeded) {
         self.input = Vec::new();
         self.taken = 0;
         self.is_to_hear = false;
-        self.output.extend_from_slice(&self.reception.refusal(why));
-        self.then = Then::Close;
+        self.output.extend_from_slice(&self.endpoint.limit_error(why));
+        self.then = NextAction::Close;
         self.refused = match why {
-            Refusal::TooManyConnections { .. } => None,
-            Refusal::RequestTooLarge { .. } => Some(Reason::TooLarge),
-            Refusal::OutOfMemory { .. } => Some(Reason::OutOfMemory),
+            LimitExceeded::TooManyConnections { .. } => None,
+            LimitExceeded::RequestTooLarge { .. } => Some(CloseReason::TooLarge),
+            LimitExceeded::OutOfMemory { .. } => Some(CloseReason::OutOfMemory),
         };
     }
 
@@ -448,9 +452,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.sent += bytes;
                     self.unflushed += bytes;
                     self.retry_policy = None;
-                    let metric = self.reception.core().metric();
-                    metric.writes.add(1);
-                    metric.bytes_written.add(bytes as u64);
+                    let metrics = self.endpoint.core().metrics();
+                    metrics.writes.add(1);
+                    metrics.bytes_written.add(bytes as u64);
                 }
             }
         }
@@ -462,9 +466,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.output.clear();
         self.sent = 0;
         if self.asked_at > 0 {
-            let core = self.reception.core();
+            let core = self.endpoint.core();
             let ticks = core.clock().now().saturating_sub(self.asked_at);
-            core.metric().turn_nanos.record(core.clock().nanos(ticks));
+            core.metrics().response_nanos.record(core.clock().nanos(ticks));
             self.asked_at = 0;
         }
         Poll::Ready(Ok(()))
@@ -474,17 +478,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// wait.
     fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.half = None;
-        if self.then == Then::Listen {
+        if self.then == NextAction::Read {
             self.output.drain(..self.sent);
             self.sent = 0;
-            match self.happen(cx) {
+            match self.poll_progress(cx) {
                 // It would have to be told, and it does not read.
-                Poll::Ready(Then::Close) => return Poll::Ready(End::Slow),
-                Poll::Ready(then @ (Then::Work | Then::Near(_))) => self.then = then,
-                Poll::Ready(Then::Listen) | Poll::Pending => {}
+                Poll::Ready(NextAction::Close) => return Poll::Ready(End::Slow),
+                Poll::Ready(then @ (NextAction::Work | NextAction::Near(_))) => self.then = then,
+                Poll::Ready(NextAction::Read) | Poll::Pending => {}
             }
         }
-        let unread_max = self.reception.core().limits().unread_max;
+        let unread_max = self.endpoint.core().limits().unread_max;
         let retry_policy = self.retry_policy.get_or_insert_with(|| sleep(unread_max));
         Pin::new(retry_policy).poll(cx).map(|()| End::Slow)
     }
@@ -493,12 +497,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn wait_for_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
         if self.input.is_empty() {
             self.half = None;
-            if self.reception.is_draining() {
+            if self.endpoint.is_draining() {
                 return Poll::Ready(Some(End::Over));
             }
             return Poll::Pending;
         }
-        let core = self.reception.core();
+        let core = self.endpoint.core();
         let max = core.limits().half_sent(self.input.len());
         let now = core.clock().now();
         let half = self.half.get_or_insert_with(|| Half { since: now, alarm: sleep(max) });
@@ -530,9 +534,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         {
             return Poll::Ready(End::Over);
         }
-        let mut scratch = self.reception.borrow_scratch();
+        let mut scratch = self.endpoint.borrow_scratch();
         let read = self.read_into(&mut scratch, cx);
-        self.reception.return_scratch(scratch);
+        self.endpoint.return_scratch(scratch);
         match read {
             Poll::Ready(Ok(bytes)) if bytes > 0 => {
                 cx.waker().wake_by_ref();
@@ -546,14 +550,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Takes the core's buffer for answers, unless there are answers in one.
     fn borrow_output(&mut self) {
         if self.output.capacity() == 0 {
-            self.output = self.reception.borrow_output();
+            self.output = self.endpoint.borrow_output();
         }
     }
 
     /// Before waiting: buffers that hold nothing go back, those that hold little shrink.
     fn put_away(&mut self) {
         if self.output.is_empty() && self.output.capacity() > 0 {
-            self.reception.return_output(std::mem::take(&mut self.output));
+            self.endpoint.return_output(std::mem::take(&mut self.output));
         }
         for buffer in [&mut self.input, &mut self.output] {
             if buffer.capacity() > READ_BYTES && buffer.capacity() / 4 > buffer.len() {
@@ -565,17 +569,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Notes how much memory the connection keeps while it waits. `false`: the core has no more,
     /// and the connection is about to be closed.
     fn note_kept(&mut self) -> bool {
-        let kept = self.input.capacity() + self.output.capacity() + self.conversation.kept();
+        let kept = self.input.capacity() + self.output.capacity() + self.handler.buffered_bytes();
         let is_more = kept > self.kept;
-        let total = self.reception.note_kept(self.kept, kept);
+        let total = self.endpoint.update_buffered(self.kept, kept);
         self.kept = kept;
-        let max = self.reception.core().limits().core_bytes_max;
-        if !is_more || total <= max || self.then == Then::Close {
+        let max = self.endpoint.core().limits().core_bytes_max;
+        if !is_more || total <= max || self.then == NextAction::Close {
             return true;
         }
-        self.reception.core().metric().out_of_memory.add(1);
-        self.refuse(&Refusal::OutOfMemory { max });
-        if self.output.capacity() > ENOUGH + READ_BYTES {
+        self.endpoint.core().metrics().out_of_memory.add(1);
+        self.refuse(&LimitExceeded::OutOfMemory { max });
+        if self.output.capacity() > OUTPUT_HIGH_WATER_BYTES + READ_BYTES {
             // The answers are what is too much: the client gets none of the rest.
             self.output = Vec::new();
             self.sent = 0;

@@ -1,4 +1,4 @@
-//! A core, as protocols see it: the region, a session of its own, limits, counts.
+//! The core as protocols see it: the region, the core's own session, limits and metrics.
 
 use std::fmt;
 use std::rc::Rc;
@@ -8,11 +8,11 @@ use nearstate_model::Result;
 use nearstate_store::{Region, Session};
 
 use crate::clock::Clock;
-use crate::limits::Limits;
-use crate::metric::{Counter, Distribution, Histogram};
+use crate::limits::ConnectionLimits;
+use crate::metrics::{Counter, Distribution, Histogram};
 
-/// What a core has for the protocols on it. Cheap to clone; stays on its thread. Tasks are begun
-/// with [`crate::executor::spawn`].
+/// The resources of a core for its protocols. Cheap to clone. It stays on its thread.
+/// [`crate::executor::spawn`] starts tasks on the core.
 #[derive(Clone)]
 pub struct Core {
     inner: Rc<Inner>,
@@ -23,25 +23,25 @@ struct Inner {
     count: usize,
     region: Region,
     session: Rc<Session>,
-    limits: Arc<Limits>,
-    metric: Arc<CoreMetric>,
+    limits: Arc<ConnectionLimits>,
+    metrics: Arc<CoreMetrics>,
     clock: Clock,
 }
 
-/// What a core is made of.
+/// The arguments of [`Core::new`].
 #[derive(Debug)]
 pub struct CoreParts {
-    /// Its number, from 0.
+    /// The index of the core, from 0.
     pub index: usize,
-    /// How many cores the node has.
+    /// The number of cores of the node.
     pub count: usize,
-    /// The region that is served.
+    /// The region that the node serves.
     pub region: Region,
-    /// Bounds of connections.
-    pub limits: Arc<Limits>,
-    /// Its counts.
-    pub metric: Arc<CoreMetric>,
-    /// Its clock.
+    /// Limits of connections.
+    pub limits: Arc<ConnectionLimits>,
+    /// The metrics of the core.
+    pub metrics: Arc<CoreMetrics>,
+    /// The clock of the core.
     pub clock: Clock,
 }
 
@@ -52,135 +52,135 @@ impl fmt::Debug for Core {
 }
 
 impl Core {
-    /// A core on this thread. The node makes one for each of its own; tests of a protocol make
-    /// one without any thread.
+    /// Creates a core for this thread. The node creates one for each of its threads; a test of a
+    /// protocol creates one without a thread.
     ///
     /// # Errors
     /// As [`Region::session`].
     pub fn new(parts: CoreParts) -> Result<Self> {
         let session = Rc::new(parts.region.session()?);
-        let CoreParts { index, count, region, limits, metric, clock } = parts;
-        Ok(Self { inner: Rc::new(Inner { index, count, region, session, limits, metric, clock }) })
+        let CoreParts { index, count, region, limits, metrics, clock } = parts;
+        Ok(Self { inner: Rc::new(Inner { index, count, region, session, limits, metrics, clock }) })
     }
 
-    /// Its number, from 0.
+    /// The index of the core, from 0.
     pub fn index(&self) -> usize {
         self.inner.index
     }
 
-    /// How many cores the node has.
+    /// The number of cores of the node.
     pub fn count(&self) -> usize {
         self.inner.count
     }
 
-    /// The region that is served.
+    /// The region that the node serves.
     pub fn region(&self) -> &Region {
         &self.inner.region
     }
 
-    /// The core's session of the region. One for all protocols of the core: they take turns.
+    /// The core's session of the region, which all protocols of the core share.
     pub fn session(&self) -> &Rc<Session> {
         &self.inner.session
     }
 
-    /// Bounds of connections.
-    pub fn limits(&self) -> &Arc<Limits> {
+    /// Limits of connections.
+    pub fn limits(&self) -> &Arc<ConnectionLimits> {
         &self.inner.limits
     }
 
-    /// Its counts.
-    pub fn metric(&self) -> &Arc<CoreMetric> {
-        &self.inner.metric
+    /// The metrics of the core.
+    pub fn metrics(&self) -> &Arc<CoreMetrics> {
+        &self.inner.metrics
     }
 
-    /// Its clock.
+    /// The clock of the core.
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 }
 
-/// Declares the counts of a core, and what they look like when they are read.
-macro_rules! counts {
+/// Declares the counters of a core and their snapshot.
+macro_rules! core_counters {
     ($(#[doc = $doc:literal] $name:ident),* $(,)?) => {
-        /// What a core counts of its connections. Written by the core, read by anybody.
+        /// The counters of a core. Only the core writes them; any thread may read them.
         #[derive(Debug, Default)]
-        pub struct CoreMetric {
+        pub struct CoreMetrics {
             $(#[doc = $doc] pub $name: Counter,)*
-            /// From the read to the written answer, in nanoseconds.
-            pub turn_nanos: Histogram,
+            /// Time from a read to the written replies, in nanoseconds.
+            pub response_nanos: Histogram,
         }
 
-        /// What a [`CoreMetric`] showed at some moment.
+        /// A snapshot of [`CoreMetrics`].
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct CoreSeen {
+        pub struct CoreStats {
             $(#[doc = $doc] pub $name: u64,)*
-            /// From the read to the written answer, in nanoseconds.
-            pub turn_nanos: Distribution,
+            /// Time from a read to the written replies, in nanoseconds.
+            pub response_nanos: Distribution,
         }
 
-        impl CoreMetric {
-            /// All counts.
-            pub fn seen(&self) -> CoreSeen {
-                CoreSeen { $($name: self.$name.get(),)* turn_nanos: self.turn_nanos.seen() }
+        impl CoreMetrics {
+            /// Reads all counters.
+            pub fn snapshot(&self) -> CoreStats {
+                CoreStats { $($name: self.$name.get(),)* response_nanos: self.response_nanos.snapshot() }
             }
         }
 
-        impl CoreSeen {
-            /// Adds what another core has counted.
+        impl CoreStats {
+            /// Adds the counters of another core.
             pub fn merge(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
-                self.turn_nanos.merge(&other.turn_nanos);
+                self.response_nanos.merge(&other.response_nanos);
             }
 
-            /// The counts with their names, for whoever shows them.
+            /// The names and values of the counters.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
 
-            /// What each count is, by its name.
-            pub const EXPLAINED: &[(&'static str, &'static str)] =
+            /// The names and descriptions of the counters.
+            pub const DESCRIPTIONS: &[(&'static str, &'static str)] =
                 &[$((stringify!($name), $doc),)*];
         }
     };
 }
 
-counts! {
-    /// Connections accepted, those included that are refused.
+core_counters! {
+    /// Connections accepted, including those that exceeded the limit of connections.
     accepted,
-    /// Connections closed, for whatever reason.
+    /// Connections closed, for any reason.
     closed,
-    /// Connections that were told that there are too many.
+    /// Connections rejected because the limit of connections was reached.
     refused,
-    /// Times that the kernel gave no connection although it had one: too many open files.
+    /// Failed accepts, for example because too many files are open.
     accept_errors,
-    /// Connections closed because the client did not read.
+    /// Connections closed because the client did not read its replies.
     slow_clients,
-    /// Connections closed because a request did not become whole in time.
+    /// Connections closed because a request did not arrive completely in time.
     half_sent,
-    /// Connections closed because a request was too large.
+    /// Connections closed because a request exceeded the size limit.
     too_large,
-    /// Connections closed because the core had no more memory for its clients.
+    /// Connections closed because the core's buffers exceeded their limit.
     out_of_memory,
-    /// Connections closed because the client did not come to terms about TLS.
-    no_tls,
-    /// Connections closed because the client wrote into its ring what no client writes.
+    /// Connections closed because the TLS handshake failed.
+    tls_failures,
+    /// Connections closed because the client wrote invalid positions into its ring.
     ring_faults,
-    /// Connections cut at the end of a shutdown.
-    cut,
-    /// Bytes from clients.
+    /// Connections closed at the end of the drain time of a shutdown.
+    drain_aborts,
+    /// Bytes received from clients.
     bytes_read,
-    /// Bytes to clients.
+    /// Bytes sent to clients.
     bytes_written,
-    /// Reads that brought something.
+    /// Reads that returned bytes.
     reads,
-    /// Writes to sockets.
+    /// Writes to sockets and rings.
     writes,
-    /// Requests answered; counted by the protocol.
+    /// Requests answered, counted by the protocol.
     requests,
 }
 
-impl CoreSeen {
-    /// Connections that are open.
+impl CoreStats {
+    /// Open connections.
     pub fn open(&self) -> u64 {
         self.accepted.saturating_sub(self.closed)
     }

@@ -1,5 +1,5 @@
-//! What the connections of one endpoint on one core share: the protocol, buffers, the bound of
-//! their memory, and the list of who is there.
+//! State that connections share: the table of a core's connections with their buffers and the
+//! memory that they use, and the protocol of an endpoint on a core.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,140 +8,142 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::executor::{Gate, Join};
-use crate::protocol::{ConnectionHandler, CoreService, Dismissal, Peer, Protocol, Refusal};
+use crate::executor::{TaskEvent, TaskHandle};
+use crate::protocol::{ConnectionHandler, CoreService, ForcedClose, LimitExceeded, Peer, Protocol};
 
-/// The most that is read at once. More would be answered in one go, while others wait.
+/// The most bytes of one read: 64 KiB. All requests of a read are answered together, and other
+/// connections wait for that long.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
-/// A buffer for answers is kept for the next connection up to this size.
+/// The largest output buffer that is kept for the next connection. Larger ones are freed.
 const OUTPUT_BYTES_KEPT: usize = 1 << 20;
 
-/// What all connections of a core share.
+/// The connections of a core, and the buffers that they share.
 #[derive(Default)]
-pub(crate) struct Lobby {
+pub(crate) struct ConnectionTable {
     scratch: Cell<Vec<u8>>,
     output: Cell<Vec<u8>>,
-    bytes_kept: Cell<usize>,
+    bytes_buffered: Cell<usize>,
     is_draining: Cell<bool>,
-    connections: RefCell<BTreeMap<u64, Join<()>>>,
-    /// Open once nobody is there any more and nobody comes.
-    pub(crate) is_empty: Gate,
+    tasks: RefCell<BTreeMap<u64, TaskHandle<()>>>,
+    /// Set when the table drains and its last connection has ended.
+    pub(crate) is_drained: TaskEvent,
 }
 
-/// An endpoint's share of a core.
-pub(crate) struct Reception {
+/// An endpoint on a core: its protocol, and the core's shared state.
+pub(crate) struct EndpointContext {
     core: Core,
-    face: Arc<dyn Protocol>,
-    on_core: Rc<dyn CoreService>,
-    lobby: Rc<Lobby>,
-    on_dismissed: fn(&Dismissal),
+    protocol: Arc<dyn Protocol>,
+    service: Rc<dyn CoreService>,
+    connections: Rc<ConnectionTable>,
+    on_forced_close: fn(&ForcedClose),
 }
 
-impl fmt::Debug for Reception {
+impl fmt::Debug for EndpointContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reception").field("core", &self.core).finish_non_exhaustive()
+        f.debug_struct("EndpointContext").field("core", &self.core).finish_non_exhaustive()
     }
 }
 
-impl Lobby {
-    /// A connection is there.
-    pub(crate) fn enter(&self, id: u64, task: Join<()>) {
-        self.connections.borrow_mut().insert(id, task);
+impl ConnectionTable {
+    pub(crate) fn insert(&self, id: u64, task: TaskHandle<()>) {
+        self.tasks.borrow_mut().insert(id, task);
     }
 
-    /// It is gone.
-    pub(crate) fn leave(&self, id: u64) {
-        let mut connections = self.connections.borrow_mut();
-        connections.remove(&id);
-        if connections.is_empty() && self.is_draining.get() {
-            self.is_empty.open();
+    pub(crate) fn remove(&self, id: u64) {
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.remove(&id);
+        if tasks.is_empty() && self.is_draining.get() {
+            self.is_drained.set();
         }
     }
 
-    /// Connections that wait for their client end now, others when they have answered.
+    /// Closes idle connections now, and the others after their replies.
     pub(crate) fn drain(&self) {
         self.is_draining.set(true);
-        let connections = self.connections.borrow();
-        connections.values().for_each(Join::wake);
-        if connections.is_empty() {
-            self.is_empty.open();
+        let tasks = self.tasks.borrow();
+        tasks.values().for_each(TaskHandle::wake);
+        if tasks.is_empty() {
+            self.is_drained.set();
         }
     }
 
-    /// Ends those that are still there. Returns how many.
+    /// Ends the remaining connections. Returns how many there were.
     pub(crate) fn cut(&self) -> usize {
-        let connections = self.connections.take();
-        connections.values().for_each(Join::cancel);
-        connections.len()
+        let tasks = self.tasks.take();
+        tasks.values().for_each(TaskHandle::cancel);
+        tasks.len()
     }
 }
 
-impl Reception {
+impl EndpointContext {
     pub(crate) fn new(
         core: Core,
-        face: Arc<dyn Protocol>,
-        on_core: Rc<dyn CoreService>,
-        lobby: Rc<Lobby>,
-        on_dismissed: fn(&Dismissal),
+        protocol: Arc<dyn Protocol>,
+        service: Rc<dyn CoreService>,
+        connections: Rc<ConnectionTable>,
+        on_forced_close: fn(&ForcedClose),
     ) -> Self {
-        Self { core, face, on_core, lobby, on_dismissed }
+        Self { core, protocol, service, connections, on_forced_close }
     }
 
-    /// Tells that a client was sent away.
-    pub(crate) fn tell(&self, dismissal: &Dismissal) {
-        (self.on_dismissed)(dismissal);
+    /// Reports that the node closes a connection because of its client.
+    pub(crate) fn report_forced_close(&self, closed: &ForcedClose) {
+        (self.on_forced_close)(closed);
     }
 
     pub(crate) fn core(&self) -> &Core {
         &self.core
     }
 
-    pub(crate) fn lobby(&self) -> &Rc<Lobby> {
-        &self.lobby
+    pub(crate) fn connections(&self) -> &Rc<ConnectionTable> {
+        &self.connections
     }
 
     pub(crate) fn accept(&self, peer: &Peer) -> Box<dyn ConnectionHandler> {
-        self.on_core.accept(peer)
+        self.service.accept(peer)
     }
 
-    pub(crate) fn refusal(&self, why: &Refusal) -> Vec<u8> {
-        self.face.refusal(why)
+    pub(crate) fn limit_error(&self, limit: &LimitExceeded) -> Vec<u8> {
+        self.protocol.limit_error(limit)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.lobby.is_draining.get()
+        self.connections.is_draining.get()
     }
 
-    /// Lends the core's read buffer. Whoever has it does not wait before it is back.
+    /// Takes the core's read buffer. The borrower returns it before it waits.
     pub(crate) fn borrow_scratch(&self) -> Vec<u8> {
-        let mut scratch = self.lobby.scratch.take();
+        let mut scratch = self.connections.scratch.take();
         scratch.resize(READ_BYTES, 0);
         scratch
     }
 
     pub(crate) fn return_scratch(&self, scratch: Vec<u8>) {
-        self.lobby.scratch.set(scratch);
+        self.connections.scratch.set(scratch);
     }
 
-    /// Lends a buffer for answers. A client that does not read keeps it.
+    /// Takes the core's output buffer. A connection keeps it until its client has read everything.
     pub(crate) fn borrow_output(&self) -> Vec<u8> {
-        let mut output = self.lobby.output.take();
+        let mut output = self.connections.output.take();
         output.reserve(1);
         output
     }
 
-    /// Takes it back, empty.
+    /// Returns an empty output buffer for the next connection.
     pub(crate) fn return_output(&self, output: Vec<u8>) {
         if output.capacity() <= OUTPUT_BYTES_KEPT {
-            self.lobby.output.set(output);
+            self.connections.output.set(output);
         }
     }
 
-    /// Notes that a connection keeps so many bytes instead of so many. Returns what all keep.
-    pub(crate) fn note_kept(&self, before: usize, now: usize) -> usize {
-        let total = self.lobby.bytes_kept.get().saturating_sub(before) + now;
-        self.lobby.bytes_kept.set(total);
+    /// Records that a connection now buffers `after` bytes instead of `before`. Returns the total
+    /// of the core.
+    pub(crate) fn update_buffered(&self, before: usize, after: usize) -> usize {
+        let buffered = &self.connections.bytes_buffered;
+        debug_assert!(before <= buffered.get(), "a connection's bytes are part of the total");
+        let total = buffered.get().saturating_sub(before) + after;
+        buffered.set(total);
         total
     }
 }

@@ -2,20 +2,20 @@
 //! budget that is judged by the cycle counter after every poll.
 //!
 //! ```
-//! use nearstate_node::executor::{Class, Config, Executor, Gate, yield_now};
+//! use nearstate_node::executor::{TaskClass, ExecutorConfig, Executor, TaskEvent, yield_now};
 //! use std::rc::Rc;
 //!
 //! # fn main() -> nearstate_model::Result<()> {
-//! let executor = Executor::new(&Config::default())?;
-//! let gate = Rc::new(Gate::default());
-//! let passes = Rc::clone(&gate);
-//! let told = executor.spawn(Class::Request, "waiter", async move {
-//!     passes.pass().await;
+//! let executor = Executor::new(&ExecutorConfig::default())?;
+//! let event = Rc::new(TaskEvent::default());
+//! let waited = Rc::clone(&event);
+//! let told = executor.spawn(TaskClass::Request, "waiter", async move {
+//!     waited.wait().await;
 //!     7
 //! });
 //! let answer = executor.run(async move {
 //!     yield_now().await;
-//!     gate.open();
+//!     event.set();
 //!     told.await
 //! });
 //! assert_eq!(answer, Some(7));
@@ -43,9 +43,9 @@
 //!
 //! Nothing ticks. Without a ready task the thread sleeps until a socket, a deadline or another
 //! thread wakes it. Before that it may look for new work for as long as a sleep would cost
-//! ([`Spin`]), if work has been coming in shorter intervals than that.
+//! ([`SpinPolicy`]), if work has been coming in shorter intervals than that.
 //!
-//! What comes through memory that another process writes wakes nobody: a task may [`look_out`] for
+//! What comes through memory that another process writes wakes nobody: a task may [`watch_source`] for
 //! it. Rounds look, idle cores look, and before the core sleeps the other process is told.
 //!
 //! # Wakers
@@ -66,19 +66,21 @@ mod waker;
 mod deadlines;
 mod ready;
 mod spin;
-mod meter;
+mod metrics;
 mod class;
 
 use std::time::Duration;
 
-pub use class::Class;
-pub use event::{Gate, Pass};
+pub use class::TaskClass;
+pub use event::{EventWait, TaskEvent};
 pub use inbox::{Inbox, Outbox, inbox};
-pub use meter::{LongPoll, Meter, MeterSeen, Pulse};
+pub use metrics::{ExecutorMetrics, ExecutorStats, LongPoll, PollStamp};
 pub use poll_source::PollSource;
 pub use run::Executor;
-pub use spawn::{Join, YieldNow, become_class, is_due, look_out, spawn, yield_if_due, yield_now};
-pub use spin::Spin;
+pub use spawn::{
+    TaskHandle, YieldNow, become_class, is_due, spawn, watch_source, yield_if_due, yield_now,
+};
+pub use spin::SpinPolicy;
 pub use timer::{Sleep, Timeout, sleep, sleep_until, timeout};
 
 use crate::clock::Clock;
@@ -104,33 +106,33 @@ pub const CONTROL_IN_A_ROW: u32 = 32;
 /// How long an idle core looks at shared memory ([`PollSource`]) before it looks at the sockets again.
 /// That is a system call, which a ring's client would wait for; and a socket's client waits for
 /// this.
-pub const LOOK_OUT: Duration = Duration::from_micros(4);
+pub const POLL_SOURCE_SPIN: Duration = Duration::from_micros(4);
 
 /// Who has been looked out for so long in vain is put to sleep: a look at many that are silent
 /// would cost those that are not.
-pub const LOOK_OUT_MAX: Duration = Duration::from_micros(50);
+pub const POLL_SOURCE_IDLE_MAX: Duration = Duration::from_micros(50);
 
 /// A poll that lasts longer is counted, and its task named: five rounds.
 pub const LONG_POLL: Duration = Duration::from_millis(1);
 
 /// How an executor behaves.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ExecutorConfig {
     /// Tells the time.
     pub clock: Clock,
     /// Whether to look for work for a while before sleeping.
-    pub spin: Spin,
+    pub spin: SpinPolicy,
     /// From which length on a poll is counted as long.
     pub long_poll: Duration,
     /// What is done about a long poll beside counting it. Tests let it panic.
     pub on_long_poll: fn(&LongPoll),
 }
 
-impl Default for Config {
+impl Default for ExecutorConfig {
     fn default() -> Self {
         Self {
             clock: Clock::new(),
-            spin: Spin::default(),
+            spin: SpinPolicy::default(),
             long_poll: LONG_POLL,
             on_long_poll: |_| (),
         }

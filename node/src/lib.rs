@@ -22,18 +22,18 @@ mod placement;
 mod limits;
 pub mod process;
 pub mod executor;
-pub mod metric;
+pub mod metrics;
 pub mod clock;
 
-pub use core::{Core, CoreMetric, CoreParts, CoreSeen};
-pub use limits::{Limits, RINGS_MAX};
+pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
+pub use limits::{ConnectionLimits, RINGS_MAX};
 pub use listener::Address;
-pub use nearstate_local_transport::Near;
-pub use node::{Config, Endpoint, Gauges, Node, NodeSeen};
+pub use nearstate_local_transport::LocalResource;
+pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use protocol::{
-    ConnectionHandler, Consumed, CoreService, Dismissal, ENOUGH, Origin, Peer, Protocol, Reason,
-    Refusal, Then,
+    CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,
+    OUTPUT_HIGH_WATER_BYTES, Peer, PeerAddress, Protocol,
 };
-pub use sampler::Stuck;
+pub use sampler::StuckTask;
 pub use tls::Tls;
 pub use watch_selector::WatchSelector;

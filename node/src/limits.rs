@@ -9,7 +9,7 @@ pub const RINGS_MAX: usize = 1024;
 
 /// The bounds of connections. Each has a default; an operator may set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections of the node, over all cores. The next one is told so and closed. 20,000 take
     /// about 55 MiB while they are idle. A process may open at most as many files as `ulimit -n`
     /// says: if that is less, so many less some that the node needs itself.
@@ -18,14 +18,14 @@ pub struct Limits {
     /// it. Who sends more is told so and closed.
     pub input_bytes_max: usize,
     /// Bytes of answers that a client has not read yet. The largest value and some words around it
-    /// are an answer; a conversation adds no further one while [`crate::ENOUGH`] bytes are waiting.
+    /// are an answer; a handler adds no further one while [`crate::OUTPUT_HIGH_WATER_BYTES`] bytes are waiting.
     /// A client with more is closed, and counted as slow.
     pub output_bytes_max: usize,
     /// Bytes that all connections of a core keep for half requests, unread answers, and whatever
     /// their conversations keep. The connection that would pass it is closed: thousands of clients
     /// within their own bounds could fill the machine's memory.
     pub core_bytes_max: usize,
-    /// How long a request may be half sent, before [`Limits::input_bytes_per_second_min`] counts.
+    /// How long a request may be half sent, before [`ConnectionLimits::input_bytes_per_second_min`] counts.
     /// Clients send a request in one piece; whoever sends it byte by byte is closed.
     pub half_sent_max: Duration,
     /// A half sent request may last longer if it is large: a second for each so many bytes that
@@ -47,7 +47,7 @@ pub struct Limits {
     pub rings_max: usize,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections_max: 20_000,
@@ -72,8 +72,8 @@ const FILES_KEPT: u64 = 64;
 /// And on each core: what it waits with, what wakes it.
 const FILES_KEPT_PER_CORE: u64 = 8;
 
-impl Limits {
-    /// Not more connections than the process may have files, and the node and its faces their own.
+impl ConnectionLimits {
+    /// Not more connections than the process may have files, and the node and its protocols their own.
     /// The kernel would say nothing to the next client, and keep it waiting.
     #[must_use]
     pub(crate) fn within_files(mut self, files: u64, cores: usize) -> Self {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn there_are_no_more_connections_than_files() {
-        let limits = Limits { connections_max: 1000, ..Limits::default() };
+        let limits = ConnectionLimits { connections_max: 1000, ..ConnectionLimits::default() };
         assert_eq!(limits.clone().within_files(u64::MAX, 2).connections_max, 1000);
         assert_eq!(limits.clone().within_files(1024, 2).connections_max, 944);
         assert_eq!(limits.within_files(10, 2).connections_max, 1);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_large_request_may_take_longer_than_a_small_one() {
-        let limits = Limits::default();
+        let limits = ConnectionLimits::default();
         assert_eq!(limits.half_sent(10), Duration::from_secs(30));
         assert_eq!(limits.half_sent(640 << 10), Duration::from_secs(40));
     }

@@ -17,11 +17,11 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::connection::{serve, serve_near};
-use crate::endpoint_context::Reception;
-use crate::executor::{Class, Outbox, sleep, spawn, yield_if_due};
-use crate::local_stream::{NearLine, Rings};
-use crate::protocol::{Dismissal, Origin, Peer, Reason, Refusal};
-use crate::tls::{Shaken, Tls};
+use crate::endpoint_context::EndpointContext;
+use crate::executor::{Outbox, TaskClass, sleep, spawn, yield_if_due};
+use crate::local_stream::{LocalStream, Rings};
+use crate::protocol::{CloseReason, ForcedClose, LimitExceeded, Peer, PeerAddress};
+use crate::tls::{Tls, TlsClient};
 
 /// After an accept that failed because the process has too many files open: closing some takes
 /// time, and the kernel keeps the client waiting.
@@ -52,7 +52,7 @@ impl fmt::Display for Address {
 
 /// Sockets that listen, before they belong to a core.
 #[derive(Debug)]
-pub(crate) enum Bound {
+pub(crate) enum BoundSocket {
     /// One for each core.
     Tcp(Vec<std::net::TcpListener>),
     Unix(std::os::unix::net::UnixListener),
@@ -60,7 +60,7 @@ pub(crate) enum Bound {
 
 /// What all cores count together.
 #[derive(Debug, Default)]
-pub(crate) struct Census {
+pub(crate) struct ConnectionStats {
     open: AtomicUsize,
     last_peer: AtomicU64,
     rings: Rings,
@@ -68,18 +68,18 @@ pub(crate) struct Census {
 
 /// An endpoint on one core.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Listener {
     /// Its number in the configuration.
     pub(crate) endpoint: usize,
-    pub(crate) reception: Rc<Reception>,
-    pub(crate) census: Arc<Census>,
+    pub(crate) context: Rc<EndpointContext>,
+    pub(crate) stats: Arc<ConnectionStats>,
     pub(crate) name: &'static str,
     pub(crate) tls: Option<Tls>,
 }
 
 /// A connection that another core has accepted.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct MigratedConnection {
     pub(crate) endpoint: usize,
     pub(crate) stream: std::os::unix::net::UnixStream,
 }
@@ -96,7 +96,7 @@ pub(crate) fn bind_tcp(
     address: SocketAddr,
     cores: usize,
     backlog: i32,
-) -> Result<(Bound, SocketAddr)> {
+) -> Result<(BoundSocket, SocketAddr)> {
     let help = "is another server using it, or is it not an address of this host?";
     let fault = |e: io::Error| refused(&format!("listening at {address}"), help, &e);
     // With SO_REUSEPORT a second node would get half of our clients. So the port is asked for
@@ -110,7 +110,7 @@ pub(crate) fn bind_tcp(
         socket.listen(backlog).map_err(fault)?;
         listeners.push(socket.into());
     }
-    Ok((Bound::Tcp(listeners), local))
+    Ok((BoundSocket::Tcp(listeners), local))
 }
 
 fn tcp_socket(address: SocketAddr, is_shared: bool) -> io::Result<Socket> {
@@ -152,7 +152,7 @@ impl Drop for SocketFile {
 }
 
 /// Binds a Unix socket.
-pub(crate) fn bind_unix(path: &Path, mode: u32, backlog: i32) -> Result<(Bound, SocketFile)> {
+pub(crate) fn bind_unix(path: &Path, mode: u32, backlog: i32) -> Result<(BoundSocket, SocketFile)> {
     let shown = path.display();
     let fault = |e: io::Error| {
         refused(&format!("listening at {shown}"), "may this user write to that folder?", &e)
@@ -179,7 +179,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32, backlog: i32) -> Result<(Bound, 
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fault)?;
     let file = SocketFile { path: path.to_owned(), inode: inode(path).map_err(fault)? };
     socket.listen(backlog).map_err(fault)?;
-    Ok((Bound::Unix(socket.into()), file))
+    Ok((BoundSocket::Unix(socket.into()), file))
 }
 
 /// Removes the socket of a dead process; refuses what is anything else.
@@ -204,11 +204,11 @@ fn remove_stale(path: &Path, address: &SockAddr) -> Result<()> {
 }
 
 /// Accepts from a core's own TCP socket, for ever.
-pub(crate) async fn accept_tcp(door: Rc<Door>, listener: TcpListener) {
+pub(crate) async fn accept_tcp(listener: Rc<Listener>, socket: TcpListener) {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => door.enter_tcp(stream),
-            Err(e) => door.could_not_accept(&e).await,
+        match socket.accept().await {
+            Ok((stream, _)) => listener.enter_tcp(stream),
+            Err(e) => listener.could_not_accept(&e).await,
         }
         yield_if_due().await;
     }
@@ -216,59 +216,60 @@ pub(crate) async fn accept_tcp(door: Rc<Door>, listener: TcpListener) {
 
 /// Accepts from a Unix socket, for ever, and gives the connections to the cores in turn.
 pub(crate) async fn accept_unix(
-    door: Rc<Door>,
-    listener: UnixListener,
-    cores: Vec<Outbox<Handed>>,
+    listener: Rc<Listener>,
+    socket: UnixListener,
+    cores: Vec<Outbox<MigratedConnection>>,
 ) {
-    let own = door.reception.core().index();
+    let own = listener.context.core().index();
     let mut turns = (0..cores.len()).cycle();
     loop {
-        match listener.accept().await {
+        match socket.accept().await {
             Ok((stream, _)) => {
                 let turn = turns.next().unwrap_or(own);
                 match cores.get(turn) {
-                    Some(core) if turn != own => door.hand_over(stream, core),
-                    _ => door.enter_unix(stream),
+                    Some(core) if turn != own => listener.migrate(stream, core),
+                    _ => listener.enter_unix(stream),
                 }
             }
-            Err(e) => door.could_not_accept(&e).await,
+            Err(e) => listener.could_not_accept(&e).await,
         }
         yield_if_due().await;
     }
 }
 
-impl Door {
+impl Listener {
     async fn could_not_accept(&self, error: &io::Error) {
         // The client has gone already: that is its business.
         if error.kind() != io::ErrorKind::ConnectionAborted {
-            self.reception.core().metric().accept_errors.add(1);
+            self.context.core().metrics().accept_errors.add(1);
             sleep(ACCEPT_AGAIN).await;
         }
     }
 
-    fn hand_over(&self, stream: UnixStream, core: &Outbox<Handed>) {
+    fn migrate(&self, stream: UnixStream, core: &Outbox<MigratedConnection>) {
         let endpoint = self.endpoint;
-        let handed = stream.into_std().map(|stream| core.send(Handed { endpoint, stream }));
-        if !matches!(handed, Ok(Ok(()))) {
+        let migrated =
+            stream.into_std().map(|stream| core.send(MigratedConnection { endpoint, stream }));
+        if !matches!(migrated, Ok(Ok(()))) {
             // The core has more to do than it can count.
-            self.reception.core().metric().accept_errors.add(1);
+            self.context.core().metrics().accept_errors.add(1);
         }
     }
 
     /// Begins to serve a client that another core has accepted.
-    pub(crate) fn enter_handed(self: &Rc<Self>, stream: std::os::unix::net::UnixStream) {
+    pub(crate) fn serve_migrated(self: &Rc<Self>, stream: std::os::unix::net::UnixStream) {
         match UnixStream::from_std(stream) {
             Ok(stream) => self.enter_unix(stream),
-            Err(_) => self.reception.core().metric().accept_errors.add(1),
+            Err(_) => self.context.core().metrics().accept_errors.add(1),
         }
     }
 
     fn enter_unix(self: &Rc<Self>, stream: UnixStream) {
         // A client that has gone again has no credentials; its first read will tell.
         let Ok(who) = stream.peer_cred() else { return };
-        let origin = Origin::Unix { pid: who.pid(), uid: who.uid(), gid: who.gid() };
+        let address = PeerAddress::Unix { pid: who.pid(), uid: who.uid(), gid: who.gid() };
         match self.admit() {
-            Ok(presence) => self.begin_near(stream, origin, presence),
+            Ok(presence) => self.begin_near(stream, address, presence),
             Err(refusal) => {
                 if let Ok(mut stream) = stream.into_std() {
                     let _ = io::Write::write(&mut stream, &refusal);
@@ -279,7 +280,7 @@ impl Door {
     }
 
     fn enter_tcp(self: &Rc<Self>, stream: TcpStream) {
-        let limits = self.reception.core().limits();
+        let limits = self.context.core().limits();
         let socket = SockRef::from(&stream);
         // Answers are collected by the connection, so there is nothing for the kernel to wait for.
         let _ = socket.set_tcp_nodelay(true);
@@ -288,10 +289,10 @@ impl Door {
         let (Ok(remote), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return };
         match self.admit() {
             Ok(presence) => {
-                let origin = Origin::Tcp { remote, local };
+                let address = PeerAddress::Tcp { remote, local };
                 match &self.tls {
-                    Some(tls) => self.begin_tls(tls.clone(), stream, origin, presence),
-                    None => self.begin(stream, origin, presence),
+                    Some(tls) => self.begin_tls(tls.clone(), stream, address, presence),
+                    None => self.begin(stream, address, presence),
                 }
             }
             // It would take a handshake to say why.
@@ -307,78 +308,81 @@ impl Door {
 
     /// Counts a client in, or gives the words with which it is sent away.
     fn admit(self: &Rc<Self>) -> std::result::Result<Presence, Vec<u8>> {
-        let core = self.reception.core();
+        let core = self.context.core();
         let max = core.limits().connections_max;
-        core.metric().accepted.add(1);
+        core.metrics().accepted.add(1);
         let presence = Presence {
-            id: self.census.last_peer.fetch_add(1, Ordering::Relaxed) + 1,
-            door: Rc::clone(self),
+            id: self.stats.last_peer.fetch_add(1, Ordering::Relaxed) + 1,
+            listener: Rc::clone(self),
         };
-        if self.census.open.fetch_add(1, Ordering::Relaxed) < max {
+        if self.stats.open.fetch_add(1, Ordering::Relaxed) < max {
             return Ok(presence);
         }
-        core.metric().refused.add(1);
-        Err(self.reception.refusal(&Refusal::TooManyConnections { max }))
+        core.metrics().refused.add(1);
+        Err(self.context.limit_error(&LimitExceeded::TooManyConnections { max }))
     }
 
-    fn begin_near(&self, stream: UnixStream, origin: Origin, presence: Presence) {
+    fn begin_near(&self, stream: UnixStream, address: PeerAddress, presence: Presence) {
         let id = presence.id;
-        let reception = Rc::clone(&self.reception);
-        let line = NearLine::new(stream, self.census.rings.clone());
-        let task = spawn(Class::Request, self.name, async move {
-            let peer = Peer { id, origin, certificate: None };
-            serve_near(reception, line, peer).await;
+        let context = Rc::clone(&self.context);
+        let line = LocalStream::new(stream, self.stats.rings.clone());
+        let task = spawn(TaskClass::Request, self.name, async move {
+            let peer = Peer { id, address, certificate: None };
+            serve_near(context, line, peer).await;
             drop(presence);
         });
-        self.reception.lobby().enter(id, task);
+        self.context.connections().insert(id, task);
     }
 
-    fn begin<S>(&self, stream: S, origin: Origin, presence: Presence)
+    fn begin<S>(&self, stream: S, address: PeerAddress, presence: Presence)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
     {
         let id = presence.id;
-        let reception = Rc::clone(&self.reception);
-        let task = spawn(Class::Request, self.name, async move {
-            let peer = Peer { id, origin, certificate: None };
-            serve(reception, stream, peer).await;
+        let context = Rc::clone(&self.context);
+        let task = spawn(TaskClass::Request, self.name, async move {
+            let peer = Peer { id, address, certificate: None };
+            serve(context, stream, peer).await;
             drop(presence);
         });
-        self.reception.lobby().enter(id, task);
+        self.context.connections().insert(id, task);
     }
 
     /// As `begin`, but the client proves first that it speaks TLS.
-    fn begin_tls(&self, tls: Tls, stream: TcpStream, origin: Origin, presence: Presence) {
+    fn begin_tls(&self, tls: Tls, stream: TcpStream, address: PeerAddress, presence: Presence) {
         let id = presence.id;
-        let reception = Rc::clone(&self.reception);
-        let task = spawn(Class::Request, self.name, async move {
-            match tls.shake(stream, &reception).await {
-                Some(Shaken { stream, name: certificate }) => {
-                    serve(reception, stream, Peer { id, origin, certificate }).await;
+        let context = Rc::clone(&self.context);
+        let task = spawn(TaskClass::Request, self.name, async move {
+            match tls.handshake(stream, &context).await {
+                Some(TlsClient { stream, name: certificate }) => {
+                    serve(context, stream, Peer { id, address, certificate }).await;
                 }
-                None if reception.is_draining() => {}
+                None if context.is_draining() => {}
                 None => {
-                    reception.core().metric().no_tls.add(1);
-                    reception.tell(&Dismissal { origin, reason: Reason::Handshake });
+                    context.core().metrics().tls_failures.add(1);
+                    context.report_forced_close(&ForcedClose {
+                        address,
+                        reason: CloseReason::Handshake,
+                    });
                 }
             }
             drop(presence);
         });
-        self.reception.lobby().enter(id, task);
+        self.context.connections().insert(id, task);
     }
 }
 
 /// A client that is counted; dropped, it is counted out.
 struct Presence {
     id: u64,
-    door: Rc<Door>,
+    listener: Rc<Listener>,
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.door.census.open.fetch_sub(1, Ordering::Relaxed);
-        self.door.reception.core().metric().closed.add(1);
-        self.door.reception.lobby().leave(self.id);
+        self.listener.stats.open.fetch_sub(1, Ordering::Relaxed);
+        self.listener.context.core().metrics().closed.add(1);
+        self.listener.context.connections().remove(self.id);
     }
 }
 

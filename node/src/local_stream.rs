@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use nearstate_local_transport::{Near, PipeEnd, Wants, call, send};
+use nearstate_local_transport::{LocalResource, PipeEnd, PipeInterest, ring_doorbell, send};
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-use crate::core::{Core, CoreMetric};
-use crate::executor::{PollSource, look_out};
+use crate::core::{Core, CoreMetrics};
+use crate::executor::{PollSource, watch_source};
 
 /// How many rings the node has.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ impl Drop for Counted {
 
 /// The stream.
 #[derive(Debug)]
-pub(crate) struct NearLine {
+pub(crate) struct LocalStream {
     socket: UnixStream,
     ring: Option<Ring>,
     rings: Rings,
@@ -61,7 +61,7 @@ struct Ring {
     shared: Rc<Shared>,
     /// The socket has ended: what is in the ring is all.
     is_over: bool,
-    metric: Arc<CoreMetric>,
+    metrics: Arc<CoreMetrics>,
     _counted: Counted,
 }
 
@@ -69,65 +69,65 @@ struct Ring {
 #[derive(Debug)]
 struct Shared {
     end: RefCell<PipeEnd>,
-    wants: Cell<Wants>,
-    is_listed: Cell<bool>,
+    wants: Cell<PipeInterest>,
+    is_registered: Cell<bool>,
 }
 
 impl PollSource for Shared {
     #[inline]
-    fn has_come(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.end.borrow().has(self.wants.get())
     }
 
-    fn fall_asleep(&self) -> bool {
+    fn arm(&self) -> bool {
         self.end.borrow().fall_asleep(self.wants.get())
     }
 
     #[inline]
-    fn is_listed(&self) -> &Cell<bool> {
-        &self.is_listed
+    fn is_registered(&self) -> &Cell<bool> {
+        &self.is_registered
     }
 }
 
 /// What is about to be given to a client.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct DescriptorReply {
     descriptors: Vec<OwnedFd>,
     ring: Option<Ring>,
 }
 
-impl NearLine {
+impl LocalStream {
     pub(crate) fn new(socket: UnixStream, rings: Rings) -> Self {
         Self { socket, ring: None, rings, is_region_given: false }
     }
 
     /// Makes what a client asks for.
-    pub(crate) fn prepare(&mut self, what: Near, core: &Core) -> Result<Parcel> {
+    pub(crate) fn prepare(&mut self, what: LocalResource, core: &Core) -> Result<DescriptorReply> {
         let refused = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         if self.ring.is_some() {
             return refused("this connection is a ring; ask over another");
         }
         match what {
             // Descriptors on their way to a client that does not read are the node's until then.
-            Near::Region if self.is_region_given => {
+            LocalResource::Region if self.is_region_given => {
                 refused("this connection was given the region; ask over another")
             }
-            Near::Region => {
+            LocalResource::Region => {
                 let files = core.region().files()?;
                 self.is_region_given = true;
-                Ok(Parcel { descriptors: vec![files.file, files.anchor], ring: None })
+                Ok(DescriptorReply { descriptors: vec![files.file, files.liveness], ring: None })
             }
-            Near::Ring => {
+            LocalResource::Ring => {
                 let counted = self.rings.admit(core.limits().rings_max)?;
                 let (end, memory) = PipeEnd::create()?;
                 let shared = Rc::new(Shared {
                     end: RefCell::new(end),
                     wants: Cell::default(),
-                    is_listed: Cell::default(),
+                    is_registered: Cell::default(),
                 });
-                let metric = Arc::clone(core.metric());
-                let ring = Ring { shared, is_over: false, metric, _counted: counted };
-                Ok(Parcel { descriptors: vec![memory], ring: Some(ring) })
+                let metrics = Arc::clone(core.metrics());
+                let ring = Ring { shared, is_over: false, metrics, _counted: counted };
+                Ok(DescriptorReply { descriptors: vec![memory], ring: Some(ring) })
             }
         }
     }
@@ -137,11 +137,11 @@ impl NearLine {
         &mut self,
         cx: &mut Context<'_>,
         answer: &[u8],
-        parcel: &mut Parcel,
+        reply: &mut DescriptorReply,
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_write_ready(cx))?;
-            let descriptors: Vec<_> = parcel.descriptors.iter().map(AsFd::as_fd).collect();
+            let descriptors: Vec<_> = reply.descriptors.iter().map(AsFd::as_fd).collect();
             let give = || send(self.socket.as_fd(), answer, &descriptors);
             match self.socket.try_io(Interest::WRITABLE, give) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -151,7 +151,7 @@ impl NearLine {
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero)));
                 }
                 Ok(_) => {
-                    self.ring = parcel.ring.take();
+                    self.ring = reply.ring.take();
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -163,7 +163,7 @@ impl Ring {
     /// The client has written what no client writes. The connection ends with it, so it is counted
     /// once.
     fn broken(&self, error: &Error) -> io::Error {
-        self.metric.ring_faults.add(1);
+        self.metrics.ring_faults.add(1);
         io::Error::new(io::ErrorKind::InvalidData, error.to_string())
     }
 
@@ -173,9 +173,9 @@ impl Ring {
         &mut self,
         socket: &mut UnixStream,
         cx: &mut Context<'_>,
-        wants: Wants,
+        interest: PipeInterest,
     ) -> Poll<io::Result<()>> {
-        self.shared.wants.set(wants);
+        self.shared.wants.set(interest);
         let mut calls = [0; 64];
         let mut into = ReadBuf::new(&mut calls);
         match Pin::new(socket).poll_read(cx, &mut into) {
@@ -189,7 +189,7 @@ impl Ring {
                 Poll::Pending
             }
             Poll::Pending => {
-                look_out(&self.shared, cx);
+                watch_source(&self.shared, cx);
                 Poll::Pending
             }
         }
@@ -207,14 +207,14 @@ impl Ring {
             let free = into.initialize_unfilled();
             let read = self.shared.end.borrow_mut().read(free);
             let moved = read.map_err(|e| self.broken(&e))?;
-            if moved.must_call {
-                call(socket.as_fd());
+            if moved.must_ring_doorbell {
+                ring_doorbell(socket.as_fd());
             }
             if moved.bytes > 0 || was_over {
                 into.advance(moved.bytes);
                 return Poll::Ready(Ok(()));
             }
-            ready!(self.wait(socket, cx, Wants { bytes: true, room: false }))?;
+            ready!(self.wait(socket, cx, PipeInterest { readable: true, writable: false }))?;
         }
     }
 
@@ -231,19 +231,19 @@ impl Ring {
             }
             let written = self.shared.end.borrow_mut().write(bytes);
             let moved = written.map_err(|e| self.broken(&e))?;
-            if moved.must_call {
-                call(socket.as_fd());
+            if moved.must_ring_doorbell {
+                ring_doorbell(socket.as_fd());
             }
             if moved.bytes > 0 {
                 return Poll::Ready(Ok(moved.bytes));
             }
             // Only room: bytes that nobody reads now would wake the task for ever.
-            ready!(self.wait(socket, cx, Wants { bytes: false, room: true }))?;
+            ready!(self.wait(socket, cx, PipeInterest { readable: false, writable: true }))?;
         }
     }
 }
 
-impl AsyncRead for NearLine {
+impl AsyncRead for LocalStream {
     #[inline]
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -258,7 +258,7 @@ impl AsyncRead for NearLine {
     }
 }
 
-impl AsyncWrite for NearLine {
+impl AsyncWrite for LocalStream {
     #[inline]
     fn poll_write(
         mut self: Pin<&mut Self>,

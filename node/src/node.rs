@@ -9,85 +9,84 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 
 use crate::clock::Clock;
-use crate::core::{CoreMetric, CoreSeen};
-use crate::executor::{self, LongPoll, Meter, MeterSeen, Outbox, Spin, inbox};
-use crate::limits::Limits;
-use crate::listener::{Address, Bound, Census, SocketFile, bind_tcp, bind_unix};
+use crate::core::{CoreMetrics, CoreStats};
+use crate::executor::{self, ExecutorMetrics, ExecutorStats, LongPoll, Outbox, SpinPolicy, inbox};
+use crate::limits::ConnectionLimits;
+use crate::listener::{Address, BoundSocket, ConnectionStats, SocketFile, bind_tcp, bind_unix};
 use crate::placement;
-use crate::protocol::{Dismissal, Protocol};
-use crate::sampler::{Sampler, Stuck};
+use crate::protocol::{ForcedClose, Protocol};
+use crate::sampler::{Sampler, StuckTask};
 use crate::tls::Tls;
-use crate::worker::{Seat, core_ended};
+use crate::worker::{Worker, core_panicked};
 
-/// Connections on their way from the core that has accepted them. A core that is so far behind is
-/// given no more.
-const HANDED_MAX: usize = 1024;
+/// Connections in flight from the core that accepted them to another core. Further ones are closed
+/// and counted as accept errors.
+const MIGRATED_MAX: usize = 1024;
 
-/// The most cores: what one asks for beyond the processors of any machine is a slip of the pen.
+/// The most cores. More than any machine has processors, so a larger number is a typing error.
 const CORES_MAX: usize = 1024;
 
-/// How a node is to be.
+/// How to start a node.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// How many cores serve; 0: as many as there are processors.
+pub struct NodeConfig {
+    /// The number of cores that serve; 0: one for each processor.
     pub cores: usize,
-    /// Whether each stays on a processor of its own. Never done if there are more cores than
-    /// processors.
+    /// Whether each core is pinned to a processor. Ignored if there are more cores than processors.
     pub is_pinned: bool,
-    /// Where clients come in.
+    /// The addresses that clients connect to.
     pub endpoints: Vec<Endpoint>,
-    /// Bounds of connections.
-    pub limits: Limits,
-    /// What a core does before it sleeps. `None`: adaptive, with the cost of a sleep as measured.
-    pub spin: Option<Spin>,
-    /// Called, on its core, after a poll that was too long.
+    /// Limits of connections.
+    pub limits: ConnectionLimits,
+    /// What a core does before it sleeps. `None`: adaptive, with the measured cost of a sleep.
+    pub spin: Option<SpinPolicy>,
+    /// Called on the core after a poll that took too long.
     pub on_long_poll: fn(&LongPoll),
-    /// Called, on a thread of its own, about a task that has not returned for too long.
-    pub on_stuck: fn(&Stuck),
-    /// Called, on its core, when a client was sent away for what it did.
-    pub on_dismissed: fn(&Dismissal),
+    /// Called on the sampler's thread when a task has not returned for too long.
+    pub on_stuck_task: fn(&StuckTask),
+    /// Called on the core when the node closes a connection because of its client.
+    pub on_forced_close: fn(&ForcedClose),
 }
 
-impl Default for Config {
+impl Default for NodeConfig {
     fn default() -> Self {
         Self {
             cores: 0,
             is_pinned: true,
             endpoints: Vec::new(),
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
             spin: None,
             on_long_poll: |_| (),
-            on_stuck: |_| (),
-            on_dismissed: |_| (),
+            on_stuck_task: |_| (),
+            on_forced_close: |_| (),
         }
     }
 }
 
-/// A place where clients come in.
+/// An address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The name of the protocol that is spoken there.
-    pub face: String,
-    /// Where.
+    /// The name of its protocol.
+    pub protocol: String,
+    /// Where the node listens.
     pub address: Address,
-    /// Whether over TLS. Of a TCP address only: a Unix socket does not leave the host.
+    /// TLS, for TCP addresses only: traffic of a Unix socket does not leave the host.
     pub tls: Option<Tls>,
 }
 
-/// A node that serves. Dropped, it shuts down and waits until that is done.
+/// A running node. Dropping it shuts it down and waits for its threads.
 pub struct Node {
     addresses: Vec<Address>,
     stops: Vec<Outbox<()>>,
     threads: Vec<JoinHandle<()>>,
     sampler: Option<JoinHandle<()>>,
-    is_over: Arc<AtomicBool>,
-    gauges: Gauges,
-    files: Vec<SocketFile>,
+    is_stopped: Arc<AtomicBool>,
+    metrics: NodeMetrics,
+    socket_files: Vec<SocketFile>,
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cores = self.gauges.cores.len();
+        let cores = self.metrics.cores.len();
         f.debug_struct("Node")
             .field("addresses", &self.addresses)
             .field("cores", &cores)
@@ -95,215 +94,231 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Where a node's counts are read, by any thread, also after the node has ended.
+/// The metrics of a node. Any thread may read them, also after the node has ended.
 #[derive(Clone, Debug, Default)]
-pub struct Gauges {
-    cores: Vec<(Arc<CoreMetric>, Arc<Meter>)>,
+pub struct NodeMetrics {
+    cores: Vec<(Arc<CoreMetrics>, Arc<ExecutorMetrics>)>,
 }
 
-impl Gauges {
-    /// What was counted so far.
-    pub fn seen(&self) -> NodeSeen {
-        NodeSeen {
-            cores: self.cores.iter().map(|(metric, _)| metric.seen()).collect(),
-            meters: self.cores.iter().map(|(_, meter)| meter.seen()).collect(),
+impl NodeMetrics {
+    /// Reads all metrics.
+    pub fn snapshot(&self) -> NodeStats {
+        NodeStats {
+            cores: self.cores.iter().map(|(core, _)| core.snapshot()).collect(),
+            executors: self.cores.iter().map(|(_, executor)| executor.snapshot()).collect(),
         }
     }
 }
 
-/// What a node has counted, core by core.
+/// A snapshot of [`NodeMetrics`], with one element per core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeSeen {
+pub struct NodeStats {
     /// Connections, bytes, requests.
-    pub cores: Vec<CoreSeen>,
+    pub cores: Vec<CoreStats>,
     /// Polls, rounds, sleeps.
-    pub meters: Vec<MeterSeen>,
+    pub executors: Vec<ExecutorStats>,
 }
 
-impl NodeSeen {
+impl NodeStats {
     /// The sum over all cores.
-    pub fn total(&self) -> (CoreSeen, MeterSeen) {
-        let mut total = (CoreSeen::default(), MeterSeen::default());
+    pub fn total(&self) -> (CoreStats, ExecutorStats) {
+        let mut total = (CoreStats::default(), ExecutorStats::default());
         self.cores.iter().for_each(|core| total.0.merge(core));
-        self.meters.iter().for_each(|meter| total.1.merge(meter));
+        self.executors.iter().for_each(|executor| total.1.merge(executor));
         total
     }
 }
 
 impl Node {
-    /// Listens at every endpoint and serves. Returns when clients are accepted.
+    /// Listens on every endpoint and serves. Returns when clients are accepted.
     ///
     /// # Errors
-    /// `BadArgument` (an endpoint without a protocol, an address that is served already), `System`
-    /// (address in use, no permission), and what keeps a protocol from serving.
-    pub fn start(config: &Config, region: &Region, faces: &[Arc<dyn Protocol>]) -> Result<Self> {
-        let files = placement::raise_open_files();
+    /// `BadArgument` (an unknown protocol, an address that another process serves), `System` (an
+    /// address in use, missing permission), and the errors of the protocols.
+    pub fn start(
+        config: &NodeConfig,
+        region: &Region,
+        protocols: &[Arc<dyn Protocol>],
+    ) -> Result<Self> {
+        let open_files_max = placement::raise_open_files();
         let processors = placement::processors()?;
-        let count = match config.cores {
-            0 => processors.len(),
-            some if some <= CORES_MAX => some,
-            more => {
-                let detail = format!("{more} cores; at most {CORES_MAX}, 0 for all processors");
-                return Err(Error::BadArgument { detail });
-            }
-        };
+        let count = core_count(config.cores, processors.len())?;
         let clock = Clock::new();
         let spin = match config.spin {
             Some(spin) => spin,
-            None => Spin::Adaptive { cost: placement::wake_cost(&clock)? },
+            None => SpinPolicy::Adaptive { cost: placement::wake_cost(&clock)? },
         };
-        let executor = executor::Config {
+        let executor = executor::ExecutorConfig {
             clock: clock.clone(),
             spin,
             on_long_poll: config.on_long_poll,
-            ..executor::Config::default()
+            ..executor::ExecutorConfig::default()
         };
-        let mut sockets = Sockets::bind(config, faces, count)?;
-        let (hand_over, handed) =
-            (0..count).map(|_| inbox(HANDED_MAX)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let mut sockets = Sockets::bind(config, protocols, count)?;
+        let (migrate, migrated) =
+            (0..count).map(|_| inbox(MIGRATED_MAX)).unzip::<_, _, Vec<_>, Vec<_>>();
         let (stop_all, stops) = (0..count).map(|_| inbox(1)).unzip::<_, _, Vec<_>, Vec<_>>();
-        let census = Arc::<Census>::default();
-        let limits = Arc::new(config.limits.clone().within_files(files, count));
-        let mut seats = Vec::new();
-        for (index, (handed, stop)) in handed.into_iter().zip(stops).enumerate() {
+        let stats = Arc::<ConnectionStats>::default();
+        let limits = Arc::new(config.limits.clone().within_files(open_files_max, count));
+        let mut workers = Vec::new();
+        for (index, (migrated, stop)) in migrated.into_iter().zip(stops).enumerate() {
             let is_pinned = config.is_pinned && count <= processors.len();
-            seats.push(Seat {
+            workers.push(Worker {
                 index,
                 count,
                 processor: processors.get(index).copied().filter(|_| is_pinned),
                 executor: executor.clone(),
                 region: region.clone(),
                 limits: Arc::clone(&limits),
-                metric: Arc::default(),
-                census: Arc::clone(&census),
-                faces: sockets.faces.clone(),
+                metrics: Arc::default(),
+                stats: Arc::clone(&stats),
+                protocols: sockets.protocols.clone(),
                 tls: config.endpoints.iter().map(|endpoint| endpoint.tls.clone()).collect(),
                 bound: sockets.take(index),
-                handed,
-                hand_over: hand_over.clone(),
-                on_dismissed: config.on_dismissed,
+                migrated,
+                migrate: migrate.clone(),
+                on_forced_close: config.on_forced_close,
                 stop,
                 stop_all: stop_all.clone(),
             });
         }
         let mut node = Self {
             addresses: sockets.addresses,
-            files: sockets.files,
+            socket_files: sockets.files,
             stops: stop_all,
             threads: Vec::new(),
             sampler: None,
-            is_over: Arc::default(),
-            gauges: Gauges::default(),
+            is_stopped: Arc::default(),
+            metrics: NodeMetrics::default(),
         };
-        node.seat(seats)?;
-        node.begin_sampler(clock, config.on_stuck)?;
+        node.start_workers(workers)?;
+        node.start_sampler(clock, config.on_stuck_task)?;
         Ok(node)
     }
 
-    /// Begins the cores' threads, and waits until each of them serves. On an error the node is
-    /// dropped, and with it what has begun.
-    fn seat(&mut self, seats: Vec<Seat>) -> Result<()> {
-        let mut ready = Vec::new();
-        for seat in seats {
-            let (tell, told) = mpsc::channel();
-            let metric = Arc::clone(&seat.metric);
-            let name = format!("near-core-{}", seat.index);
-            self.threads.push(placement::spawn(&name, move || seat.serve(&tell))?);
-            ready.push((metric, told));
+    /// Starts the threads of the cores and waits until each of them serves. On an error the caller
+    /// drops the node, which stops the threads that were started.
+    fn start_workers(&mut self, workers: Vec<Worker>) -> Result<()> {
+        let mut started = Vec::new();
+        for worker in workers {
+            let (sender, receiver) = mpsc::channel();
+            let metrics = Arc::clone(&worker.metrics);
+            let name = format!("ns-core-{}", worker.index);
+            self.threads.push(placement::spawn(&name, move || worker.serve(&sender))?);
+            started.push((metrics, receiver));
         }
-        for (metric, told) in ready {
-            // A core that goes without a word has panicked; the panic's own words are on stderr.
-            let meter = told.recv().unwrap_or_else(|_| Err(core_ended()))?;
-            self.gauges.cores.push((metric, meter));
+        for (metrics, receiver) in started {
+            // A core that sends nothing has panicked; the panic message is on stderr.
+            let executor = receiver.recv().unwrap_or_else(|_| Err(core_panicked()))?;
+            self.metrics.cores.push((metrics, executor));
         }
         Ok(())
     }
 
-    fn begin_sampler(&mut self, clock: Clock, on_stuck: fn(&Stuck)) -> Result<()> {
-        let meters = self.gauges.cores.iter().map(|(_, meter)| Arc::clone(meter)).collect();
-        let sampler = Sampler::new(clock, meters);
-        let is_over = Arc::clone(&self.is_over);
-        let run = move || sampler.run(|| is_over.load(Ordering::Acquire), on_stuck);
-        self.sampler = Some(placement::spawn("near-sampler", run)?);
+    fn start_sampler(&mut self, clock: Clock, on_stuck_task: fn(&StuckTask)) -> Result<()> {
+        let executors = self.metrics.cores.iter().map(|(_, executor)| Arc::clone(executor));
+        let sampler = Sampler::new(clock, executors.collect());
+        let is_stopped = Arc::clone(&self.is_stopped);
+        let run = move || sampler.run(|| is_stopped.load(Ordering::Acquire), on_stuck_task);
+        self.sampler = Some(placement::spawn("ns-sampler", run)?);
         Ok(())
     }
 
-    /// The endpoints' addresses in the order of the configuration, with the ports that were given
-    /// for port 0.
+    /// The endpoints' addresses in the order of the configuration. A port 0 is replaced by the
+    /// port that the kernel chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What was counted so far.
-    pub fn seen(&self) -> NodeSeen {
-        self.gauges.seen()
+    /// Reads all metrics.
+    pub fn stats(&self) -> NodeStats {
+        self.metrics.snapshot()
     }
 
-    /// Where the counts are read without the node.
-    pub fn gauges(&self) -> Gauges {
-        self.gauges.clone()
+    /// The metrics, to be read without the node.
+    pub fn metrics(&self) -> NodeMetrics {
+        self.metrics.clone()
     }
 
-    /// Begins to shut down: nobody is accepted any more, who waits for nothing is closed, others
-    /// when they have their answer, and all of them after [`Limits::drain_max`]. Does not wait.
+    /// Starts to shut down and returns at once. No further connection is accepted. Idle
+    /// connections are closed, others after their replies, and all of them after
+    /// [`ConnectionLimits::drain_max`].
     pub fn shutdown(&self) {
         for stop in &self.stops {
-            // Full: it has been told.
+            // A full queue means that the stop request was sent already.
             let _ = stop.send(());
         }
     }
 
-    /// Waits until every core has ended: after [`Node::shutdown`], or because one of them has
-    /// failed.
+    /// Waits until every core has ended, after [`Node::shutdown`] or because one of them panicked.
     ///
-    /// # Errors `System` if a core has panicked: the others were shut down, and the process should
-    /// end and be started again.
+    /// # Errors
+    /// `System` if a core panicked. The other cores were shut down; the process should be
+    /// restarted.
     pub fn join(mut self) -> Result<()> {
-        self.end()
+        self.join_threads()
     }
 
-    fn end(&mut self) -> Result<()> {
-        let mut is_whole = true;
+    fn join_threads(&mut self) -> Result<()> {
+        let mut has_panicked = false;
         for thread in self.threads.drain(..) {
-            is_whole &= thread.join().is_ok();
+            has_panicked |= thread.join().is_err();
         }
-        self.is_over.store(true, Ordering::Release);
+        self.is_stopped.store(true, Ordering::Release);
         if let Some(sampler) = self.sampler.take() {
             sampler.thread().unpark();
-            is_whole &= sampler.join().is_ok();
+            has_panicked |= sampler.join().is_err();
         }
-        self.files.clear();
-        if is_whole { Ok(()) } else { Err(core_ended()) }
+        self.socket_files.clear();
+        if has_panicked { Err(core_panicked()) } else { Ok(()) }
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         self.shutdown();
-        let _ = self.end();
+        let _ = self.join_threads();
     }
 }
 
-/// Everything that is bound, before the cores have it.
+/// The number of cores for a configured number, which may be 0.
+fn core_count(configured: usize, processors: usize) -> Result<usize> {
+    match configured {
+        0 => Ok(processors),
+        some if some <= CORES_MAX => Ok(some),
+        more => {
+            let detail = format!(
+                "{more} cores exceed the maximum of {CORES_MAX}; give 0 for all processors"
+            );
+            Err(Error::BadArgument { detail })
+        }
+    }
+}
+
+/// All bound sockets, before they are given to the cores.
 struct Sockets {
-    /// With the number of the endpoint.
-    bound: Vec<(usize, Bound)>,
-    faces: Vec<Arc<dyn Protocol>>,
+    /// Each with the index of its endpoint.
+    bound: Vec<(usize, BoundSocket)>,
+    protocols: Vec<Arc<dyn Protocol>>,
     addresses: Vec<Address>,
     files: Vec<SocketFile>,
 }
 
 impl Sockets {
-    fn bind(config: &Config, faces: &[Arc<dyn Protocol>], cores: usize) -> Result<Self> {
-        let mut sockets =
-            Self { bound: Vec::new(), faces: Vec::new(), addresses: Vec::new(), files: Vec::new() };
+    fn bind(config: &NodeConfig, protocols: &[Arc<dyn Protocol>], cores: usize) -> Result<Self> {
+        let mut sockets = Self {
+            bound: Vec::new(),
+            protocols: Vec::new(),
+            addresses: Vec::new(),
+            files: Vec::new(),
+        };
         for (number, endpoint) in config.endpoints.iter().enumerate() {
-            let face = faces.iter().find(|face| face.name() == endpoint.face);
-            sockets.faces.push(Arc::clone(face.ok_or_else(|| Error::BadArgument {
+            let protocol = protocols.iter().find(|known| known.name() == endpoint.protocol);
+            sockets.protocols.push(Arc::clone(protocol.ok_or_else(|| Error::BadArgument {
                 detail: format!(
-                    "an endpoint speaks {:?}; there are {:?}",
-                    endpoint.face,
-                    faces.iter().map(|face| face.name()).collect::<Vec<_>>()
+                    "an endpoint has the unknown protocol {:?}; give one of {:?}",
+                    endpoint.protocol,
+                    protocols.iter().map(|known| known.name()).collect::<Vec<_>>()
                 ),
             })?));
             let backlog = config.limits.backlog;
@@ -324,21 +339,25 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// What a core listens to: its share of TCP; the first one the Unix sockets.
-    fn take(&mut self, core: usize) -> Vec<(usize, Bound)> {
+    /// The sockets of a core: one for each TCP endpoint, and on core 0 all Unix sockets.
+    fn take(&mut self, core: usize) -> Vec<(usize, BoundSocket)> {
         let mut share = Vec::new();
-        let mut rest = Vec::new();
+        let mut remaining = Vec::new();
         for (endpoint, bound) in self.bound.drain(..) {
             match bound {
-                Bound::Tcp(mut listeners) => {
-                    share.push((endpoint, Bound::Tcp(listeners.pop().into_iter().collect())));
-                    rest.push((endpoint, Bound::Tcp(listeners)));
+                BoundSocket::Tcp(mut listeners) => {
+                    share.push((endpoint, BoundSocket::Tcp(listeners.pop().into_iter().collect())));
+                    remaining.push((endpoint, BoundSocket::Tcp(listeners)));
                 }
-                Bound::Unix(listener) if core == 0 => share.push((endpoint, Bound::Unix(listener))),
-                Bound::Unix(listener) => rest.push((endpoint, Bound::Unix(listener))),
+                BoundSocket::Unix(listener) if core == 0 => {
+                    share.push((endpoint, BoundSocket::Unix(listener)))
+                }
+                BoundSocket::Unix(listener) => {
+                    remaining.push((endpoint, BoundSocket::Unix(listener)))
+                }
             }
         }
-        self.bound = rest;
+        self.bound = remaining;
         share
     }
 }

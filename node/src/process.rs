@@ -4,7 +4,7 @@ use std::fs;
 
 /// What the process has used so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ProcessUse {
+pub struct ProcessUsage {
     /// Processor time in the process, in seconds.
     pub user_seconds: f64,
     /// Processor time in the kernel for it, in seconds.
@@ -17,14 +17,14 @@ pub struct ProcessUse {
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What the process has used; `None` where the kernel does not tell. Costs two small reads.
-pub fn used() -> Option<ProcessUse> {
+pub fn usage() -> Option<ProcessUsage> {
     read(
         &fs::read_to_string("/proc/self/stat").ok()?,
         &fs::read_to_string("/proc/self/status").ok()?,
     )
 }
 
-fn read(stat: &str, status: &str) -> Option<ProcessUse> {
+fn read(stat: &str, status: &str) -> Option<ProcessUsage> {
     // The name stands in brackets and may have blanks and brackets itself.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -32,7 +32,7 @@ fn read(stat: &str, status: &str) -> Option<ProcessUse> {
     let (user_seconds, system_seconds) = (seconds()?, seconds()?);
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(ProcessUse { user_seconds, system_seconds, resident_bytes: kib.checked_mul(1024)? })
+    Some(ProcessUsage { user_seconds, system_seconds, resident_bytes: kib.checked_mul(1024)? })
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
         let status = "Name:\tx\nVmRSS:\t    2048 kB\nThreads:\t1\n";
         let used = read(stat, status);
         let expected =
-            ProcessUse { user_seconds: 2.5, system_seconds: 0.75, resident_bytes: 2 << 20 };
+            ProcessUsage { user_seconds: 2.5, system_seconds: 0.75, resident_bytes: 2 << 20 };
         assert_eq!(used, Some(expected));
         assert_eq!(read("7 (x) S 1", status), None);
         assert_eq!(read(stat, ""), None);
@@ -53,6 +53,6 @@ mod tests {
 
     #[test]
     fn this_process_has_memory() {
-        assert!(used().is_some_and(|used| used.resident_bytes > 0));
+        assert!(usage().is_some_and(|used| used.resident_bytes > 0));
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::task::{Context, Poll};
-//! use nearstate_node::{ConnectionHandler, Consumed, Then};
+//! use nearstate_node::{ConnectionHandler, Consumed, NextAction};
 //!
 //! /// Answers each line with the same line.
 //! struct Echo;
@@ -15,16 +15,16 @@
 //!     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
 //!         let whole = input.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
 //!         output.extend_from_slice(&input[..whole]);
-//!         Consumed { taken: whole, then: Then::Listen }
+//!         Consumed { bytes: whole, next: NextAction::Read }
 //!     }
-//!     fn happen(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<Then> {
+//!     fn poll_progress(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<NextAction> {
 //!         Poll::Pending
 //!     }
 //! }
 //!
 //! let mut output = Vec::new();
-//! let heard = Echo.on_input(b"one\ntwo\nthr", &mut output);
-//! assert_eq!((heard.taken, heard.then), (8, Then::Listen));
+//! let consumed = Echo.on_input(b"one\ntwo\nthr", &mut output);
+//! assert_eq!((consumed.bytes, consumed.next), (8, NextAction::Read));
 //! assert_eq!(output, b"one\ntwo\n");
 //! ```
 
@@ -33,16 +33,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nearstate_local_transport::Near;
+use nearstate_local_transport::LocalResource;
 use nearstate_model::{Error, Result};
 
 use crate::core::Core;
 
-/// So many bytes of output are enough for now. A conversation that takes one request after the
+/// So many bytes of output are enough for now. A handler that takes one request after the
 /// other stops when its output has grown to this, leaves the rest of the input, and is asked again
 /// as soon as the client has read. So a small request for something large, sent a thousand times at
 /// once, costs the memory of one answer. What fits in a socket's buffer.
-pub const ENOUGH: usize = 64 << 10;
+pub const OUTPUT_HIGH_WATER_BYTES: usize = 64 << 10;
 
 /// A protocol. One for the process.
 pub trait Protocol: Send + Sync {
@@ -58,7 +58,7 @@ pub trait Protocol: Send + Sync {
 
     /// What a client is told before its connection is closed, in words of the protocol; empty where
     /// the protocol has none. Also called from the thread that accepts.
-    fn refusal(&self, why: &Refusal) -> Vec<u8>;
+    fn limit_error(&self, why: &LimitExceeded) -> Vec<u8>;
 }
 
 /// A protocol's part on one core: a session of the region, caches, what its clients share.
@@ -78,8 +78,8 @@ pub trait ConnectionHandler {
     ///
     /// Called with everything that has come and was not taken: when more has come, and again at
     /// once (after the answers were sent) as long as it takes some of it and leaves some. So it may
-    /// stop after any request, and does when `output` has [`ENOUGH`]. If it takes nothing, the node
-    /// waits for more bytes; what a conversation wants to remember of a half request it keeps
+    /// stop after any request, and does when `output` has [`OUTPUT_HIGH_WATER_BYTES`]. If it takes nothing, the node
+    /// waits for more bytes; what a handler wants to remember of a half request it keeps
     /// itself.
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed;
 
@@ -91,18 +91,18 @@ pub trait ConnectionHandler {
     /// is of the background class. `Ready(Listen)`: the work is done, or there was none.
     /// `Ready(Close)`: as for `hear`.
     ///
-    /// `output` holds what the client has not read yet. While that is [`ENOUGH`] nothing should be
+    /// `output` holds what the client has not read yet. While that is [`OUTPUT_HIGH_WATER_BYTES`] nothing should be
     /// added; the call is repeated when the client has read. Work is not asked to go on before.
-    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then>;
+    fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction>;
 
-    /// What came of [`Then::Near`]: appends the answer, with whose first byte the descriptors
-    /// travel ([`nearstate_local_transport::answer`]), or says why there are none, and the conversation goes
-    /// on as before. A conversation that never asks needs none of it.
-    fn near(&mut self, _: Near, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
+    /// What came of [`NextAction::Near`]: appends the answer, with whose first byte the descriptors
+    /// travel ([`nearstate_local_transport::response_line`]), or says why there are none, and the handler goes
+    /// on as before. A handler that never asks needs none of it.
+    fn near(&mut self, _: LocalResource, _refused: Option<&Error>, _output: &mut Vec<u8>) {}
 
-    /// Bytes that the conversation keeps for its client while it waits, whatever they are: they
-    /// count as those of half requests do, for [`crate::Limits::core_bytes_max`].
-    fn kept(&self) -> usize {
+    /// Bytes that the handler keeps for its client while it waits, whatever they are: they
+    /// count as those of half requests do, for [`crate::ConnectionLimits::core_bytes_max`].
+    fn buffered_bytes(&self) -> usize {
         0
     }
 }
@@ -111,27 +111,27 @@ pub trait ConnectionHandler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumed {
     /// How many bytes at the front of the input are done with.
-    pub taken: usize,
+    pub bytes: usize,
     /// What is next.
-    pub then: Then,
+    pub next: NextAction,
 }
 
-/// What is next in a conversation.
+/// What is next in a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum NextAction {
     /// Needs more bytes, or has nothing more to do now.
-    Listen,
-    /// Has work of its own: `hear` is not called again before `happen` has answered `Listen`.
+    Read,
+    /// Has work of its own: `hear` is not called again before `poll_progress` has answered `Listen`.
     Work,
     /// Flush, then close.
     Close,
     /// The client has asked to come near: for the region's file, or to go on over a ring.
-    Near(Near),
+    Near(LocalResource),
 }
 
 /// Where a client is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum PeerAddress {
     /// At another address, or at a loopback one.
     Tcp {
         /// The client's end.
@@ -156,23 +156,23 @@ pub struct Peer {
     /// Unique in the life of the node, ascending, from 1.
     pub id: u64,
     /// Where it is.
-    pub origin: Origin,
+    pub address: PeerAddress,
     /// The name in the certificate that the client has shown, if it has shown one.
     pub certificate: Option<String>,
 }
 
 /// A client that was sent away for what it did, or did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dismissal {
+pub struct ForcedClose {
     /// Where it is.
-    pub origin: Origin,
+    pub address: PeerAddress,
     /// Why.
-    pub reason: Reason,
+    pub reason: CloseReason,
 }
 
 /// Why a client was sent away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CloseReason {
     /// It did not read its answers.
     SlowReader,
     /// It did not finish a request in time.
@@ -185,9 +185,9 @@ pub enum Reason {
     Handshake,
 }
 
-impl Reason {
+impl CloseReason {
     /// A word for it.
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::SlowReader => "slow_reader",
             Self::HalfSent => "half_sent",
@@ -198,7 +198,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { remote, .. } => write!(f, "{remote}"),
@@ -210,7 +210,7 @@ impl fmt::Display for Origin {
 
 /// Why a client is sent away.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum LimitExceeded {
     /// The node has as many connections as it may.
     TooManyConnections {
         /// How many that are.
@@ -228,7 +228,7 @@ pub enum Refusal {
     },
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for LimitExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManyConnections { max } => write!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::executor::{Meter, Pulse};
+use crate::executor::{ExecutorMetrics, PollStamp};
 
 /// How long one poll may last before its task is named.
 pub(crate) const STUCK: Duration = Duration::from_millis(50);
@@ -19,7 +19,7 @@ const IDLE_LOOKS: u32 = 40;
 
 /// A task that did not return for too long, and may never.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct StuckTask {
     /// The core.
     pub core: usize,
     /// The task's name.
@@ -38,38 +38,43 @@ pub(crate) struct Sampler {
 
 #[derive(Debug)]
 struct Seen {
-    meter: Arc<Meter>,
-    pulse: Pulse,
+    metrics: Arc<ExecutorMetrics>,
+    poll_stamp: PollStamp,
     since: u64,
     is_told: bool,
 }
 
 impl Sampler {
-    pub(crate) fn new(clock: Clock, meters: Vec<Arc<Meter>>) -> Self {
+    pub(crate) fn new(clock: Clock, executors: Vec<Arc<ExecutorMetrics>>) -> Self {
         let now = clock.now();
-        let cores = meters
+        let cores = executors
             .into_iter()
-            .map(|meter| Seen { pulse: meter.pulse(), meter, since: now, is_told: false })
+            .map(|metrics| Seen {
+                poll_stamp: metrics.poll_stamp(),
+                metrics,
+                since: now,
+                is_told: false,
+            })
             .collect();
         Self { clock, cores, idle_looks: 0 }
     }
 
     /// Looks at every core. Tells of each stuck poll once.
-    pub(crate) fn look(&mut self) -> Vec<Stuck> {
+    pub(crate) fn look(&mut self) -> Vec<StuckTask> {
         let now = self.clock.now();
         let mut stuck = Vec::new();
         let mut is_idle = true;
         for (core, seen) in self.cores.iter_mut().enumerate() {
-            let pulse = seen.meter.pulse();
-            is_idle &= pulse.is_idle();
-            if pulse != seen.pulse || pulse.is_idle() {
-                (seen.pulse, seen.since, seen.is_told) = (pulse, now, false);
+            let poll_stamp = seen.metrics.poll_stamp();
+            is_idle &= poll_stamp.is_idle();
+            if poll_stamp != seen.poll_stamp || poll_stamp.is_idle() {
+                (seen.poll_stamp, seen.since, seen.is_told) = (poll_stamp, now, false);
                 continue;
             }
             let time = self.clock.time(now.saturating_sub(seen.since));
             if time >= STUCK && !seen.is_told {
                 seen.is_told = true;
-                stuck.push(Stuck { core, task: seen.meter.name_of(pulse), time });
+                stuck.push(StuckTask { core, task: seen.metrics.name_of(poll_stamp), time });
             }
         }
         self.idle_looks = if is_idle { self.idle_looks + 1 } else { 0 };
@@ -77,11 +82,11 @@ impl Sampler {
     }
 
     /// Looks until told to stop. On a thread of its own.
-    pub(crate) fn run(mut self, is_over: impl Fn() -> bool, tell: fn(&Stuck)) {
+    pub(crate) fn run(mut self, is_over: impl Fn() -> bool, tell: fn(&StuckTask)) {
         while !is_over() {
             for stuck in self.look() {
                 if let Some(seen) = self.cores.get(stuck.core) {
-                    seen.meter.task_is_stuck(stuck.task);
+                    seen.metrics.task_is_stuck(stuck.task);
                 }
                 tell(&stuck);
             }
@@ -90,7 +95,7 @@ impl Sampler {
                 continue;
             }
             let me = std::thread::current();
-            if self.cores.iter().all(|seen| seen.meter.wake_when_busy(&me)) {
+            if self.cores.iter().all(|seen| seen.metrics.wake_when_busy(&me)) {
                 std::thread::park();
             }
             self.idle_looks = 0;
@@ -101,18 +106,18 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::{Class, Config, Executor};
+    use crate::executor::{Executor, ExecutorConfig, TaskClass};
     use std::cell::RefCell;
     use std::rc::Rc;
 
     #[test]
     fn a_task_that_does_not_return_is_named_once_and_one_that_works_much_is_not() {
         let clock = Clock::new_virtual();
-        let config = Config { clock: clock.clone(), ..Config::default() };
+        let config = ExecutorConfig { clock: clock.clone(), ..ExecutorConfig::default() };
         let executor = Executor::new(&config).unwrap();
-        let sampler = Rc::new(RefCell::new(Sampler::new(clock.clone(), vec![executor.meter()])));
+        let sampler = Rc::new(RefCell::new(Sampler::new(clock.clone(), vec![executor.metrics()])));
         let look = Rc::clone(&sampler);
-        let hog = executor.spawn(Class::Request, "hog", async move {
+        let hog = executor.spawn(TaskClass::Request, "hog", async move {
             let mut told = Vec::new();
             for _ in 0..5 {
                 clock.advance(Duration::from_millis(30));
@@ -127,7 +132,7 @@ mod tests {
             told
         });
         let told = executor.run(hog).unwrap();
-        assert_eq!(told, [Stuck { core: 0, task: "hog", time: Duration::from_millis(60) }]);
+        assert_eq!(told, [StuckTask { core: 0, task: "hog", time: Duration::from_millis(60) }]);
         assert!(sampler.borrow_mut().look().is_empty());
     }
 }

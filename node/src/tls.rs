@@ -23,7 +23,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-use crate::endpoint_context::Reception;
+use crate::endpoint_context::EndpointContext;
 use crate::executor::sleep;
 
 /// How an endpoint proves itself, and what it asks of clients. Cheap to clone; clones are one.
@@ -109,28 +109,32 @@ impl Tls {
 
     /// Comes to terms with a client. `None`: it did not, in time or at all. Nobody waits for it
     /// while the node is being shut down.
-    pub(crate) async fn shake<S>(&self, stream: S, reception: &Reception) -> Option<Shaken<S>>
+    pub(crate) async fn handshake<S>(
+        &self,
+        stream: S,
+        endpoint: &EndpointContext,
+    ) -> Option<TlsClient<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut accept: Accept<S> = TlsAcceptor::from(self.config()).accept(stream);
-        let mut alarm = sleep(reception.core().limits().half_sent_max);
+        let mut alarm = sleep(endpoint.core().limits().half_sent_max);
         let stream = poll_fn(|cx| {
             if let Poll::Ready(done) = Pin::new(&mut accept).poll(cx) {
                 return Poll::Ready(done.ok());
             }
             let is_late = Pin::new(&mut alarm).poll(cx).is_ready();
-            if is_late || reception.is_draining() { Poll::Ready(None) } else { Poll::Pending }
+            if is_late || endpoint.is_draining() { Poll::Ready(None) } else { Poll::Pending }
         })
         .await?;
         let shown = stream.get_ref().1.peer_certificates();
         let name = shown.and_then(|chain| chain.first()).and_then(name_in);
-        Some(Shaken { stream, name })
+        Some(TlsClient { stream, name })
     }
 }
 
 /// A client that speaks TLS.
-pub(crate) struct Shaken<S> {
+pub(crate) struct TlsClient<S> {
     pub(crate) stream: TlsStream<S>,
     /// The name in its certificate, if it was asked for one.
     pub(crate) name: Option<String>,

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_model::Result;
-use nearstate_store::{Waiter, WatchPosition, without_signals};
+use nearstate_store::{Waiter, WatchPosition, with_signals_blocked};
 
 use crate::placement;
 
@@ -36,7 +36,7 @@ type Waits = Arc<[(Waiter, WatchPosition)]>;
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when there is something to wait for, or the end has come.
+    /// CompletionGuard when there is something to wait for, or the end has come.
     changed: Condvar,
 }
 
@@ -71,8 +71,9 @@ impl WatchSelector {
         shared.lock().is_resting = true;
         let threads = Arc::clone(&shared);
         // The program's handlers go on running in the program's own threads.
-        let thread =
-            without_signals(|| placement::spawn("near-watch_selector", move || threads.attend()))?;
+        let thread = with_signals_blocked(|| {
+            placement::spawn("near-watch_selector", move || threads.attend())
+        })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -93,7 +94,7 @@ impl WatchSelector {
     }
 
     /// Which of the watches may have something to tell, by their places in what was given to
-    /// [`WatchSelector::wait_for`]. Told once; then that is to be called again.
+    /// [`WatchSelector::wait_for`]. CompletionGuard once; then that is to be called again.
     ///
     /// # Errors
     /// `Damaged`, `Forked`, `System`: also told once.

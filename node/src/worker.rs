@@ -1,4 +1,4 @@
-//! The life of a core's thread: pin, prepare, serve, drain.
+//! The thread of one core: pin it, prepare the protocols, serve connections, drain.
 
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
@@ -8,93 +8,99 @@ use nearstate_model::{Error, Result};
 use nearstate_store::Region;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::core::{Core, CoreMetric, CoreParts};
-use crate::endpoint_context::{Lobby, Reception};
-use crate::executor::{self, Class, Executor, Inbox, Join, Meter, Outbox, spawn, timeout};
-use crate::limits::Limits;
-use crate::listener::{Bound, Census, Door, Handed, accept_tcp, accept_unix};
+use crate::core::{Core, CoreMetrics, CoreParts};
+use crate::endpoint_context::{ConnectionTable, EndpointContext};
+use crate::executor::{
+    self, Executor, ExecutorMetrics, Inbox, Outbox, TaskClass, TaskHandle, spawn, timeout,
+};
+use crate::limits::ConnectionLimits;
+use crate::listener::{
+    BoundSocket, ConnectionStats, Listener, MigratedConnection, accept_tcp, accept_unix,
+};
 use crate::placement;
-use crate::protocol::{Dismissal, Protocol};
+use crate::protocol::{ForcedClose, Protocol};
 use crate::tls::Tls;
 
-/// What a core's thread is given.
-pub(crate) struct Seat {
+/// Everything that a core's thread is started with.
+pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) count: usize,
+    /// The processor that the thread is pinned to, if any.
     pub(crate) processor: Option<usize>,
-    pub(crate) executor: executor::Config,
+    pub(crate) executor: executor::ExecutorConfig,
     pub(crate) region: Region,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) metric: Arc<CoreMetric>,
-    pub(crate) census: Arc<Census>,
-    /// For each endpoint its protocol.
-    pub(crate) faces: Vec<Arc<dyn Protocol>>,
-    /// Of each endpoint, as the protocols.
+    pub(crate) limits: Arc<ConnectionLimits>,
+    pub(crate) metrics: Arc<CoreMetrics>,
+    pub(crate) stats: Arc<ConnectionStats>,
+    /// The protocol of each endpoint.
+    pub(crate) protocols: Vec<Arc<dyn Protocol>>,
+    /// The TLS configuration of each endpoint, in the order of `protocols`.
     pub(crate) tls: Vec<Option<Tls>>,
-    /// Sockets of this core, with the numbers of their endpoints.
-    pub(crate) bound: Vec<(usize, Bound)>,
-    pub(crate) handed: Inbox<Handed>,
-    /// To every core, this one included.
-    pub(crate) hand_over: Vec<Outbox<Handed>>,
-    pub(crate) on_dismissed: fn(&Dismissal),
+    /// The listening sockets of this core, with the indices of their endpoints.
+    pub(crate) bound: Vec<(usize, BoundSocket)>,
+    /// Connections that other cores accepted for this one.
+    pub(crate) migrated: Inbox<MigratedConnection>,
+    /// The queues of migrated connections of every core, including this one.
+    pub(crate) migrate: Vec<Outbox<MigratedConnection>>,
+    pub(crate) on_forced_close: fn(&ForcedClose),
     pub(crate) stop: Inbox<()>,
     pub(crate) stop_all: Vec<Outbox<()>>,
 }
 
-/// A core that is about to serve.
-struct Open {
-    lobby: Rc<Lobby>,
-    doors: Vec<Rc<Door>>,
-    accepting: Vec<Join<()>>,
-    handed: Inbox<Handed>,
+/// A core that is ready to serve.
+struct PreparedWorker {
+    connections: Rc<ConnectionTable>,
+    listeners: Vec<Rc<Listener>>,
+    accept_tasks: Vec<TaskHandle<()>>,
+    migrated: Inbox<MigratedConnection>,
     stop: Inbox<()>,
 }
 
-pub(crate) fn core_ended() -> Error {
+pub(crate) fn core_panicked() -> Error {
     Error::System {
-        detail:
-            "a core of the node has ended with a panic, whose words are on the standard error; \
-                 start the node again, the region is recovered when it attaches"
-                .to_owned(),
+        detail: "a core of the node panicked, see its message on the standard error; restart the \
+                 node, which recovers the region when it attaches"
+            .to_owned(),
         errno: 0,
     }
 }
 
-/// Shuts all cores down when one has ended, however it has.
-struct EndsAll(Vec<Outbox<()>>);
+/// Stops all cores when one core ends, for any reason.
+struct StopAllOnDrop(Vec<Outbox<()>>);
 
-impl Drop for EndsAll {
+impl Drop for StopAllOnDrop {
     fn drop(&mut self) {
         for stop in &self.0 {
-            // Full: it has been told.
+            // A full queue means that the stop request was sent already.
             let _ = stop.send(());
         }
     }
 }
 
-impl Seat {
-    /// Serves until told to stop. Tells once whether it serves.
-    pub(crate) fn serve(self, tell: &mpsc::Sender<Result<Arc<Meter>>>) {
-        let _ends_all = EndsAll(self.stop_all.clone());
+impl Worker {
+    /// Serves until a stop request arrives. Sends one result: the core serves, or why it does not.
+    pub(crate) fn serve(self, started: &mpsc::Sender<Result<Arc<ExecutorMetrics>>>) {
+        let _stop_all = StopAllOnDrop(self.stop_all.clone());
         let prepared = self.executor().and_then(|executor| {
-            let (metric, limits) = (Arc::clone(&self.metric), Arc::clone(&self.limits));
-            let open = executor.run(async move { self.open() })?;
-            Ok((executor, open, metric, limits))
+            let (metrics, limits) = (Arc::clone(&self.metrics), Arc::clone(&self.limits));
+            let prepared = executor.run(async move { self.prepare() })?;
+            Ok((executor, prepared, metrics, limits))
         });
         match prepared {
-            Ok((executor, open, metric, limits)) => {
-                let _ = tell.send(Ok(executor.meter()));
+            Ok((executor, prepared, metrics, limits)) => {
+                let _ = started.send(Ok(executor.metrics()));
                 executor.run(async move {
-                    let lobby = Rc::clone(&open.lobby);
-                    spawn(Class::Control, "orders", open.obey()).await;
-                    lobby.drain();
-                    if timeout(limits.drain_max, lobby.is_empty.pass()).await.is_none() {
-                        metric.cut.add(lobby.cut() as u64);
+                    let connections = Rc::clone(&prepared.connections);
+                    spawn(TaskClass::Control, "control", prepared.run_until_stopped()).await;
+                    connections.drain();
+                    let drained = timeout(limits.drain_max, connections.is_drained.wait()).await;
+                    if drained.is_none() {
+                        metrics.drain_aborts.add(connections.cut() as u64);
                     }
                 });
             }
             Err(error) => {
-                let _ = tell.send(Err(error));
+                let _ = started.send(Err(error));
             }
         }
     }
@@ -106,78 +112,88 @@ impl Seat {
         Executor::new(&self.executor)
     }
 
-    /// Within the runtime: what sockets and protocols need of it is there.
-    fn open(self) -> Result<Open> {
+    /// Creates the core, its protocols and its listeners. Runs inside the runtime, which sockets
+    /// and protocols need.
+    fn prepare(self) -> Result<PreparedWorker> {
         let core = Core::new(CoreParts {
             index: self.index,
             count: self.count,
             region: self.region,
             limits: self.limits,
-            metric: self.metric,
+            metrics: self.metrics,
             clock: self.executor.clock,
         })?;
-        let lobby = Rc::<Lobby>::default();
-        let mut doors = Vec::new();
-        for (endpoint, (face, tls)) in self.faces.into_iter().zip(self.tls).enumerate() {
-            let (name, on_core) = (face.name(), face.on_core(&core)?);
-            on_core.begin();
-            let lobby = Rc::clone(&lobby);
-            let reception = Reception::new(core.clone(), face, on_core, lobby, self.on_dismissed);
-            doors.push(Rc::new(Door {
+        let connections = Rc::<ConnectionTable>::default();
+        let mut listeners = Vec::new();
+        for (endpoint, (protocol, tls)) in self.protocols.into_iter().zip(self.tls).enumerate() {
+            let (name, service) = (protocol.name(), protocol.on_core(&core)?);
+            service.begin();
+            let connections = Rc::clone(&connections);
+            let on_forced_close = self.on_forced_close;
+            let context =
+                EndpointContext::new(core.clone(), protocol, service, connections, on_forced_close);
+            listeners.push(Rc::new(Listener {
                 endpoint,
-                reception: Rc::new(reception),
-                census: Arc::clone(&self.census),
+                context: Rc::new(context),
+                stats: Arc::clone(&self.stats),
                 name,
                 tls,
             }));
         }
-        let mut accepting = Vec::new();
+        let mut accept_tasks = Vec::new();
         for (endpoint, bound) in self.bound {
-            let Some(door) = doors.get(endpoint) else { continue };
-            accept(door, bound, &self.hand_over, &mut accepting).map_err(|e| Error::System {
-                detail: format!("watching a socket that listens ({e}); raise `ulimit -n`"),
-                errno: e.raw_os_error().unwrap_or(0),
+            let listener = listeners.get(endpoint);
+            let listener =
+                listener.unwrap_or_else(|| unreachable!("a socket belongs to an endpoint"));
+            accept(listener, bound, &self.migrate, &mut accept_tasks).map_err(|e| {
+                Error::System {
+                    detail: format!("cannot watch a listening socket ({e}); raise `ulimit -n`"),
+                    errno: e.raw_os_error().unwrap_or(0),
+                }
             })?;
         }
-        Ok(Open { lobby, doors, accepting, handed: self.handed, stop: self.stop })
+        let (migrated, stop) = (self.migrated, self.stop);
+        Ok(PreparedWorker { connections, listeners, accept_tasks, migrated, stop })
     }
 }
 
+/// Starts the tasks that accept connections from a bound socket.
 fn accept(
-    door: &Rc<Door>,
-    bound: Bound,
-    cores: &[Outbox<Handed>],
-    accepting: &mut Vec<Join<()>>,
+    listener: &Rc<Listener>,
+    bound: BoundSocket,
+    cores: &[Outbox<MigratedConnection>],
+    tasks: &mut Vec<TaskHandle<()>>,
 ) -> std::io::Result<()> {
     match bound {
-        Bound::Tcp(listeners) => {
-            for listener in listeners {
-                let accept = accept_tcp(Rc::clone(door), TcpListener::from_std(listener)?);
-                accepting.push(spawn(Class::Request, "accept", accept));
+        BoundSocket::Tcp(sockets) => {
+            for socket in sockets {
+                let accept = accept_tcp(Rc::clone(listener), TcpListener::from_std(socket)?);
+                tasks.push(spawn(TaskClass::Request, "accept", accept));
             }
         }
-        Bound::Unix(listener) => {
-            let listener = UnixListener::from_std(listener)?;
-            let accept = accept_unix(Rc::clone(door), listener, cores.to_vec());
-            accepting.push(spawn(Class::Request, "accept", accept));
+        BoundSocket::Unix(socket) => {
+            let socket = UnixListener::from_std(socket)?;
+            let accept = accept_unix(Rc::clone(listener), socket, cores.to_vec());
+            tasks.push(spawn(TaskClass::Request, "accept", accept));
         }
     }
     Ok(())
 }
 
-impl Open {
-    /// Takes in what other cores hand over, until told to stop. Then nobody comes any more.
-    async fn obey(mut self) {
+impl PreparedWorker {
+    /// Serves the connections that other cores accepted, until a stop request arrives or every
+    /// sender of stop requests is dropped. Then no further connection is accepted.
+    async fn run_until_stopped(mut self) {
         std::future::poll_fn(|cx| {
-            while let Poll::Ready(Some(handed)) = self.handed.poll(cx) {
-                if let Some(door) = self.doors.get(handed.endpoint) {
-                    door.enter_handed(handed.stream);
-                }
+            while let Poll::Ready(Some(migrated)) = self.migrated.poll(cx) {
+                let listener = self.listeners.get(migrated.endpoint);
+                let listener =
+                    listener.unwrap_or_else(|| unreachable!("all cores have the same endpoints"));
+                listener.serve_migrated(migrated.stream);
             }
-            // Told, or nobody is left who could tell.
             self.stop.poll(cx).map(drop)
         })
         .await;
-        self.accepting.iter().for_each(Join::cancel);
+        self.accept_tasks.iter().for_each(TaskHandle::cancel);
     }
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearstate_local_transport::{Answer, LocalRing, ask_region, ask_ring, connect};
+use nearstate_local_transport::{LocalRing, Response, connect, request_region, request_ring};
 use nearstate_store::since_boot;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -186,9 +186,9 @@ impl LocalStorage {
         let socket = self.greet(connect(&self.path, timeout).map_err(away)?)?;
         let mut told = String::new();
         if self.wanted != Some(Way::Ring) {
-            match ask_region(&socket).map_err(away)? {
-                Answer::Refused(text) => told = text,
-                Answer::Given(files) => {
+            match request_region(&socket).map_err(away)? {
+                Response::Refused(text) => told = text,
+                Response::Granted(files) => {
                     if known.is_some() && FileId::of(&files).ok() == known {
                         return Ok(Given::Same(socket));
                     }
@@ -207,9 +207,9 @@ impl LocalStorage {
         if self.wanted == Some(Way::Region) {
             return Err(self.refused(&told));
         }
-        match ask_ring(&socket).map_err(away)? {
-            Answer::Refused(text) => Err(self.refused(&text)),
-            Answer::Given(memory) => {
+        match request_ring(&socket).map_err(away)? {
+            Response::Refused(text) => Err(self.refused(&text)),
+            Response::Granted(memory) => {
                 let ring = LocalRing::new(memory, socket, self.timeout)?;
                 Ok(Given::Other(Open::Ring(Box::new(Wire::new(ring)))))
             }
@@ -487,7 +487,7 @@ impl SyncStorage for LocalStorage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearstate_local_transport::{Near, answer, send};
+    use nearstate_local_transport::{LocalResource, response_line, send};
     use nearstate_store::{CreateOptions, Region};
     use std::io::Read as _;
     use std::os::fd::AsFd as _;
@@ -526,11 +526,12 @@ mod tests {
         let node = UnixListener::bind(&path).unwrap();
         let serve = |is_whole: bool| {
             let (socket, _) = node.accept().unwrap();
-            let request = b"*2\r\n$4\r\nNEAR\r\n$6\r\nREGION\r\n";
+            let request = b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n";
             (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
             let files = region.files().unwrap();
-            let anchor = if is_whole { files.anchor.as_fd() } else { files.file.as_fd() };
-            send(&socket, &answer(Near::Region), &[files.file.as_fd(), anchor]).unwrap();
+            let anchor = if is_whole { files.liveness.as_fd() } else { files.file.as_fd() };
+            send(&socket, &response_line(LocalResource::Region), &[files.file.as_fd(), anchor])
+                .unwrap();
             socket
         };
         thread::scope(|scope| {

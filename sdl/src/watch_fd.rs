@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use nearstate_model::Error as Cause;
 use nearstate_model::limits::BELL_STACK_BYTES;
-use nearstate_store::{Notice, Waiter, Watch, WatchPosition, event_descriptor, without_signals};
+use nearstate_store::{Notice, Waiter, Watch, WatchPosition, create_eventfd, with_signals_blocked};
 
 use crate::error::Result;
 
@@ -103,14 +103,14 @@ impl WatchFd {
             State { looked: watch.looked(), is_rung: false, is_ending: false, failed: None };
         let shared = Arc::new(Shared {
             waiter: watch.waiter(),
-            descriptor: File::from(event_descriptor()?),
+            descriptor: File::from(create_eventfd()?),
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
         let threads = Arc::clone(&shared);
         let builder =
             Builder::new().name("nearstate-watch_fd".to_owned()).stack_size(BELL_STACK_BYTES);
-        let thread = without_signals(|| builder.spawn(move || threads.attend()));
+        let thread = with_signals_blocked(|| builder.spawn(move || threads.attend()));
         let thread = thread.map_err(|error| Cause::System {
             detail: "cannot start a watch_fd's thread: raise the limit (ulimit -u)".to_owned(),
             errno: error.raw_os_error().unwrap_or(0),

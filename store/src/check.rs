@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_memory::layout::traits;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
 pub use nearstate_memory::check::CheckReport;
@@ -92,7 +92,7 @@ fn check_indexes(path: &Path, report: &mut CheckReport) -> Result<()> {
     }
     let namespaces = region.inspect()?.namespaces;
     for entry in &namespaces {
-        if session.member.traits(entry.index)? & traits::TAGGED == 0 {
+        if session.member.namespace_flags(entry.index)? & namespace_flags::TAGGED == 0 {
             continue;
         }
         let Some(kind) = Kind::of(entry.kind) else { continue };

@@ -4,11 +4,11 @@
 //! session adds to the stripe of its own number. A counter that is deleted and added to again
 //! begins at zero.
 
-use nearstate_memory::Verdict;
+use nearstate_memory::WriteDecision;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
-use crate::session::{Namespace, Session, KeyLookup, check_key};
+use crate::session::{KeyLookup, Namespace, Session, check_key};
 
 impl Session {
     /// Adds to a counter; creates it at zero first if there is none. Wraps round beyond 64 bits.
@@ -32,7 +32,7 @@ impl Session {
             if let Some((cell, _)) = self.member.find(lookup.table, lookup.hash, key)? {
                 cell.counter(0)?.add(&self.member, delta)?;
                 // A page that went away meanwhile took the add with it.
-                return self.member.whole();
+                return self.member.check_not_truncated();
             }
             drop(held);
             if self.create_counter(lookup, delta)? {
@@ -59,7 +59,7 @@ impl Session {
             return Ok(None);
         };
         let sum = cell.counter(0)?.sum()?;
-        self.member.whole()?;
+        self.member.check_not_truncated()?;
         Ok(Some(sum))
     }
 
@@ -73,14 +73,20 @@ impl Session {
         let draft = match drafted {
             Ok(draft) => draft,
             Err(error) => {
-                self.member.give_up()?;
+                self.member.free_pending()?;
                 return Err(error);
             }
         };
-        let done = self.member.change(lookup.table, lookup.hash, lookup.key, Some(draft), |record| {
-            Ok(if record.is_none() { Verdict::Publish } else { Verdict::Leave })
-        })?;
-        Ok(done.verdict == Verdict::Publish)
+        let done = self.member.write_record(
+            lookup.table,
+            lookup.hash,
+            lookup.key,
+            Some(draft),
+            |record| {
+                Ok(if record.is_none() { WriteDecision::Publish } else { WriteDecision::Keep })
+            },
+        )?;
+        Ok(done.decision == WriteDecision::Publish)
     }
 }
 

@@ -45,7 +45,7 @@ pub use log::commit::{Committed, Step};
 pub use log::stream::{CommitStream, Entry, StreamItem, WhenFull};
 pub use nearstate_memory::{
     CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode, RegionFiles, crash,
-    event_descriptor, now_ms_coarse, prefetch, since_boot, without_signals,
+    create_eventfd, now_ms_coarse, prefetch, since_boot, with_signals_blocked,
 };
 pub use nearstate_model::{Error, Holder, Result, limits};
 pub use prefetch::Prefetch;

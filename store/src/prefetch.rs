@@ -103,7 +103,7 @@ impl Session {
             let posting = self.aim_at_posting(*namespace, tag, value, &mut key);
             *aim = posting.and_then(|posting| {
                 let table = self.member.table(posting.table).ok()?;
-                let found = self.member.find_placed_small(table, posting.hash, &key).ok()?.found;
+                let found = self.member.lookup_small(table, posting.hash, &key).ok()?.record;
                 found.map(|(_, record)| self.aim(*namespace, record, lines))
             });
         }

@@ -62,7 +62,7 @@ impl Session {
         let Some(view) = self.get(namespace, key)? else { return Ok(None) };
         out.extend_from_slice(view.bytes());
         // A page that is gone reads as zeros: they are not the value.
-        self.member.whole()?;
+        self.member.check_not_truncated()?;
         Ok(Some(view.version()))
     }
 

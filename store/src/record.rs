@@ -22,7 +22,7 @@ pub(crate) mod layout;
 pub(crate) mod splice;
 
 use nearstate_memory::Cell;
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
@@ -33,9 +33,9 @@ pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
 /// Bytes of a block's entry in the table.
 pub(crate) const ENTRY: usize = 8;
-pub(crate) const NO_TEXT: Damage = Damage("a block's name is not UTF-8");
-pub(crate) const NO_PLACE: Damage = Damage("a block stands in a place that does not exist");
-pub(crate) const CUT: Damage = Damage("a record's block table is cut short");
+pub(crate) const NO_TEXT: Corruption = Corruption("a block's name is not UTF-8");
+pub(crate) const NO_PLACE: Corruption = Corruption("a block stands in a place that does not exist");
+pub(crate) const CUT: Corruption = Corruption("a record's block table is cut short");
 
 /// What the records of a namespace are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,7 +175,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    pub(crate) fn new(value: &'a [u8]) -> Result<Self, Damage> {
+    pub(crate) fn new(value: &'a [u8]) -> Result<Self, Corruption> {
         if value.is_empty() {
             return Ok(Self { entries: &[], names: &[], inline: &[] });
         }
@@ -190,7 +190,7 @@ impl<'a> Table<'a> {
     }
 
     /// The next block, if there is one.
-    pub(crate) fn next(&mut self) -> Result<Option<Block<'a>>, Damage> {
+    pub(crate) fn next(&mut self) -> Result<Option<Block<'a>>, Corruption> {
         let Some(Block { name, place, bytes }) = self.step()? else { return Ok(None) };
         let name = str::from_utf8(name).map_err(|_| NO_TEXT)?;
         Ok(Some(Block { name, place, bytes }))
@@ -198,7 +198,7 @@ impl<'a> Table<'a> {
 
     /// As [`Table::next`], with the name as it stands there.
     #[inline]
-    pub(crate) fn step(&mut self) -> Result<Option<Block<'a, &'a [u8]>>, Damage> {
+    pub(crate) fn step(&mut self) -> Result<Option<Block<'a, &'a [u8]>>, Corruption> {
         let Some((entry, entries)) = self.entries.split_first_chunk::<ENTRY>() else {
             return Ok(None);
         };

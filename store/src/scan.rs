@@ -1,6 +1,6 @@
 //! Walking a namespace: record by record in slot order, keys by prefix or glob, and counting.
 
-use nearstate_memory::layout::traits;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::Result;
 
 use crate::glob;
@@ -82,7 +82,7 @@ impl Scan<'_> {
         match self.next.checked_sub(1).and_then(|present| self.cells.get(present)) {
             Some(at) => {
                 let pin = self.session.member.pin()?;
-                let cell = self.session.member.cell(*at)?;
+                let cell = self.session.member.cell_at(*at)?;
                 let (value, _) = split(cell, cell.value()?)?;
                 Ok(Some(View::new(pin, cell, value, self.namespace.kind)))
             }
@@ -114,15 +114,16 @@ impl Scan<'_> {
         let pin = self.session.member.pin()?;
         while self.bucket < self.buckets && self.cells.len() < BATCH {
             let cells = &mut self.cells;
-            if let Err(error) = self.session.member.collect(table, self.bucket, self.buckets, cells)
+            if let Err(error) =
+                self.session.member.collect_bucket(table, self.bucket, self.buckets, cells)
             {
                 // What was collected is not pinned once this returns.
                 cells.clear();
                 return Err(error);
             }
             self.bucket += 1;
-            let traits = self.session.member.traits(self.namespace.index)?;
-            if traits & traits::EXPIRING != 0 {
+            let traits = self.session.member.namespace_flags(self.namespace.index)?;
+            if traits & namespace_flags::EXPIRING != 0 {
                 self.session.drop_past(cells)?;
             }
         }
@@ -171,7 +172,7 @@ impl Session {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn buckets(&self, namespace: Namespace) -> Result<Buckets> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         Ok(Buckets { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
     }
 
@@ -189,7 +190,7 @@ impl Session {
         most: u64,
         each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<bool> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         let part = buckets.take(most);
         self.walk_range(namespace, part, buckets.all, each)?;
         Ok(buckets.next < buckets.all)
@@ -206,7 +207,7 @@ impl Session {
         buckets: &mut Buckets,
         most: u64,
     ) -> Result<u64> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         let part = buckets.take(most);
         self.count_range(namespace, part, buckets.all)
     }
@@ -216,7 +217,7 @@ impl Session {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn scan(&self, namespace: Namespace) -> Result<Scan<'_>> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         let buckets = self.member.bucket_count(self.table(namespace)?)?;
         let (cells, next, pin) = (Vec::new(), 0, None);
         Ok(Scan { session: self, namespace, buckets, bucket: 0, cells, next, pin })
@@ -237,7 +238,7 @@ impl Session {
         buckets: u64,
         each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<Option<u64>> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         let table = self.table(namespace)?;
         let all = self.member.bucket_count(table)?;
         let to = from.saturating_add(buckets.max(1)).min(all);
@@ -257,13 +258,13 @@ impl Session {
         let mut cells = Vec::new();
         for bucket in part {
             let _held = self.member.pin()?;
-            self.member.collect(table, bucket, all, &mut cells)?;
+            self.member.collect_bucket(table, bucket, all, &mut cells)?;
             for at in &cells {
                 self.member.prefetch_cell_lines(*at, BATCH_LINES);
             }
             for at in cells.drain(..) {
                 let pin = self.member.pin()?;
-                let cell = self.member.cell(at)?;
+                let cell = self.member.cell_at(at)?;
                 let (value, meta) = split(cell, cell.value()?)?;
                 if meta.is_empty() || !is_past(meta)? {
                     each(View::new(pin, cell, value, namespace.kind))?;
@@ -285,8 +286,8 @@ impl Session {
         let mut count = 0;
         for bucket in part {
             let _held = self.member.pin()?;
-            self.member.collect(table, bucket, all, &mut cells)?;
-            if self.member.traits(namespace.index)? & traits::EXPIRING != 0 {
+            self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            if self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0 {
                 self.drop_past(&mut cells)?;
             }
             count += cells.len() as u64;
@@ -336,7 +337,7 @@ impl Session {
         from: u64,
         buckets: u64,
     ) -> Result<(Counted, Option<u64>)> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         let table = self.table(namespace)?;
         let all = self.member.bucket_count(table)?;
         let to = from.saturating_add(buckets.max(1)).min(all);
@@ -344,8 +345,9 @@ impl Session {
         let mut counted = Counted::default();
         for bucket in from..to {
             let _held = self.member.pin()?;
-            self.member.collect(table, bucket, all, &mut cells)?;
-            let may_end = self.member.traits(namespace.index)? & traits::EXPIRING != 0;
+            self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            let may_end =
+                self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0;
             for at in cells.drain(..) {
                 let is_past = may_end && self.judge_end(at, &mut counted)?;
                 counted.records += u64::from(!is_past);
@@ -356,7 +358,7 @@ impl Session {
 
     /// Whether a record's time has passed; counts those that have one ahead of them. Under a pin.
     fn judge_end(&self, at: u64, counted: &mut Counted) -> Result<bool> {
-        let cell = self.member.cell(at)?;
+        let cell = self.member.cell_at(at)?;
         if !cell.has_meta() {
             return Ok(false);
         }
@@ -379,9 +381,9 @@ impl Session {
         let mut cells = Vec::new();
         for bucket in 0..buckets {
             let _held = self.member.pin()?;
-            self.member.collect(table, bucket, buckets, &mut cells)?;
+            self.member.collect_bucket(table, bucket, buckets, &mut cells)?;
             for at in cells.drain(..) {
-                each(self.member.cell(at)?)?;
+                each(self.member.cell_at(at)?)?;
             }
         }
         Ok(())
@@ -390,7 +392,7 @@ impl Session {
     /// Takes the records whose time has passed out of what was collected under the caller's pin.
     fn drop_past(&self, cells: &mut Vec<u64>) -> Result<()> {
         let mut failed = Ok(());
-        cells.retain(|at| match self.member.cell(*at).and_then(is_past_cell) {
+        cells.retain(|at| match self.member.cell_at(*at).and_then(is_past_cell) {
             Ok(is_past) => !is_past,
             Err(error) => {
                 failed = Err(error);

@@ -5,7 +5,7 @@ pub(crate) mod copies;
 
 use std::path::Path;
 
-use nearstate_memory::{CreateOptions, Inspection, Member, RegionFiles, Table};
+use nearstate_memory::{CreateOptions, IndexTable, Inspection, Member, RegionFiles};
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -201,7 +201,7 @@ impl Session {
     /// `Damaged`.
     #[inline]
     pub fn whole(&self) -> Result<()> {
-        self.member.whole()
+        self.member.check_not_truncated()
     }
 
     /// The namespace of this name, whatever its records are; `None` if there is none.
@@ -241,13 +241,17 @@ impl Session {
     }
 
     #[inline]
-    pub(crate) fn table(&self, namespace: Namespace) -> Result<&Table> {
+    pub(crate) fn table(&self, namespace: Namespace) -> Result<&IndexTable> {
         self.member.table(namespace.index)
     }
 
     /// What an operation on a key needs.
     #[inline]
-    pub(crate) fn lookup<'a>(&'a self, namespace: Namespace, key: &'a [u8]) -> Result<KeyLookup<'a>> {
+    pub(crate) fn lookup<'a>(
+        &'a self,
+        namespace: Namespace,
+        key: &'a [u8],
+    ) -> Result<KeyLookup<'a>> {
         let form = Form::Value;
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         Ok(KeyLookup { table, hash, key, form, is_seen: false })
@@ -262,7 +266,7 @@ impl Session {
 /// A key, its hash, and the index in which it is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a IndexTable,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
     /// What the record is to be.

@@ -21,11 +21,11 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::record::members;
 use crate::record::meta::{self, is_past, split};
+use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::buffers::Metadata;
 use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::txn::patch::{check_patch, other_form};
-use crate::record::view::View;
 use crate::txn::txn_record::written_record;
 use crate::txn::write::Condition;
 use crate::txn::write_set::WriteSet;
@@ -345,7 +345,12 @@ impl Txn<'_> {
     /// # Errors
     /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters; `Conflict`,
     /// `TransactionTooLarge`, `Damaged`.
-    pub fn set_metadata(&self, namespace: Namespace, key: &[u8], metadata: Metadata<'_>) -> Result<bool> {
+    pub fn set_metadata(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        metadata: Metadata<'_>,
+    ) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
         let form = record.form();
         let value = record.bytes().to_vec();

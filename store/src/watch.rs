@@ -9,8 +9,8 @@ pub(crate) mod event;
 
 use std::time::Duration;
 
-use nearstate_memory::layout::traits;
-use nearstate_memory::{Next, RingReader, RingWaiter, Start, wait_any};
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
 use nearstate_model::limits::WATCH_RING_BYTES;
 use nearstate_model::{Error, Result};
 
@@ -120,10 +120,10 @@ impl Session {
         let table = self.table(namespace)?;
         let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
         // The ring first: who sees the trait finds the ring.
-        self.member.raise_trait(table, traits::WATCHED)?;
+        self.member.set_namespace_flag(table, namespace_flags::WATCHED)?;
         // Who had judged the traits before is done after this.
-        self.member.pass_every_bucket(table)?;
-        let reader = self.member.ring_reader(ring, Start::Tail)?;
+        self.member.drain_writers(table)?;
+        let reader = self.member.ring_reader(ring, RingStart::Tail)?;
         Ok(Watch { reader, filter, bytes: Vec::new() })
     }
 }
@@ -149,9 +149,9 @@ impl Watch {
     ) -> Result<Option<Notice<'_>>> {
         for _ in 0..PASSED_MAX {
             match self.reader.next(&mut self.bytes)? {
-                Next::Empty => break,
-                Next::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
-                Next::Entry { .. } => {}
+                RingRead::Empty => break,
+                RingRead::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
+                RingRead::Entry { .. } => {}
             }
             if self.filter.matches(&Event::decode(&self.bytes)?) {
                 return Ok(Some(Notice::Event(Event::decode(&self.bytes)?)));
@@ -287,7 +287,7 @@ mod tests {
         let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
         let mut bytes = Vec::new();
         change.encode(&mut bytes);
-        assert!(session.member.append_alone(ring, &bytes).unwrap());
+        assert!(session.member.append_to_ring(ring, &bytes).unwrap());
     }
 
     fn change(version: u64, key: &[u8]) -> Change<'_> {
@@ -399,7 +399,7 @@ mod tests {
         let mut watch = session.watch(ns, Filter::Namespace).unwrap();
         let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
         for bytes in [b"".as_slice(), b"not an event", &[1; 18]] {
-            session.member.append_alone(ring, bytes).unwrap();
+            session.member.append_to_ring(ring, bytes).unwrap();
             assert!(matches!(watch.next(), Err(Error::Damaged { .. })));
         }
         tell(&session, ns, &change(9, b"k"));

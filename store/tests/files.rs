@@ -50,7 +50,7 @@ fn one_open_file_twice_is_refused_and_leaves_nothing_locked() {
     let given = region(folder.path());
     for _ in 0..3 {
         let files = given.files().unwrap();
-        let twice = RegionFiles { anchor: files.file.try_clone().unwrap(), file: files.file };
+        let twice = RegionFiles { liveness: files.file.try_clone().unwrap(), file: files.file };
         let error = Region::attach_files(twice, name()).unwrap_err();
         assert!(matches!(error, Error::BadArgument { .. }), "{error}");
     }
@@ -67,12 +67,12 @@ fn other_files_are_refused_as_they_are_by_their_path() {
         OpenOptions::new().read(true).write(true).open(path).unwrap().into()
     };
     let text = || open(&text);
-    let mixed = RegionFiles { file: given.files().unwrap().file, anchor: text() };
+    let mixed = RegionFiles { file: given.files().unwrap().file, liveness: text() };
     let readable = File::open(folder.path().join("region")).unwrap().into();
     for wrong in [
-        RegionFiles { file: text(), anchor: text() },
+        RegionFiles { file: text(), liveness: text() },
         mixed,
-        RegionFiles { file: readable, anchor: given.files().unwrap().anchor },
+        RegionFiles { file: readable, liveness: given.files().unwrap().liveness },
     ] {
         Region::attach_files(wrong, name()).unwrap_err();
     }

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use nearstate_ue::five_g::{self, procedure::SessionPlace};
 use nearstate_ue::{
-    BLOCKS, CONTEXT_BYTES, Context, Keys, Procedure, View, apply, blocks_touched, draw_for,
+    BLOCKS, CONTEXT_BYTES, Context, ContextView, KeyText, Procedure, apply, blocks_touched,
+    draw_for,
 };
 
 /// Contexts that are worked on in turn: together 1.2 MB, which the second cache holds.
@@ -61,13 +62,13 @@ fn whole(contexts: &[Context], out: &mut impl io::Write) -> io::Result<()> {
     writeln!(out, "copy out and in      {copy:>7.1} ns")?;
     let check = best(|place, _| {
         let context = copies.get(place);
-        let _ = black_box(context.map(|context| View::new(context.as_bytes()).is_ok()));
+        let _ = black_box(context.map(|context| ContextView::new(context.as_bytes()).is_ok()));
     });
-    writeln!(out, "check (View::new)    {check:>7.1} ns")?;
+    writeln!(out, "check (ContextView::new)    {check:>7.1} ns")?;
     let read = best(|place, _| {
         let view = contexts.get(place).map(Context::view);
-        black_box(view.and_then(View::guti));
-        black_box(view.and_then(View::s1_downlink));
+        black_box(view.and_then(ContextView::guti));
+        black_box(view.and_then(ContextView::s1_downlink));
     });
     writeln!(out, "read two variables   {read:>7.1} ns\n")
 }
@@ -111,16 +112,16 @@ fn five_gs(out: &mut impl io::Write) -> io::Result<()> {
         })
         .collect();
     let first = contexts.first().map(five_g::Context::view);
-    let json = first.map_or(0, |view| view.json(Keys::Whole).to_string().len());
+    let json = first.map_or(0, |view| view.json(KeyText::Whole).to_string().len());
     let is_there = |block: &&five_g::Block| first.is_some_and(|view| !view.is_block_empty(**block));
     let stored: usize =
         five_g::BLOCKS.iter().filter(is_there).map(|block| block.range().len()).sum();
     writeln!(out, "\n5GS, two sessions: {stored} B, as JSON {json} B")?;
     let check = best(|place, _| {
         let context = contexts.get(place);
-        let _ = black_box(context.map(|one| five_g::View::new(one.as_bytes()).is_ok()));
+        let _ = black_box(context.map(|one| five_g::ContextView::new(one.as_bytes()).is_ok()));
     });
-    writeln!(out, "check (View::new)    {check:>7.1} ns\n")?;
+    writeln!(out, "check (ContextView::new)    {check:>7.1} ns\n")?;
     writeln!(out, "{:<40}{:>8}{:>10}", "procedure", "delta B", "apply ns")?;
     for procedure in Procedure::ALL.iter().copied() {
         if procedure.session().is_some_and(|place| place != SessionPlace::First) {

@@ -87,15 +87,15 @@ pub(crate) fn line(
     value: Option<&dyn fmt::Display>,
 ) -> fmt::Result {
     let (last, now) = category;
-    let shown = if *last == now { "" } else { now };
+    let text_impls = if *last == now { "" } else { now };
     *last = now;
     match value {
-        Some(value) => writeln!(f, "{shown:<22}{name:<24}{value}"),
-        None => writeln!(f, "{shown:<22}{name:<24}-"),
+        Some(value) => writeln!(f, "{text_impls:<22}{name:<24}{value}"),
+        None => writeln!(f, "{text_impls:<22}{name:<24}-"),
     }
 }
 
-/// `View`, `Text`, `Context` of a table; its `Block`, `BlockSet`, `Variable`, `Category`, `ROWS`,
+/// `ContextView`, `ContextText`, `Context` of a table; its `Block`, `BlockSet`, `Variable`, `Category`, `ROWS`,
 /// `FORMAT` and `CONTEXT_BYTES` are there.
 macro_rules! contexts {
     (
@@ -109,11 +109,11 @@ macro_rules! contexts {
     ) => {
         /// A context as it lies somewhere: bytes that were checked once, read without a copy.
         #[derive(Clone, Copy, PartialEq, Eq)]
-        pub struct View<'a> {
+        pub struct ContextView<'a> {
             bytes: &'a [u8; CONTEXT_BYTES],
         }
 
-        impl<'a> View<'a> {
+        impl<'a> ContextView<'a> {
             /// The context that these bytes are. After this nothing can fail.
             ///
             /// Cost: each variable that is there is checked against its type, and that the others'
@@ -152,7 +152,7 @@ macro_rules! contexts {
             pub fn has(self, variable: Variable) -> bool {
                 match variable {
                     $(Variable::$Variable => {
-                        const PLACE: $crate::layout::Place =
+                        const PLACE: $crate::layout::VariableSlot =
                             $crate::layout::place(ROWS, Variable::$Variable as usize);
                         $crate::layout::is_present::<
                             CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
@@ -171,7 +171,7 @@ macro_rules! contexts {
                 #[doc = concat!("\n\n", $name, ": at most ", $bits, " bits, ", $source, ".")]
                 #[inline]
                 pub fn $get(self) -> Option<$Kind> {
-                    const PLACE: $crate::layout::Place =
+                    const PLACE: $crate::layout::VariableSlot =
                         $crate::layout::place(ROWS, Variable::$Variable as usize);
                     let slot = $crate::layout::slot::<
                         CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
@@ -184,7 +184,7 @@ macro_rules! contexts {
             )+
 
             /// The variables that are there, as a JSON object.
-            pub fn json(self, keys: $crate::value::Keys) -> serde_json::Value {
+            pub fn json(self, keys: $crate::value::KeyText) -> serde_json::Value {
                 let mut object = serde_json::Map::new();
                 $(
                     if let Some(value) = self.$get() {
@@ -196,18 +196,18 @@ macro_rules! contexts {
             }
 
             /// The context for people: a line for each variable; keys shortened, or whole.
-            pub fn text(self, keys: $crate::value::Keys) -> Text<'a> {
-                Text { view: self, keys }
+            pub fn text(self, keys: $crate::value::KeyText) -> ContextText<'a> {
+                ContextText { view: self, keys }
             }
         }
 
-        impl std::fmt::Display for View<'_> {
+        impl std::fmt::Display for ContextView<'_> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.text($crate::value::Keys::Short).fmt(f)
+                self.text($crate::value::KeyText::Short).fmt(f)
             }
         }
 
-        impl std::fmt::Debug for View<'_> {
+        impl std::fmt::Debug for ContextView<'_> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 std::fmt::Display::fmt(self, f)
             }
@@ -215,20 +215,20 @@ macro_rules! contexts {
 
         /// A context for people: category, variable, value.
         #[derive(Clone, Copy, Debug)]
-        pub struct Text<'a> {
-            view: View<'a>,
-            keys: $crate::value::Keys,
+        pub struct ContextText<'a> {
+            view: ContextView<'a>,
+            keys: $crate::value::KeyText,
         }
 
-        impl std::fmt::Display for Text<'_> {
+        impl std::fmt::Display for ContextText<'_> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let mut last = "";
                 $(
                     let value = self.view.$get();
-                    let shown = value.as_ref().map(|value| $crate::value::Shown(value, self.keys));
-                    let shown = shown.as_ref().map(|shown| shown as &dyn std::fmt::Display);
+                    let text_impls = value.as_ref().map(|value| $crate::value::ValueText(value, self.keys));
+                    let text_impls = text_impls.as_ref().map(|text_impls| text_impls as &dyn std::fmt::Display);
                     let category = Category::$InCategory.name();
-                    $crate::context::line(f, (&mut last, category), $name, shown)?;
+                    $crate::context::line(f, (&mut last, category), $name, text_impls)?;
                 )+
                 Ok(())
             }
@@ -247,10 +247,10 @@ macro_rules! contexts {
             /// A copy of the context that these bytes are.
             ///
             /// # Errors
-            /// As [`View::new`].
+            /// As [`ContextView::new`].
             #[inline]
             pub fn from_bytes(bytes: &[u8]) -> nearstate_model::Result<Self> {
-                View::new(bytes).map(View::to_context)
+                ContextView::new(bytes).map(ContextView::to_context)
             }
 
             /// A context from its blocks as a store keeps them; one that is missing is empty.
@@ -274,8 +274,8 @@ macro_rules! contexts {
 
             /// To be read.
             #[inline]
-            pub const fn view(&self) -> View<'_> {
-                View { bytes: &self.bytes }
+            pub const fn view(&self) -> ContextView<'_> {
+                ContextView { bytes: &self.bytes }
             }
 
             /// The bytes.
@@ -302,7 +302,7 @@ macro_rules! contexts {
             /// Replaces a block.
             ///
             /// # Errors
-            /// As [`View::new`], of this block; the context stays as it was.
+            /// As [`ContextView::new`], of this block; the context stays as it was.
             pub fn set_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
                 let mut changed = *self;
                 changed.place_block(block, bytes)?;
@@ -311,7 +311,7 @@ macro_rules! contexts {
                 Ok(())
             }
 
-            /// Replaces a block by bytes that the caller knows to be one, as [`View`]'s are; only
+            /// Replaces a block by bytes that the caller knows to be one, as [`ContextView`]'s are; only
             /// their number is looked at. What is made of other bytes is not said, but that
             /// nothing panics.
             ///
@@ -337,7 +337,7 @@ macro_rules! contexts {
                 #[doc = concat!("Sets ", $name, ", or takes it away.")]
                 #[inline]
                 pub fn $set(&mut self, value: impl Into<Option<$Kind>>) {
-                    const PLACE: $crate::layout::Place =
+                    const PLACE: $crate::layout::VariableSlot =
                         $crate::layout::place(ROWS, Variable::$Variable as usize);
                     let value = value.into();
                     $crate::layout::set_present::<
@@ -355,7 +355,7 @@ macro_rules! contexts {
                 }
             )+
 
-            /// The context that a JSON object describes, as [`View::json`] gives it with whole
+            /// The context that a JSON object describes, as [`ContextView::json`] gives it with whole
             /// keys.
             ///
             /// # Errors
@@ -417,7 +417,7 @@ macro_rules! contexts {
             }
         }
 
-        impl View<'_> {
+        impl ContextView<'_> {
             /// A copy of its own.
             #[inline]
             pub const fn to_context(self) -> Context {
@@ -442,8 +442,8 @@ macro_rules! contexts {
         fn check(bytes: &[u8; CONTEXT_BYTES], blocks: BlockSet) -> nearstate_model::Result<()> {
             $(
                 if blocks.contains(Block::$Block) {
-                    const HEAD: $crate::layout::Head =
-                        $crate::layout::head(ROWS, Block::$Block as usize);
+                    const HEAD: $crate::layout::BlockHeader =
+                        $crate::layout::block_header(ROWS, Block::$Block as usize);
                     let head = $crate::layout::slot::<
                         CONTEXT_BYTES, { HEAD.at }, { HEAD.bytes },
                     >(bytes);
@@ -455,7 +455,7 @@ macro_rules! contexts {
             )+
             $(
                 if blocks.contains(Block::$InBlock) {
-                    const PLACE: $crate::layout::Place =
+                    const PLACE: $crate::layout::VariableSlot =
                         $crate::layout::place(ROWS, Variable::$Variable as usize);
                     let slot = $crate::layout::slot::<
                         CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },

@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use nearstate_ue::five_g::procedure::{Procedure, SessionPlace, apply};
-//! use nearstate_ue::five_g::{Context, View};
+//! use nearstate_ue::five_g::{Context, ContextView};
 //! use nearstate_ue::value::{nr::{Tac, Tai}, plmn::Plmn};
 //!
 //! let mut context = Context::provisioned(7, 1);
@@ -27,7 +27,7 @@
 //! assert!(!internet.is_legal(context.view()));
 //!
 //! context.set_tai(Tai { plmn: Plmn::new("262", "01")?, tac: Tac::new(0x1a2b)? });
-//! let view = View::new(context.as_bytes())?;
+//! let view = ContextView::new(context.as_bytes())?;
 //! assert_eq!(view.tai().unwrap().to_string(), "262-01-001a2b");
 //! assert_eq!(view.supi().unwrap().to_string(), "imsi-001010000000007");
 //! # Ok::<(), nearstate_model::Error>(())

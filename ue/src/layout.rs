@@ -10,7 +10,7 @@ use crate::effect::Effect;
 
 /// What the layout needs to know of one variable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct VariableRow {
     /// Bytes of its slot.
     pub bytes: usize,
     /// Number of its block.
@@ -21,7 +21,7 @@ pub(crate) struct Row {
 
 /// Where a variable stands in a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct VariableSlot {
     /// Its first byte.
     pub at: usize,
     /// Its bytes.
@@ -34,7 +34,7 @@ pub(crate) struct Place {
 
 /// The bytes that a block begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct BlockHeader {
     /// The first of them.
     pub at: usize,
     /// How many.
@@ -47,7 +47,7 @@ pub(crate) struct Head {
 const FORMAT_BYTES: usize = 1;
 
 /// How many variables a block has.
-pub(crate) const fn count_in(rows: &[Row], block: usize) -> usize {
+pub(crate) const fn count_in(rows: &[VariableRow], block: usize) -> usize {
     let (mut rest, mut count) = (rows, 0);
     while let [row, after @ ..] = rest {
         if row.block == block {
@@ -59,12 +59,12 @@ pub(crate) const fn count_in(rows: &[Row], block: usize) -> usize {
 }
 
 /// Bytes that say which variables of a block are there.
-pub(crate) const fn presence_bytes(rows: &[Row], block: usize) -> usize {
+pub(crate) const fn presence_bytes(rows: &[VariableRow], block: usize) -> usize {
     count_in(rows, block).div_ceil(8)
 }
 
 /// Bytes of a block's variables.
-pub(crate) const fn slot_bytes(rows: &[Row], block: usize) -> usize {
+pub(crate) const fn slot_bytes(rows: &[VariableRow], block: usize) -> usize {
     let (mut rest, mut bytes) = (rows, 0);
     while let [row, after @ ..] = rest {
         if row.block == block {
@@ -76,12 +76,12 @@ pub(crate) const fn slot_bytes(rows: &[Row], block: usize) -> usize {
 }
 
 /// Bytes of a block.
-pub(crate) const fn block_bytes(rows: &[Row], block: usize) -> usize {
+pub(crate) const fn block_bytes(rows: &[VariableRow], block: usize) -> usize {
     FORMAT_BYTES + presence_bytes(rows, block) + slot_bytes(rows, block)
 }
 
 /// The first byte of a block; with the number of blocks, the bytes of a context.
-pub(crate) const fn block_at(rows: &[Row], block: usize) -> usize {
+pub(crate) const fn block_at(rows: &[VariableRow], block: usize) -> usize {
     let (mut before, mut at) = (0, 0);
     while before < block {
         at += block_bytes(rows, before);
@@ -91,8 +91,8 @@ pub(crate) const fn block_at(rows: &[Row], block: usize) -> usize {
 }
 
 /// The head of the block with this number.
-pub(crate) const fn head(rows: &[Row], block: usize) -> Head {
-    Head {
+pub(crate) const fn block_header(rows: &[VariableRow], block: usize) -> BlockHeader {
+    BlockHeader {
         at: block_at(rows, block),
         bytes: FORMAT_BYTES + presence_bytes(rows, block),
         variables: count_in(rows, block),
@@ -100,12 +100,12 @@ pub(crate) const fn head(rows: &[Row], block: usize) -> Head {
 }
 
 /// The place of the variable with this number.
-pub(crate) const fn place(rows: &[Row], number: usize) -> Place {
+pub(crate) const fn place(rows: &[VariableRow], number: usize) -> VariableSlot {
     let (before, from) = rows.split_at(number);
     let [row, ..] = from else { panic!("a variable has a row") };
     let start = block_at(rows, row.block);
     let nth = count_in(before, row.block);
-    Place {
+    VariableSlot {
         at: start + FORMAT_BYTES + presence_bytes(rows, row.block) + slot_bytes(before, row.block),
         bytes: row.bytes,
         present_at: start + FORMAT_BYTES + nth / 8,
@@ -114,7 +114,7 @@ pub(crate) const fn place(rows: &[Row], number: usize) -> Place {
 }
 
 /// What the procedure with this number does to the variable with that number.
-pub(crate) const fn effect(rows: &[Row], number: usize, procedure: usize) -> Effect {
+pub(crate) const fn effect(rows: &[VariableRow], number: usize, procedure: usize) -> Effect {
     let (_, from) = rows.split_at(number);
     let [row, ..] = from else { panic!("a variable has a row") };
     let (_, from) = row.effects.split_at(procedure);
@@ -124,7 +124,7 @@ pub(crate) const fn effect(rows: &[Row], number: usize, procedure: usize) -> Eff
 
 /// What follows from a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct ProcedureFootprint {
     /// The blocks, a bit for each, of which the procedure writes a variable.
     pub touched: u16,
     /// Those of which it writes every variable.
@@ -134,8 +134,13 @@ pub(crate) struct Facts {
 }
 
 /// The facts of the procedure with this number, as far as it goes for some blocks.
-pub(crate) const fn facts(rows: &[Row], procedure: usize, blocks: u16) -> Facts {
-    let (mut number, mut facts) = (0, Facts { touched: 0, overwritten: blocks, written_bytes: 0 });
+pub(crate) const fn facts(
+    rows: &[VariableRow],
+    procedure: usize,
+    blocks: u16,
+) -> ProcedureFootprint {
+    let (mut number, mut facts) =
+        (0, ProcedureFootprint { touched: 0, overwritten: blocks, written_bytes: 0 });
     while let (_, [row, ..]) = rows.split_at(number) {
         let bit = 1 << row.block;
         if bit & blocks != 0 && effect(rows, number, procedure).writes() {
@@ -199,11 +204,11 @@ mod tests {
     use super::*;
     use Effect::{Added, Modified, Removed, Untouched};
 
-    const fn row(block: usize, bytes: usize, effects: &'static [Effect]) -> Row {
-        Row { bytes, block, effects }
+    const fn row(block: usize, bytes: usize, effects: &'static [Effect]) -> VariableRow {
+        VariableRow { bytes, block, effects }
     }
 
-    const ROWS: [Row; 4] = [
+    const ROWS: [VariableRow; 4] = [
         row(1, 3, &[Added, Untouched]),
         row(0, 2, &[Untouched, Removed]),
         row(1, 4, &[Untouched, Untouched]),
@@ -213,19 +218,25 @@ mod tests {
     #[test]
     fn variables_stand_behind_each_other_in_their_blocks() {
         let place = |number| place(&ROWS, number);
-        let at = |at, bytes, present_at, present_bit| Place { at, bytes, present_at, present_bit };
+        let at = |at, bytes, present_at, present_bit| VariableSlot {
+            at,
+            bytes,
+            present_at,
+            present_bit,
+        };
         assert_eq!(place(1), at(2, 2, 1, 1));
         assert_eq!(place(3), at(4, 5, 1, 2));
         assert_eq!(place(0), at(11, 3, 10, 1));
         assert_eq!(place(2), at(14, 4, 10, 2));
         assert_eq!((block_at(&ROWS, 1), block_at(&ROWS, 2)), (9, 18));
-        assert_eq!(head(&ROWS, 1), Head { at: 9, bytes: 2, variables: 2 });
+        assert_eq!(block_header(&ROWS, 1), BlockHeader { at: 9, bytes: 2, variables: 2 });
     }
 
     #[test]
     fn blocks_are_touched_in_part_or_wholly() {
         let facts = |procedure, blocks| {
-            let Facts { touched, overwritten, written_bytes } = facts(&ROWS, procedure, blocks);
+            let ProcedureFootprint { touched, overwritten, written_bytes } =
+                facts(&ROWS, procedure, blocks);
             (touched, overwritten, written_bytes)
         };
         assert_eq!(facts(0, 0b11), (0b10, 0, 3));
@@ -235,10 +246,10 @@ mod tests {
 
     #[test]
     fn more_than_eight_variables_have_two_bytes_of_presence() {
-        let rows: Vec<Row> = (0..11).map(|_| row(0, 1, &[])).collect();
+        let rows: Vec<VariableRow> = (0..11).map(|_| row(0, 1, &[])).collect();
         assert_eq!(block_bytes(&rows, 0), 1 + 2 + 11);
         assert_eq!(place(&rows, 8).present_at, 2);
         assert_eq!(place(&rows, 8).present_bit, 1);
-        assert_eq!(head(&rows, 0), Head { at: 0, bytes: 3, variables: 11 });
+        assert_eq!(block_header(&rows, 0), BlockHeader { at: 0, bytes: 3, variables: 11 });
     }
 }

@@ -6,7 +6,7 @@
 //! named blocks of a record, and [`tags`] are the tags that it is found by.
 //!
 //! ```
-//! use nearstate_ue::{Context, Procedure, UeState, View, apply, blocks_touched, state_of};
+//! use nearstate_ue::{Context, Procedure, UeState, ContextView, apply, blocks_touched, state_of};
 //!
 //! // A subscriber that the network knows, and what an attach makes of it.
 //! let mut context = Context::provisioned(7, 1);
@@ -14,7 +14,7 @@
 //! assert_eq!(state_of(&context), UeState::Connected);
 //!
 //! // What a store gave back: checked once, then read in place.
-//! let view = View::new(context.as_bytes())?;
+//! let view = ContextView::new(context.as_bytes())?;
 //! assert_eq!(view.imsi().unwrap().to_string(), "001010000000007");
 //!
 //! // A service request writes one block of six.
@@ -27,7 +27,7 @@
 //! bytes of both are drawn in `spec/ue.md`. A network function sets variables by their setters
 //! (`context.set_tai(tai)`); [`apply`] is for workloads, which need values out of numbers.
 //!
-//! A text or a log shows two bytes of each key. [`Keys::Whole`] shows all: JSON that is to be read
+//! A text or a log shows two bytes of each key. [`KeyText::Whole`] shows all: JSON that is to be read
 //! back needs it, and is as secret as the context.
 //!
 //! Costs, in nanoseconds on a guest with an AMD EPYC, out of the second cache (the example `cost`,
@@ -54,8 +54,9 @@ pub use four_g::procedure::{Procedure, apply, blocks_touched};
 pub use four_g::state::state_of;
 pub use four_g::tags::{SCHEMA, tags};
 pub use four_g::{
-    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, FORMAT, Text, Variable, View,
+    BLOCKS, Block, BlockSet, CONTEXT_BYTES, Category, Context, ContextText, ContextView, FORMAT,
+    Variable,
 };
 pub use state::UeState;
 pub use tag::TagDeclaration;
-pub use value::Keys;
+pub use value::KeyText;

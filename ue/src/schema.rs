@@ -84,8 +84,8 @@ macro_rules! schema {
         /// Bytes of a context.
         pub const CONTEXT_BYTES: usize = $crate::layout::block_at(ROWS, Block::ALL.len());
 
-        const ROWS: &[$crate::layout::Row] = &[$(
-            $crate::layout::Row {
+        const ROWS: &[$crate::layout::VariableRow] = &[$(
+            $crate::layout::VariableRow {
                 bytes: <$Kind as $crate::value::Value>::BYTES,
                 block: Block::$InBlock as usize,
                 effects: &[$($crate::schema::effect!($effect)),+],

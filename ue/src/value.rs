@@ -34,7 +34,7 @@ pub(crate) mod number;
 
 /// How much of a key a text shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keys {
+pub enum KeyText {
     /// The first two bytes: enough to tell two keys apart, too little to use one.
     #[default]
     Short,
@@ -70,10 +70,10 @@ pub trait Value: Copy + PartialEq + fmt::Debug {
     ///
     /// # Errors
     /// Those of the formatter.
-    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
     /// As JSON: what the text says where that is one word or number, else an object.
-    fn json(&self, keys: Keys) -> Json;
+    fn json(&self, keys: KeyText) -> Json;
 
     /// The reverse of [`Value::json`] with whole keys.
     ///
@@ -84,9 +84,9 @@ pub trait Value: Copy + PartialEq + fmt::Debug {
 
 /// A value with its text, for `{}`.
 #[derive(Clone, Copy)]
-pub(crate) struct Shown<'a, T>(pub &'a T, pub Keys);
+pub(crate) struct ValueText<'a, T>(pub &'a T, pub KeyText);
 
-impl<T: Value> fmt::Display for Shown<'_, T> {
+impl<T: Value> fmt::Display for ValueText<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.text(self.1, f)
     }
@@ -94,11 +94,11 @@ impl<T: Value> fmt::Display for Shown<'_, T> {
 
 /// `Display` and `Debug` by the text, keys shortened: what ends up in a log must not open a
 /// session.
-macro_rules! shown {
+macro_rules! text_impls {
     ($name:ident) => {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                $crate::value::Value::text(self, $crate::value::Keys::Short, f)
+                $crate::value::Value::text(self, $crate::value::KeyText::Short, f)
             }
         }
         impl std::fmt::Debug for $name {
@@ -108,7 +108,7 @@ macro_rules! shown {
         }
     };
 }
-pub(crate) use shown;
+pub(crate) use text_impls;
 
 /// The first bytes of a slot; zeros if there are not as many.
 #[inline]

@@ -1,4 +1,4 @@
-//! What comes from outside: its licences, its sources, and who in the house may ask for it.
+//! External packages: their licences, their sources, and which crates may depend on them.
 //!
 //! `deny.toml` is the one list of licences. Where cargo-deny is installed, it reads that list too
 //! and is run beside this check; it takes ten minutes to build, so a fresh machine does without.
@@ -42,7 +42,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     Ok((findings, seen))
 }
 
-/// A TOML file of the house.
+/// A TOML file of the workspace.
 fn read_table(root: &Path, name: &str) -> Result<Table, String> {
     let text = fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))?;
     text.parse().map_err(|error| format!("{name}: {error}"))
@@ -91,7 +91,7 @@ fn judge(packages: &[Value], rules: &Table, lock: &str) -> Vec<Finding> {
         };
         let source = text(package, "source");
         if !SOURCES.contains(&source) {
-            let told = if source.is_empty() { "a folder outside the house" } else { source };
+            let told = if source.is_empty() { "a folder outside the workspace" } else { source };
             say(format!("comes from {told}"), "take it from crates.io");
         }
         let stated = text(package, "license");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_licence_that_nobody_allowed_is_found_at_its_line() {
+    fn a_licence_that_is_not_allowed_is_found_at_its_line() {
         assert_eq!(judged(SOURCES[0], "MIT OR GPL-3.0"), []);
         let found = judged(SOURCES[0], "GPL-3.0-only");
         assert_eq!(found.len(), 1, "{found:?}");

@@ -1,44 +1,44 @@
-//! The gate: every check that a change must pass, each runnable alone, with a table at the end.
+//! The gate: every check that a change must pass, with a table at the end. Each check also runs alone.
 
 use crate::finding::Finding;
-use crate::{deny, floors, header, run, tidy};
+use crate::{deny, header, layers, run, tidy};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a check found, and in a few words what it looked at. The error is a check that failed as a
+/// The findings of a check, and a summary of what it read. The error is a check that failed as a
 /// whole, such as a program that has already printed its own complaints.
-type Verdict = Result<(Vec<Finding>, String), String>;
+type CheckResult = Result<(Vec<Finding>, String), String>;
 
 /// One line of the gate.
 pub(crate) struct Check {
     /// The word after `cargo xtask`.
     pub name: &'static str,
-    /// What it holds.
+    /// What it guarantees.
     pub what: &'static str,
-    run: fn(&Path) -> Verdict,
+    run: fn(&Path) -> CheckResult,
 }
 
-/// Every check, the quick ones first.
+/// Every check, fast ones first.
 pub(crate) const CHECKS: &[Check] = &[
     Check { name: "fmt", what: "the sources are formatted (rustfmt.toml)", run: fmt },
     Check {
-        name: "floors",
+        name: "layers",
         what: "crates use crates below them, modules use modules below them",
-        run: floors::check,
+        run: layers::check,
     },
     Check {
         name: "tidy",
-        what: "openings, sizes, leftovers, modes, places of unsafe",
+        what: "openings, sizes, retired words, type names, links, places of unsafe",
         run: tidy::check,
     },
     Check {
         name: "deny",
-        what: "licences, sources and owners of everything from outside",
+        what: "licences, sources and users of every external package",
         run: deny::check,
     },
-    Check { name: "header", what: "the C header says what the code says", run: header::check },
+    Check { name: "header", what: "the C header matches the code", run: header::check },
     Check { name: "lints", what: "clippy, with the lint set of Cargo.toml", run: lints },
-    Check { name: "docs", what: "the documentation builds and its links hold", run: docs },
+    Check { name: "docs", what: "the documentation builds and its links resolve", run: docs },
 ];
 
 struct Line {
@@ -80,15 +80,15 @@ pub(crate) fn one(root: &Path, name: &str) -> Result<bool, String> {
 fn run_one(root: &Path, check: &Check) -> Line {
     println!("── {}: {}", check.name, check.what);
     let begun = Instant::now();
-    let verdict = (check.run)(root);
+    let outcome = (check.run)(root);
     let took = begun.elapsed();
-    let (result, is_good) = match verdict {
+    let (result, is_good) = match outcome {
         Ok((findings, seen)) if findings.is_empty() => (format!("ok    {seen}"), true),
         Ok((findings, seen)) => {
             for finding in &findings {
                 println!("{finding}");
             }
-            (format!("FAIL  {} to mend, in {seen}", findings.len()), false)
+            (format!("FAIL  {} findings in {seen}", findings.len()), false)
         }
         Err(why) => {
             println!("{why}");
@@ -99,25 +99,24 @@ fn run_one(root: &Path, check: &Check) -> Line {
     Line { name: check.name, took, result, is_good }
 }
 
-fn fmt(root: &Path) -> Verdict {
+fn fmt(root: &Path) -> CheckResult {
     run::show(run::cargo().args(["fmt", "--all", "--check"]).current_dir(root))
         .map_err(|why| format!("{why}: run `cargo fmt --all`"))?;
     Ok((Vec::new(), "every file".to_owned()))
 }
 
-fn lints(root: &Path) -> Verdict {
+fn lints(root: &Path) -> CheckResult {
     let words = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     run::show(run::cargo().args(words).current_dir(root))
-        .map_err(|why| format!("{why}: mend what is named above, at the lines it gives"))?;
+        .map_err(|why| format!("{why}: fix what is named above"))?;
     Ok((Vec::new(), "every target".to_owned()))
 }
 
-fn docs(root: &Path) -> Verdict {
+fn docs(root: &Path) -> CheckResult {
     let words = ["doc", "--no-deps", "--workspace", "--document-private-items"];
     let mut command = run::cargo();
     command.args(words).env("RUSTDOCFLAGS", "-D warnings").current_dir(root);
-    run::show(&mut command)
-        .map_err(|why| format!("{why}: mend what is named above, at the lines it gives"))?;
+    run::show(&mut command).map_err(|why| format!("{why}: fix what is named above"))?;
     Ok((Vec::new(), "every item, private ones too".to_owned()))
 }
 

@@ -1,22 +1,23 @@
-//! `cargo xtask help`: what there is, and where to begin.
+//! `cargo xtask help`: the tasks, and where to start.
 
 use crate::gate::CHECKS;
 
-/// Prints every task with what it does.
+/// Prints every task with its purpose.
 pub(crate) fn print() {
     println!(
         "\
-The house's own tasks. New here? Run `cargo xtask demo`, then `cargo xtask test`.
+The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask test`.
 
-  cargo xtask demo [--ues N]       signalling of 100,000 UEs: our region, our node, killed on the
-                                   way, and a Redis; writes report/demo.html; two minutes
-  cargo xtask test [SUITE ..]      installs what the tests lack, runs all suites or only these;
-                                   closes with `N passed, N failed`
-  cargo xtask gate                 every check below, and a table with their times
-  cargo xtask packages             installs the system packages that are missing (apt-get); starts
-                                   no service
+  cargo xtask demo [--ues N]       runs the signalling of 100,000 UEs on a region, on a node that is
+                                   killed during the run, and on Redis; writes report/demo.html;
+                                   takes two minutes after the build
+  cargo xtask test [SUITE ..]      installs missing packages, runs all suites or the named ones;
+                                   ends with `N passed, N failed`
+  cargo xtask soak [SCALE]         runs the same proofs for longer: about two hours at scale 1
+  cargo xtask gate                 runs every check below, and prints a table with their times
+  cargo xtask packages             installs missing system packages (apt-get); starts no service
 
-The gate's checks, each runnable alone:
+The checks of the gate, each also a command:
 "
     );
     for check in CHECKS {
@@ -24,9 +25,9 @@ The gate's checks, each runnable alone:
     }
     println!(
         "
-  cargo xtask header --write       writes the C header anew after a change of capi
+  cargo xtask header --write       regenerates the C header after a change of capi
 
-A check that fails prints file:line, what is wrong, and what to do. Where the house's bounds must
+A check that fails prints file:line, what is wrong, and what to do. Where a limit must
 give way, the reason goes into xtask/exceptions.txt; a new dependency goes into
 xtask/dependencies.toml and docs/decisions/dependencies.md. Why the gate is as it is:
 docs/decisions/001-gate.md."

@@ -1,4 +1,4 @@
-//! The house's own tasks: `cargo xtask help` lists them.
+//! The tasks of this workspace: `cargo xtask help` lists them.
 //!
 //! The checks read the sources as text and as tokens; none of them needs the network. What a check
 //! finds is a [`finding::Finding`]: where, what, and what to do about it.
@@ -9,12 +9,13 @@
 mod help;
 mod gate;
 mod demo;
+mod soak;
 mod suites;
 mod packages;
 mod header;
 mod deny;
 mod tidy;
-mod floors;
+mod layers;
 mod workspace;
 mod rust_source;
 mod run;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         }
         "gate" => run::root().map(|root| gate::all(&root)),
         "test" => run::root().and_then(|root| suites::all(&root, rest)),
+        "soak" => run::root().and_then(|root| soak::all(&root, rest)),
         "demo" => run::root().and_then(|root| demo::run(&root, rest)),
         "packages" => packages::install_missing(packages::ALL).map(|()| true),
         "header" if rest.iter().any(|word| word == "--write") => {

@@ -1,11 +1,11 @@
-//! System packages that a fresh machine lacks, and how they come there without starting anything.
+//! System packages that a fresh machine lacks. Installing them starts no service.
 
 use crate::run;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A Debian package that something in the house cannot do without.
+/// A Debian package that something in the workspace cannot do without.
 pub(crate) struct Package {
     name: &'static str,
     /// What is there once it is installed.
@@ -207,11 +207,11 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_seen() {
-        let program = There::Program("a-program-that-nobody-has");
+        let program = There::Program("a-program-that-does-not-exist");
         assert!(!Package { name: "none", there: program, why: "never there" }.is_there());
         let answer = There::Answer("exit 1");
         assert!(!Package { name: "none", there: answer, why: "never there" }.is_there());
-        let file = There::File("/a/file/that/nobody/has");
+        let file = There::File("/a/file/that/does/not/exist");
         assert!(!Package { name: "none", there: file, why: "never there" }.is_there());
     }
 }

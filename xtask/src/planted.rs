@@ -22,7 +22,7 @@ impl Planted {
 
     /// A workspace: for each folder the folders it depends on. A crate's name is the last part of
     /// its folder's name.
-    pub(crate) fn house(edges: &[(&str, &[&str])]) -> Self {
+    pub(crate) fn workspace(edges: &[(&str, &[&str])]) -> Self {
         let planted = Self::new();
         let folders: Vec<&str> = edges.iter().map(|(folder, _)| *folder).collect();
         planted
@@ -65,7 +65,7 @@ impl Planted {
 
 impl Drop for Planted {
     fn drop(&mut self) {
-        // A tree that stays behind in the temporary folder harms nobody.
+        // A tree that stays behind in the temporary folder is harmless.
         fs::remove_dir_all(&self.root).unwrap_or_default();
     }
 }

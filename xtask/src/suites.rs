@@ -1,4 +1,5 @@
-//! `cargo xtask test`: every suite of tests, one after the other, and one closing line.
+//! `cargo xtask test`: every suite of tests, one after the other, then a table with their times and
+//! the slowest test programs.
 
 use crate::{packages, run};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,139 +10,194 @@ use std::time::Instant;
 /// A set of tests that one cargo command runs.
 struct Suite {
     name: &'static str,
-    why: &'static str,
-    /// The words after `cargo`.
-    words: &'static [&'static str],
-    /// Settings of the environment.
-    settings: &'static [(&'static str, &'static str)],
-    /// A build folder of its own, so that other flags do not undo the usual build.
+    what: &'static str,
+    /// The arguments of `cargo`.
+    args: &'static [&'static str],
+    /// Environment variables.
+    environment: &'static [(&'static str, &'static str)],
+    /// Built in a folder of its own, because its flags would invalidate the usual build.
     is_built_apart: bool,
 }
 
-/// All of them. `--no-fail-fast`, so that one failure does not hide the next. A suite with flags of
-/// its own (`--cfg loom`) sets them in `settings` as `RUSTFLAGS` and is built apart.
+/// All suites. Each test runs in exactly one of them. The crash points are built in, so that one
+/// build serves every test: without `NEARSTATE_CRASH_AT` they do nothing.
+///
+/// `--no-fail-fast`: one failure does not hide the next. A suite with flags of its own
+/// (`--cfg loom`) sets them as `RUSTFLAGS` in `environment` and is built apart.
 const SUITES: &[Suite] = &[
     Suite {
         name: "workspace",
-        why: "every crate's own tests, the examples in the documentation, the short torture run, \
-              the clients that others wrote, commands by chance to Redis and to the node",
-        words: &["test", "--workspace", "--no-fail-fast"],
-        settings: &[],
-        is_built_apart: false,
-    },
-    Suite {
-        name: "torture",
-        why: "kills at every named point, after instructions and at random; histories that are \
-              checked; bounds of waiting",
-        words: &["test", "-p", "nearstate-torture", "--features", "crash-points", "--no-fail-fast"],
-        settings: &[],
+        what: "every crate's tests and the examples in the documentation; kills at every named \
+               point, after instructions and at random; histories; other projects' clients; \
+               random commands to Redis and to the node",
+        args: &["test", "--workspace", "--features", "nearstate/crash-points", "--no-fail-fast"],
+        environment: &[],
         is_built_apart: false,
     },
     Suite {
         name: "loom",
-        why: "the small lock-free parts under every interleaving, and mutants that must fail",
-        words: &["test", "-p", "nearstate-memory", "--lib", "--no-fail-fast"],
-        settings: &[("RUSTFLAGS", "--cfg loom")],
+        what: "the small lock-free parts under every interleaving, and mutants that must fail",
+        args: &["test", "-p", "nearstate-memory", "--lib", "--no-fail-fast"],
+        environment: &[("RUSTFLAGS", "--cfg loom")],
         is_built_apart: true,
     },
 ];
 
-/// How many tests passed and failed.
+/// Test programs that the closing table lists.
+const SLOWEST: usize = 10;
+
+/// The number of tests that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
+struct TestCount {
     passed: u64,
     failed: u64,
 }
 
-/// Installs what is missing and runs the suites, or only those with these names. Returns whether
-/// every test passed.
+/// What a suite's output says.
+#[derive(Debug, Default)]
+struct SuiteOutput {
+    count: TestCount,
+    /// Each test program and its seconds.
+    programs: Vec<(String, f64)>,
+    /// The program whose tests are running.
+    running: String,
+}
+
+/// Installs missing packages and runs the suites, or only the named ones. Returns whether every
+/// test passed.
 pub(crate) fn all(root: &Path, only: &[String]) -> Result<bool, String> {
     if let Some(name) = only.iter().find(|name| SUITES.iter().all(|suite| suite.name != **name)) {
         let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
-        return Err(format!("no suite `{name}`: there are {}", names.join(", ")));
+        return Err(format!("unknown suite `{name}`: the suites are {}", names.join(", ")));
     }
     let chosen: Vec<&Suite> = SUITES
         .iter()
         .filter(|suite| only.is_empty() || only.iter().any(|name| name == suite.name))
         .collect();
-    let mut total = Count::default();
-    if let Err(why) = packages::install_missing(packages::ALL) {
-        // What needs them will say so; the rest can still be tested.
-        println!("FAIL  {why}");
+    let mut total = TestCount::default();
+    if let Err(error) = packages::install_missing(packages::ALL) {
+        // The tests that need the packages name them; the others can still run.
+        println!("FAIL  {error}");
         total.failed += 1;
     }
-    let mut table = String::new();
+    let (mut table, mut programs) = (String::new(), Vec::new());
     for (index, suite) in chosen.iter().enumerate() {
-        println!("\n── {}/{} {}: {}", index + 1, chosen.len(), suite.name, suite.why);
+        println!("\n── {}/{} {}: {}", index + 1, chosen.len(), suite.name, suite.what);
         let begun = Instant::now();
-        let count = run_one(root, suite);
-        let (passed, failed) = (count.passed, count.failed);
-        let took = begun.elapsed().as_secs_f64();
-        let line = format!("{:<12} {took:>8.1} {passed:>8} {failed:>8}\n", suite.name);
-        table.push_str(&line);
-        total = Count { passed: total.passed + passed, failed: total.failed + failed };
+        let output = run_one(root, suite);
+        let TestCount { passed, failed } = output.count;
+        let seconds = begun.elapsed().as_secs_f64();
+        table.push_str(&format!("{:<12} {seconds:>8.1} {passed:>8} {failed:>8}\n", suite.name));
+        programs.extend(output.programs);
+        total = TestCount { passed: total.passed + passed, failed: total.failed + failed };
     }
     println!("\n{:<12} {:>8} {:>8} {:>8}", "suite", "seconds", "passed", "failed");
     print!("{table}");
+    print_slowest(programs);
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(total.failed == 0)
 }
 
-fn run_one(root: &Path, suite: &Suite) -> Count {
-    let mut command = run::cargo();
-    command.args(suite.words).envs(suite.settings.iter().copied()).current_dir(root);
-    if suite.is_built_apart {
-        command.env("CARGO_TARGET_DIR", build_folder(root).join(suite.name));
+fn print_slowest(mut programs: Vec<(String, f64)>) {
+    programs.sort_by(|a, b| b.1.total_cmp(&a.1));
+    println!("\nslowest of {} test programs", programs.len());
+    for (name, seconds) in programs.iter().take(SLOWEST) {
+        println!("{seconds:>8.1} s  {name}");
     }
-    println!("$ {}", run::words(&command));
-    let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = match started {
-        Ok(child) => child,
-        Err(error) => {
-            println!("FAIL  {}", run::not_started(&command, &error));
-            return Count { passed: 0, failed: 1 };
-        }
-    };
-    let mut count = Count::default();
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            if let Some(more) = results_of(&line) {
-                count.passed += more.passed;
-                count.failed += more.failed;
-            }
-        }
-        std::io::stdout().flush().unwrap_or_default();
-    }
-    let is_good = child.wait().is_ok_and(|status| status.success());
-    settle(count, is_good)
 }
 
-/// The build folder that cargo uses here.
+fn run_one(root: &Path, suite: &Suite) -> SuiteOutput {
+    let mut command = run::cargo();
+    command.args(suite.args).envs(suite.environment.iter().copied()).current_dir(root);
+    if suite.is_built_apart {
+        command.env("CARGO_TARGET_DIR", build_folder(root).join(suite.name));
+    } else {
+        // The build of this command. Tests that start the program must not build it again with
+        // other features.
+        command.env("NEARSTATE_PROGRAM", program(root));
+    }
+    println!("$ {}", run::words(&command));
+    let mut output = SuiteOutput::default();
+    // One pipe for both streams: the names of the test programs are on standard error, their
+    // results on standard output, and only their order connects them.
+    let started = std::io::pipe().and_then(|(reader, writer)| {
+        let copy = writer.try_clone()?;
+        let child = command.stdin(Stdio::null()).stdout(writer).stderr(copy).spawn()?;
+        Ok((child, reader))
+    });
+    let (mut child, reader) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            println!("FAIL  {}", run::not_started(&command, &error));
+            output.count.failed = 1;
+            return output;
+        }
+    };
+    // The command holds the writing end of the pipe: without this, reading would not end.
+    drop(command);
+    for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        output.take_line(&line);
+    }
+    std::io::stdout().flush().unwrap_or_default();
+    let is_success = child.wait().is_ok_and(|status| status.success());
+    output.count = checked(output.count, is_success);
+    output
+}
+
+impl SuiteOutput {
+    /// Takes one line of cargo's output in.
+    fn take_line(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix("Running ").or(line.strip_prefix("Doc-tests ")) {
+            name.clone_into(&mut self.running);
+        }
+        if let Some(count) = results_of(line) {
+            self.count.passed += count.passed;
+            self.count.failed += count.failed;
+            if let Some(seconds) = seconds_of(line) {
+                self.programs.push((self.running.clone(), seconds));
+            }
+        }
+    }
+}
+
+/// The `nearstate` that is built for the tests.
+pub(crate) fn program(root: &Path) -> PathBuf {
+    build_folder(root).join("debug/nearstate")
+}
+
+/// Cargo's build folder.
 fn build_folder(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-/// What cargo's closing line of one test program says:
-/// `test result: ok. 3 passed; 0 failed; 0 ignored; ..`.
-fn results_of(line: &str) -> Option<Count> {
+/// The counts in the last line of a test program:
+/// `test result: ok. 3 passed; 0 failed; 0 ignored; ..; finished in 0.05s`.
+fn results_of(line: &str) -> Option<TestCount> {
     let words = line.trim().strip_prefix("test result: ")?;
     let number = |what: &str| {
         let part = words.split([';', '.']).find_map(|part| part.trim().strip_suffix(what))?;
         part.trim().parse().ok()
     };
-    Some(Count { passed: number("passed")?, failed: number("failed")? })
+    Some(TestCount { passed: number("passed")?, failed: number("failed")? })
 }
 
-/// A suite that ended badly without a failed test (it did not compile, or a test program died), and
-/// one in which not a single test ran, count as one failure.
-fn settle(count: Count, is_good: bool) -> Count {
-    let is_silent = count.failed == 0 && (!is_good || count.passed == 0);
-    if is_silent && is_good {
-        println!("FAIL  no test ran: is the name in the suite's command still right?");
+/// The seconds in the same line.
+fn seconds_of(line: &str) -> Option<f64> {
+    let (_, seconds) = line.rsplit_once("finished in ")?;
+    seconds.trim().strip_suffix('s')?.parse().ok()
+}
+
+/// Counts one failure if a suite failed without a failed test (a test program did not compile or
+/// was killed), and if no test ran at all.
+fn checked(count: TestCount, is_success: bool) -> TestCount {
+    let is_silent = count.failed == 0 && (!is_success || count.passed == 0);
+    if is_silent && is_success {
+        println!("FAIL  no test ran: check the names in the suite's command");
     }
-    Count { failed: count.failed + u64::from(is_silent), ..count }
+    TestCount { failed: count.failed + u64::from(is_silent), ..count }
 }
 
 #[cfg(test)]
@@ -149,25 +205,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closing_line_of_a_test_program_is_read() {
-        let line =
-            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
-        assert_eq!(results_of(line), Some(Count { passed: 12, failed: 3 }));
+    fn the_last_line_of_a_test_program_is_parsed() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered \
+                    out; finished in 3.25s";
+        assert_eq!(results_of(line), Some(TestCount { passed: 12, failed: 3 }));
+        assert_eq!(seconds_of(line), Some(3.25));
         assert_eq!(results_of("test result_of_line ... ok"), None);
         assert_eq!(results_of("12 passed; 3 failed"), None);
     }
 
     #[test]
-    fn a_suite_that_ends_badly_or_runs_nothing_has_failed() {
-        let seven = Count { passed: 7, failed: 0 };
-        assert_eq!(settle(seven, true), seven);
-        assert_eq!(settle(seven, false), Count { passed: 7, failed: 1 });
-        assert_eq!(settle(Count::default(), true).failed, 1);
-        assert_eq!(settle(Count { passed: 0, failed: 2 }, false).failed, 2);
+    fn results_belong_to_the_test_program_that_was_named_last() {
+        let mut output = SuiteOutput::default();
+        output
+            .take_line("     Running tests/integration/main.rs (target/debug/deps/integration-0)");
+        output.take_line("test result: ok. 2 passed; 0 failed; 0 ignored; finished in 1.50s");
+        output.take_line("   Doc-tests nearstate_store");
+        output.take_line("test result: ok. 3 passed; 0 failed; 0 ignored; finished in 0.50s");
+        assert_eq!(output.count, TestCount { passed: 5, failed: 0 });
+        let seconds: Vec<f64> = output.programs.iter().map(|(_, seconds)| *seconds).collect();
+        assert_eq!(seconds, [1.5, 0.5]);
+        assert!(output.programs[0].0.starts_with("tests/integration"));
     }
 
     #[test]
-    fn an_unknown_suite_is_refused() {
+    fn a_suite_that_fails_or_runs_nothing_counts_as_a_failure() {
+        let seven = TestCount { passed: 7, failed: 0 };
+        assert_eq!(checked(seven, true), seven);
+        assert_eq!(checked(seven, false), TestCount { passed: 7, failed: 1 });
+        assert_eq!(checked(TestCount::default(), true).failed, 1);
+        assert_eq!(checked(TestCount { passed: 0, failed: 2 }, false).failed, 2);
+    }
+
+    #[test]
+    fn an_unknown_suite_is_rejected() {
         assert!(all(Path::new("."), &["nonsense".to_owned()]).is_err());
     }
 }

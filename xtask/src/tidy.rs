@@ -1,6 +1,10 @@
-//! The house's manners, file by file: sizes, openings, leftovers, modes, places of `unsafe`.
+//! The rules for each file: size, opening comment, leftovers, mode, places of `unsafe`, retired
+//! words, links. And for all files together: no type name with two meanings.
 
 mod rust_file;
+mod retired;
+mod type_names;
+mod pages;
 mod any_file;
 mod machine;
 mod exceptions;
@@ -8,30 +12,43 @@ mod exceptions;
 use crate::finding::Finding;
 use crate::workspace;
 use exceptions::Exceptions;
+use retired::RetiredWords;
 use std::fs;
 use std::path::Path;
+use type_names::TypeNames;
 
-/// Checks every file of the house at `root`. Also says what was seen.
+/// Checks every file of the workspace at `root`. Also says what was seen.
 pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     let files = workspace::files(root)?;
+    let members = workspace::members(root)?;
     let mut exceptions = Exceptions::read(root);
     let places = machine::Places::of(root);
-    let mut findings = Vec::new();
+    let retired = RetiredWords::read(root);
+    let mut type_names = TypeNames::default();
+    let mut findings = retired.errors();
     for name in &files {
         findings.extend(any_file::check(root, name, &mut exceptions));
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
         findings.extend(any_file::check_words(name, &text));
         findings.extend(places.check(name, &text));
-        if any_file::extension(name) == "rs" {
-            findings.extend(rust_file::check(name, &text, &mut exceptions));
+        findings.extend(retired.check(name, &text));
+        match any_file::extension(name) {
+            "rs" => {
+                findings.extend(rust_file::check(name, &text, &mut exceptions));
+                type_names.collect(&members, name, &text);
+            }
+            "md" => findings.extend(pages::check(root, name, &text, &mut exceptions)),
+            _ => {}
         }
     }
-    for member in workspace::members(root)? {
-        findings.extend(rust_file::check_roots(root, &member, &exceptions));
+    for member in &members {
+        findings.extend(rust_file::check_roots(root, member, &exceptions));
     }
+    findings.extend(type_names.check(root));
     findings.extend(exceptions.unused());
     findings.sort();
-    Ok((findings, format!("{} files, {} exceptions", files.len(), exceptions.count())))
+    let (exceptions, types) = (exceptions.count(), type_names.count());
+    Ok((findings, format!("{} files, {types} types, {exceptions} exceptions", files.len())))
 }
 
 #[cfg(test)]
@@ -43,8 +60,8 @@ mod tests {
 
     const EXCEPTIONS: &str = "xtask/exceptions.txt";
 
-    fn house() -> Planted {
-        Planted::house(&[("model", &[]), ("memory", &[])])
+    fn workspace() -> Planted {
+        Planted::workspace(&[("model", &[]), ("memory", &[])])
     }
 
     fn found(planted: &Planted) -> Vec<String> {
@@ -65,20 +82,20 @@ mod tests {
     }
 
     #[test]
-    fn a_tidy_house_is_quiet() {
-        assert_eq!(found(&house()), Vec::<String>::new());
+    fn a_tidy_workspace_has_no_findings() {
+        assert_eq!(found(&workspace()), Vec::<String>::new());
     }
 
     #[test]
     fn a_file_without_an_opening_is_found() {
-        let planted = house();
+        let planted = workspace();
         planted.file("model/src/words.rs", "// Not an opening.\n");
         assert_only(&planted, "model/src/words.rs:1: the file does not open with `//!`");
     }
 
     #[test]
     fn a_file_of_601_lines_is_found_and_one_of_600_is_not() {
-        let planted = house();
+        let planted = workspace();
         planted.file("model/src/fits.rs", &lines(600));
         planted.file("model/src/long.rs", &lines(601));
         assert_only(&planted, "model/src/long.rs:601: 601 lines");
@@ -86,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_line_of_101_columns_is_found() {
-        let planted = house();
+        let planted = workspace();
         let wide = format!("//! Wide.\n// {}é\n// {}\n", "x".repeat(96), "x".repeat(98));
         planted.file("model/src/wide.rs", &wide);
         assert_only(&planted, "model/src/wide.rs:3: 101 columns");
@@ -94,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_function_of_71_lines_is_found() {
-        let planted = house();
+        let planted = workspace();
         let mut text = "//! Long.\nfn fits() {\n".to_owned();
         text.push_str(&"    a();\n".repeat(70));
         write!(text, "}}\nfn long() {{\n{}}}\n", "    a();\n\n".repeat(71)).unwrap();
@@ -104,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_exception_is_a_ratchet() {
-        let planted = house();
+        let planted = workspace();
         planted.file("model/src/long.rs", &lines(610));
         planted.file(EXCEPTIONS, "# why\nlines model/src/long.rs 610 a table of one subject\n");
         assert_eq!(found(&planted), Vec::<String>::new());
@@ -118,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_exception_without_a_reason_is_found() {
-        let planted = house();
+        let planted = workspace();
         planted.file("model/src/long.rs", &lines(610));
         planted.file(EXCEPTIONS, "lines model/src/long.rs 610\n");
         let found = found(&planted);
@@ -127,7 +144,7 @@ mod tests {
 
     #[test]
     fn unsafe_outside_its_places_is_found() {
-        let planted = house();
+        let planted = workspace();
         let text = "//! Words.\n// unsafe in a comment\nfn f() { unsafe { g() } }\n";
         planted.file("memory/src/words.rs", text);
         planted.file("model/src/words.rs", text);
@@ -136,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_exception_for_unsafe_points_to_a_decision() {
-        let planted = house();
+        let planted = workspace();
         planted.file("model/src/words.rs", "//! Words.\nfn f() { unsafe { g() } }\n");
         planted.file("model/src/lib.rs", "//! A crate.\n#![deny(unsafe_code)]\n");
         planted.file(EXCEPTIONS, "unsafe model/src/words.rs 1 because it is fine\n");
@@ -149,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_crate_that_does_not_forbid_unsafe_is_found() {
-        let planted = house();
+        let planted = workspace();
         planted.file("memory/src/lib.rs", "//! May be unsafe.\n");
         planted.file("model/src/lib.rs", "//! May not.\n");
         assert_only(&planted, "model/src/lib.rs:1: the crate does not forbid unsafe code");
@@ -157,7 +174,7 @@ mod tests {
 
     #[test]
     fn leftovers_are_found() {
-        let planted = house();
+        let planted = workspace();
         let mark = ["FIX", "ME"].concat();
         let mut text = format!("//! Words.\n// {mark}: later\n// a{mark}, XXXX\n");
         writeln!(text, "fn f() {{ {}(1) }}", ["dbg", "!"].concat()).unwrap();
@@ -170,7 +187,7 @@ mod tests {
 
     #[test]
     fn wrong_modes_are_found() {
-        let planted = house();
+        let planted = workspace();
         planted.file("go.sh", "#!/bin/sh\n");
         assert_only(&planted, "go.sh:1: begins with `#!` and cannot be started");
         let mode = |name: &str, mode| {
@@ -185,14 +202,14 @@ mod tests {
 
     #[test]
     fn a_link_is_found() {
-        let planted = house();
+        let planted = workspace();
         std::os::unix::fs::symlink("Cargo.toml", planted.root().join("link.toml")).unwrap();
         assert_only(&planted, "link.toml:1: a symbolic link");
     }
 
     #[test]
     fn large_and_unknown_files_are_found() {
-        let planted = house();
+        let planted = workspace();
         planted.bytes("large.txt", &vec![b'a'; 256 * 1024]);
         assert_only(&planted, "large.txt:1: 262144 bytes");
         planted.file("large.txt", "small\n");
@@ -202,8 +219,8 @@ mod tests {
 
     #[test]
     fn paths_of_one_machine_are_found() {
-        let planted = house();
-        let home = ["see /ho", "me/somebody/x"].concat();
+        let planted = workspace();
+        let home = ["see /ho", "me/user/x"].concat();
         let here = planted.root().display().to_string();
         planted.file("a.md", &format!("{home}\nfine: a/ho\nat {here}/x\n"));
         let found = found(&planted);

@@ -1,4 +1,4 @@
-//! The crates of the house as cargo sees them, and the files of the house as git sees them.
+//! The crates of the workspace as cargo sees them, and the files of the workspace as git sees them.
 
 use crate::run;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub(crate) struct Dependency {
     pub kind: String,
     /// The versions that would do.
     pub versions: String,
-    /// Is it a folder of this house?
+    /// Is it a folder of this workspace?
     pub is_ours: bool,
 }
 
@@ -80,7 +80,7 @@ fn dependency(line: &Value) -> Dependency {
     }
 }
 
-/// A path as the house names it: from the root, with `/` between the parts.
+/// A path as the workspace names it: from the root, with `/` between the parts.
 pub(crate) fn relative(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned()
 }
@@ -95,7 +95,7 @@ pub(crate) fn array<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Every file that belongs to the house, sorted: what git tracks and what it would track. Where
+/// Every file that belongs to the workspace, sorted: what git tracks and what it would track. Where
 /// there is no git (a source archive), every file outside hidden and build folders.
 pub(crate) fn files(root: &Path) -> Result<Vec<String>, String> {
     let mut found = BTreeSet::new();

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Address, Config, Endpoint, Node, Protocol, Tls};
+use nearstate_node::{Address, Endpoint, Node, NodeConfig, Protocol, Tls};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -84,15 +84,15 @@ fn serve_until_told(
     })?;
     let config = config(settings, tls);
     let node = Node::start(&config, &region, &faces)?;
-    observed.begin(node.gauges());
+    observed.begin(node.metrics());
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
-        let (face, is_tls) = (&endpoint.face, endpoint.tls.is_some());
+        let (face, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
         let told: [(&str, &dyn std::fmt::Display); 3] =
             [("address", address), ("face", face), ("tls", &is_tls)];
         log::say(log::SERVING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
     }
     let ms = begin.elapsed().as_millis();
-    log::say(log::READY, &[("cores", &node.seen().cores.len()), ("ms", &ms)]);
+    log::say(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
     let over = signals.handle();
     let told = told(&mut signals, settings, tls);
     log::say(log::SHUTTING_DOWN, &[("signal", &told)]);
@@ -106,12 +106,12 @@ fn serve_until_told(
             std::process::exit(1);
         }
     });
-    let gauges = node.gauges();
+    let gauges = node.metrics();
     let outcome = node.join();
     over.close();
     let _ = impatient.join();
     match &outcome {
-        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.seen().total().0.cut)]),
+        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.snapshot().total().0.drain_aborts)]),
         Err(error) => log::say(log::CORE_ENDED, &[("reason", error)]),
     }
     outcome
@@ -159,7 +159,7 @@ fn attach(settings: &Settings) -> Result<Region> {
     Ok(region)
 }
 
-fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
+fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
     let tcp = settings.listen.iter().map(|address| Address::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
@@ -169,14 +169,14 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
     let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
     let speaks = |face: &str| {
         let face = face.to_owned();
-        move |address| Endpoint { face: face.clone(), address, tls: None }
+        move |address| Endpoint { protocol: face.clone(), address, tls: None }
     };
     let observe = settings.observe.iter().map(|address| Address::Tcp(*address));
     let endpoints = tcp.chain(unix).map(speaks("resp"));
     let over_tls = settings.tls_listen.iter().map(|address| Address::Tcp(*address));
     let guarded = over_tls.map(speaks("resp"));
     let guarded = guarded.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
-    Config {
+    NodeConfig {
         cores: settings.cores.0,
         is_pinned: settings.is_pinned,
         endpoints: endpoints
@@ -191,14 +191,14 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> Config {
                 &[("task", &poll.task), ("class", &class), ("us", &poll.time.as_micros())];
             log::say(log::LONG_POLL, facts);
         },
-        on_stuck: |stuck| {
+        on_stuck_task: |stuck| {
             let facts: &log::Facts<'_> =
                 &[("core", &stuck.core), ("task", &stuck.task), ("ms", &stuck.time.as_millis())];
             log::say(log::STUCK, facts);
         },
-        on_dismissed: |dismissed| {
-            let reason = dismissed.reason.word();
-            log::say(log::DISMISSED, &[("client", &dismissed.origin), ("reason", &reason)]);
+        on_forced_close: |dismissed| {
+            let reason = dismissed.reason.name();
+            log::say(log::DISMISSED, &[("client", &dismissed.address), ("reason", &reason)]);
         },
     }
 }

@@ -7,8 +7,8 @@ use loom::thread;
 
 use super::{check, read, start, wait_for, write};
 use crate::atomic::{AtomicU64, Ordering};
-use crate::pipe_words::{
-    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Words, Writer, fall_asleep, must_call,
+use crate::pipe::words::{
+    FOR_BYTES, FOR_ROOM, PipeWords, Reader, Words, Writer, fall_asleep, must_ring_doorbell,
 };
 
 /// What can be planted, and the model that must fail then.
@@ -175,7 +175,7 @@ fn nobody_sleeps_over_bytes_or_over_room() {
                 }
                 writer.write(&shared.pipe(), &[2]).unwrap();
             }
-            if must_call(&shared.reader_sleeps, FOR_BYTES) {
+            if must_ring_doorbell(&shared.reader_sleeps, FOR_BYTES) {
                 shared.calls[1].fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -183,7 +183,7 @@ fn nobody_sleeps_over_bytes_or_over_room() {
         let reading = start(&shared, move |shared: &Shared<Own>| {
             let mut reader = Reader::default();
             assert_eq!(reader.read(&shared.pipe(), &mut [0; 8]), Ok(8));
-            if must_call(&shared.writer_sleeps, FOR_ROOM) {
+            if must_ring_doorbell(&shared.writer_sleeps, FOR_ROOM) {
                 shared.calls[0].fetch_add(1, Ordering::Relaxed);
             }
             fall_asleep(&shared.reader_sleeps, FOR_BYTES);

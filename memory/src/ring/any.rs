@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Error, Result};
 
 use super::{RING_WAITERS, RingWaiter, SLEEP_MAX};
-use crate::ring_words::enlist;
+use crate::ring::words::enlist;
 use crate::system::{FUTEXES_MAX, futex_wait_any};
 
 /// Waits until one of some rings has an entry at or after the position of its reader, for so long
@@ -59,27 +59,27 @@ fn is_any_beyond(waits: &[(RingWaiter, u64)]) -> Result<bool> {
     Ok(false)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::region::Region;
-    use crate::ring::tests::Place;
-    use crate::ring::{Next, RingReader, Start};
+    use crate::region::file::Region;
+    use crate::ring::tests::SlotLookup;
+    use crate::ring::{RingRead, RingReader, RingStart};
 
     const LONG: Duration = Duration::from_secs(600);
 
     /// A region with so many rings, and a reader of each.
-    fn rings(name: &str, count: usize) -> (Place, Region, Vec<(u64, RingReader)>) {
-        let place = Place::new(name);
+    fn rings(name: &str, count: usize) -> (SlotLookup, Region, Vec<(u64, RingReader)>) {
+        let place = SlotLookup::new(name);
         let region = place.region();
         let member = region.member().unwrap();
         let rings = (0..count)
             .map(|number| {
                 let table = member.namespace(format!("n{number}").as_bytes(), 1).unwrap();
                 let at = member.open_watch_ring(table, 1 << 16).unwrap();
-                (at, member.ring_reader(at, Start::Tail).unwrap())
+                (at, member.ring_reader(at, RingStart::Tail).unwrap())
             })
             .collect();
         (place, region, rings)
@@ -107,11 +107,11 @@ mod tests {
                     std::thread::yield_now();
                 }
                 let member = region.member().unwrap();
-                assert!(member.append_alone(*at, b"entry").unwrap());
+                assert!(member.append_to_ring(*at, b"entry").unwrap());
                 waiting.join().unwrap().unwrap()
             });
             assert!(told, "{which}");
-            assert_eq!(reader.next(&mut Vec::new()).unwrap(), Next::Entry { number: 0 });
+            assert_eq!(reader.next(&mut Vec::new()).unwrap(), RingRead::Entry { number: 0 });
         }
     }
 

@@ -5,12 +5,12 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 use crate::check::check;
-use crate::region::{CreateOptions, Region};
+use crate::region::file::{CreateOptions, Region};
 
 /// A region's file that goes with the test.
-pub(super) struct Place(PathBuf);
+pub(super) struct SlotLookup(PathBuf);
 
-impl Place {
+impl SlotLookup {
     pub(super) fn new(name: &str) -> Self {
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let path = Path::new(base).join(format!("nearstate-{name}-{}", std::process::id()));
@@ -52,13 +52,13 @@ impl Drop for Started {
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotLookup {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// The region and the order that a process started by [`Place::start`] was given.
+/// The region and the order that a process started by [`SlotLookup::start`] was given.
 fn given() -> (Region, String) {
     let path = std::env::var_os("RING_PATH").expect("started by another test");
     (Region::attach(Path::new(&path)).unwrap(), std::env::var("RING_ORDER").unwrap())
@@ -88,7 +88,7 @@ fn written(bytes: &[u8]) -> (u64, u64) {
 
 #[test]
 fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
-    let place = Place::new("ring-lost");
+    let place = SlotLookup::new("ring-lost");
     let region = place.region();
     let member = region.member().unwrap();
     let table = member.namespace(b"ue", 1).unwrap();
@@ -96,41 +96,41 @@ fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
     let ring = member.open_watch_ring(table, BYTES).unwrap();
     assert_eq!(member.open_watch_ring(table, BYTES), Ok(ring), "there is one already");
     assert_eq!(member.watch_ring(table), Ok(Some(ring)));
-    let mut slow = member.ring_reader(ring, Start::Oldest).unwrap();
+    let mut slow = member.ring_reader(ring, RingStart::Oldest).unwrap();
     let mut out = Vec::new();
     let (mut met, mut lost, mut expected) = (0, 0, 0);
     for number in 0..3000 {
-        assert!(member.append_alone(ring, &payload(0, number)).unwrap());
+        assert!(member.append_to_ring(ring, &payload(0, number)).unwrap());
         // Sometimes it keeps up, sometimes it reads nothing for long.
         let is_awake = number % 100 < 30;
         while let Some(next) = is_awake.then(|| slow.next(&mut out).unwrap()) {
             match next {
-                Next::Entry { number } => {
+                RingRead::Entry { number } => {
                     assert_eq!((written(&out), number), ((0, number), expected));
                     (met, expected) = (met + 1, expected + 1);
                 }
-                Next::Lost { entries } => {
+                RingRead::Lost { entries } => {
                     (lost, expected) = (lost + entries, expected + entries);
                 }
-                Next::Empty => break,
+                RingRead::Empty => break,
             }
         }
     }
     assert!(met > 500 && lost > 500, "{met} met, {lost} lost");
     assert_eq!(met + lost + slow.backlog().unwrap(), 3000);
     // A new reader gets what is still there, to the last one, or only what comes.
-    let mut all = member.ring_reader(ring, Start::Oldest).unwrap();
+    let mut all = member.ring_reader(ring, RingStart::Oldest).unwrap();
     let mut newest = None;
-    while let Next::Entry { number } = all.next(&mut out).unwrap() {
+    while let RingRead::Entry { number } = all.next(&mut out).unwrap() {
         assert_eq!(written(&out), (0, number));
         assert!(newest.is_none_or(|newest| number == newest + 1));
         newest = Some(number);
     }
     assert_eq!(newest, Some(2999));
-    let mut fresh = member.ring_reader(ring, Start::Tail).unwrap();
-    assert_eq!(fresh.next(&mut out).unwrap(), Next::Empty);
-    member.append_alone(ring, b"").unwrap();
-    assert_eq!(fresh.next(&mut out).unwrap(), Next::Entry { number: 3000 });
+    let mut fresh = member.ring_reader(ring, RingStart::Tail).unwrap();
+    assert_eq!(fresh.next(&mut out).unwrap(), RingRead::Empty);
+    member.append_to_ring(ring, b"").unwrap();
+    assert_eq!(fresh.next(&mut out).unwrap(), RingRead::Entry { number: 3000 });
     assert_eq!(out, b"");
     drop((member, slow, all, fresh));
     place.clean();
@@ -138,25 +138,25 @@ fn a_reader_meets_every_entry_or_is_told_how_many_it_missed() {
 
 #[test]
 fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
-    let place = Place::new("ring-refuse");
+    let place = SlotLookup::new("ring-refuse");
     let region = place.region();
     let member = region.member().unwrap();
     let ring = member.open_stream_ring(BYTES).unwrap();
     assert_eq!(member.stream_ring(member.index()), Ok(Some(ring)));
-    let mut consumer = member.ring_reader(ring, Start::Tail).unwrap();
+    let mut consumer = member.ring_reader(ring, RingStart::Tail).unwrap();
     consumer.ack().unwrap();
-    member.set_refusing(ring, true).unwrap();
+    member.set_ring_lossless(ring, true).unwrap();
     let mut out = Vec::new();
     let (mut next, mut refused, mut met) = (0, 0, 0);
     for round in 0..200_u64 {
-        while member.append_alone(ring, &payload(7, next)).unwrap() {
+        while member.append_to_ring(ring, &payload(7, next)).unwrap() {
             next += 1;
             assert!(next - met < 1000, "a ring without an end");
         }
         refused += 1;
         assert!(next > met, "a ring in which nothing has room");
         for _ in 0..=round % 20 {
-            if consumer.next(&mut out).unwrap() != Next::Empty {
+            if consumer.next(&mut out).unwrap() != RingRead::Empty {
                 assert_eq!(written(&out), (7, met));
                 met += 1;
             }
@@ -167,18 +167,18 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
     // The next consumer goes on where this one acknowledged.
     consumer.next(&mut out).unwrap();
     drop(consumer);
-    let mut consumer = member.ring_reader(ring, Start::Acked).unwrap();
-    assert_eq!(consumer.next(&mut out).unwrap(), Next::Entry { number: met });
+    let mut consumer = member.ring_reader(ring, RingStart::Acked).unwrap();
+    assert_eq!(consumer.next(&mut out).unwrap(), RingRead::Entry { number: met });
     // Without back-pressure the ring moves on, and the one after that is told.
     consumer.ack().unwrap();
-    member.set_refusing(ring, false).unwrap();
+    member.set_ring_lossless(ring, false).unwrap();
     for number in 0..1000 {
-        assert!(member.append_alone(ring, &payload(8, number)).unwrap());
+        assert!(member.append_to_ring(ring, &payload(8, number)).unwrap());
     }
-    let mut late = member.ring_reader(ring, Start::Acked).unwrap();
+    let mut late = member.ring_reader(ring, RingStart::Acked).unwrap();
     let entries = next + 1000 - (met + 1);
-    assert_eq!(late.next(&mut out).unwrap(), Next::Lost { entries });
-    assert!(!member.append_alone(ring, &vec![0; BYTES as usize]).unwrap(), "too large");
+    assert_eq!(late.next(&mut out).unwrap(), RingRead::Lost { entries });
+    assert!(!member.append_to_ring(ring, &vec![0; BYTES as usize]).unwrap(), "too large");
     assert_eq!(fits(member.map(), ring, BYTES), Ok(false));
     drop((member, consumer, late));
     place.clean();
@@ -186,13 +186,13 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_not_acknowledged() {
 
 #[test]
 fn an_append_of_the_same_entry_again_changes_nothing() {
-    let place = Place::new("ring-again");
+    let place = SlotLookup::new("ring-again");
     let region = place.region();
     let member = region.member().unwrap();
     let map = member.map();
     let ring = member.open_stream_ring(BYTES).unwrap();
-    let mut reader = member.ring_reader(ring, Start::Tail).unwrap();
-    let source = member.alloc(1000).unwrap();
+    let mut reader = member.ring_reader(ring, RingStart::Tail).unwrap();
+    let source = member.allocate(1000).unwrap();
     let mut out = Vec::new();
     for number in 0..500_u64 {
         let bytes = payload(3, number);
@@ -203,25 +203,25 @@ fn an_append_of_the_same_entry_again_changes_nothing() {
             append(map, ring, before, source + 71, bytes.len() as u64).unwrap();
             wake(map, ring).unwrap();
         }
-        assert_eq!(reader.next(&mut out).unwrap(), Next::Entry { number });
+        assert_eq!(reader.next(&mut out).unwrap(), RingRead::Entry { number });
         assert_eq!(written(&out), (3, number));
-        assert_eq!(reader.next(&mut out).unwrap(), Next::Empty);
+        assert_eq!(reader.next(&mut out).unwrap(), RingRead::Empty);
     }
-    member.give_up().unwrap();
+    member.free_pending().unwrap();
     drop((member, reader));
     place.clean();
 }
 
 #[test]
 fn what_is_not_a_ring_is_damage() {
-    let place = Place::new("ring-none");
+    let place = SlotLookup::new("ring-none");
     let region = place.region();
     let member = region.member().unwrap();
     let map = member.map();
-    let cell = member.alloc(64).unwrap();
+    let cell = member.allocate(64).unwrap();
     for at in [0, 1, 64, cell, cell + 8, map.len() - 64, map.len(), u64::MAX, u64::MAX - 63] {
-        assert!(member.ring_reader(at, Start::Tail).is_err(), "{at:#x}");
-        assert!(member.append_alone(at, b"x").is_err(), "{at:#x}");
+        assert!(member.ring_reader(at, RingStart::Tail).is_err(), "{at:#x}");
+        assert!(member.append_to_ring(at, b"x").is_err(), "{at:#x}");
         assert!(append(map, at, 0, cell, 8).is_err() && has_room(map, at, 8).is_err());
         assert!(tail(map, at).is_err() && fits(map, at, 8).is_err());
     }
@@ -236,11 +236,11 @@ fn what_is_not_a_ring_is_damage() {
     let sound = capacity.load(Ordering::Relaxed);
     for wrong in [sound + 1, u64::MAX, u64::MAX / 8] {
         capacity.store(wrong, Ordering::Relaxed);
-        assert!(member.append_alone(ring, b"x").is_err());
+        assert!(member.append_to_ring(ring, b"x").is_err());
     }
     capacity.store(sound, Ordering::Relaxed);
-    assert!(member.append_alone(ring, b"x").unwrap());
-    member.give_up().unwrap();
+    assert!(member.append_to_ring(ring, b"x").unwrap());
+    member.free_pending().unwrap();
     drop(member);
     place.clean();
 }
@@ -254,18 +254,18 @@ fn writer() {
     let ring = member.open_watch_ring(table, BYTES).unwrap();
     let writer = order.parse().unwrap();
     for number in 0.. {
-        assert!(member.append_alone(ring, &payload(writer, number)).unwrap());
+        assert!(member.append_to_ring(ring, &payload(writer, number)).unwrap());
     }
 }
 
 #[test]
 fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
-    let place = Place::new("ring-kills");
+    let place = SlotLookup::new("ring-kills");
     let region = place.region();
     let member = region.member().unwrap();
     let table = member.namespace(b"ue", 1).unwrap();
     let ring = member.open_watch_ring(table, BYTES).unwrap();
-    let mut reader = member.ring_reader(ring, Start::Tail).unwrap();
+    let mut reader = member.ring_reader(ring, RingStart::Tail).unwrap();
     let mut out = Vec::new();
     let mut expected = 0;
     let mut writers: Vec<_> =
@@ -277,7 +277,7 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
         while newest.get(writer as usize - 1) == Some(&None) || steps < 300 {
             assert!(reader.wait(Duration::from_secs(60)).unwrap(), "nobody writes any more");
             match reader.next(&mut out).unwrap() {
-                Next::Entry { number } => {
+                RingRead::Entry { number } => {
                     assert_eq!(number, expected);
                     let (writer, count) = written(&out);
                     let before = newest[writer as usize].replace(count);
@@ -286,8 +286,8 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
                     assert!(before.is_none_or(is_next), "{before:?}, then {count}");
                     (expected, steps) = (expected + 1, steps + 1);
                 }
-                Next::Lost { entries } => (expected, has_lost) = (expected + entries, true),
-                Next::Empty => panic!("waited for nothing"),
+                RingRead::Lost { entries } => (expected, has_lost) = (expected + entries, true),
+                RingRead::Empty => panic!("waited for nothing"),
             }
         }
         killed(writers.remove(0));
@@ -298,16 +298,16 @@ fn writers_that_are_killed_leave_a_ring_whose_entries_are_whole() {
     // needs it.
     loop {
         match reader.next(&mut out).unwrap() {
-            Next::Entry { number } => {
+            RingRead::Entry { number } => {
                 assert_eq!(number, expected);
                 expected += 1;
             }
-            Next::Lost { entries } => expected += entries,
-            Next::Empty => break,
+            RingRead::Lost { entries } => expected += entries,
+            RingRead::Empty => break,
         }
     }
-    assert!(member.append_alone(ring, &payload(41, 1)).unwrap());
-    assert_eq!(reader.next(&mut out).unwrap(), Next::Entry { number: expected });
+    assert!(member.append_to_ring(ring, &payload(41, 1)).unwrap());
+    assert_eq!(reader.next(&mut out).unwrap(), RingRead::Entry { number: expected });
     assert_eq!(written(&out), (41, 1));
     drop((member, reader, region));
     place.clean();
@@ -320,50 +320,50 @@ fn sleeper() {
     let member = region.member().unwrap();
     let ring = member.watch_ring(member.namespace(b"ue", 1).unwrap()).unwrap().unwrap();
     let echo = member.watch_ring(member.namespace(b"echo", 1).unwrap()).unwrap().unwrap();
-    let mut reader = member.ring_reader(ring, Start::Oldest).unwrap();
+    let mut reader = member.ring_reader(ring, RingStart::Oldest).unwrap();
     let mut out = Vec::new();
     loop {
         assert!(reader.wait(Duration::from_secs(60)).unwrap());
-        while let Next::Entry { .. } = reader.next(&mut out).unwrap() {
-            member.append_alone(echo, &out).unwrap();
+        while let RingRead::Entry { .. } = reader.next(&mut out).unwrap() {
+            member.append_to_ring(echo, &out).unwrap();
         }
     }
 }
 
 #[test]
 fn sleepers_in_other_processes_are_woken_and_a_killed_one_disturbs_nobody() {
-    let place = Place::new("ring-sleep");
+    let place = SlotLookup::new("ring-sleep");
     let region = place.region();
     let member = region.member().unwrap();
     let [ring, echo] = [b"ue".as_slice(), b"echo"]
         .map(|name| member.open_watch_ring(member.namespace(name, 1).unwrap(), 1 << 20).unwrap());
-    let mut echoes = member.ring_reader(echo, Start::Tail).unwrap();
+    let mut echoes = member.ring_reader(echo, RingStart::Tail).unwrap();
     let sleepers = [place.start("sleeper", ""), place.start("sleeper", "")];
     let mut out = Vec::new();
     let mut count = |what: u64| {
         for _ in 0..what {
             assert!(echoes.wait(Duration::from_secs(60)).unwrap(), "a sleeper sleeps on");
-            assert!(matches!(echoes.next(&mut out).unwrap(), Next::Entry { .. }));
+            assert!(matches!(echoes.next(&mut out).unwrap(), RingRead::Entry { .. }));
         }
     };
     for number in 0..300 {
-        member.append_alone(ring, &payload(1, number)).unwrap();
+        member.append_to_ring(ring, &payload(1, number)).unwrap();
         count(2);
     }
     let [first, second] = sleepers;
     killed(first);
     for number in 0..300 {
-        member.append_alone(ring, &payload(2, number)).unwrap();
+        member.append_to_ring(ring, &payload(2, number)).unwrap();
         count(1);
     }
     killed(second);
     // Nobody is left: the bit that the dead ones set is taken back by the first append.
     for number in 0..3 {
-        member.append_alone(ring, &payload(3, number)).unwrap();
+        member.append_to_ring(ring, &payload(3, number)).unwrap();
     }
     let word = member.map().word(ring + RING_WAITERS).unwrap().load(Ordering::Relaxed);
     assert!(word.is_multiple_of(2), "a dead waiter is called for ever");
-    let fresh = member.ring_reader(ring, Start::Tail).unwrap();
+    let fresh = member.ring_reader(ring, RingStart::Tail).unwrap();
     assert!(!fresh.wait(Duration::ZERO).unwrap());
     assert!(!fresh.wait(Duration::from_millis(1)).unwrap());
     drop((member, echoes, fresh, region));
@@ -380,7 +380,7 @@ fn creator() {
     if order == "created" {
         std::process::abort();
     }
-    note_word(&member.arena().unwrap(), word_at, 0, at, op::ONCE);
+    write_undo(&member.arena().unwrap(), word_at, 0, at, op::ONCE);
     if order == "published" {
         member.map().word(word_at).unwrap().store(at, Ordering::Release);
     }
@@ -391,7 +391,7 @@ fn creator() {
 fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile() {
     for order in ["created", "noted", "published"] {
         for is_overtaken in [false, true] {
-            let place = Place::new("ring-create");
+            let place = SlotLookup::new("ring-create");
             let region = place.region();
             let member = region.member().unwrap();
             assert_eq!(member.index(), 0);
@@ -404,7 +404,7 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
             assert_eq!(now.is_some(), is_overtaken || order == "published", "{order}");
             assert!(ring.is_none() || ring == now);
             let ring = member.open_stream_ring(BYTES).unwrap();
-            assert!(member.append_alone(ring, b"x").unwrap());
+            assert!(member.append_to_ring(ring, b"x").unwrap());
             drop((member, region));
             place.clean();
         }
@@ -413,14 +413,14 @@ fn a_creator_that_was_killed_leaves_a_ring_or_none_whatever_others_do_meanwhile(
 
 #[test]
 fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
-    let place = Place::new("ring-check");
+    let place = SlotLookup::new("ring-check");
     let region = place.region();
     let member = region.member().unwrap();
     let ring = member.open_watch_ring(member.namespace(b"ue", 1).unwrap(), BYTES).unwrap();
     let other = member.open_stream_ring(BYTES).unwrap();
     for number in 0..100 {
         // Whole words: padding is nobody's.
-        assert!(member.append_alone(ring, &[number; 72]).unwrap());
+        assert!(member.append_to_ring(ring, &[number; 72]).unwrap());
     }
     let words = words_at(member.map(), ring).unwrap();
     let [oldest, end] = [words.oldest, words.tail].map(|word| word.load(Ordering::Relaxed));
@@ -432,7 +432,7 @@ fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
     let header = [0, 16, 24, 32, 40];
     let control = [RING_LOCK, RING_POSITIONS, RING_POSITIONS + 8, RING_POSITIONS + 16, RING_ACKED];
     let entries = (oldest..end).chain([end + 1]).map(|at| RING_WORDS + 8 * (at % capacity));
-    let owner = arena_at(0) + 8 * note::STREAM as u64;
+    let owner = arena_at(0) + 8 * undo::STREAM as u64;
     let catalog = catalog_at(0) + CATALOG_RING;
     let all = header.into_iter().chain(control).chain([RING_FLAGS]).chain(entries);
     for (step, at) in all.map(|at| ring + at).chain([owner, catalog]).enumerate() {
@@ -445,7 +445,7 @@ fn the_verifier_finds_whatever_is_wrong_in_a_ring() {
             let is_sound = at == ring + 40 && bit >= 32
                 || at == ring + RING_POSITIONS && (end + 2..=oldest + capacity).contains(&wrong)
                 || at == ring + RING_ACKED && wrong <= end
-                || at == ring + RING_FLAGS && wrong == REFUSING;
+                || at == ring + RING_FLAGS && wrong == LOSSLESS;
             word.store(wrong, Ordering::Relaxed);
             let report = check(&place.0, &mut |_, _| Ok(())).unwrap();
             assert_eq!(report.is_clean(), is_sound, "bit {bit} of {:#x}", at - ring.min(at));

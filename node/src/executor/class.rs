@@ -2,7 +2,7 @@
 
 /// What a task is for, and so when it is polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum TaskClass {
     /// What keeps the node alive: polled first. Must be short.
     Control,
     /// Work that somebody waits for.
@@ -12,7 +12,7 @@ pub enum Class {
     Background,
 }
 
-impl Class {
+impl TaskClass {
     /// All of them, in their order.
     pub const ALL: [Self; 3] = [Self::Control, Self::Request, Self::Background];
 

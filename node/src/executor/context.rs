@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::clock::Clock;
-use crate::executor::class::Class;
-use crate::executor::deadlines::{Deadlines, Key};
-use crate::executor::meter::Meter;
+use crate::executor::class::TaskClass;
+use crate::executor::deadlines::{DeadlineKey, Deadlines};
+use crate::executor::metrics::ExecutorMetrics;
 use crate::executor::poll_source::PollSources;
-use crate::executor::ready::{self, Task, TaskId, Waiter};
-use crate::executor::waker::{Remote, TaskWaker};
+use crate::executor::ready::{self, Task, TaskId, TaskWaiter};
+use crate::executor::waker::{RemoteWakes, TaskWaker};
 
 /// What tasks and wakers of this thread need of the executor.
-pub(crate) struct Here {
+pub(crate) struct ExecutorContext {
     pub(crate) clock: Clock,
-    pub(crate) remote: Arc<Remote>,
-    pub(crate) meter: Arc<Meter>,
-    pub(crate) lookouts: PollSources,
+    pub(crate) remote: Arc<RemoteWakes>,
+    pub(crate) metrics: Arc<ExecutorMetrics>,
+    pub(crate) poll_sources: PollSources,
     deadlines: RefCell<Deadlines>,
     /// A lower bound of all deadlines, so that most polls ask no heap.
     deadline_next: Cell<u64>,
@@ -28,14 +28,14 @@ pub(crate) struct Here {
     is_current_cancelled: Cell<bool>,
 }
 
-impl fmt::Debug for Here {
+impl fmt::Debug for ExecutorContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Here").field("meter", &self.meter).finish_non_exhaustive()
+        f.debug_struct("ExecutorContext").field("metrics", &self.metrics).finish_non_exhaustive()
     }
 }
 
 thread_local! {
-    static HERE: RefCell<Option<Rc<Here>>> = const { RefCell::new(None) };
+    static CONTEXT: RefCell<Option<Rc<ExecutorContext>>> = const { RefCell::new(None) };
 }
 
 /// Calls with the executor of this thread.
@@ -44,29 +44,36 @@ thread_local! {
 /// If there is none: the caller runs outside of every task.
 #[inline]
 #[track_caller]
-pub(crate) fn with<T>(call: impl FnOnce(&Rc<Here>) -> T) -> T {
-    HERE.with_borrow(|here| {
-        let here = here.as_ref();
-        assert!(here.is_some(), "no executor on this thread: only tasks of a core may call this");
-        here.map(call)
-    })
-    .unwrap_or_else(|| unreachable!("asserted above"))
+pub(crate) fn with<T>(call: impl FnOnce(&Rc<ExecutorContext>) -> T) -> T {
+    CONTEXT
+        .with_borrow(|context| {
+            let context = context.as_ref();
+            assert!(
+                context.is_some(),
+                "no executor on this thread: only tasks of a core may call this"
+            );
+            context.map(call)
+        })
+        .unwrap_or_else(|| unreachable!("asserted above"))
 }
 
 /// Calls with the executor of this thread, if there is one.
-pub(crate) fn try_with<T>(call: impl FnOnce(&Rc<Here>) -> T) -> Option<T> {
-    HERE.try_with(|here| here.try_borrow().ok().and_then(|here| here.as_ref().map(call)))
+pub(crate) fn try_with<T>(call: impl FnOnce(&Rc<ExecutorContext>) -> T) -> Option<T> {
+    CONTEXT
+        .try_with(|context| {
+            context.try_borrow().ok().and_then(|context| context.as_ref().map(call))
+        })
         .ok()
         .flatten()
 }
 
 /// Makes an executor that of this thread. `false`: there is one.
-pub(crate) fn install(here: &Rc<Here>, executor: u64) -> bool {
-    HERE.with_borrow_mut(|place| {
+pub(crate) fn install(context: &Rc<ExecutorContext>, executor: u64) -> bool {
+    CONTEXT.with_borrow_mut(|place| {
         if place.is_some() {
             return false;
         }
-        *place = Some(Rc::clone(here));
+        *place = Some(Rc::clone(context));
         ready::install(executor);
         true
     })
@@ -76,16 +83,20 @@ pub(crate) fn install(here: &Rc<Here>, executor: u64) -> bool {
 pub(crate) fn uninstall() {
     ready::set_current(ready::Current::default());
     ready::install(0);
-    HERE.set(None);
+    CONTEXT.set(None);
 }
 
-impl Here {
-    pub(crate) fn new(clock: Clock, remote: Arc<Remote>, meter: Arc<Meter>) -> Self {
+impl ExecutorContext {
+    pub(crate) fn new(
+        clock: Clock,
+        remote: Arc<RemoteWakes>,
+        metrics: Arc<ExecutorMetrics>,
+    ) -> Self {
         Self {
             clock,
             remote,
-            meter,
-            lookouts: PollSources::default(),
+            metrics,
+            poll_sources: PollSources::default(),
             deadlines: RefCell::default(),
             deadline_next: Cell::new(u64::MAX),
             is_current_cancelled: Cell::new(false),
@@ -95,13 +106,13 @@ impl Here {
     /// Begins a task. It is ready.
     pub(crate) fn admit(
         &self,
-        class: Class,
+        class: TaskClass,
         name: &'static str,
         future: Pin<Box<dyn Future<Output = ()>>>,
     ) -> TaskId {
         let id = ready::admit(class);
         let waker = Waker::from(TaskWaker::new(Arc::clone(&self.remote), id));
-        let name = self.meter.number_of(name);
+        let name = self.metrics.number_of(name);
         ready::put(Box::new(Task { id, class, future, waker, name }));
         ready::push(id);
         id
@@ -164,16 +175,16 @@ impl Here {
         self.deadline_next.get()
     }
 
-    pub(crate) fn wait_until(&self, at: u64, waiter: Waiter) -> Key {
+    pub(crate) fn wait_until(&self, at: u64, waiter: TaskWaiter) -> DeadlineKey {
         self.deadline_next.set(self.deadline_next.get().min(at));
         self.deadlines.borrow_mut().insert(at, waiter)
     }
 
-    pub(crate) fn wait_again(&self, key: Key, waiter: Waiter) -> bool {
+    pub(crate) fn wait_again(&self, key: DeadlineKey, waiter: TaskWaiter) -> bool {
         self.deadlines.borrow_mut().replace(key, waiter)
     }
 
-    pub(crate) fn wait_no_more(&self, key: Key) {
+    pub(crate) fn wait_no_more(&self, key: DeadlineKey) {
         self.deadlines.borrow_mut().cancel(key);
     }
 }

@@ -5,26 +5,26 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::executor::ready::Waiter;
+use crate::executor::ready::TaskWaiter;
 
 /// Names one deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct DeadlineKey {
     place: u32,
     generation: u32,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct DeadlineSlot {
     generation: u32,
-    waiter: Option<Waiter>,
+    waiter: Option<TaskWaiter>,
 }
 
 /// All deadlines of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
-    heap: BinaryHeap<Reverse<(u64, Key)>>,
-    places: Vec<Place>,
+    heap: BinaryHeap<Reverse<(u64, DeadlineKey)>>,
+    places: Vec<DeadlineSlot>,
     vacant: Vec<u32>,
 }
 
@@ -40,13 +40,13 @@ impl Deadlines {
         u64::MAX
     }
 
-    pub(crate) fn insert(&mut self, at: u64, waiter: Waiter) -> Key {
+    pub(crate) fn insert(&mut self, at: u64, waiter: TaskWaiter) -> DeadlineKey {
         if self.heap.len() > 64 + 2 * (self.places.len() - self.vacant.len()) {
             let (heap, places) = (&mut self.heap, &self.places);
             heap.retain(|Reverse((_, key))| is_live(places, *key));
         }
         let place = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
+            self.places.push(DeadlineSlot::default());
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let mut generation = 0;
@@ -54,13 +54,13 @@ impl Deadlines {
             found.waiter = Some(waiter);
             generation = found.generation;
         }
-        let key = Key { place, generation };
+        let key = DeadlineKey { place, generation };
         self.heap.push(Reverse((at, key)));
         key
     }
 
     /// Somebody else waits for the deadline now. `false`: it has passed.
-    pub(crate) fn replace(&mut self, key: Key, waiter: Waiter) -> bool {
+    pub(crate) fn replace(&mut self, key: DeadlineKey, waiter: TaskWaiter) -> bool {
         let place = self.places.get_mut(key.place as usize);
         let Some(place) = place.filter(|place| place.generation == key.generation) else {
             return false;
@@ -69,12 +69,12 @@ impl Deadlines {
         true
     }
 
-    pub(crate) fn cancel(&mut self, key: Key) {
+    pub(crate) fn cancel(&mut self, key: DeadlineKey) {
         drop(self.take(key));
     }
 
     /// The next waiter whose deadline is not after `now`.
-    pub(crate) fn pop(&mut self, now: u64) -> Option<Waiter> {
+    pub(crate) fn pop(&mut self, now: u64) -> Option<TaskWaiter> {
         loop {
             let Reverse((at, key)) = *self.heap.peek()?;
             let is_live = self.is_live(key);
@@ -88,11 +88,11 @@ impl Deadlines {
         }
     }
 
-    fn is_live(&self, key: Key) -> bool {
+    fn is_live(&self, key: DeadlineKey) -> bool {
         is_live(&self.places, key)
     }
 
-    fn take(&mut self, key: Key) -> Option<Waiter> {
+    fn take(&mut self, key: DeadlineKey) -> Option<TaskWaiter> {
         let place = self.places.get_mut(key.place as usize)?;
         if place.generation != key.generation {
             return None;
@@ -103,7 +103,7 @@ impl Deadlines {
     }
 }
 
-fn is_live(places: &[Place], key: Key) -> bool {
+fn is_live(places: &[DeadlineSlot], key: DeadlineKey) -> bool {
     places.get(key.place as usize).is_some_and(|place| place.generation == key.generation)
 }
 
@@ -112,14 +112,14 @@ mod tests {
     use super::*;
     use crate::executor::ready::TaskId;
 
-    fn waiter(index: u32) -> Waiter {
-        Waiter::Task(TaskId { index, generation: 0 })
+    fn waiter(index: u32) -> TaskWaiter {
+        TaskWaiter::Task(TaskId { index, generation: 0 })
     }
 
-    fn index(waiter: &Waiter) -> u32 {
+    fn index(waiter: &TaskWaiter) -> u32 {
         match waiter {
-            Waiter::Task(id) => id.index,
-            Waiter::Other(_) => u32::MAX,
+            TaskWaiter::Task(id) => id.index,
+            TaskWaiter::Other(_) => u32::MAX,
         }
     }
 

@@ -1,75 +1,75 @@
-//! Suspend and resume between tasks of one core.
+//! A manual-reset event: suspends and resumes tasks of one core.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::executor::ready::Waiter;
+use crate::executor::ready::TaskWaiter;
 
-/// Shut, it holds tasks up; open, it lets them pass. Shut at first. For one core: tell other
-/// threads' tasks through an [`crate::executor::Inbox`].
+/// A flag that tasks wait for. Initially not set. It works on one core only; use an
+/// [`crate::executor::Inbox`] between threads.
 #[derive(Debug, Default)]
-pub struct Gate {
-    is_open: Cell<bool>,
-    waiters: RefCell<Vec<Waiter>>,
+pub struct TaskEvent {
+    is_set: Cell<bool>,
+    waiters: RefCell<Vec<TaskWaiter>>,
 }
 
-impl Gate {
-    /// Opens it. Everybody who waits is woken.
+impl TaskEvent {
+    /// Sets the event and wakes every waiting task.
     #[inline]
-    pub fn open(&self) {
-        self.is_open.set(true);
+    pub fn set(&self) {
+        self.is_set.set(true);
         let mut waiters = self.waiters.borrow_mut();
         while let Some(waiter) = waiters.pop() {
             waiter.wake();
         }
     }
 
-    /// Shuts it, for those who come from now on or were woken and have not passed yet.
+    /// Resets the event. Tasks that were woken but not polled yet wait again.
     #[inline]
-    pub fn shut(&self) {
-        self.is_open.set(false);
+    pub fn reset(&self) {
+        self.is_set.set(false);
     }
 
-    /// True if it is open.
-    pub fn is_open(&self) -> bool {
-        self.is_open.get()
+    /// True if the event is set.
+    pub fn is_set(&self) -> bool {
+        self.is_set.get()
     }
 
-    /// Waits until it is open.
-    pub fn pass(&self) -> Pass<'_> {
-        Pass { gate: self, shuts: false }
+    /// Waits until the event is set.
+    pub fn wait(&self) -> EventWait<'_> {
+        EventWait { event: self, resets: false }
     }
 
-    /// Waits until it is open, and shuts it: of those who wait, one passes each time that it is
-    /// opened. An opening that nobody waited for is kept for the next.
-    pub fn pass_and_shut(&self) -> Pass<'_> {
-        Pass { gate: self, shuts: true }
+    /// Waits until the event is set, and resets it: each [`TaskEvent::set`] releases one waiter. A
+    /// set event without a waiter releases the next one.
+    pub fn wait_and_reset(&self) -> EventWait<'_> {
+        EventWait { event: self, resets: true }
     }
 }
 
-/// See [`Gate::pass`].
+/// See [`TaskEvent::wait`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless awaited"]
-pub struct Pass<'gate> {
-    gate: &'gate Gate,
-    shuts: bool,
+pub struct EventWait<'event> {
+    event: &'event TaskEvent,
+    resets: bool,
 }
 
-impl Future for Pass<'_> {
+impl Future for EventWait<'_> {
     type Output = ();
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.gate.is_open.get() {
-            if self.shuts {
-                self.gate.is_open.set(false);
+        if self.event.is_set.get() {
+            if self.resets {
+                self.event.is_set.set(false);
             }
             return Poll::Ready(());
         }
-        let waiter = Waiter::of(cx);
-        let mut waiters = self.gate.waiters.borrow_mut();
-        // A task that was woken by something else comes again: it is known already.
+        let waiter = TaskWaiter::of(cx);
+        let mut waiters = self.event.waiters.borrow_mut();
+        // A task that something else woke polls again and is in the list already.
         if !waiters.iter().any(|known| known.is(&waiter)) {
             waiters.push(waiter);
         }

@@ -4,31 +4,31 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
-use crate::executor::ready::Waiter;
+use crate::executor::ready::TaskWaiter;
 
 /// Something that changes without a wake.
 pub trait PollSource {
     /// True if there is something to do. A few nanoseconds; asked often.
-    fn has_come(&self) -> bool;
+    fn is_ready(&self) -> bool;
 
     /// Tells the other process that from now on a wake is needed. `false`: something has come
     /// meanwhile, and none is.
-    fn fall_asleep(&self) -> bool;
+    fn arm(&self) -> bool;
 
     /// True while it is on the list.
-    fn is_listed(&self) -> &Cell<bool>;
+    fn is_registered(&self) -> &Cell<bool>;
 }
 
-struct Entry {
+struct PollSourceEntry {
     what: Rc<dyn PollSource>,
-    waiter: Waiter,
+    waiter: TaskWaiter,
     since: u64,
 }
 
-impl Entry {
+impl PollSourceEntry {
     /// Off the list, its task woken.
     fn come(self) {
-        self.what.is_listed().set(false);
+        self.what.is_registered().set(false);
         self.waiter.wake();
     }
 }
@@ -36,7 +36,7 @@ impl Entry {
 /// Whatever is looked out for on this core.
 #[derive(Default)]
 pub(crate) struct PollSources {
-    list: RefCell<Vec<Entry>>,
+    list: RefCell<Vec<PollSourceEntry>>,
 }
 
 impl fmt::Debug for PollSources {
@@ -53,8 +53,8 @@ impl PollSources {
 
     /// Puts one on the list that is not there.
     #[inline]
-    pub(crate) fn add(&self, what: Rc<dyn PollSource>, waiter: Waiter, since: u64) {
-        self.list.borrow_mut().push(Entry { what, waiter, since });
+    pub(crate) fn add(&self, what: Rc<dyn PollSource>, waiter: TaskWaiter, since: u64) {
+        self.list.borrow_mut().push(PollSourceEntry { what, waiter, since });
     }
 
     /// Wakes the tasks of those where something has come; true if there was one. Who has been on
@@ -72,20 +72,20 @@ impl PollSources {
         self.is_empty() || !self.take_off(|_| true)
     }
 
-    fn take_off(&self, is_to_sleep: impl Fn(&Entry) -> bool) -> bool {
+    fn take_off(&self, is_to_sleep: impl Fn(&PollSourceEntry) -> bool) -> bool {
         let mut list = self.list.borrow_mut();
-        let mut has_come = false;
+        let mut is_ready = false;
         let mut index = 0;
         while let Some(entry) = list.get(index) {
-            if entry.what.has_come() || is_to_sleep(entry) && !entry.what.fall_asleep() {
+            if entry.what.is_ready() || is_to_sleep(entry) && !entry.what.arm() {
                 list.swap_remove(index).come();
-                has_come = true;
+                is_ready = true;
             } else if is_to_sleep(entry) {
-                list.swap_remove(index).what.is_listed().set(false);
+                list.swap_remove(index).what.is_registered().set(false);
             } else {
                 index += 1;
             }
         }
-        has_come
+        is_ready
     }
 }

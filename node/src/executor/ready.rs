@@ -7,7 +7,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
-use crate::executor::class::Class;
+use crate::executor::class::TaskClass;
 
 /// A task: its place, and how many tasks had the place before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,10 +20,10 @@ pub(crate) struct TaskId {
 pub(crate) struct Task {
     pub(crate) id: TaskId,
     /// As it was when the task left its queue.
-    pub(crate) class: Class,
+    pub(crate) class: TaskClass,
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) waker: Waker,
-    /// Its name's number in the meter.
+    /// Its name's number in the metrics.
     pub(crate) name: u16,
 }
 
@@ -35,9 +35,9 @@ impl fmt::Debug for Task {
 
 /// A place, and what the queues know of it.
 #[derive(Debug, Default)]
-struct Mark {
+struct TaskSlot {
     generation: u32,
-    class: Class,
+    class: TaskClass,
     /// It stands in a queue, once.
     is_queued: bool,
     /// No task has it. It is given again when it stands in no queue.
@@ -46,13 +46,13 @@ struct Mark {
     task: Option<Box<Task>>,
 }
 
-/// The queues, and the marks of all places.
+/// The queues, and the slots of all places.
 #[derive(Debug, Default)]
 struct Ready {
     control: VecDeque<u32>,
     request: VecDeque<u32>,
     background: VecDeque<u32>,
-    marks: Vec<Mark>,
+    slots: Vec<TaskSlot>,
     vacant: Vec<u32>,
     control_in_a_row: u32,
     /// Wakes the executor; set while it sleeps.
@@ -65,7 +65,7 @@ impl Ready {
             control: VecDeque::new(),
             request: VecDeque::new(),
             background: VecDeque::new(),
-            marks: Vec::new(),
+            slots: Vec::new(),
             vacant: Vec::new(),
             control_in_a_row: 0,
             sleeper: None,
@@ -73,22 +73,22 @@ impl Ready {
     }
 
     #[inline]
-    fn queue(&mut self, class: Class) -> &mut VecDeque<u32> {
+    fn queue(&mut self, class: TaskClass) -> &mut VecDeque<u32> {
         match class {
-            Class::Control => &mut self.control,
-            Class::Request => &mut self.request,
-            Class::Background => &mut self.background,
+            TaskClass::Control => &mut self.control,
+            TaskClass::Request => &mut self.request,
+            TaskClass::Background => &mut self.background,
         }
     }
 
     #[inline]
     fn push(&mut self, id: TaskId) -> Option<Waker> {
-        let mark = self.marks.get_mut(id.index as usize)?;
-        if mark.generation != id.generation || mark.is_queued || mark.is_vacant {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation || slot.is_queued || slot.is_vacant {
             return None;
         }
-        mark.is_queued = true;
-        let class = mark.class;
+        slot.is_queued = true;
+        let class = slot.class;
         self.queue(class).push_back(id.index);
         if self.sleeper.is_some() { self.sleeper.take() } else { None }
     }
@@ -96,13 +96,13 @@ impl Ready {
     /// Takes a task out of its place, which has left its queue. `None`: it is gone.
     #[inline]
     fn take(&mut self, index: u32) -> Option<Box<Task>> {
-        let mark = self.marks.get_mut(index as usize)?;
-        mark.is_queued = false;
-        if let Some(mut task) = mark.task.take() {
-            task.class = mark.class;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.is_queued = false;
+        if let Some(mut task) = slot.task.take() {
+            task.class = slot.class;
             return Some(task);
         }
-        if mark.is_vacant {
+        if slot.is_vacant {
             self.vacant.push(index);
         }
         None
@@ -132,38 +132,38 @@ impl Ready {
     /// Gives the task back if it has no place any more.
     #[inline]
     fn put(&mut self, task: Box<Task>) -> Option<Box<Task>> {
-        match self.mark(task.id) {
-            Some(mark) => mark.task.replace(task),
+        match self.slot(task.id) {
+            Some(slot) => slot.task.replace(task),
             None => Some(task),
         }
     }
 
-    fn admit(&mut self, class: Class) -> TaskId {
+    fn admit(&mut self, class: TaskClass) -> TaskId {
         let index = self.vacant.pop().unwrap_or_else(|| {
-            self.marks.push(Mark { is_vacant: true, ..Mark::default() });
-            u32::try_from(self.marks.len() - 1).unwrap_or(u32::MAX)
+            self.slots.push(TaskSlot { is_vacant: true, ..TaskSlot::default() });
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
-        let Some(mark) = self.marks.get_mut(index as usize) else {
+        let Some(slot) = self.slots.get_mut(index as usize) else {
             return TaskId::default();
         };
-        mark.class = class;
-        mark.is_vacant = false;
-        TaskId { index, generation: mark.generation }
+        slot.class = class;
+        slot.is_vacant = false;
+        TaskId { index, generation: slot.generation }
     }
 
     /// The place of a task that has not ended.
     #[inline]
-    fn mark(&mut self, id: TaskId) -> Option<&mut Mark> {
-        let mark = self.marks.get_mut(id.index as usize)?;
-        (mark.generation == id.generation && !mark.is_vacant).then_some(mark)
+    fn slot(&mut self, id: TaskId) -> Option<&mut TaskSlot> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        (slot.generation == id.generation && !slot.is_vacant).then_some(slot)
     }
 
     fn dismiss(&mut self, id: TaskId) -> Option<Box<Task>> {
-        let mark = self.mark(id)?;
-        mark.generation = mark.generation.wrapping_add(1);
-        mark.is_vacant = true;
-        let task = mark.task.take();
-        if !mark.is_queued {
+        let slot = self.slot(id)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.is_vacant = true;
+        let task = slot.task.take();
+        if !slot.is_queued {
             self.vacant.push(id.index);
         }
         task
@@ -208,7 +208,7 @@ pub(crate) fn install(executor: u64) {
     // left.
     for _ in 0..8 {
         let tasks = READY.take();
-        if tasks.marks.is_empty() {
+        if tasks.slots.is_empty() {
             break;
         }
         drop(tasks);
@@ -288,7 +288,7 @@ pub(crate) fn has_background() -> bool {
 }
 
 /// Gives a new task a place. It stands in no queue yet.
-pub(crate) fn admit(class: Class) -> TaskId {
+pub(crate) fn admit(class: TaskClass) -> TaskId {
     READY.with_borrow_mut(|ready| ready.admit(class))
 }
 
@@ -299,10 +299,10 @@ pub(crate) fn dismiss(id: TaskId) -> Option<Box<Task>> {
 }
 
 /// From its next wake on the task stands in the queue of another class.
-pub(crate) fn reclassify(id: TaskId, class: Class) {
+pub(crate) fn reclassify(id: TaskId, class: TaskClass) {
     READY.with_borrow_mut(|ready| {
-        if let Some(mark) = ready.mark(id) {
-            mark.class = class;
+        if let Some(slot) = ready.slot(id) {
+            slot.class = class;
         }
     });
 }
@@ -326,12 +326,12 @@ pub(crate) fn wake_current(cx: &Context<'_>) {
 /// Somebody who waits on this thread. A task of this executor is known by its number, which costs
 /// nothing to keep; whoever wraps wakers (a `select`, a set of futures) is kept as it is.
 #[derive(Clone, Debug)]
-pub(crate) enum Waiter {
+pub(crate) enum TaskWaiter {
     Task(TaskId),
     Other(Waker),
 }
 
-impl Waiter {
+impl TaskWaiter {
     #[inline]
     pub(crate) fn of(cx: &Context<'_>) -> Self {
         let current = CURRENT.get();
@@ -363,7 +363,7 @@ impl Waiter {
 mod tests {
     use super::*;
 
-    fn begin(class: Class) -> TaskId {
+    fn begin(class: TaskClass) -> TaskId {
         let id = admit(class);
         let waker = Waker::noop().clone();
         let future = Box::pin(std::future::pending());
@@ -378,14 +378,14 @@ mod tests {
     #[test]
     fn a_task_stands_in_its_queue_once_and_a_place_that_is_given_again_is_another_task() {
         install(1);
-        let first = begin(Class::Request);
+        let first = begin(TaskClass::Request);
         push(first);
         push(first);
         assert!(dismiss(first).is_some() && dismiss(first).is_none());
-        let second = begin(Class::Request);
+        let second = begin(TaskClass::Request);
         assert_ne!(first.index, second.index, "the place still stands in the queue");
         assert_eq!(pop(9), None);
-        let third = begin(Class::Request);
+        let third = begin(TaskClass::Request);
         assert_eq!((third.index, third.generation), (first.index, first.generation + 1));
         push(first);
         assert_eq!(pop(9), None, "a late wake of the first task");
@@ -396,8 +396,8 @@ mod tests {
     #[test]
     fn control_comes_first_but_not_for_ever() {
         install(1);
-        let control: Vec<_> = (0..3).map(|_| begin(Class::Control)).collect();
-        let request = begin(Class::Request);
+        let control: Vec<_> = (0..3).map(|_| begin(TaskClass::Control)).collect();
+        let request = begin(TaskClass::Request);
         push(request);
         control.iter().copied().for_each(push);
         let order: Vec<_> = std::iter::from_fn(|| pop(2)).collect();

@@ -12,22 +12,22 @@ use nearstate_model::{Error, Result};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::time::Sleep;
 
-use crate::executor::class::Class;
-use crate::executor::context::{self, Here};
-use crate::executor::meter::{LongPoll, Meter};
+use crate::executor::class::TaskClass;
+use crate::executor::context::{self, ExecutorContext};
+use crate::executor::metrics::{ExecutorMetrics, LongPoll};
 use crate::executor::ready::{self, Current, Task};
-use crate::executor::spawn::{self, Join};
-use crate::executor::spin::Gaps;
-use crate::executor::waker::Remote;
+use crate::executor::spawn::{self, TaskHandle};
+use crate::executor::spin::IdleGaps;
+use crate::executor::waker::RemoteWakes;
 use crate::executor::{
-    BACKGROUND_SHARE, BACKGROUND_SLICE, CONTROL_IN_A_ROW, Config, LOOK_OUT, LOOK_OUT_MAX,
-    REQUEST_SLICE, ROUND,
+    BACKGROUND_SHARE, BACKGROUND_SLICE, CONTROL_IN_A_ROW, ExecutorConfig, POLL_SOURCE_IDLE_MAX,
+    POLL_SOURCE_SPIN, REQUEST_SLICE, ROUND,
 };
 
 /// Runs tasks on the thread that made it. Dropped, it drops them.
 #[derive(Debug)]
 pub struct Executor {
-    here: Rc<Here>,
+    context: Rc<ExecutorContext>,
     runtime: LocalRuntime,
     rounds: Rounds,
 }
@@ -35,15 +35,15 @@ pub struct Executor {
 /// What the rounds need, and keep from one to the next.
 #[derive(Debug)]
 struct Rounds {
-    here: Rc<Here>,
+    context: Rc<ExecutorContext>,
     round: u64,
     request_slice: u64,
     background_slice: u64,
     long_poll: u64,
-    look_out: u64,
+    watch_source: u64,
     look_out_max: u64,
     on_long_poll: fn(&LongPoll),
-    gaps: RefCell<Gaps>,
+    gaps: RefCell<IdleGaps>,
     /// When the last work was done; 0 while there is some.
     idle_since: Cell<u64>,
     has_slept: Cell<bool>,
@@ -51,12 +51,12 @@ struct Rounds {
     round_end: Cell<u64>,
     /// Ticks of background work that busy rounds owe.
     owed: Cell<u64>,
-    alarm: RefCell<Alarm>,
+    alarm: RefCell<RuntimeTimer>,
 }
 
 /// The runtime's one timer, and the reading for which it is set.
 #[derive(Debug, Default)]
-struct Alarm {
+struct RuntimeTimer {
     sleep: Option<Pin<Box<Sleep>>>,
     at: u64,
 }
@@ -69,7 +69,7 @@ impl Executor {
     ///
     /// # Errors
     /// `BadArgument` if this thread has one, `System` if the kernel refuses what the runtime needs.
-    pub fn new(config: &Config) -> Result<Self> {
+    pub fn new(config: &ExecutorConfig) -> Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())
@@ -78,25 +78,25 @@ impl Executor {
                 errno: e.raw_os_error().unwrap_or(0),
             })?;
         let number = EXECUTORS.fetch_add(1, Ordering::Relaxed);
-        let meter = Arc::new(Meter::new(config.clock.clone()));
-        let remote = Arc::new(Remote::new(number));
-        let here = Rc::new(Here::new(config.clock.clone(), remote, meter));
-        if !context::install(&here, number) {
+        let metrics = Arc::new(ExecutorMetrics::new(config.clock.clone()));
+        let remote = Arc::new(RemoteWakes::new(number));
+        let context = Rc::new(ExecutorContext::new(config.clock.clone(), remote, metrics));
+        if !context::install(&context, number) {
             return Err(Error::BadArgument {
                 detail: "this thread has an executor; drop it first, or use another thread"
                     .to_owned(),
             });
         }
-        let rounds = Rounds::new(Rc::clone(&here), config);
-        Ok(Self { here, runtime, rounds })
+        let rounds = Rounds::new(Rc::clone(&context), config);
+        Ok(Self { context, runtime, rounds })
     }
 
     /// Begins a task. It runs while [`Executor::run`] does.
-    pub fn spawn<F>(&self, class: Class, name: &'static str, future: F) -> Join<F::Output>
+    pub fn spawn<F>(&self, class: TaskClass, name: &'static str, future: F) -> TaskHandle<F::Output>
     where
         F: Future + 'static,
     {
-        spawn::spawn_at(&self.here, class, name, future)
+        spawn::spawn_at(&self.context, class, name, future)
     }
 
     /// Runs everything until this future is done. The others stay where they are, and go on with
@@ -108,7 +108,7 @@ impl Executor {
     where
         F: Future + 'static,
     {
-        let mut main = pin!(self.spawn(Class::Request, "main", main));
+        let mut main = pin!(self.spawn(TaskClass::Request, "main", main));
         let run = std::future::poll_fn(|cx| {
             self.rounds
                 .turn(cx, || main.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())))
@@ -118,8 +118,8 @@ impl Executor {
     }
 
     /// What it counts.
-    pub fn meter(&self) -> Arc<Meter> {
-        Arc::clone(&self.here.meter)
+    pub fn metrics(&self) -> Arc<ExecutorMetrics> {
+        Arc::clone(&self.context.metrics)
     }
 }
 
@@ -130,17 +130,17 @@ impl Drop for Executor {
 }
 
 impl Rounds {
-    fn new(here: Rc<Here>, config: &Config) -> Self {
+    fn new(context: Rc<ExecutorContext>, config: &ExecutorConfig) -> Self {
         let clock = &config.clock;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let gaps = Gaps::new(config.spin, processors, |time| clock.ticks(time));
+        let gaps = IdleGaps::new(config.spin, processors, |time| clock.ticks(time));
         Self {
             round: clock.ticks(ROUND),
             request_slice: clock.ticks(REQUEST_SLICE),
             background_slice: clock.ticks(BACKGROUND_SLICE),
             long_poll: clock.ticks(config.long_poll),
-            look_out: clock.ticks(LOOK_OUT),
-            look_out_max: clock.ticks(LOOK_OUT_MAX),
+            watch_source: clock.ticks(POLL_SOURCE_SPIN),
+            look_out_max: clock.ticks(POLL_SOURCE_IDLE_MAX),
             on_long_poll: config.on_long_poll,
             gaps: RefCell::new(gaps),
             idle_since: Cell::new(0),
@@ -148,15 +148,15 @@ impl Rounds {
             round_end: Cell::new(0),
             owed: Cell::new(0),
             alarm: RefCell::default(),
-            here,
+            context,
         }
     }
 
     /// One call of the runtime: a round, and what follows from it.
     fn turn<T>(&self, cx: &mut Context<'_>, mut is_done: impl FnMut() -> Poll<T>) -> Poll<T> {
         ready::set_sleeper(None);
-        self.here.remote.unpark();
-        let begun = self.here.clock.now();
+        self.context.remote.unpark();
+        let begun = self.context.clock.now();
         loop {
             let is_more = self.round();
             if let Poll::Ready(done) = is_done() {
@@ -169,7 +169,7 @@ impl Rounds {
             if self.is_worth_looking() {
                 // Whoever comes through memory again and again must not keep those away who come
                 // by sockets: they are looked at after a round's time at the latest.
-                let has_time = self.here.clock.now().saturating_sub(begun) < self.round;
+                let has_time = self.context.clock.now().saturating_sub(begun) < self.round;
                 if has_time && self.looks_out() {
                     continue;
                 }
@@ -183,15 +183,15 @@ impl Rounds {
 
     /// Polls who is ready. `true`: somebody still is.
     fn round(&self) -> bool {
-        let here = &*self.here;
-        here.meter.rounds.add(1);
-        let woken = here.remote.collect();
+        let context = &*self.context;
+        context.metrics.rounds.add(1);
+        let woken = context.remote.collect();
         if woken > 0 {
-            here.meter.foreign_wakes.add(woken);
+            context.metrics.remote_wakes.add(woken);
         }
-        let begin = here.clock.now();
-        here.pass_deadlines(begin);
-        here.lookouts.look(begin.saturating_sub(self.look_out_max));
+        let begin = context.clock.now();
+        context.pass_deadlines(begin);
+        context.poll_sources.look(begin.saturating_sub(self.look_out_max));
         if !ready::has_foreground() && !ready::has_background() {
             return false;
         }
@@ -202,7 +202,7 @@ impl Rounds {
         let mut next = ready::pop_foreground(CONTROL_IN_A_ROW);
         while let Some(task) = next {
             let polled = self.poll(task, &mut now);
-            here.pass_deadlines(now);
+            context.pass_deadlines(now);
             if now >= end {
                 if let Some(polled) = polled {
                     ready::put(polled);
@@ -218,7 +218,7 @@ impl Rounds {
         let is_more = ready::has_foreground() || ready::has_background();
         if !is_more {
             self.idle_since.set(now.max(1));
-            here.meter.rests(now);
+            context.metrics.rests(now);
         }
         is_more
     }
@@ -232,14 +232,14 @@ impl Rounds {
             self.owed.set(owed);
             return begin_slice;
         }
-        self.here.meter.slices.add(1);
+        self.context.metrics.slices.add(1);
         let end = begin_slice + self.background_slice;
         let mut now = begin_slice;
         while let Some(next) = ready::pop_background() {
             if let Some(polled) = self.poll(next, &mut now) {
                 ready::put(polled);
             }
-            self.here.pass_deadlines(now);
+            self.context.pass_deadlines(now);
             if now >= end || (is_free && ready::has_foreground()) {
                 break;
             }
@@ -252,30 +252,32 @@ impl Rounds {
     /// Polls one task, and notes the time after it. Returns the task, unless it has ended.
     #[inline]
     fn poll(&self, mut task: Box<Task>, now: &mut u64) -> Option<Box<Task>> {
-        let here = &*self.here;
+        let context = &*self.context;
         let class = task.class;
         let (due, due_alone) = match class {
-            Class::Background => (*now + self.background_slice, *now + self.background_slice),
-            Class::Control | Class::Request => (*now + self.request_slice, self.round_end.get()),
+            TaskClass::Background => (*now + self.background_slice, *now + self.background_slice),
+            TaskClass::Control | TaskClass::Request => {
+                (*now + self.request_slice, self.round_end.get())
+            }
         };
         let waker = task.waker.data().addr();
         ready::set_current(Current { id: task.id, waker, due, due_alone });
         let name = task.name;
-        here.meter.poll_begins(*now, name);
+        context.metrics.poll_begins(*now, name);
         let mut cx = Context::from_waker(&task.waker);
         let polled = task.future.as_mut().poll(&mut cx);
-        let kept = if polled.is_pending() && !here.is_current_cancelled() {
+        let kept = if polled.is_pending() && !context.is_current_cancelled() {
             Some(task)
         } else {
-            here.end(task);
+            context.end(task);
             None
         };
-        let after = here.clock.now().max(*now);
+        let after = context.clock.now().max(*now);
         let ticks = after - *now;
         *now = after;
-        here.meter.poll_ended(class, ticks);
+        context.metrics.poll_ended(class, ticks);
         if ticks > self.long_poll {
-            (self.on_long_poll)(&here.meter.poll_was_long(name, class, ticks));
+            (self.on_long_poll)(&context.metrics.poll_was_long(name, class, ticks));
         }
         kept
     }
@@ -285,7 +287,7 @@ impl Rounds {
         if since > 0 {
             let has_slept = self.has_slept.replace(false);
             if has_slept {
-                self.here.meter.awakes(now);
+                self.context.metrics.awakes(now);
             }
             self.gaps.borrow_mut().note(now.saturating_sub(since), has_slept);
         }
@@ -293,72 +295,72 @@ impl Rounds {
 
     /// True if work has been coming so fast that a sleep would cost more than to look for it.
     fn is_worth_looking(&self) -> bool {
-        let here = &*self.here;
+        let context = &*self.context;
         let bound = self.gaps.borrow().look();
         let since = self.idle_since.get();
         let is_worth = bound > 0
             && !self.has_slept.get()
-            && !here.clock.is_virtual()
-            && here.clock.now().saturating_sub(since) < bound;
+            && !context.clock.is_virtual()
+            && context.clock.now().saturating_sub(since) < bound;
         if is_worth {
-            here.meter.looks.add(1);
+            context.metrics.spins.add(1);
         }
         is_worth
     }
 
     /// Looks at shared memory for a while. True if something has come.
     fn looks_out(&self) -> bool {
-        let here = &*self.here;
-        if here.lookouts.is_empty() {
+        let context = &*self.context;
+        if context.poll_sources.is_empty() {
             return false;
         }
-        let begin = here.clock.now();
+        let begin = context.clock.now();
         let mut now = begin;
-        while now - begin < self.look_out {
-            if here.lookouts.look(now.saturating_sub(self.look_out_max)) {
+        while now - begin < self.watch_source {
+            if context.poll_sources.look(now.saturating_sub(self.look_out_max)) {
                 return true;
             }
             std::hint::spin_loop();
-            now = here.clock.now().max(now);
+            now = context.clock.now().max(now);
         }
         false
     }
 
     /// A virtual clock has no reason to wait.
     fn skip_to_deadline(&self) -> bool {
-        let next = self.here.deadline_next();
-        let is_virtual = self.here.clock.is_virtual() && next < u64::MAX;
+        let next = self.context.deadline_next();
+        let is_virtual = self.context.clock.is_virtual() && next < u64::MAX;
         if is_virtual {
-            self.here.clock.advance_to(next);
+            self.context.clock.advance_to(next);
         }
         is_virtual
     }
 
     /// Sleeps until a socket, another thread or the next deadline.
     fn sleep<T>(&self, cx: &mut Context<'_>) -> Poll<T> {
-        if !self.here.lookouts.all_asleep()
-            || !self.here.remote.park(cx.waker())
+        if !self.context.poll_sources.all_asleep()
+            || !self.context.remote.park(cx.waker())
             || self.is_alarmed(cx)
         {
-            self.here.remote.unpark();
+            self.context.remote.unpark();
             return look_at_sockets(cx);
         }
         ready::set_sleeper(Some(cx.waker().clone()));
         self.has_slept.set(true);
-        self.here.meter.parks.add(1);
+        self.context.metrics.parks.add(1);
         Poll::Pending
     }
 
     /// Sets the runtime's timer to the next deadline. `true`: it has passed.
     fn is_alarmed(&self, cx: &mut Context<'_>) -> bool {
-        let next = self.here.deadline_next();
+        let next = self.context.deadline_next();
         let mut alarm = self.alarm.borrow_mut();
         if next == u64::MAX {
-            *alarm = Alarm::default();
+            *alarm = RuntimeTimer::default();
             return false;
         }
         if alarm.sleep.is_none() || alarm.at != next {
-            let left = self.here.clock.time(next.saturating_sub(self.here.clock.now()));
+            let left = self.context.clock.time(next.saturating_sub(self.context.clock.now()));
             // Rounded up: what is woken a little too early would have to sleep again.
             let at = tokio::time::Instant::now() + left + Duration::from_micros(1);
             match &mut alarm.sleep {
@@ -370,7 +372,7 @@ impl Rounds {
         let has_passed =
             alarm.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
         if has_passed {
-            *alarm = Alarm::default();
+            *alarm = RuntimeTimer::default();
         }
         has_passed
     }

@@ -5,58 +5,58 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::executor::class::Class;
-use crate::executor::context::{self, Here};
+use crate::executor::class::TaskClass;
+use crate::executor::context::{self, ExecutorContext};
 use crate::executor::poll_source::PollSource;
-use crate::executor::ready::{self, TaskId, Waiter};
+use crate::executor::ready::{self, TaskId, TaskWaiter};
 
 /// Begins a task on the executor of this thread. Dropping the handle leaves the task running.
 ///
 /// # Panics
 /// Outside of a core.
 #[track_caller]
-pub fn spawn<F>(class: Class, name: &'static str, future: F) -> Join<F::Output>
+pub fn spawn<F>(class: TaskClass, name: &'static str, future: F) -> TaskHandle<F::Output>
 where
     F: Future + 'static,
 {
-    context::with(|here| spawn_at(here, class, name, future))
+    context::with(|context| spawn_at(context, class, name, future))
 }
 
 pub(crate) fn spawn_at<F>(
-    here: &Rc<Here>,
-    class: Class,
+    context: &Rc<ExecutorContext>,
+    class: TaskClass,
     name: &'static str,
     future: F,
-) -> Join<F::Output>
+) -> TaskHandle<F::Output>
 where
     F: Future + 'static,
 {
-    let end = Rc::new(End {
+    let end = Rc::new(Completion {
         output: RefCell::new(None),
         is_over: Cell::default(),
         waiter: RefCell::default(),
     });
-    let told = Told(Rc::clone(&end));
+    let told = CompletionGuard(Rc::clone(&end));
     let whole = async move {
         let output = future.await;
         *told.0.output.borrow_mut() = Some(output);
     };
-    let id = here.admit(class, name, Box::pin(whole));
-    Join { id, end, here: Rc::clone(here) }
+    let id = context.admit(class, name, Box::pin(whole));
+    TaskHandle { id, end, context: Rc::clone(context) }
 }
 
 /// What became of a task.
 #[derive(Debug)]
-struct End<T> {
+struct Completion<T> {
     output: RefCell<Option<T>>,
     is_over: Cell<bool>,
-    waiter: RefCell<Option<Waiter>>,
+    waiter: RefCell<Option<TaskWaiter>>,
 }
 
 /// Held by the task: whatever drops it, done or cancelled, tells who waits.
-struct Told<T>(Rc<End<T>>);
+struct CompletionGuard<T>(Rc<Completion<T>>);
 
-impl<T> Drop for Told<T> {
+impl<T> Drop for CompletionGuard<T> {
     fn drop(&mut self) {
         self.0.is_over.set(true);
         if let Some(waiter) = self.0.waiter.borrow_mut().take() {
@@ -67,18 +67,18 @@ impl<T> Drop for Told<T> {
 
 /// A task's handle. Awaited, it gives the task's output, or `None` if it was cancelled.
 #[derive(Debug)]
-pub struct Join<T> {
+pub struct TaskHandle<T> {
     id: TaskId,
-    end: Rc<End<T>>,
-    here: Rc<Here>,
+    end: Rc<Completion<T>>,
+    context: Rc<ExecutorContext>,
 }
 
-impl<T> Join<T> {
+impl<T> TaskHandle<T> {
     /// Ends the task where it waits: what it holds is dropped. Nothing happens if it is done. A
     /// task that cancels itself ends with its present poll.
     pub fn cancel(&self) {
         if !self.is_over() {
-            self.here.cancel(self.id);
+            self.context.cancel(self.id);
         }
     }
 
@@ -95,14 +95,14 @@ impl<T> Join<T> {
     }
 }
 
-impl<T> Future for Join<T> {
+impl<T> Future for TaskHandle<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.is_over() {
             return Poll::Ready(self.end.output.borrow_mut().take());
         }
-        *self.end.waiter.borrow_mut() = Some(Waiter::of(cx));
+        *self.end.waiter.borrow_mut() = Some(TaskWaiter::of(cx));
         Poll::Pending
     }
 }
@@ -146,16 +146,16 @@ impl Future for YieldNow {
 #[inline]
 pub fn is_due() -> bool {
     let current = ready::current();
-    context::try_with(|here| {
-        let now = here.clock.now();
-        let is_awaited = || ready::has_foreground() || here.has_passed_deadline(now);
+    context::try_with(|context| {
+        let now = context.clock.now();
+        let is_awaited = || ready::has_foreground() || context.has_passed_deadline(now);
         now >= current.due && (now >= current.due_alone || is_awaited())
     })
     .unwrap_or(false)
 }
 
 /// Makes the task that is being polled one of another class, from its next wake on.
-pub fn become_class(class: Class) {
+pub fn become_class(class: TaskClass) {
     let current = ready::current();
     if current.waker != 0 {
         ready::reclassify(current.id, class);
@@ -168,11 +168,11 @@ pub fn become_class(class: Class) {
 /// # Panics
 /// Outside of a core.
 #[inline]
-pub fn look_out(what: &Rc<impl PollSource + 'static>, cx: &Context<'_>) {
-    if !what.is_listed().replace(true) {
-        context::with(|here| {
+pub fn watch_source(what: &Rc<impl PollSource + 'static>, cx: &Context<'_>) {
+    if !what.is_registered().replace(true) {
+        context::with(|context| {
             let what: Rc<dyn PollSource> = Rc::clone(what) as _;
-            here.lookouts.add(what, Waiter::of(cx), here.clock.now());
+            context.poll_sources.add(what, TaskWaiter::of(cx), context.clock.now());
         });
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What to do before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spin {
+pub enum SpinPolicy {
     /// Sleep at once.
     Never,
     /// Look for work for as long as a sleep costs, if work has been coming sooner than that. On a
@@ -24,14 +24,14 @@ pub enum Spin {
     },
 }
 
-impl Default for Spin {
+impl Default for SpinPolicy {
     /// Adaptive, with what a sleep costs on a virtual machine of today.
     fn default() -> Self {
         Self::Adaptive { cost: Duration::from_micros(20) }
     }
 }
 
-impl Spin {
+impl SpinPolicy {
     /// The longest cost that is believed. A machine that is busy shows longer ones.
     pub const COST_MAX: Duration = Duration::from_micros(50);
 }
@@ -41,7 +41,7 @@ const SHARE_LOG2: u32 = 3;
 
 /// Remembers gaps, and decides. In ticks.
 #[derive(Clone, Debug)]
-pub(crate) struct Gaps {
+pub(crate) struct IdleGaps {
     /// How long a look may last.
     bound: u64,
     /// Below this mean it is worth it.
@@ -51,15 +51,19 @@ pub(crate) struct Gaps {
     mean: u64,
 }
 
-impl Gaps {
-    pub(crate) fn new(spin: Spin, processors: usize, ticks: impl Fn(Duration) -> u64) -> Self {
+impl IdleGaps {
+    pub(crate) fn new(
+        spin: SpinPolicy,
+        processors: usize,
+        ticks: impl Fn(Duration) -> u64,
+    ) -> Self {
         let (bound, worth_below, cost) = match spin {
-            Spin::Adaptive { cost } if processors > 1 => {
-                let cost = ticks(cost.min(Spin::COST_MAX));
+            SpinPolicy::Adaptive { cost } if processors > 1 => {
+                let cost = ticks(cost.min(SpinPolicy::COST_MAX));
                 (cost, cost, cost)
             }
-            Spin::Never | Spin::Adaptive { .. } => (0, 0, 0),
-            Spin::Always { time } => (ticks(time), u64::MAX, 0),
+            SpinPolicy::Never | SpinPolicy::Adaptive { .. } => (0, 0, 0),
+            SpinPolicy::Always { time } => (ticks(time), u64::MAX, 0),
         };
         Self { bound, worth_below, cost, mean: u64::MAX >> SHARE_LOG2 }
     }
@@ -85,13 +89,13 @@ impl Gaps {
 mod tests {
     use super::*;
 
-    fn gaps(spin: Spin, processors: usize) -> Gaps {
-        Gaps::new(spin, processors, |time| u64::try_from(time.as_nanos()).unwrap())
+    fn gaps(spin: SpinPolicy, processors: usize) -> IdleGaps {
+        IdleGaps::new(spin, processors, |time| u64::try_from(time.as_nanos()).unwrap())
     }
 
     #[test]
     fn fast_work_is_looked_for_and_slow_work_is_slept_for() {
-        let mut gaps = gaps(Spin::Adaptive { cost: Duration::from_micros(20) }, 2);
+        let mut gaps = gaps(SpinPolicy::Adaptive { cost: Duration::from_micros(20) }, 2);
         assert_eq!(gaps.look(), 0, "nothing is known yet");
         (0..100).for_each(|_| gaps.note(35_000, true));
         assert_eq!(gaps.look(), 20_000, "15 us and a sleep");
@@ -106,9 +110,9 @@ mod tests {
 
     #[test]
     fn one_processor_is_left_to_the_client() {
-        let mut one = gaps(Spin::default(), 1);
-        let mut never = gaps(Spin::Never, 2);
-        let mut always = gaps(Spin::Always { time: Duration::from_micros(50) }, 1);
+        let mut one = gaps(SpinPolicy::default(), 1);
+        let mut never = gaps(SpinPolicy::Never, 2);
+        let mut always = gaps(SpinPolicy::Always { time: Duration::from_micros(50) }, 1);
         for _ in 0..100 {
             for gaps in [&mut one, &mut never, &mut always] {
                 gaps.note(1000, false);

@@ -12,7 +12,7 @@ use super::*;
 
 fn at_virtual_time() -> (Executor, Clock) {
     let clock = Clock::new_virtual();
-    let config = Config { clock: clock.clone(), ..Config::default() };
+    let config = ExecutorConfig { clock: clock.clone(), ..ExecutorConfig::default() };
     (Executor::new(&config).unwrap(), clock)
 }
 
@@ -26,7 +26,7 @@ type Log = Rc<RefCell<Vec<&'static str>>>;
 #[test]
 fn a_task_gives_its_output_to_whoever_waits_for_it() {
     let (executor, _) = at_virtual_time();
-    let task = executor.spawn(Class::Request, "seven", async {
+    let task = executor.spawn(TaskClass::Request, "seven", async {
         yield_now().await;
         7
     });
@@ -37,7 +37,7 @@ fn a_task_gives_its_output_to_whoever_waits_for_it() {
 fn classes_are_polled_in_their_order() {
     let (executor, _) = at_virtual_time();
     let log = Log::default();
-    for class in [Class::Background, Class::Request, Class::Control] {
+    for class in [TaskClass::Background, TaskClass::Request, TaskClass::Control] {
         let log = Rc::clone(&log);
         drop(executor.spawn(class, "noter", async move {
             for _ in 0..2 {
@@ -55,7 +55,7 @@ fn classes_are_polled_in_their_order() {
 fn background_work_gets_its_share_beside_requests_that_never_rest_and_no_more() {
     let (executor, clock) = at_virtual_time();
     let spent = Rc::new([const { Cell::new(0) }; 2]);
-    for (at, class) in [(0, Class::Request), (1, Class::Background)] {
+    for (at, class) in [(0, TaskClass::Request), (1, TaskClass::Background)] {
         let (clock, spent) = (clock.clone(), Rc::clone(&spent));
         drop(executor.spawn(class, "busy", async move {
             loop {
@@ -76,7 +76,7 @@ fn background_work_gets_its_share_beside_requests_that_never_rest_and_no_more() 
 fn a_request_that_comes_during_background_work_waits_for_one_slice() {
     let (executor, clock) = at_virtual_time();
     let busy = clock.clone();
-    drop(executor.spawn(Class::Background, "scan", async move {
+    drop(executor.spawn(TaskClass::Background, "scan", async move {
         loop {
             for _ in 0..64 {
                 compute(&busy, 1);
@@ -100,15 +100,15 @@ fn a_request_that_comes_during_background_work_waits_for_one_slice() {
 #[test]
 fn sockets_are_looked_at_once_in_a_round_however_busy_the_tasks_are() {
     let (executor, clock) = at_virtual_time();
-    let meter = executor.meter();
+    let metrics = executor.metrics();
     let rounds = executor.run(async move {
-        let before = meter.seen().rounds;
+        let before = metrics.snapshot().rounds;
         let end = clock.now() + clock.ticks(50 * ROUND);
         while clock.now() < end {
             compute(&clock, 20);
             yield_if_due().await;
         }
-        meter.seen().rounds - before
+        metrics.snapshot().rounds - before
     });
     // The last task of a round may be in the middle of its slice when the round is over.
     assert!((40..=50).contains(&rounds), "{rounds}");
@@ -118,12 +118,12 @@ fn sockets_are_looked_at_once_in_a_round_however_busy_the_tasks_are() {
 fn a_task_that_has_used_its_slice_is_due_if_somebody_waits_or_the_round_is_over() {
     let (executor, clock) = at_virtual_time();
     let over = REQUEST_SLICE + Duration::from_micros(1);
-    let task = executor.spawn(Class::Request, "long", async move {
+    let task = executor.spawn(TaskClass::Request, "long", async move {
         // Who waits for this task is polled once.
         yield_now().await;
         clock.advance(over);
         assert!(!is_due(), "giving way would serve nobody");
-        drop(spawn(Class::Request, "other", async {}));
+        drop(spawn(TaskClass::Request, "other", async {}));
         assert!(is_due(), "somebody waits");
         yield_now().await;
         clock.advance(REQUEST_SLICE / 2);
@@ -134,7 +134,7 @@ fn a_task_that_has_used_its_slice_is_due_if_somebody_waits_or_the_round_is_over(
         clock.advance(over);
         assert!(!is_due());
         let deadline = sleep_until(clock.now() + 1);
-        drop(spawn(Class::Request, "sleeper", deadline));
+        drop(spawn(TaskClass::Request, "sleeper", deadline));
         yield_now().await;
         clock.advance(over);
         assert!(is_due(), "a deadline has passed");
@@ -144,20 +144,22 @@ fn a_task_that_has_used_its_slice_is_due_if_somebody_waits_or_the_round_is_over(
 
 #[test]
 fn a_thousand_tasks_that_wait_cost_no_round() {
-    let executor = Executor::new(&Config { spin: Spin::Never, ..Config::default() }).unwrap();
-    let gate = Rc::new(Gate::default());
+    let executor =
+        Executor::new(&ExecutorConfig { spin: SpinPolicy::Never, ..ExecutorConfig::default() })
+            .unwrap();
+    let event = Rc::new(TaskEvent::default());
     for _ in 0..1000 {
-        let gate = Rc::clone(&gate);
-        drop(executor.spawn(Class::Request, "idle", async move {
+        let event = Rc::clone(&event);
+        drop(executor.spawn(TaskClass::Request, "idle", async move {
             sleep(Duration::from_secs(3600)).await;
-            gate.pass().await;
+            event.wait().await;
         }));
     }
     executor.run(yield_now());
-    let meter = executor.meter();
-    let before = meter.seen();
+    let metrics = executor.metrics();
+    let before = metrics.snapshot();
     executor.run(sleep(Duration::from_millis(50)));
-    let after = meter.seen();
+    let after = metrics.snapshot();
     // The runtime's wheel has slots of a millisecond and larger ones further out: a few wakes.
     assert!(after.rounds - before.rounds < 10, "{before:?} {after:?}");
     assert!(after.polls[1].total() - before.polls[1].total() < 5);
@@ -169,7 +171,7 @@ fn deadlines_pass_in_order_and_a_dropped_sleep_does_not_wake() {
     let log = Log::default();
     for (millis, name) in [(30, "c"), (10, "a"), (20, "b")] {
         let log = Rc::clone(&log);
-        drop(executor.spawn(Class::Request, name, async move {
+        drop(executor.spawn(TaskClass::Request, name, async move {
             sleep(Duration::from_millis(millis)).await;
             log.borrow_mut().push(name);
         }));
@@ -196,14 +198,14 @@ fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
     let (executor, _) = at_virtual_time();
     let log = Log::default();
     let held = OnDrop(Rc::clone(&log), "waiting");
-    let waiting = executor.spawn(Class::Request, "waiting", async move {
+    let waiting = executor.spawn(TaskClass::Request, "waiting", async move {
         std::future::pending::<()>().await;
         drop(held);
     });
     let held = OnDrop(Rc::clone(&log), "itself");
-    let own = Rc::new(RefCell::new(None::<Join<()>>));
+    let own = Rc::new(RefCell::new(None::<TaskHandle<()>>));
     let handle = Rc::clone(&own);
-    let itself = executor.spawn(Class::Request, "itself", async move {
+    let itself = executor.spawn(TaskClass::Request, "itself", async move {
         handle.borrow().as_ref().unwrap().cancel();
         yield_now().await;
         drop(held);
@@ -218,7 +220,7 @@ fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
     assert!(waiting.is_over() && own.borrow().as_ref().unwrap().is_over());
     assert_eq!(executor.run(waiting), None);
     let held = OnDrop(Rc::clone(&log), "executor");
-    drop(executor.spawn(Class::Request, "never", async move { drop(held) }));
+    drop(executor.spawn(TaskClass::Request, "never", async move { drop(held) }));
     drop(executor);
     assert_eq!(*log.borrow(), ["itself", "waiting", "executor"]);
 }
@@ -226,16 +228,16 @@ fn a_cancelled_task_drops_what_it_holds_wherever_it_waits() {
 #[test]
 fn a_gate_lets_one_pass_for_each_opening_and_keeps_one_that_nobody_waited_for() {
     let (executor, _) = at_virtual_time();
-    let (gate, passed) = (Rc::new(Gate::default()), Rc::new(Cell::new(0)));
+    let (event, passed) = (Rc::new(TaskEvent::default()), Rc::new(Cell::new(0)));
     for _ in 0..3 {
-        let (gate, passed) = (Rc::clone(&gate), Rc::clone(&passed));
-        drop(executor.spawn(Class::Request, "waiter", async move {
-            gate.pass_and_shut().await;
+        let (event, passed) = (Rc::clone(&event), Rc::clone(&passed));
+        drop(executor.spawn(TaskClass::Request, "waiter", async move {
+            event.wait_and_reset().await;
             passed.set(passed.get() + 1);
         }));
     }
     for opened in 1..=3 {
-        gate.open();
+        event.set();
         executor.run(async {
             for _ in 0..9 {
                 yield_now().await;
@@ -243,8 +245,8 @@ fn a_gate_lets_one_pass_for_each_opening_and_keeps_one_that_nobody_waited_for() 
         });
         assert_eq!(passed.get(), opened);
     }
-    gate.open();
-    executor.run(async move { gate.pass_and_shut().await });
+    event.set();
+    executor.run(async move { event.wait_and_reset().await });
 }
 
 #[test]
@@ -274,17 +276,17 @@ fn a_waker_that_is_wrapped_is_woken_as_it_is() {
     }
     let (executor, _) = at_virtual_time();
     let flag = Arc::new(Flag(AtomicBool::new(true), std::sync::Mutex::default()));
-    let gate = Rc::new(Gate::default());
-    let opener = Rc::clone(&gate);
+    let event = Rc::new(TaskEvent::default());
+    let setter = Rc::clone(&event);
     let inner = async move {
         yield_now().await;
         sleep(Duration::from_millis(1)).await;
-        gate.pass().await;
+        event.wait().await;
     };
     let wrapped = Wrapped(Box::pin(inner), Arc::clone(&flag), Waker::from(flag));
-    let task = executor.spawn(Class::Request, "wrapped", wrapped);
+    let task = executor.spawn(TaskClass::Request, "wrapped", wrapped);
     executor.run(sleep(Duration::from_millis(2)));
-    opener.open();
+    setter.set();
     assert_eq!(executor.run(task), Some(()));
 }
 
@@ -292,60 +294,60 @@ fn a_waker_that_is_wrapped_is_woken_as_it_is() {
 fn a_long_poll_is_counted_named_and_told() {
     static TOLD: AtomicU64 = AtomicU64::new(0);
     let clock = Clock::new_virtual();
-    let executor = Executor::new(&Config {
+    let executor = Executor::new(&ExecutorConfig {
         clock: clock.clone(),
         on_long_poll: |poll| {
-            assert_eq!((poll.task, poll.class), ("hog", Class::Request));
+            assert_eq!((poll.task, poll.class), ("hog", TaskClass::Request));
             TOLD.store(u64::try_from(poll.time.as_micros()).unwrap(), Ordering::Relaxed);
         },
-        ..Config::default()
+        ..ExecutorConfig::default()
     })
     .unwrap();
-    let meter = executor.meter();
-    let seen = Arc::clone(&meter);
-    let hog = executor.spawn(Class::Request, "hog", async move {
-        let pulse = seen.pulse();
+    let metrics = executor.metrics();
+    let seen = Arc::clone(&metrics);
+    let hog = executor.spawn(TaskClass::Request, "hog", async move {
+        let poll_stamp = seen.poll_stamp();
         compute(&clock, 1500);
-        assert_eq!(seen.name_of(pulse), "hog");
-        assert_eq!(pulse, seen.pulse(), "still the same poll");
+        assert_eq!(seen.name_of(poll_stamp), "hog");
+        assert_eq!(poll_stamp, seen.poll_stamp(), "still the same poll");
     });
     executor.run(hog);
-    let seen = meter.seen();
+    let seen = metrics.snapshot();
     assert_eq!((seen.long_polls, seen.long_by_name.get("hog")), (1, Some(&1)));
     assert_eq!(TOLD.load(Ordering::Relaxed), 1500);
     assert!(seen.polls[1].quantile(1.0) >= 1_500_000);
-    assert!(meter.pulse().is_idle());
+    assert!(metrics.poll_stamp().is_idle());
 }
 
 #[test]
 fn a_task_can_change_its_class() {
     let (executor, clock) = at_virtual_time();
-    let meter = executor.meter();
-    let task = executor.spawn(Class::Request, "walk", async move {
-        become_class(Class::Background);
+    let metrics = executor.metrics();
+    let task = executor.spawn(TaskClass::Request, "walk", async move {
+        become_class(TaskClass::Background);
         yield_now().await;
         compute(&clock, 40);
         assert!(is_due(), "the slice of background work is shorter");
-        become_class(Class::Request);
+        become_class(TaskClass::Request);
         yield_now().await;
         compute(&clock, 40);
         assert!(!is_due());
     });
     executor.run(task);
-    assert_eq!(meter.seen().polls[2].total(), 1);
+    assert_eq!(metrics.snapshot().polls[2].total(), 1);
 }
 
 #[test]
 fn a_second_executor_on_a_thread_is_refused() {
     let (_executor, _) = at_virtual_time();
-    assert!(Executor::new(&Config::default()).is_err());
+    assert!(Executor::new(&ExecutorConfig::default()).is_err());
 }
 
 #[test]
 #[should_panic(expected = "a broken invariant")]
 fn a_panic_ends_the_core() {
     let (executor, _) = at_virtual_time();
-    drop(executor.spawn(Class::Request, "broken", async { panic!("a broken invariant") }));
+    drop(executor.spawn(TaskClass::Request, "broken", async { panic!("a broken invariant") }));
     executor.run(sleep_until(1));
 }
 
@@ -359,7 +361,7 @@ fn thread<T: Send + 'static>(
 #[test]
 fn what_other_threads_send_arrives_whole_and_in_order_and_a_full_queue_refuses() {
     const EACH: u64 = 20_000;
-    let executor = Executor::new(&Config::default()).unwrap();
+    let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     let (outbox, mut inbox) = inbox::<(usize, u64)>(64);
     let senders: Vec<_> = (0..3)
         .map(|sender| {
@@ -403,12 +405,13 @@ fn what_other_threads_send_arrives_whole_and_in_order_and_a_full_queue_refuses()
 fn no_wake_of_another_thread_is_lost() {
     struct Slot(AtomicU64, std::sync::Mutex<Option<Waker>>);
     const TURNS: u64 = 10_000;
-    for spin in [Spin::Never, Spin::Always { time: Duration::from_micros(50) }] {
+    for spin in [SpinPolicy::Never, SpinPolicy::Always { time: Duration::from_micros(50) }] {
         let slot = Arc::new(Slot(AtomicU64::new(0), std::sync::Mutex::default()));
         let barrier = Arc::new(Barrier::new(2));
         let run = |mine: u64, slot: Arc<Slot>, barrier: Arc<Barrier>| {
             move || {
-                let executor = Executor::new(&Config { spin, ..Config::default() }).unwrap();
+                let executor =
+                    Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() }).unwrap();
                 barrier.wait();
                 let mut next = mine;
                 let told = std::future::poll_fn(move |cx| {

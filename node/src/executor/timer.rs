@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::executor::context;
-use crate::executor::deadlines::Key;
-use crate::executor::ready::Waiter;
+use crate::executor::deadlines::DeadlineKey;
+use crate::executor::ready::TaskWaiter;
 
 /// Waits for some time, from now on. A sleeping core wakes within a millisecond of it.
 ///
@@ -14,7 +14,9 @@ use crate::executor::ready::Waiter;
 /// Outside of a core.
 #[track_caller]
 pub fn sleep(time: Duration) -> Sleep {
-    context::with(|here| sleep_until(here.clock.now().saturating_add(here.clock.ticks(time))))
+    context::with(|context| {
+        sleep_until(context.clock.now().saturating_add(context.clock.ticks(time)))
+    })
 }
 
 /// Waits for a reading of the core's [clock](crate::clock::Clock).
@@ -27,7 +29,7 @@ pub fn sleep_until(at: u64) -> Sleep {
 #[must_use = "a future does nothing unless awaited"]
 pub struct Sleep {
     at: u64,
-    key: Option<Key>,
+    key: Option<DeadlineKey>,
 }
 
 impl Sleep {
@@ -41,14 +43,14 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        context::with(|here| {
-            if here.clock.now() >= self.at {
+        context::with(|context| {
+            if context.clock.now() >= self.at {
                 return Poll::Ready(());
             }
-            let waiter = Waiter::of(cx);
+            let waiter = TaskWaiter::of(cx);
             match self.key {
-                Some(key) if here.wait_again(key, waiter.clone()) => {}
-                _ => self.key = Some(here.wait_until(self.at, waiter)),
+                Some(key) if context.wait_again(key, waiter.clone()) => {}
+                _ => self.key = Some(context.wait_until(self.at, waiter)),
             }
             Poll::Pending
         })
@@ -59,7 +61,7 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             // With the executor gone there is nothing to cancel.
-            context::try_with(|here| here.wait_no_more(key));
+            context::try_with(|context| context.wait_no_more(key));
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::executor::ready::{self, TaskId};
 
 /// What other threads have of an executor.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteWakes {
     /// Its number.
     executor: u64,
     woken: SegQueue<Arc<TaskWaker>>,
@@ -33,7 +33,7 @@ pub(crate) struct Remote {
     outer: Mutex<Option<Waker>>,
 }
 
-impl Remote {
+impl RemoteWakes {
     pub(crate) fn new(executor: u64) -> Self {
         Self {
             executor,
@@ -95,14 +95,14 @@ impl Remote {
 /// A task's waker: made once, lent to each poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
-    remote: Arc<Remote>,
+    remote: Arc<RemoteWakes>,
     id: TaskId,
     /// It stands in `woken`, once.
     is_sent: AtomicBool,
 }
 
 impl TaskWaker {
-    pub(crate) fn new(remote: Arc<Remote>, id: TaskId) -> Arc<Self> {
+    pub(crate) fn new(remote: Arc<RemoteWakes>, id: TaskId) -> Arc<Self> {
         Arc::new(Self { remote, id, is_sent: AtomicBool::new(false) })
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::executor::{Inbox, Outbox, inbox, is_due};
 use nearstate_node::{
-    Address, Config, ConnectionHandler, Consumed, Core, CoreService, ENOUGH, Endpoint, Limits,
-    Node, Peer, Protocol, Refusal, Then,
+    Address, ConnectionHandler, ConnectionLimits, Consumed, Core, CoreService, Endpoint,
+    LimitExceeded, NextAction, Node, NodeConfig, OUTPUT_HIGH_WATER_BYTES, Peer, Protocol,
 };
 use nearstate_store::{CreateOptions, Region, Schema};
 
@@ -61,7 +61,7 @@ impl Protocol for Echo {
         }))
     }
 
-    fn refusal(&self, why: &Refusal) -> Vec<u8> {
+    fn limit_error(&self, why: &LimitExceeded) -> Vec<u8> {
         format!("refused: {why}\n").into_bytes()
     }
 }
@@ -81,7 +81,7 @@ impl CoreService for EchoOnCore {
 }
 
 impl Client {
-    fn command(&mut self, line: &[u8], output: &mut Vec<u8>) -> Then {
+    fn command(&mut self, line: &[u8], output: &mut Vec<u8>) -> NextAction {
         let words: Vec<&str> = std::str::from_utf8(line).unwrap_or("").split(' ').collect();
         match words.as_slice() {
             ["core"] => output.extend_from_slice(self.core.to_string().as_bytes()),
@@ -89,11 +89,11 @@ impl Client {
             ["big", bytes] => output.extend(std::iter::repeat_n(b'x', bytes.parse().unwrap())),
             ["work", steps] => {
                 self.work = Some(Work::Steps(steps.parse().unwrap()));
-                return Then::Work;
+                return NextAction::Work;
             }
             ["work"] => {
                 self.work = Some(Work::UntilStopped);
-                return Then::Work;
+                return NextAction::Work;
             }
             ["stop"] => self.is_work_stopped.set(true),
             ["listen"] => {
@@ -102,19 +102,19 @@ impl Client {
                 self.mailbox = Some(inbox);
             }
             ["panic"] => panic!("asked for by a client"),
-            ["quit"] => return Then::Close,
+            ["quit"] => return NextAction::Close,
             _ => output.extend_from_slice(line),
         }
         output.push(b'\n');
-        Then::Listen
+        NextAction::Read
     }
 }
 
 impl ConnectionHandler for Client {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         let mut taken = 0;
-        let mut then = Then::Listen;
-        while then == Then::Listen && output.len() < ENOUGH {
+        let mut then = NextAction::Read;
+        while then == NextAction::Read && output.len() < OUTPUT_HIGH_WATER_BYTES {
             let rest = &input[taken + self.searched..];
             let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
                 self.searched = input.len() - taken;
@@ -125,34 +125,34 @@ impl ConnectionHandler for Client {
             self.searched = 0;
             then = self.command(line, output);
         }
-        Consumed { taken, then }
+        Consumed { bytes: taken, next: then }
     }
 
-    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
+    fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         match &mut self.work {
             Some(Work::Steps(0)) => {
                 self.work = None;
                 output.extend_from_slice(b"done\n");
-                return Poll::Ready(Then::Listen);
+                return Poll::Ready(NextAction::Read);
             }
             Some(Work::Steps(steps)) => {
                 *steps -= 1;
-                return Poll::Ready(Then::Work);
+                return Poll::Ready(NextAction::Work);
             }
             Some(Work::UntilStopped) if self.is_work_stopped.get() => {
                 self.work = Some(Work::Steps(0));
-                return Poll::Ready(Then::Work);
+                return Poll::Ready(NextAction::Work);
             }
             Some(Work::UntilStopped) => {
                 while !is_due() {
                     std::hint::spin_loop();
                 }
-                return Poll::Ready(Then::Work);
+                return Poll::Ready(NextAction::Work);
             }
             None => {}
         }
         let Some(mailbox) = &mut self.mailbox else { return Poll::Pending };
-        while output.len() < ENOUGH {
+        while output.len() < OUTPUT_HIGH_WATER_BYTES {
             let Poll::Ready(Some(message)) = mailbox.poll(cx) else { break };
             output.extend_from_slice(message.as_bytes());
             output.push(b'\n');
@@ -173,12 +173,12 @@ pub(crate) struct Served {
 /// How long a test waits for what must happen. Only a broken node needs it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) fn serve(cores: usize, limits: Limits) -> Served {
+pub(crate) fn serve(cores: usize, limits: ConnectionLimits) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
-    let endpoint = |address| Endpoint { face: "echo".to_owned(), address, tls: None };
+    let endpoint = |address| Endpoint { protocol: "echo".to_owned(), address, tls: None };
     let path = folder.path().join("node.sock");
-    let config = Config {
+    let config = NodeConfig {
         cores,
         is_pinned: false,
         endpoints: vec![
@@ -186,7 +186,7 @@ pub(crate) fn serve(cores: usize, limits: Limits) -> Served {
             endpoint(Address::Tcp("127.0.0.1:0".parse().unwrap())),
         ],
         limits,
-        ..Config::default()
+        ..NodeConfig::default()
     };
     let echo = Echo::default();
     let mailboxes = Arc::clone(&echo.mailboxes);
@@ -215,14 +215,14 @@ impl Served {
     }
 
     /// Waits until the node has counted something.
-    pub(crate) fn until(&self, what: impl Fn(&nearstate_node::CoreSeen) -> bool) {
+    pub(crate) fn until(&self, what: impl Fn(&nearstate_node::CoreStats) -> bool) {
         for _ in 0..PATIENCE.as_millis() {
-            if what(&self.node().seen().total().0) {
+            if what(&self.node().stats().total().0) {
                 return;
             }
             std::thread::park_timeout(Duration::from_millis(1));
         }
-        panic!("never: {:?}", self.node().seen().total().0);
+        panic!("never: {:?}", self.node().stats().total().0);
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixture::{Echo, Line, serve};
-use nearstate_node::{Address, Config, Endpoint, Limits, Node};
+use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
 use nearstate_store::{CreateOptions, Region};
 
 #[test]
 fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
-    let served = serve(2, Limits::default());
+    let served = serve(2, ConnectionLimits::default());
     let mut client = served.tcp();
     for byte in b"one\ntwo\n" {
         client.writer.write_all(&[*byte]).unwrap();
@@ -39,14 +39,14 @@ fn lines_are_answered_in_order_however_they_are_cut_into_packets() {
         assert_eq!(client.receive(), format!("request {number}"));
     }
     pipelined.join().unwrap();
-    let seen = served.node().seen().total().0;
+    let seen = served.node().stats().total().0;
     assert_eq!(seen.bytes_read, seen.bytes_written);
     assert!(seen.writes < 100_000, "answers leave together: {seen:?}");
 }
 
 #[test]
 fn a_request_of_eight_megabytes_is_heard_whole_and_its_buffer_is_given_back() {
-    let served = serve(1, Limits::default());
+    let served = serve(1, ConnectionLimits::default());
     let mut client = served.unix();
     let large = "l".repeat(8 << 20);
     let mut sender = client.writer.try_clone().unwrap();
@@ -59,7 +59,7 @@ fn a_request_of_eight_megabytes_is_heard_whole_and_its_buffer_is_given_back() {
 
 #[test]
 fn clients_of_the_unix_socket_go_round_the_cores() {
-    let served = serve(3, Limits::default());
+    let served = serve(3, ConnectionLimits::default());
     let mut clients: Vec<_> = (0..6).map(|_| served.unix()).collect();
     let cores: Vec<_> = clients.iter_mut().map(|client| client.ask("core")).collect();
     assert_eq!(cores, ["0", "1", "2", "0", "1", "2"]);
@@ -70,7 +70,8 @@ fn clients_of_the_unix_socket_go_round_the_cores() {
 
 #[test]
 fn a_client_that_never_reads_is_not_read_any_more_and_closed_at_last() {
-    let limits = Limits { unread_max: Duration::from_millis(200), ..Limits::default() };
+    let limits =
+        ConnectionLimits { unread_max: Duration::from_millis(200), ..ConnectionLimits::default() };
     let served = serve(1, limits);
     let mut greedy = served.unix();
     // A thousand megabytes of answers to 13 KB of requests.
@@ -78,14 +79,14 @@ fn a_client_that_never_reads_is_not_read_any_more_and_closed_at_last() {
     let mut other = served.unix();
     assert_eq!(other.ask("still here"), "still here");
     served.until(|seen| seen.slow_clients == 1 && seen.open() == 1);
-    let seen = served.node().seen().total().0;
+    let seen = served.node().stats().total().0;
     assert!(seen.bytes_written < 100_000_000, "{seen:?}");
     assert_eq!(other.ask("still here"), "still here");
 }
 
 #[test]
 fn a_slow_reader_gets_everything() {
-    let served = serve(1, Limits::default());
+    let served = serve(1, ConnectionLimits::default());
     let mut client = served.tcp();
     client.say(&"big 300000\n".repeat(40));
     for _ in 0..40 {
@@ -96,7 +97,7 @@ fn a_slow_reader_gets_everything() {
 
 #[test]
 fn a_client_that_has_shut_its_side_gets_all_its_answers() {
-    let served = serve(1, Limits::default());
+    let served = serve(1, ConnectionLimits::default());
     let mut client = served.tcp();
     client.say("one\nwork 1000\nbig 3000000\nhalf");
     client.writer.shutdown(Shutdown::Write).unwrap();
@@ -108,7 +109,7 @@ fn a_client_that_has_shut_its_side_gets_all_its_answers() {
 
 #[test]
 fn quitting_flushes_first() {
-    let served = serve(1, Limits::default());
+    let served = serve(1, ConnectionLimits::default());
     let mut client = served.tcp();
     client.say("one\nquit\nnever heard\n");
     let mut answers = String::new();
@@ -120,7 +121,10 @@ fn quitting_flushes_first() {
 
 #[test]
 fn a_request_that_does_not_become_whole_is_given_up_and_silence_is_not() {
-    let limits = Limits { half_sent_max: Duration::from_millis(50), ..Limits::default() };
+    let limits = ConnectionLimits {
+        half_sent_max: Duration::from_millis(50),
+        ..ConnectionLimits::default()
+    };
     let served = serve(1, limits);
     let mut silent = served.tcp();
     let mut half = served.tcp();
@@ -133,7 +137,7 @@ fn a_request_that_does_not_become_whole_is_given_up_and_silence_is_not() {
 
 #[test]
 fn a_request_that_is_too_large_is_refused_in_words() {
-    let limits = Limits { input_bytes_max: 100_000, ..Limits::default() };
+    let limits = ConnectionLimits { input_bytes_max: 100_000, ..ConnectionLimits::default() };
     let served = serve(1, limits);
     let mut client = served.tcp();
     let mut sender = client.writer.try_clone().unwrap();
@@ -150,7 +154,7 @@ fn a_request_that_is_too_large_is_refused_in_words() {
 
 #[test]
 fn clients_cannot_fill_the_memory_of_a_core_together() {
-    let limits = Limits { core_bytes_max: 1 << 20, ..Limits::default() };
+    let limits = ConnectionLimits { core_bytes_max: 1 << 20, ..ConnectionLimits::default() };
     let served = serve(1, limits);
     let mut clients: Vec<_> = (0..20).map(|_| served.unix()).collect();
     for client in &mut clients {
@@ -169,7 +173,8 @@ fn clients_cannot_fill_the_memory_of_a_core_together() {
 
 #[test]
 fn two_thousand_clients_are_served_and_one_more_is_told() {
-    let served = serve(2, Limits { connections_max: 2000, ..Limits::default() });
+    let served =
+        serve(2, ConnectionLimits { connections_max: 2000, ..ConnectionLimits::default() });
     let mut clients: Vec<_> = (0..2000).map(|_| served.tcp()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.say(&format!("{number}\n"));
@@ -177,14 +182,14 @@ fn two_thousand_clients_are_served_and_one_more_is_told() {
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.receive(), number.to_string());
     }
-    assert_eq!(served.node().seen().total().0.open(), 2000);
+    assert_eq!(served.node().stats().total().0.open(), 2000);
     let refusal = served.tcp().receive();
     assert!(refusal.contains("limits.connections_max"), "{refusal}");
     let refusal = served.unix().receive();
     assert!(refusal.contains("limits.connections_max"), "{refusal}");
 
     // Nothing runs while nothing happens.
-    let rounds = || served.node().seen().total().1.rounds;
+    let rounds = || served.node().stats().total().1.rounds;
     served.until(|seen| seen.refused == 2 && seen.open() == 2000);
     let before = rounds();
     std::thread::park_timeout(Duration::from_millis(100));
@@ -197,7 +202,7 @@ fn two_thousand_clients_are_served_and_one_more_is_told() {
 
 #[test]
 fn work_that_yields_does_not_stop_others() {
-    let served = serve(1, Limits::default());
+    let served = serve(1, ConnectionLimits::default());
     let mut worker = served.unix();
     let mut other = served.unix();
     worker.say("work\nafter\n");
@@ -211,7 +216,7 @@ fn work_that_yields_does_not_stop_others() {
 
 #[test]
 fn what_other_threads_send_reaches_a_client_that_says_nothing() {
-    let served = serve(2, Limits::default());
+    let served = serve(2, ConnectionLimits::default());
     let mut clients: Vec<_> = (0..4).map(|_| served.unix()).collect();
     for client in &mut clients {
         assert_eq!(client.ask("listen"), "");
@@ -237,7 +242,8 @@ fn what_other_threads_send_reaches_a_client_that_says_nothing() {
 
 #[test]
 fn a_shutdown_lets_work_end_and_cuts_who_never_does() {
-    let limits = Limits { drain_max: Duration::from_secs(1), ..Limits::default() };
+    let limits =
+        ConnectionLimits { drain_max: Duration::from_secs(1), ..ConnectionLimits::default() };
     let mut served = serve(2, limits);
     let (mut idle, mut busy, mut half) = (served.unix(), served.unix(), served.unix());
     assert_eq!((idle.ask("idle"), half.ask("half")), ("idle".to_owned(), "half".to_owned()));
@@ -249,14 +255,14 @@ fn a_shutdown_lets_work_end_and_cuts_who_never_does() {
     assert!(idle.is_over() && busy.is_over() && half.is_over());
     let path = served.folder.path().join("node.sock");
     served.until(|seen| seen.open() == 0);
-    assert_eq!(served.node().seen().total().0.cut, 1);
+    assert_eq!(served.node().stats().total().0.drain_aborts, 1);
     served.node.take().unwrap().join().unwrap();
     assert!(!path.exists());
 }
 
 #[test]
 fn a_core_that_panics_takes_the_node_down_and_join_says_so() {
-    let mut served = serve(2, Limits::default());
+    let mut served = serve(2, ConnectionLimits::default());
     let mut idle = served.unix();
     assert_eq!(idle.ask("core"), "0");
     let mut client = served.unix();
@@ -268,12 +274,12 @@ fn a_core_that_panics_takes_the_node_down_and_join_says_so() {
 
 #[test]
 fn what_cannot_be_served_is_refused_at_the_start() {
-    let served = serve(1, Limits::default());
+    let served = serve(1, ConnectionLimits::default());
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let start = |face: &str, address: Address| {
-        let endpoint = Endpoint { face: face.to_owned(), address, tls: None };
-        let config = Config { cores: 1, endpoints: vec![endpoint], ..Config::default() };
+    let start = |protocol: &str, address: Address| {
+        let endpoint = Endpoint { protocol: protocol.to_owned(), address, tls: None };
+        let config = NodeConfig { cores: 1, endpoints: vec![endpoint], ..NodeConfig::default() };
         Node::start(&config, &region, &[Arc::new(Echo::default())])
     };
     let taken = start("echo", served.node().addresses()[1].clone()).unwrap_err().to_string();
@@ -283,14 +289,14 @@ fn what_cannot_be_served_is_refused_at_the_start() {
     let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
     let unknown = start("http", any.clone()).unwrap_err().to_string();
     assert!(unknown.contains("\"http\"") && unknown.contains("echo"), "{unknown}");
-    let many = Config { cores: 100_000, ..Config::default() };
+    let many = NodeConfig { cores: 100_000, ..NodeConfig::default() };
     assert!(Node::start(&many, &region, &[]).is_err());
     drop(start("echo", any).unwrap());
 }
 
 #[test]
 fn connections_come_and_go_without_a_trace() {
-    let served = serve(2, Limits::default());
+    let served = serve(2, ConnectionLimits::default());
     for round in 0..500 {
         let mut client: Line<TcpStream> = served.tcp();
         if round % 2 == 0 {

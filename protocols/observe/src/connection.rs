@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nearstate_node::{ConnectionHandler, Consumed, Core, ENOUGH, Then};
+use nearstate_node::{ConnectionHandler, Consumed, Core, NextAction, OUTPUT_HIGH_WATER_BYTES};
 
 use crate::request::{Parsed, Request, Wish, parse};
 use crate::response::{Answer, METRICS, PLAIN};
@@ -33,13 +33,13 @@ impl Asker {
         Self { source, core, work: None }
     }
 
-    fn answer(&mut self, request: Request, output: &mut Vec<u8>) -> Then {
+    fn answer(&mut self, request: Request, output: &mut Vec<u8>) -> NextAction {
         let not_ready;
         let (status, body) = match request.wish {
             Wish::Metrics => {
                 let report = self.source.report(&self.core);
                 self.work = Some(Writing { report, text: String::new(), request });
-                return Then::Work;
+                return NextAction::Work;
             }
             Wish::Health => ("200 OK", "alive\n"),
             Wish::Index => ("200 OK", INDEX),
@@ -55,23 +55,23 @@ impl Asker {
         };
         let Request { is_head, is_last, .. } = request;
         Answer { status, kind: PLAIN, body, is_head, is_last }.write(output);
-        if is_last { Then::Close } else { Then::Listen }
+        if is_last { NextAction::Close } else { NextAction::Read }
     }
 }
 
 /// The last answer to somebody who does not speak as we do.
-fn refuse(status: &'static str, why: &str, output: &mut Vec<u8>) -> Then {
+fn refuse(status: &'static str, why: &str, output: &mut Vec<u8>) -> NextAction {
     let body = format!("{why}\n");
     let answer = Answer { status, kind: PLAIN, body: &body, is_head: false, is_last: true };
     answer.write(output);
-    Then::Close
+    NextAction::Close
 }
 
 impl ConnectionHandler for Asker {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         let mut taken = 0;
-        let mut then = Then::Listen;
-        while then == Then::Listen && output.len() < ENOUGH {
+        let mut then = NextAction::Read;
+        while then == NextAction::Read && output.len() < OUTPUT_HIGH_WATER_BYTES {
             let rest = input.get(taken..).unwrap_or_default();
             then = match parse(rest) {
                 Parsed::Incomplete => break,
@@ -86,22 +86,22 @@ impl ConnectionHandler for Asker {
                 Parsed::Broken(why) => refuse("400 Bad Request", why, output),
             };
         }
-        Consumed { taken, then }
+        Consumed { bytes: taken, next: then }
     }
 
-    fn happen(&mut self, _: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
+    fn poll_progress(&mut self, _: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         let Some(writing) = &mut self.work else { return Poll::Pending };
         if writing.report.step(&mut writing.text) {
-            return Poll::Ready(Then::Work);
+            return Poll::Ready(NextAction::Work);
         }
         let Request { is_head, is_last, .. } = writing.request;
         let body = &writing.text;
         Answer { status: "200 OK", kind: METRICS, body, is_head, is_last }.write(output);
         self.work = None;
-        Poll::Ready(if is_last { Then::Close } else { Then::Listen })
+        Poll::Ready(if is_last { NextAction::Close } else { NextAction::Read })
     }
 
-    fn kept(&self) -> usize {
+    fn buffered_bytes(&self) -> usize {
         self.work.as_ref().map_or(0, |writing| writing.text.capacity())
     }
 }

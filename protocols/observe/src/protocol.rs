@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nearstate_model::Result;
-use nearstate_node::{ConnectionHandler, Core, CoreService, Peer, Protocol, Refusal};
+use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, Peer, Protocol};
 
 use crate::connection::Asker;
 use crate::response::{Answer, PLAIN};
@@ -41,12 +41,12 @@ impl Protocol for ObserveProtocol {
         Ok(Rc::new(OnCore { source: Arc::clone(&self.source), core: core.clone() }))
     }
 
-    fn refusal(&self, why: &Refusal) -> Vec<u8> {
+    fn limit_error(&self, why: &LimitExceeded) -> Vec<u8> {
         let status = match why {
-            Refusal::TooManyConnections { .. } | Refusal::OutOfMemory { .. } => {
+            LimitExceeded::TooManyConnections { .. } | LimitExceeded::OutOfMemory { .. } => {
                 "503 Service Unavailable"
             }
-            Refusal::RequestTooLarge { .. } => "413 Content Too Large",
+            LimitExceeded::RequestTooLarge { .. } => "413 Content Too Large",
         };
         let mut output = Vec::new();
         let body = &format!("{why}\n");

@@ -7,7 +7,8 @@ use std::task::{Context, Waker};
 
 use nearstate_node::clock::Clock;
 use nearstate_node::{
-    ConnectionHandler, Core, CoreMetric, CoreParts, ENOUGH, Limits, Origin, Peer, Protocol, Then,
+    ConnectionHandler, ConnectionLimits, Core, CoreMetrics, CoreParts, NextAction,
+    OUTPUT_HIGH_WATER_BYTES, Peer, PeerAddress, Protocol,
 };
 use nearstate_observe::{HEAD_BYTES_MAX, ObserveProtocol, Report, Source};
 use nearstate_store::{CreateOptions, Region};
@@ -52,13 +53,13 @@ fn client(is_ready: bool) -> Client {
         index: 0,
         count: 1,
         region,
-        limits: Arc::new(Limits::default()),
-        metric: Arc::<CoreMetric>::default(),
+        limits: Arc::new(ConnectionLimits::default()),
+        metrics: Arc::<CoreMetrics>::default(),
         clock: Clock::new_virtual(),
     });
     let face = ObserveProtocol::new(Arc::new(Counts { is_ready }));
-    let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
-    let peer = Peer { id: 1, origin, certificate: None };
+    let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
+    let peer = Peer { id: 1, address, certificate: None };
     let conversation = face.on_core(&core.unwrap()).unwrap().accept(&peer);
     Client { conversation, input: Vec::new(), is_closed: false, steps: 0, _folder: folder }
 }
@@ -70,22 +71,23 @@ impl Client {
         while !self.is_closed {
             let mut output = Vec::new();
             let heard = self.conversation.on_input(&self.input, &mut output);
-            assert!(heard.taken <= self.input.len());
-            self.input.drain(..heard.taken);
-            let mut then = heard.then;
-            while then == Then::Work {
+            assert!(heard.bytes <= self.input.len());
+            self.input.drain(..heard.bytes);
+            let mut then = heard.next;
+            while then == NextAction::Work {
                 let mut cx = Context::from_waker(Waker::noop());
-                let std::task::Poll::Ready(next) = self.conversation.happen(&mut cx, &mut output)
+                let std::task::Poll::Ready(next) =
+                    self.conversation.poll_progress(&mut cx, &mut output)
                 else {
                     panic!("work that waits for nothing")
                 };
                 then = next;
                 self.steps += 1;
             }
-            assert!(output.len() < ENOUGH * 2);
+            assert!(output.len() < OUTPUT_HIGH_WATER_BYTES * 2);
             all.extend_from_slice(&output);
-            self.is_closed = then == Then::Close;
-            if heard.taken == 0 {
+            self.is_closed = then == NextAction::Close;
+            if heard.bytes == 0 {
                 break;
             }
         }

@@ -9,7 +9,7 @@ use crate::reply::error_reply::Refusal;
 use crate::server::Server;
 use nearstate_model::Error;
 use nearstate_model::limits::TRANSACTION_TRIES;
-use nearstate_store::{Namespace, Record, RetryPolicy, Session, Txn, since_boot};
+use nearstate_store::{Namespace, RetryPolicy, Session, Txn, View, since_boot};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub trait Lent: std::fmt::Debug {
     ///
     /// # Errors
     /// As [`Txn::get`].
-    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error>;
+    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>, Error>;
 
     /// As [`Txn::put`].
     ///
@@ -87,7 +87,7 @@ pub(crate) struct Timed<'t, 's> {
 }
 
 impl Lent for Timed<'_, '_> {
-    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<Record<'_>>, Error> {
+    fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>, Error> {
         self.txn.get(namespace, key)
     }
 
@@ -127,8 +127,8 @@ impl<'c> Client<'c> {
     pub fn read(&self, key: &[u8]) -> Result<Option<Found<'c>>, Refusal> {
         let found = match (self.records.find(key)?, self.txn) {
             (None, _) => None,
-            (Some(spot), None) => self.session().get(spot.namespace, spot.key)?.map(Found::View),
-            (Some(spot), Some(txn)) => txn.get(spot.namespace, spot.key)?.map(Found::Record),
+            (Some(spot), None) => self.session().get(spot.namespace, spot.key)?.map(Found),
+            (Some(spot), Some(txn)) => txn.get(spot.namespace, spot.key)?.map(Found),
         };
         self.records.note(found.is_some());
         Ok(found)
@@ -168,7 +168,7 @@ impl<'c> Client<'c> {
         let done = self.session().transact_within(PATIENCE, |txn| {
             // That of a run whose reads did not fit together is none.
             refusal = None;
-            txn.judged_once(|| {
+            txn.validated_once(|| {
                 change(&Change { records: self.records, txn }).map_err(|fault| match fault {
                     Fault::Store(error) => error,
                     Fault::Refused(why) => {
@@ -240,7 +240,7 @@ impl<'r> Change<'r, '_> {
     /// # Errors
     /// What the store says.
     pub fn read_at(&self, spot: Spot<'_>) -> Result<Option<Found<'r>>, Fault> {
-        Ok(self.txn.get(spot.namespace, spot.key)?.map(Found::Record))
+        Ok(self.txn.get(spot.namespace, spot.key)?.map(Found))
     }
 
     /// Deletes the record of a key. False if there was none.

@@ -17,7 +17,9 @@ use crate::table::TABLE;
 use nearstate_model::Error;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::is_due;
-use nearstate_node::{ConnectionHandler, Consumed, ENOUGH, Near, Then};
+use nearstate_node::{
+    ConnectionHandler, Consumed, LocalResource, NextAction, OUTPUT_HIGH_WATER_BYTES,
+};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -92,7 +94,7 @@ impl Talk {
         core.count(command, is_refused, |micros| slow_request(link, command, args, micros));
     }
 
-    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<Then>> {
+    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
         let work = self.link.work.as_mut()?;
         let max = self.core.answer_bytes_max();
         let mut reply = Reply::new(output, self.link.protocol).within(max);
@@ -102,7 +104,7 @@ impl Talk {
             stepped = Err(too_long(max, None));
         }
         match stepped {
-            Ok(Progress::More) => return Some(Poll::Ready(Then::Work)),
+            Ok(Progress::More) => return Some(Poll::Ready(NextAction::Work)),
             Ok(Progress::Done) => {}
             Err(refusal) => {
                 reply.rewind(mark);
@@ -110,7 +112,7 @@ impl Talk {
             }
         }
         self.link.work = None;
-        Some(Poll::Ready(Then::Listen))
+        Some(Poll::Ready(NextAction::Read))
     }
 }
 
@@ -120,8 +122,8 @@ impl ConnectionHandler for Talk {
         let mut taken = 0;
         self.ahead = 0;
         let then = loop {
-            if output.len() >= ENOUGH {
-                break Then::Listen;
+            if output.len() >= OUTPUT_HIGH_WATER_BYTES {
+                break NextAction::Read;
             }
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
@@ -136,54 +138,54 @@ impl ConnectionHandler for Talk {
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
-                Parsed::Incomplete { .. } => break Then::Listen,
+                Parsed::Incomplete { .. } => break NextAction::Read,
                 Parsed::Broken(broken) => {
                     Reply::new(output, self.link.protocol).error(&broken.to_string());
-                    break Then::Close;
+                    break NextAction::Close;
                 }
             }
             self.parser.set_stranger(self.link.user.is_none());
             if self.link.is_closing {
-                break Then::Close;
+                break NextAction::Close;
             }
             // What is left is heard in another turn: others are served between.
             let is_due = self.requests.is_multiple_of(REQUESTS_PER_LOOK) && is_due();
             if let Some(what) = self.link.near.take() {
-                break Then::Near(what);
+                break NextAction::Near(what);
             }
             if self.link.work.is_some() {
-                break Then::Work;
+                break NextAction::Work;
             }
             if is_due {
-                break Then::Listen;
+                break NextAction::Read;
             }
         };
         self.core.note_found();
-        Consumed { taken, then }
+        Consumed { bytes: taken, next: then }
     }
 
-    fn kept(&self) -> usize {
+    fn buffered_bytes(&self) -> usize {
         self.parser.kept() + self.link.kept()
     }
 
-    fn happen(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Then> {
+    fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         if let Some(then) = self.finish(output) {
             return then;
         }
-        while output.len() < ENOUGH {
+        while output.len() < OUTPUT_HIGH_WATER_BYTES {
             match self.link.mailbox.poll(cx) {
                 Poll::Ready(Some(letter)) => {
                     let mut reply = Reply::new(output, self.link.protocol);
                     pubsub::write_letter(&letter, &mut reply);
                 }
-                Poll::Ready(None) => return Poll::Ready(Then::Close),
+                Poll::Ready(None) => return Poll::Ready(NextAction::Close),
                 Poll::Pending => return Poll::Pending,
             }
         }
         Poll::Pending
     }
 
-    fn near(&mut self, what: Near, refused: Option<&Error>, output: &mut Vec<u8>) {
+    fn near(&mut self, what: LocalResource, refused: Option<&Error>, output: &mut Vec<u8>) {
         match refused {
             None => output.extend_from_slice(&local::given(what)),
             Some(why) => Reply::new(output, self.link.protocol).error(&local::refused(why)),
@@ -315,7 +317,7 @@ mod tests {
     use crate::command::stats::CommandCounts;
     use crate::server::{Server, Settings};
     use nearstate_node::clock::Clock;
-    use nearstate_node::{Core, CoreParts, Origin, Peer};
+    use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
     use nearstate_store::{CreateOptions, Region, since_boot};
     use std::sync::Arc;
 
@@ -329,13 +331,13 @@ mod tests {
             count: 1,
             region,
             limits: Arc::default(),
-            metric: Arc::default(),
+            metrics: Arc::default(),
             clock: Clock::new_virtual(),
         });
         let counts = Arc::new(CommandCounts::new(std::iter::empty()));
         let core = OnCore::new(&server, &core.unwrap(), counts);
-        let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
-        let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+        let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
+        let mut link = core.link(&Peer { id: 1, address, certificate: None });
         let client = Client {
             catalogue: &TABLE,
             server: &server,

@@ -43,7 +43,7 @@ pub struct Link {
     /// True once the connection is to be closed behind the present answer.
     pub is_closing: bool,
     /// What the client has asked the node for, to come near to it.
-    pub near: Option<nearstate_node::Near>,
+    pub near: Option<nearstate_node::LocalResource>,
 }
 
 /// Names of what a client hears, and what they cost the node.

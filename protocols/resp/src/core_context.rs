@@ -7,7 +7,7 @@ use crate::pubsub::mailbox::Mailbox;
 use crate::records::Records;
 use crate::reply::RespVersion;
 use crate::server::{Card, Server, SlowRequest, Tallies};
-use nearstate_node::{Core, Origin, Peer};
+use nearstate_node::{Core, Peer, PeerAddress};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ impl OnCore {
             .and_then(|name| settings.users.named(name.as_bytes()).filter(|user| user.is_on()));
         let user = proven.or_else(|| settings.users.welcome()).cloned();
         let mailbox = Arc::new(Mailbox::new(settings.mailbox_bytes_max, &self.server.hub.post));
-        let (address, local, local_host, local_port) = match &peer.origin {
-            Origin::Tcp { remote, local } => {
+        let (address, local, local_host, local_port) = match &peer.address {
+            PeerAddress::Tcp { remote, local } => {
                 (remote.to_string(), local.to_string(), local.ip().to_string(), local.port())
             }
-            Origin::Unix { pid, .. } => {
+            PeerAddress::Unix { pid, .. } => {
                 let path = format!("unix:{}", pid.unwrap_or_default());
                 (path.clone(), path, "127.0.0.1".to_owned(), settings.port)
             }
@@ -118,7 +118,7 @@ impl OnCore {
     ) {
         let now = self.core.clock().now();
         let nanos = self.core.clock().nanos(now.saturating_sub(self.last.replace(now)));
-        self.core.metric().requests.add(1);
+        self.core.metrics().requests.add(1);
         self.counts.count(command.map(|command| command.number), nanos, is_refused);
         let micros = nanos / 1000;
         if micros >= self.server.settings.slow_micros {

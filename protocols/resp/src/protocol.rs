@@ -8,7 +8,7 @@ use crate::reply::{Reply, RespVersion};
 use crate::server::Server;
 use crate::table::TABLE;
 use nearstate_model::Result;
-use nearstate_node::executor::{Class, spawn};
+use nearstate_node::executor::{TaskClass, spawn};
 use nearstate_node::{ConnectionHandler, Core, CoreService, Peer, Protocol};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,15 +44,15 @@ impl Protocol for RespProtocol {
         Ok(Rc::new(Parts(Rc::new(OnCore::new(&self.server, core, counts)))))
     }
 
-    fn refusal(&self, why: &nearstate_node::Refusal) -> Vec<u8> {
+    fn limit_error(&self, why: &nearstate_node::LimitExceeded) -> Vec<u8> {
         let mut output = Vec::new();
         // The first words are those that Redis' clients know, and try again after.
         let code = match why {
-            nearstate_node::Refusal::TooManyConnections { .. } => {
+            nearstate_node::LimitExceeded::TooManyConnections { .. } => {
                 "ERR max number of clients reached: "
             }
-            nearstate_node::Refusal::RequestTooLarge { .. } => "ERR RespVersion error: ",
-            nearstate_node::Refusal::OutOfMemory { .. } => "OOM ",
+            nearstate_node::LimitExceeded::RequestTooLarge { .. } => "ERR RespVersion error: ",
+            nearstate_node::LimitExceeded::OutOfMemory { .. } => "OOM ",
         };
         Reply::new(&mut output, RespVersion::Resp2).error(&format!("{code}{why}"));
         output
@@ -69,7 +69,7 @@ impl CoreService for Parts {
                 Arc::clone(&self.0.server),
                 Rc::clone(self.0.core.session()),
             );
-            spawn(Class::Background, "keyspace events", tell);
+            spawn(TaskClass::Background, "keyspace events", tell);
         }
     }
 

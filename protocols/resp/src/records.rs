@@ -5,7 +5,7 @@ use crate::reply::error_reply::Refusal;
 use crate::server::Server;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
-use nearstate_store::{Form, Kind, Metadata, Namespace, Record, Schema, Session, Txn, View};
+use nearstate_store::{Form, Kind, Metadata, Namespace, Schema, Session, Txn, View};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -211,23 +211,15 @@ pub fn judge(key: &[u8], bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// A record, alone or as a transaction sees it.
+/// A record that was read, by the session or by a transaction: what commands take from it.
 #[derive(Debug)]
-pub enum Found<'r> {
-    /// As the region has it.
-    View(View<'r>),
-    /// As a transaction has it.
-    Record(Record<'r>),
-}
+pub struct Found<'r>(pub View<'r>);
 
 impl Found<'_> {
-    /// What it is.
+    /// Whether it is a string, a hash or a set.
     #[inline]
-    pub fn form(&self) -> Form {
-        match self {
-            Self::View(view) => view.form(),
-            Self::Record(record) => record.form(),
-        }
+    pub const fn form(&self) -> Form {
+        self.0.form()
     }
 
     /// The bytes of a string.
@@ -236,10 +228,9 @@ impl Found<'_> {
     /// `WRONGTYPE`.
     #[inline]
     pub fn string(&self) -> Result<&[u8], Refusal> {
-        match (self.form(), self) {
-            (Form::Value, Self::View(view)) => Ok(view.bytes()),
-            (Form::Value, Self::Record(record)) => Ok(record.bytes()),
-            (Form::Blocks | Form::Set, _) => Err(Refusal::WRONG_TYPE),
+        match self.form() {
+            Form::Value => Ok(self.0.bytes()),
+            Form::Blocks | Form::Set => Err(Refusal::WRONG_TYPE),
         }
     }
 
@@ -248,14 +239,13 @@ impl Found<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, Refusal> {
-        match (self.form(), self) {
-            (Form::Blocks, Self::View(view)) => Ok(view.blocks().collect()),
-            (Form::Blocks, Self::Record(record)) => Ok(record.blocks().collect()),
-            (Form::Value | Form::Set, _) => Err(Refusal::WRONG_TYPE),
+        match self.form() {
+            Form::Blocks => Ok(self.0.blocks().collect()),
+            Form::Value | Form::Set => Err(Refusal::WRONG_TYPE),
         }
     }
 
-    /// A field of a hash. Linear in their number.
+    /// A field of a hash. Linear in the number of fields.
     ///
     /// # Errors
     /// `WRONGTYPE`.
@@ -264,10 +254,7 @@ impl Found<'_> {
             return Err(Refusal::WRONG_TYPE);
         }
         let Ok(name) = str::from_utf8(name) else { return Ok(None) };
-        Ok(match self {
-            Self::View(view) => view.block(name),
-            Self::Record(record) => record.block(name),
-        })
+        Ok(self.0.block(name))
     }
 
     /// The members of a set, ascending.
@@ -275,36 +262,25 @@ impl Found<'_> {
     /// # Errors
     /// `WRONGTYPE`.
     pub fn members(&self) -> Result<nearstate_store::Members<'_>, Refusal> {
-        match (self.form(), self) {
-            (Form::Set, Self::View(view)) => Ok(view.members()),
-            (Form::Set, Self::Record(record)) => Ok(record.members()),
-            (Form::Value | Form::Blocks, _) => Err(Refusal::WRONG_TYPE),
+        match self.form() {
+            Form::Set => Ok(self.0.members()),
+            Form::Value | Form::Blocks => Err(Refusal::WRONG_TYPE),
         }
     }
 
-    /// When it ends by itself, in milliseconds since 1970; 0: never.
+    /// When the record expires, in milliseconds since 1970; 0: never.
     pub fn expires_ms(&self) -> u64 {
-        match self {
-            Self::View(view) => view.expires_ms(),
-            Self::Record(record) => record.expires_ms(),
-        }
+        self.0.expires_ms()
     }
 
-    /// Its version; `None` for what a transaction has written itself.
+    /// The version; `None` for a record that the transaction itself has written.
     pub fn version(&self) -> Option<u64> {
-        match self {
-            Self::View(view) => Some(view.version()),
-            Self::Record(record) => record.version(),
-        }
+        (!self.0.is_uncommitted()).then(|| self.0.version())
     }
 
-    /// Its tags, which a change that keeps the record keeps as well.
+    /// The tags. A change that keeps the record keeps them as well.
     pub fn tags(&self) -> Vec<(String, Vec<u8>)> {
-        let owned = |(name, value): (&str, &[u8])| (name.to_owned(), value.to_vec());
-        match self {
-            Self::View(view) => view.tags().map(owned).collect(),
-            Self::Record(record) => record.tags().map(owned).collect(),
-        }
+        self.0.tags().map(|(name, value)| (name.to_owned(), value.to_vec())).collect()
     }
 }
 

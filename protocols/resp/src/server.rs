@@ -6,7 +6,7 @@ use crate::keyspace_events::KeyspaceEvents;
 use crate::keyspace_events::watches::Keyspace;
 use crate::pubsub::Hub;
 use crate::pubsub::mailbox::Mailbox;
-use nearstate_node::metric::Distribution;
+use nearstate_node::metrics::Distribution;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::task::Poll;
 
-use nearstate_node::{Address, Config, Endpoint, Limits, Node, Then};
+use nearstate_node::{Address, ConnectionLimits, Endpoint, NextAction, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::pubsub::mailbox::{Letter, Mailbox, Message};
@@ -85,7 +85,7 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
     for words in [&[&b"KEYS"[..], b"*"][..], &[b"SCAN", b"0", b"COUNT", b"9999"]] {
         let (_, mut then) = talker.begin(words);
         let (mut most, mut said) = (0, 0);
-        while then == Then::Work {
+        while then == NextAction::Work {
             let (output, next) = talker.step();
             said += output.len();
             most = most.max(talker.kept() - nothing);
@@ -96,7 +96,7 @@ fn what_a_walk_has_found_counts_until_it_is_told_and_is_not_more_than_an_answer_
         assert!((300_000..400_000).contains(&most), "and kept before: {most}");
         assert!(talker.kept() - nothing < LITTLE);
     }
-    let limits = Limits { output_bytes_max: 100_000, ..Limits::default() };
+    let limits = ConnectionLimits { output_bytes_max: 100_000, ..ConnectionLimits::default() };
     let place = place_within(settings(), limits);
     fill(&place, 3000);
     let mut talker = place.talker();
@@ -143,8 +143,8 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
     assert!((90_000..100_000).contains(&post.bytes()));
     // Each is far below its own bound; the message for the one is too much because of the other.
     assert_eq!(sender.ask(&format!("PUBLISH b {message}")), ":1|");
-    assert!(slow.happen().is_empty() && slow.is_closed, "most waited for it");
-    assert!(honest.happen().len() > 30_000 && !honest.is_closed, "it has its message");
+    assert!(slow.poll_progress().is_empty() && slow.is_closed, "most waited for it");
+    assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed, "it has its message");
     assert_eq!((post.overruns(), post.bytes()), (1, 0));
     // The same messages wait for two: one alone would give nothing back.
     slow = place.talker();
@@ -154,9 +154,9 @@ fn messages_that_nobody_reads_have_a_bound_and_who_holds_most_of_them_is_closed(
         assert_eq!(sender.ask(&format!("PUBLISH a {message}")), ":2|");
     }
     assert_eq!(sender.ask(&format!("PUBLISH b {message}")), ":2|");
-    assert!(slow.happen().is_empty() && slow.is_closed);
-    assert!(alike.happen().is_empty() && alike.is_closed);
-    assert!(honest.happen().len() > 30_000 && !honest.is_closed);
+    assert!(slow.poll_progress().is_empty() && slow.is_closed);
+    assert!(alike.poll_progress().is_empty() && alike.is_closed);
+    assert!(honest.poll_progress().len() > 30_000 && !honest.is_closed);
     assert_eq!((post.overruns(), post.bytes()), (3, 0));
     honest.ask("PING");
     sender.ask("PUBLISH b x");
@@ -187,7 +187,7 @@ fn nobody_is_closed_for_messages_that_wait_in_no_mailbox() {
     assert_eq!(sender.ask("PUBLISH b 2"), ":1|");
     assert_eq!(post.overruns(), 1);
     drop(in_hand);
-    let heard = String::from_utf8(honest.happen()).unwrap();
+    let heard = String::from_utf8(honest.poll_progress()).unwrap();
     assert_eq!((heard.matches("message").count(), honest.is_closed), (2, false), "{heard}");
     assert_eq!(post.bytes(), 0);
 }
@@ -198,12 +198,12 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
     let path = folder.path().join("s");
     let address = Address::Unix { path: path.clone(), mode: 0o600 };
-    let config = Config {
+    let config = NodeConfig {
         cores: 1,
         is_pinned: false,
-        endpoints: vec![Endpoint { face: "resp".to_owned(), address, tls: None }],
-        limits: Limits { core_bytes_max: 4 << 20, ..Limits::default() },
-        ..Config::default()
+        endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
+        limits: ConnectionLimits { core_bytes_max: 4 << 20, ..ConnectionLimits::default() },
+        ..NodeConfig::default()
     };
     let face = RespProtocol::new(Arc::new(Server::new(settings())));
     let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
@@ -231,9 +231,9 @@ fn a_core_closes_the_client_with_whose_subscriptions_it_would_keep_too_much() {
     subscribe(&mut second, 300);
     // Closed: its answers are a part of what is too much.
     let _ = second.read_to_end(&mut Vec::new());
-    assert_eq!(node.seen().total().0.out_of_memory, 1);
+    assert_eq!(node.stats().total().0.out_of_memory, 1);
     drop(first);
-    while node.seen().total().0.open() > 0 {
+    while node.stats().total().0.open() > 0 {
         std::thread::yield_now();
     }
     let mut third = connect();
@@ -251,7 +251,7 @@ fn multi(talker: &mut Talker, requests: &[&str]) -> String {
 
 #[test]
 fn a_transaction_whose_answers_are_too_long_stops_there_and_changes_nothing() {
-    let limits = Limits { output_bytes_max: 250_000, ..Limits::default() };
+    let limits = ConnectionLimits { output_bytes_max: 250_000, ..ConnectionLimits::default() };
     let place = place_within(settings(), limits);
     fill(&place, 1000);
     let mut talker = place.talker();
@@ -329,7 +329,10 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
         assert!(said.starts_with("-EXECABORT with "), "{request}: {said}");
         assert!(said.contains("it would take longer than 3s"), "{said}");
         assert_eq!(is_there, ":0|", "{request}: nothing was changed");
-        assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "and nothing sent");
+        assert!(
+            hearers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()),
+            "and nothing sent"
+        );
     }
     let (said, is_there) = publish("PUBLISH c m", 8);
     assert_eq!(
@@ -337,7 +340,7 @@ fn messages_of_a_transaction_count_for_its_time_before_any_of_them_is_sent() {
         (&*format!("*9|+OK|{}", ":500|".repeat(8)), ":1|")
     );
     for hearer in &mut hearers {
-        let heard = String::from_utf8(hearer.happen()).unwrap();
+        let heard = String::from_utf8(hearer.poll_progress()).unwrap();
         assert_eq!(heard.matches("message").count(), 8);
     }
 }
@@ -371,14 +374,14 @@ fn what_one_command_publishes_is_bounded_before_it_writes_anything() {
         assert!(said.ends_with("nothing was changed and nothing sent|"), "{said}");
     }
     assert_eq!(talker.ask("MGET there new"), "*2|$1|v|$-1|");
-    assert!(hearers.iter_mut().all(|hearer| hearer.happen().is_empty()), "nothing was sent");
+    assert!(hearers.iter_mut().all(|hearer| hearer.poll_progress().is_empty()), "nothing was sent");
     // What is many but goes to nobody is no load, and few are sent whoever hears them.
     for (request, letters) in [
         (format!("MSETMPUB 1 1024 new v{}", messages(1024, "nobody")), 0),
         (format!("SETIEMPUB there w v{}", messages(16, "c")), 16),
     ] {
         assert_eq!(talker.ask(&request), "+OK|", "{request}");
-        let heard = String::from_utf8(hearers[0].happen()).unwrap();
+        let heard = String::from_utf8(hearers[0].poll_progress()).unwrap();
         assert_eq!(heard.matches("message").count(), letters);
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nearstate_node::executor::{Config, Executor, sleep, timeout};
+use nearstate_node::executor::{Executor, ExecutorConfig, sleep, timeout};
 use nearstate_resp::acl::Users;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 use nearstate_resp::server::Settings;
@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_secs(100);
 fn run(letters: &str, test: impl AsyncFnOnce(&Place) + 'static) {
     let keyspace_events = KeyspaceEvents::parse(letters.as_bytes()).unwrap();
     let place = place_with(Settings { keyspace_events, ..Settings::new(Users::open(&TABLE)) });
-    let executor = Executor::new(&Config::default()).unwrap();
+    let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     executor.run(async move {
         place.begin();
         timeout(LONG, test(&place)).await.expect("it was not told in time");
@@ -64,7 +64,7 @@ async fn told_until(listener: &mut Talker, last: &str) -> Vec<String> {
     let mut all = Vec::new();
     while !all.iter().any(|message| message == last) {
         sleep(Duration::from_millis(1)).await;
-        all.extend(messages(&listener.happen()));
+        all.extend(messages(&listener.poll_progress()));
     }
     assert_eq!(all.pop().unwrap(), last, "something came after the last: {all:?}");
     all

@@ -18,8 +18,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearstate_local_transport::{Answer, LocalRing, ask_region, ask_ring};
-use nearstate_node::{Address, Config, Endpoint, Limits, Node};
+use nearstate_local_transport::{LocalRing, Response, request_region, request_ring};
+use nearstate_node::{Address, ConnectionLimits, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{Server, Settings};
@@ -30,20 +30,20 @@ use nearstate_store::{CreateOptions, Region, check};
 /// Longer than anything here takes on a busy machine.
 const WAIT: Duration = Duration::from_secs(60);
 
-fn start(folder: &Path, users: &str, limits: Limits) -> Node {
+fn start(folder: &Path, users: &str, limits: ConnectionLimits) -> Node {
     let options = CreateOptions { bytes_max: 128 << 20, ..CreateOptions::default() };
     let region = Region::attach_or_create(&folder.join("region"), &options).unwrap();
     let users = Users::parse(users, &TABLE).unwrap();
     let face = RespProtocol::new(Arc::new(Server::new(Settings::new(users))));
     let address = Address::Unix { path: folder.join("near.sock"), mode: 0o600 };
     let tcp = Address::Tcp("127.0.0.1:0".parse().unwrap());
-    let endpoint = |address| Endpoint { face: "resp".to_owned(), address, tls: None };
-    let config = Config {
+    let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };
+    let config = NodeConfig {
         cores: 2,
         is_pinned: false,
         endpoints: vec![endpoint(address), endpoint(tcp)],
         limits,
-        ..Config::default()
+        ..NodeConfig::default()
     };
     Node::start(&config, &region, &[Arc::new(face)]).unwrap()
 }
@@ -66,9 +66,9 @@ fn near(folder: &Path, options: &str) -> LocalStorage {
 
 fn ring(folder: &Path) -> LocalRing {
     let socket = socket(folder);
-    match ask_ring(&socket).unwrap() {
-        Answer::Given(memory) => LocalRing::new(memory, socket, WAIT).unwrap(),
-        Answer::Refused(text) => panic!("{text}"),
+    match request_ring(&socket).unwrap() {
+        Response::Granted(memory) => LocalRing::new(memory, socket, WAIT).unwrap(),
+        Response::Refused(text) => panic!("{text}"),
     }
 }
 
@@ -98,7 +98,7 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
     let users = "user all on >all-word ~* &* +@all\n\
                  user half on >half-word ~{ns},* &* +@all\n\
                  user none on >none-word ~* &* +@all -near";
-    let node = start(folder.path(), users, Limits::default());
+    let node = start(folder.path(), users, ConnectionLimits::default());
     let mut all = near(folder.path(), "?user=all&password=all-word");
     assert_eq!(all.way(), Some(Way::Region));
     let mut half = near(folder.path(), "?user=half&password=half-word");
@@ -127,7 +127,7 @@ fn who_may_everything_is_given_the_region_and_others_a_ring() {
 #[test]
 fn a_ring_has_the_whole_conversation() {
     let folder = folder();
-    let _node = start(folder.path(), "", Limits::default());
+    let _node = start(folder.path(), "", ConnectionLimits::default());
     let mut one = ring(folder.path());
     let mut other = ring(folder.path());
     one.write_all(b"HELLO 3\r\n*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n").unwrap();
@@ -153,10 +153,10 @@ fn a_ring_has_the_whole_conversation() {
     let many = "PING\r\n".repeat(10_000);
     other.write_all(many.as_bytes()).unwrap();
     expect_reply(&mut other, "+PONG\r\n".repeat(10_000).as_bytes());
-    other.write_all(b"MULTI\r\nNEAR RING\r\nEXEC\r\n").unwrap();
+    other.write_all(b"MULTI\r\nLOCAL RING\r\nEXEC\r\n").unwrap();
     expect_reply(
         &mut other,
-        b"+OK\r\n+QUEUED\r\n*1\r\n-ERR NEAR is not allowed between MULTI and EXEC\r\n",
+        b"+OK\r\n+QUEUED\r\n*1\r\n-ERR LOCAL is not allowed between MULTI and EXEC\r\n",
     );
     other.write_all(b"QUIT\r\n").unwrap();
     let mut last = String::new();
@@ -167,7 +167,7 @@ fn a_ring_has_the_whole_conversation() {
 #[test]
 fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
     let folder = folder();
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     let said = |mut stream: Box<dyn ReadWrite>, request: &[u8]| {
         stream.write_all(&[request, b"\r\nQUIT\r\n"].concat()).unwrap();
         let mut text = String::new();
@@ -192,10 +192,10 @@ fn what_cannot_be_given_is_told_and_the_connection_goes_on() {
     assert!(text.contains("LOCAL offers: region, ring"), "{text}");
     // Once for each connection.
     let unix = socket(folder.path());
-    assert!(matches!(ask_region(&unix).unwrap(), Answer::Given(_)));
-    let Answer::Refused(text) = ask_region(&unix).unwrap() else { panic!("given twice") };
+    assert!(matches!(request_region(&unix).unwrap(), Response::Granted(_)));
+    let Response::Refused(text) = request_region(&unix).unwrap() else { panic!("given twice") };
     assert!(text.contains("was given the region"), "{text}");
-    assert!(matches!(ask_ring(&unix).unwrap(), Answer::Given(_)));
+    assert!(matches!(request_ring(&unix).unwrap(), Response::Granted(_)));
 }
 
 trait ReadWrite: std::io::Read + std::io::Write {}
@@ -204,7 +204,7 @@ impl<T: std::io::Read + std::io::Write> ReadWrite for T {}
 #[test]
 fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
     let folder = folder();
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     // One and another, a thousand in all: clients that come and go.
     near(folder.path(), "");
     let before = open_files();
@@ -213,12 +213,12 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
         let mut near = near(folder.path(), options);
         assert!(near.is_ready("ns").unwrap());
     }
-    until("all connections end", || node.seen().total().0.open() == 0);
+    until("all connections end", || node.stats().total().0.open() == 0);
     until("no descriptor stays behind", || open_files() < before + 20);
     // And so many at once as may be; the next one goes on over its socket.
     let mut rings: Vec<LocalRing> = (0..1024).map(|_| ring(folder.path())).collect();
     let mut more = socket(folder.path());
-    let Answer::Refused(text) = ask_ring(&more).unwrap() else { panic!("1025 rings") };
+    let Response::Refused(text) = request_ring(&more).unwrap() else { panic!("1025 rings") };
     assert!(text.contains("1024 rings"), "{text}");
     more.write_all(b"PING\r\n").unwrap();
     more.read_exact(&mut [0; 7]).unwrap();
@@ -227,17 +227,17 @@ fn there_are_so_many_rings_and_no_descriptor_stays_behind() {
         expect_reply(ring, b"+PONG\r\n");
     }
     rings.clear();
-    until("a place is free again", || matches!(ask_ring(&more).unwrap(), Answer::Given(_)));
+    until("a place is free again", || matches!(request_ring(&more).unwrap(), Response::Granted(_)));
 }
 
 #[test]
 fn how_many_rings_there_may_be_is_the_operators_to_say() {
     let folder = folder();
-    let limits = Limits { rings_max: 1, ..Limits::default() };
+    let limits = ConnectionLimits { rings_max: 1, ..ConnectionLimits::default() };
     let _node = start(folder.path(), "", limits);
     let mut one = ring(folder.path());
     let more = socket(folder.path());
-    let Answer::Refused(text) = ask_ring(&more).unwrap() else { panic!("two rings") };
+    let Response::Refused(text) = request_ring(&more).unwrap() else { panic!("two rings") };
     assert!(text.contains("1 rings") && text.contains("limits.rings_max"), "{text}");
     one.write_all(b"PING\r\n").unwrap();
     expect_reply(&mut one, b"+PONG\r\n");
@@ -246,7 +246,7 @@ fn how_many_rings_there_may_be_is_the_operators_to_say() {
 #[test]
 fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     let folder = folder();
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     let mut good = ring(folder.path());
     let mut dice = 0x2545_f491_4f6c_dd1d_u64;
     let mut roll = move || {
@@ -257,7 +257,7 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     };
     for round in 0..300_u64 {
         let unix = socket(folder.path());
-        let Answer::Given(memory) = ask_ring(&unix).unwrap() else { panic!("no ring") };
+        let Response::Granted(memory) = request_ring(&unix).unwrap() else { panic!("no ring") };
         let memory = File::from(memory);
         for _ in 0..20 {
             let at = match roll() % 3 {
@@ -266,7 +266,7 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
             };
             let word = [roll(), roll() % 200_000, 0, u64::MAX][(roll() % 4) as usize];
             memory.write_all_at(&word.to_le_bytes(), at).unwrap();
-            (0..roll() % 3).for_each(|_| nearstate_local_transport::call(unix.as_fd()));
+            (0..roll() % 3).for_each(|_| nearstate_local_transport::ring_doorbell(unix.as_fd()));
         }
         if round % 50 == 0 {
             good.write_all(b"PING\r\n").unwrap();
@@ -275,18 +275,18 @@ fn garbage_in_a_ring_ends_its_connection_and_nobody_elses() {
     }
     good.write_all(b"PING\r\n").unwrap();
     expect_reply(&mut good, b"+PONG\r\n");
-    until("the others end", || node.seen().total().0.open() == 1);
-    let faults = node.seen().total().0.ring_faults;
+    until("the others end", || node.stats().total().0.open() == 1);
+    let faults = node.stats().total().0.ring_faults;
     assert!((1..=300).contains(&faults), "each that broke is counted once: {faults}");
 }
 
 #[test]
 fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
     let folder = folder();
-    let limits = Limits {
+    let limits = ConnectionLimits {
         unread_max: Duration::from_millis(200),
         half_sent_max: Duration::from_millis(200),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let node = start(folder.path(), "", limits);
     let mut setter = ring(folder.path());
@@ -305,7 +305,7 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
         expect_reply(&mut setter, b"+PONG\r\n");
     }
     let mut silent = sending.join().unwrap();
-    until("it is slow", || node.seen().total().0.slow_clients == 1);
+    until("it is slow", || node.stats().total().0.slow_clients == 1);
     let mut rest = Vec::new();
     silent.read_to_end(&mut rest).unwrap();
     assert!(rest.len() > 60_000, "what was answered is there: {}", rest.len());
@@ -313,10 +313,10 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
     let mut half = ring(folder.path());
     half.write_all(b"*2\r\n$3\r\nGET\r\n$100\r\nhalf").unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0, "closed");
-    assert_eq!(node.seen().total().0.half_sent, 1);
+    assert_eq!(node.stats().total().0.half_sent, 1);
     // Rings that say nothing cost nothing: their cores sleep.
     let _idle: Vec<LocalRing> = (0..50).map(|_| ring(folder.path())).collect();
-    let rounds = || node.seen().total().1.rounds;
+    let rounds = || node.stats().total().1.rounds;
     until("the cores sleep", || {
         let before = rounds();
         std::thread::sleep(Duration::from_millis(50));
@@ -327,7 +327,7 @@ fn a_client_that_never_reads_or_never_finishes_is_closed_and_holds_no_core() {
 #[test]
 fn a_shutdown_ends_rings_and_a_storage_finds_the_next_node() {
     let folder = folder();
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     let mut over_ring = near(folder.path(), "?way=ring");
     let mut mapped = near(folder.path(), "");
     over_ring.set("ns", &[(b"k", b"1")]).unwrap();
@@ -338,7 +338,7 @@ fn a_shutdown_ends_rings_and_a_storage_finds_the_next_node() {
     assert_eq!(over_ring.way(), None);
     assert_eq!(mapped.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"1", "without a node");
     mapped.set("ns", &[(b"k", b"2")]).unwrap();
-    let _node = start(folder.path(), "", Limits::default());
+    let _node = start(folder.path(), "", ConnectionLimits::default());
     over_ring.wait_ready("ns", WAIT).unwrap();
     assert_eq!(over_ring.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"2");
     mapped.set("ns", &[(b"k", b"3")]).unwrap();
@@ -361,7 +361,7 @@ fn until_some<T>(what: &str, mut asked: impl FnMut() -> Option<T>) -> T {
 fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     let folder = folder();
     let region = folder.path().join("region");
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     let mut mapped = near(folder.path(), "");
     mapped.set("ns", &[(b"k", b"old")]).unwrap();
     // The node goes on with a file that has no name any more, and so does its client.
@@ -373,7 +373,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     assert!(error.to_string().contains("was removed"), "{error}");
     assert_eq!(mapped.way(), None);
     assert_eq!(mapped.set("ns", &[(b"k", b"lost")]).unwrap_err().kind, ErrorKind::NotConnected);
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     mapped.wait_ready("ns", WAIT).unwrap();
     assert_eq!(mapped.way(), Some(Way::Region));
     assert!(mapped.get("ns", &[b"k"]).unwrap().is_empty(), "a new region");
@@ -384,7 +384,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
     // And if the next node is there before anybody asks: it is another region without a word.
     fs::remove_file(&region).unwrap();
     drop(node);
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     until_some("the new one is used", || {
         mapped.get("ns", &[b"k"]).unwrap().is_empty().then_some(())
     });
@@ -396,7 +396,7 @@ fn a_region_that_the_node_made_anew_is_noticed_and_the_next_one_is_used() {
 #[test]
 fn a_node_that_comes_back_on_its_region_is_met_again_and_nobody_waits_for_it() {
     let folder = folder();
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     let mut mapped = near(folder.path(), "");
     let mut count = 0_u64;
     let mut add = |mapped: &mut LocalStorage| {
@@ -410,15 +410,15 @@ fn a_node_that_comes_back_on_its_region_is_met_again_and_nobody_waits_for_it() {
     while begun.elapsed() < Duration::from_millis(300) {
         add(&mut mapped);
     }
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     until_some("it asks the next one", || {
         add(&mut mapped);
-        (node.seen().total().0.open() == 1).then_some(())
+        (node.stats().total().0.open() == 1).then_some(())
     });
     assert_eq!(mapped.way(), Some(Way::Region));
     // Whom the next node does not let in is told, though the region is mapped.
     drop(node);
-    let _node = start(folder.path(), "user one on >word ~* &* +@all", Limits::default());
+    let _node = start(folder.path(), "user one on >word ~* &* +@all", ConnectionLimits::default());
     let error = until_some("it is refused", || mapped.get("ns", &[b"k"]).err());
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
 }
@@ -454,7 +454,7 @@ fn a_process_of_these_tests() {
     let Some(what) = std::env::var_os("NEARSTATE_NEAR_PROCESS") else { return };
     let folder = PathBuf::from(std::env::var_os("NEARSTATE_NEAR_FOLDER").unwrap());
     if what == "node" {
-        let _node = start(&folder, "", Limits::default());
+        let _node = start(&folder, "", ConnectionLimits::default());
         loop {
             std::thread::park();
         }
@@ -476,7 +476,7 @@ fn a_process_of_these_tests() {
 #[test]
 fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
     let folder = folder();
-    let node = start(folder.path(), "", Limits::default());
+    let node = start(folder.path(), "", ConnectionLimits::default());
     let mut watcher = near(folder.path(), "?way=ring");
     let before = open_files();
     for round in 0..40_u32 {
@@ -497,7 +497,7 @@ fn clients_are_killed_at_many_moments_and_leave_nothing_behind() {
         assert_eq!(value.len(), bytes, "whole, or not at all");
         assert!(value[8..].iter().all(|byte| *byte == 7));
     }
-    until("their connections end", || node.seen().total().0.open() == 1);
+    until("their connections end", || node.stats().total().0.open() == 1);
     // Tests beside this one have files open, too, for a while.
     until("no descriptor stays behind", || open_files() < before + 20);
     drop((watcher, node));

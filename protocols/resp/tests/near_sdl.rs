@@ -12,7 +12,7 @@ mod promises;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nearstate_node::{Address, Config, Endpoint, Node};
+use nearstate_node::{Address, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{Server, Settings};
@@ -35,11 +35,11 @@ impl Place {
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
         let face = RespProtocol::new(Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
         let address = Address::Unix { path: socket.clone(), mode: 0o600 };
-        let config = Config {
+        let config = NodeConfig {
             cores: 1,
             is_pinned: false,
-            endpoints: vec![Endpoint { face: "resp".to_owned(), address, tls: None }],
-            ..Config::default()
+            endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
+            ..NodeConfig::default()
         };
         let node = Node::start(&config, &region, &[Arc::new(face)]).unwrap();
         Self { socket, _node: node, _folder: folder }

@@ -10,7 +10,7 @@ use nearstate_resp::table::TABLE;
 use talk::{Talker, place, place_with};
 
 fn came(talker: &mut Talker) -> String {
-    String::from_utf8(talker.happen()).unwrap().replace("\r\n", "|")
+    String::from_utf8(talker.poll_progress()).unwrap().replace("\r\n", "|")
 }
 
 const ONLY: &str = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \

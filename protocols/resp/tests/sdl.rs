@@ -21,7 +21,7 @@ fn hearer(place: &Place) -> Talker {
 
 /// The messages that have come, as `channel=message`.
 fn heard(hearer: &mut Talker) -> String {
-    let bytes = hearer.happen();
+    let bytes = hearer.poll_progress();
     let text = String::from_utf8(bytes).unwrap();
     let letters = text.split("*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n").skip(1);
     let said = letters.map(|letter| {

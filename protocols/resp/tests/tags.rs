@@ -4,7 +4,7 @@
 
 mod talk;
 
-use nearstate_node::Then;
+use nearstate_node::NextAction;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
@@ -242,10 +242,10 @@ fn a_tag_is_declared_beside_many_records_in_slices_and_again_where_nobody_finish
     let (mut talker, mut other) = (place.talker(), place.talker());
     let request: &[&[u8]] = &[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"];
     let (answer, then) = talker.begin(request);
-    assert!(answer.is_empty() && matches!(then, Then::Work));
+    assert!(answer.is_empty() && matches!(then, NextAction::Work));
     for _ in 0..20 {
         let (answer, then) = talker.step();
-        assert!(answer.is_empty() && matches!(then, Poll::Ready(Then::Work)));
+        assert!(answer.is_empty() && matches!(then, Poll::Ready(NextAction::Work)));
         assert_eq!(other.ask("PING"), "+PONG|", "others are served");
     }
     drop(talker);
@@ -272,12 +272,12 @@ fn a_declaration_that_many_records_contradict_ends_in_slices_and_leaves_nothing(
     session.transact(|txn| txn.put_with_metadata(ns, b"another", b"v", labels)).unwrap();
     let mut talker = place.talker();
     let (answer, then) = talker.begin(&[b"TAG", b"DECLARE", b"{s},*", b"id", b"UNIQUE"]);
-    assert!(answer.is_empty() && matches!(then, Then::Work));
+    assert!(answer.is_empty() && matches!(then, NextAction::Work));
     let mut slices = 0;
     let answer = loop {
         let (answer, then) = talker.step();
         match then {
-            Poll::Ready(Then::Work) => slices += 1,
+            Poll::Ready(NextAction::Work) => slices += 1,
             Poll::Ready(_) | Poll::Pending => break String::from_utf8(answer).unwrap(),
         }
     };

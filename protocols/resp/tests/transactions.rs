@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use talk::{Talker, place};
 
 fn came(talker: &mut Talker) -> String {
-    String::from_utf8(talker.happen()).unwrap().replace("\r\n", "|")
+    String::from_utf8(talker.poll_progress()).unwrap().replace("\r\n", "|")
 }
 
 fn all(talker: &mut Talker, script: &[(&str, &str)]) {

@@ -21,7 +21,7 @@
 //!   goes by that order, so it meets each key once, however parts are split and joined meanwhile.
 //! - Of two parts that could be joined, none is empty. So the last key takes the last part along.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 
 /// What the entries of a part may take before it is split: some ten keys of subscribers. A change
 /// copies its part, and two changes of one part conflict: both speak for small parts; the bytes
@@ -33,7 +33,7 @@ pub(crate) const PART_BYTES: usize = 256;
 pub(crate) const DEPTH_MAX: u8 = 32;
 
 const ENTRY_HEAD: usize = 4;
-const CUT: Damage = Damage("a part of a tag's postings is cut short");
+const CUT: Corruption = Corruption("a part of a tag's postings is cut short");
 
 /// A record in a list of postings: its key and the key's hash.
 #[derive(Clone, Copy, Debug)]
@@ -60,10 +60,10 @@ pub(crate) struct Part<'a> {
 
 impl<'a> Part<'a> {
     #[inline]
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         match bytes.split_first() {
             Some((depth, entries)) if *depth <= DEPTH_MAX => Ok(Self { depth: *depth, entries }),
-            Some(_) => Err(Damage("a part of a tag's postings is deeper than any can be")),
+            Some(_) => Err(Corruption("a part of a tag's postings is deeper than any can be")),
             None => Err(CUT),
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Part<'a> {
 
     /// Where a record's entry begins and ends.
     #[inline]
-    pub(crate) fn find(&self, posting: Posting<'_>) -> Result<Option<(usize, usize)>, Damage> {
+    pub(crate) fn find(&self, posting: Posting<'_>) -> Result<Option<(usize, usize)>, Corruption> {
         let wanted = u32::from(posting.mark()) << 16 | u32::from(length(posting.key));
         let mut at = 0;
         while let Some((head, after)) =
@@ -94,7 +94,7 @@ impl<'a> Part<'a> {
     }
 
     /// Takes the next key from the front of entries.
-    pub(crate) fn next(entries: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Damage> {
+    pub(crate) fn next(entries: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Corruption> {
         if entries.is_empty() {
             return Ok(None);
         }
@@ -124,7 +124,7 @@ impl<'a> Part<'a> {
         &self,
         hash: impl Fn(&[u8]) -> u64,
         halves: (&mut Vec<u8>, &mut Vec<u8>),
-    ) -> Result<bool, Damage> {
+    ) -> Result<bool, Corruption> {
         if self.entries.len() <= PART_BYTES || self.depth == DEPTH_MAX {
             return Ok(false);
         }

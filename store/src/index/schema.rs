@@ -5,11 +5,11 @@
 //! | count x { id u8, bits u8, state u8, name bytes u8, name }
 //! ```
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
 use nearstate_model::{Error, Result};
 
-const CUT: Damage = Damage("a namespace's tags are cut short");
+const CUT: Corruption = Corruption("a namespace's tags are cut short");
 const UNIQUE: u8 = 1;
 const ORDERED: u8 = 2;
 const COUNTED: u8 = 4;
@@ -223,7 +223,7 @@ impl TagSet {
     }
 
     /// The reverse. Total: any bytes give tags or damage.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Corruption> {
         let (generation, rest) = bytes.split_first_chunk::<8>().ok_or(CUT)?;
         let (count, mut rest) = rest.split_first().ok_or(CUT)?;
         let mut tags = Vec::new();
@@ -231,16 +231,16 @@ impl TagSet {
             let ([id, bits, state, name_bytes], after) =
                 rest.split_first_chunk::<4>().ok_or(CUT)?;
             let (name, after) = after.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
-            let name = str::from_utf8(name).map_err(|_| Damage("a tag's name is not UTF-8"))?;
+            let name = str::from_utf8(name).map_err(|_| Corruption("a tag's name is not UTF-8"))?;
             let state = match state {
                 0 => TagState::Building,
                 1 => TagState::Ready,
                 2 => TagState::Leaving,
                 3 => TagState::Gone,
-                _ => return Err(Damage("a tag is in a state that does not exist")),
+                _ => return Err(Corruption("a tag is in a state that does not exist")),
             };
             if usize::from(*id) != tags.len() {
-                return Err(Damage("a tag has another number than its place"));
+                return Err(Corruption("a tag has another number than its place"));
             }
             let tag = Tag {
                 name: name.to_owned(),
@@ -252,13 +252,15 @@ impl TagSet {
                 state,
             };
             if tag.has_lists() != (bits & LISTED != 0) {
-                return Err(Damage("a tag has an index of another form than this program reads"));
+                return Err(Corruption(
+                    "a tag has an index of another form than this program reads",
+                ));
             }
             tags.push(tag);
             rest = after;
         }
         if !rest.is_empty() {
-            return Err(Damage("a namespace's tags are longer than they say"));
+            return Err(Corruption("a namespace's tags are longer than they say"));
         }
         Ok(Self { generation: u64::from_le_bytes(*generation), tags })
     }

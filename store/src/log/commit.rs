@@ -9,9 +9,9 @@
 //!
 //! All numbers are little-endian; meta is as it stands in a record's cell (`meta.rs`).
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 
-const CUT: Damage = Damage("an entry of the commit stream is cut short");
+const CUT: Corruption = Corruption("an entry of the commit stream is cut short");
 const HEAD: usize = 1 + 4 + 2 + 4 + 8;
 const VERSION_AT: usize = HEAD - 8;
 
@@ -113,7 +113,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
 }
 
 /// Takes the next record from the front of an entry. Total: any bytes give records or damage.
-pub(crate) fn decode<'a>(rest: &mut &'a [u8]) -> Result<Option<Committed<'a>>, Damage> {
+pub(crate) fn decode<'a>(rest: &mut &'a [u8]) -> Result<Option<Committed<'a>>, Corruption> {
     if rest.is_empty() {
         return Ok(None);
     }
@@ -138,12 +138,12 @@ pub(crate) fn decode<'a>(rest: &mut &'a [u8]) -> Result<Option<Committed<'a>>, D
         PATCH => patched(payload)?,
         DELETE => Step::Deleted { is_expiry: false },
         EXPIRE => Step::Deleted { is_expiry: true },
-        _ => return Err(Damage("an entry of the commit stream does what does not exist")),
+        _ => return Err(Corruption("an entry of the commit stream does what does not exist")),
     };
     Ok(Some(Committed { namespace, key, version: u64::from_le_bytes(*version), step }))
 }
 
-fn patched(payload: &[u8]) -> Result<Step<'_>, Damage> {
+fn patched(payload: &[u8]) -> Result<Step<'_>, Corruption> {
     let mut reader = Reader { rest: payload };
     let (is_anew, has_meta) = (reader.byte()? != 0, reader.byte()? != 0);
     let meta_bytes = reader.number()? as usize;
@@ -166,19 +166,19 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn byte(&mut self) -> Result<u8, Damage> {
+    fn byte(&mut self) -> Result<u8, Corruption> {
         let (byte, rest) = self.rest.split_first().ok_or(CUT)?;
         self.rest = rest;
         Ok(*byte)
     }
 
-    fn number(&mut self) -> Result<u32, Damage> {
+    fn number(&mut self) -> Result<u32, Corruption> {
         let (number, rest) = self.rest.split_first_chunk::<4>().ok_or(CUT)?;
         self.rest = rest;
         Ok(u32::from_le_bytes(*number))
     }
 
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Damage> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Corruption> {
         let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(CUT)?;
         self.rest = rest;
         Ok(taken)

@@ -10,8 +10,9 @@
 //! transactions that touch the same record the first one's entry is there before the second
 //! commits, and the versions of the record say which came first.
 
-use nearstate_memory::layout::{Damage, traits};
-use nearstate_memory::{Next, RingReader, Start};
+use nearstate_memory::Corruption;
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{RingRead, RingReader, RingStart};
 use nearstate_model::Result;
 
 use crate::log::commit::{Committed, decode};
@@ -56,7 +57,7 @@ pub struct Entry<'c> {
 
 impl<'c> Entry<'c> {
     /// The records, each with what became of it. Ends early at bytes that are damaged.
-    pub fn records(&self) -> impl Iterator<Item = Result<Committed<'c>, Damage>> {
+    pub fn records(&self) -> impl Iterator<Item = Result<Committed<'c>, Corruption>> {
         let mut rest = self.bytes;
         std::iter::from_fn(move || match decode(&mut rest) {
             Ok(record) => record.map(Ok),
@@ -93,17 +94,21 @@ impl Session {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
         let is_keeping = when_full == WhenFull::Refuse;
-        self.member.change_traits(namespace.index, |word| {
-            let word = word | traits::STREAMED;
-            if is_keeping { word | traits::KEEPING } else { word & !traits::KEEPING }
+        self.member.update_namespace_flags(namespace.index, |word| {
+            let word = word | namespace_flags::STREAMED;
+            if is_keeping {
+                word | namespace_flags::LOSSLESS
+            } else {
+                word & !namespace_flags::LOSSLESS
+            }
         })?;
         // Whoever commits later does so by the new policy; who did before has let its ring know.
-        self.member.pass_every_bucket(self.table(namespace)?)?;
+        self.member.drain_writers(self.table(namespace)?)?;
         // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
         if is_keeping || !self.is_any_keeping()? {
-            for index in 0..self.member.sessions()? {
+            for index in 0..self.member.member_slots()? {
                 if let Some(ring_at) = self.member.stream_ring(index)? {
-                    self.member.set_refusing(ring_at, is_keeping)?;
+                    self.member.set_ring_lossless(ring_at, is_keeping)?;
                 }
             }
         }
@@ -114,7 +119,7 @@ impl Session {
         // They are numbered one after the other, and never dropped.
         let mut index = 0;
         while self.member.table(index).is_ok() {
-            if self.member.traits(index)? & traits::KEEPING != 0 {
+            if self.member.namespace_flags(index)? & namespace_flags::LOSSLESS != 0 {
                 return Ok(true);
             }
             index += 1;
@@ -129,7 +134,7 @@ impl Session {
     /// # Errors
     /// `Forked`, `Damaged`.
     pub fn commit_stream(&self) -> Result<CommitStream<'_>> {
-        self.member.usable()?;
+        self.member.check_usable()?;
         Ok(CommitStream { session: self, readers: Vec::new(), next: 0, bytes: Vec::new() })
     }
 }
@@ -145,7 +150,7 @@ impl CommitStream<'_> {
     /// `Damaged`, `Forked`.
     #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
     pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
-        let sessions = self.session.member.sessions()? as usize;
+        let sessions = self.session.member.member_slots()? as usize;
         self.readers.resize_with(sessions, || None);
         let mut found = None;
         for _ in 0..sessions {
@@ -157,13 +162,13 @@ impl CommitStream<'_> {
             if slot.is_none()
                 && let Some(ring_at) = self.session.member.stream_ring(writer)?
             {
-                *slot = Some(self.session.member.ring_reader(ring_at, Start::Acked)?);
+                *slot = Some(self.session.member.ring_reader(ring_at, RingStart::Acked)?);
             }
             let Some(reader) = slot else { continue };
             match reader.next(&mut self.bytes)? {
-                Next::Empty => {}
-                Next::Entry { number } => found = Some((writer, Ok(number))),
-                Next::Lost { entries } => found = Some((writer, Err(entries))),
+                RingRead::Empty => {}
+                RingRead::Entry { number } => found = Some((writer, Ok(number))),
+                RingRead::Lost { entries } => found = Some((writer, Err(entries))),
             }
             if found.is_some() {
                 break;

@@ -7,11 +7,11 @@
 //!
 //! An end counts from the first byte of the first member. All numbers are little-endian.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::limits::{MEMBERS_OF_SET_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
-const CUT: Damage = Damage("a set is cut short");
+const CUT: Corruption = Corruption("a set is cut short");
 
 /// The members of a set, in ascending order of their bytes.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// Damage: it is cut short.
-    pub fn new(value: &'a [u8]) -> Result<Self, Damage> {
+    pub fn new(value: &'a [u8]) -> Result<Self, Corruption> {
         let (count, rest) = value.split_first_chunk::<4>().ok_or(CUT)?;
         let count = u32::from_le_bytes(*count) as usize;
         let (ends, bytes) = rest.split_at_checked(count.checked_mul(4).ok_or(CUT)?).ok_or(CUT)?;
@@ -71,11 +71,11 @@ impl<'a> Members<'a> {
     }
 
     /// Everything that a reader relies on.
-    pub(crate) fn check(&self) -> Result<(), Damage> {
+    pub(crate) fn check(&self) -> Result<(), Corruption> {
         let all: Option<Vec<&[u8]>> = (0..self.len()).map(|place| self.at(place)).collect();
         let all = all.ok_or(CUT)?;
         if !all.is_sorted_by(|one, two| one < two) || all.is_empty() {
-            return Err(Damage("the members of a set are not in order"));
+            return Err(Corruption("the members of a set are not in order"));
         }
         let bytes = all.iter().map(|member| member.len()).sum::<usize>();
         if bytes == self.bytes.len() { Ok(()) } else { Err(CUT) }

@@ -13,7 +13,7 @@
 //! with the same tags have the same bytes, and what changed between two versions is one merge.
 
 use nearstate_memory::Cell;
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
 use nearstate_model::{Error, Result};
 
@@ -22,7 +22,7 @@ const TAIL: usize = 8 + 4;
 /// The sizes before a tag's name.
 const TAG_HEAD: usize = 3;
 
-const CUT: Damage = Damage("a record's tags are cut short");
+const CUT: Corruption = Corruption("a record's tags are cut short");
 
 /// What a record carries beside its value, as it lies in the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl<'a> Meta<'a> {
     /// # Errors
     /// Damage: sizes that do not fit. Any other bytes give an answer.
     #[inline]
-    pub fn split(bytes: &'a [u8]) -> Result<(&'a [u8], Self), Damage> {
+    pub fn split(bytes: &'a [u8]) -> Result<(&'a [u8], Self), Corruption> {
         let (_, size) = bytes.split_last_chunk::<4>().ok_or(CUT)?;
         let value_bytes = bytes.len().checked_sub(u32::from_le_bytes(*size) as usize).ok_or(CUT)?;
         let (value, meta) = bytes.split_at_checked(value_bytes).ok_or(CUT)?;
@@ -55,7 +55,7 @@ impl<'a> Meta<'a> {
     }
 
     /// The values of one tag, ascending. Linear in the number of tags.
-    pub fn values(&self, name: &str) -> impl Iterator<Item = Result<&'a [u8], Damage>> {
+    pub fn values(&self, name: &str) -> impl Iterator<Item = Result<&'a [u8], Corruption>> {
         self.tags().filter_map(move |tag| match tag {
             Ok((found, value)) => (found == name).then_some(Ok(value)),
             Err(damage) => Some(Err(damage)),
@@ -66,16 +66,16 @@ impl<'a> Meta<'a> {
     ///
     /// # Errors
     /// Damage: anything that [`encode`] does not write.
-    pub fn check(&self) -> Result<(), Damage> {
+    pub fn check(&self) -> Result<(), Corruption> {
         let mut last = None;
         for (count, tag) in self.tags().enumerate() {
             let tag = tag?;
             let (name, value) = tag;
             if count >= TAGS_MAX || name.is_empty() || value.len() > TAG_VALUE_BYTES_MAX {
-                return Err(Damage("a record's tags are beyond the limits"));
+                return Err(Corruption("a record's tags are beyond the limits"));
             }
             if last.is_some_and(|last| last >= tag) {
-                return Err(Damage("a record's tags are not in order"));
+                return Err(Corruption("a record's tags are not in order"));
             }
             last = Some(tag);
         }
@@ -90,7 +90,7 @@ pub struct Tags<'a> {
 }
 
 impl<'a> Iterator for Tags<'a> {
-    type Item = Result<(&'a str, &'a [u8]), Damage>;
+    type Item = Result<(&'a str, &'a [u8]), Corruption>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -119,14 +119,14 @@ impl<'a> Tags<'a> {
     }
 
     #[inline]
-    fn step(&mut self) -> Result<(&'a str, &'a [u8]), Damage> {
+    fn step(&mut self) -> Result<(&'a str, &'a [u8]), Corruption> {
         let (name, value) = self.pair()?;
-        let name = str::from_utf8(name).map_err(|_| Damage("a tag's name is not UTF-8"))?;
+        let name = str::from_utf8(name).map_err(|_| Corruption("a tag's name is not UTF-8"))?;
         Ok((name, value))
     }
 
     #[inline]
-    fn pair(&mut self) -> Result<(&'a [u8], &'a [u8]), Damage> {
+    fn pair(&mut self) -> Result<(&'a [u8], &'a [u8]), Corruption> {
         let ([name_bytes, v0, v1], rest) = self.rest.split_first_chunk::<TAG_HEAD>().ok_or(CUT)?;
         let (name, rest) = rest.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
         let value_bytes = usize::from(u16::from_le_bytes([*v0, *v1]));
@@ -141,7 +141,10 @@ impl<'a> Tags<'a> {
 /// # Errors
 /// Damage: sizes that do not fit.
 #[inline]
-pub(crate) fn split<'a>(cell: Cell<'_>, bytes: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Damage> {
+pub(crate) fn split<'a>(
+    cell: Cell<'_>,
+    bytes: &'a [u8],
+) -> Result<(&'a [u8], &'a [u8]), Corruption> {
     if !cell.has_meta() {
         return Ok((bytes, &[]));
     }
@@ -326,7 +329,7 @@ mod tests {
         let mut bytes = Vec::new();
         append(&[("b", b"1"), ("a", b"1")], &mut bytes);
         let meta = Meta { expires_ms: 0, tags: &bytes };
-        assert_eq!(meta.check(), Err(Damage("a record's tags are not in order")));
+        assert_eq!(meta.check(), Err(Corruption("a record's tags are not in order")));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A patch that leaves the table of blocks as it is: new bytes of blocks between pieces of the old
 //! version, copied from cell to cell. What a procedure does to a UE's context again and again.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT, is_name};
@@ -64,7 +64,7 @@ impl<'a> Splice<'a> {
         old: &'a [u8],
         children: u64,
         changes: &[BlockChange<'a>],
-    ) -> Result<Option<Self>, Damage> {
+    ) -> Result<Option<Self>, Corruption> {
         let Some((count, rest)) = old.split_first_chunk::<4>() else { return Ok(None) };
         let end = u32::try_from(old.len()).map_err(|_| CUT)?;
         let entries_bytes = (u32::from_le_bytes(*count) as usize).checked_mul(ENTRY).ok_or(CUT)?;

@@ -4,9 +4,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use nearstate_memory::{Plan, Seen};
-use nearstate_model::limits::TRANSACTION_BYTES_MAX;
+use nearstate_memory::{CommitPlan, ReadToken};
 use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::TRANSACTION_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::scratch::IndexScratch;
@@ -112,7 +112,7 @@ pub(crate) struct TxnEntry {
     pub(crate) hash: u64,
     pub(crate) key: BufferSpan,
     /// The version that was read; `None` if the record was only written.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<ReadToken>,
     pub(crate) write: Write,
     /// The form after a put or a patch.
     pub(crate) form: Form,
@@ -135,7 +135,7 @@ pub(crate) struct Buffers {
     pub(crate) entries: Vec<TxnEntry>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: Copies,
-    pub(crate) plan: Plan,
+    pub(crate) plan: CommitPlan,
     pub(crate) places: BTreeMap<(u32, u64), u32>,
     /// How many writes were buffered.
     pub(crate) changes: u64,

@@ -26,7 +26,7 @@
 //! If they end before they have met it, by a kill or by another record, the contradicted tag stays
 //! in the making, and writers are held to it, until it is declared again.
 //!
-//! Who is busy with a tag the kernel knows (`Presence`), so that no kill leaves it busy.
+//! Who is busy with a tag the kernel knows (`AdvisoryLock`), so that no kill leaves it busy.
 //!
 //! All of it is done in parts ([`Declaring`]), so that a core that has others to serve can do it.
 
@@ -37,8 +37,8 @@ mod part;
 
 use std::cell::RefCell;
 
-use nearstate_memory::layout::traits;
-use nearstate_memory::{Presence, since_boot};
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{AdvisoryLock, since_boot};
 use nearstate_model::{Error, Result};
 
 use crate::index::internal::schema_key;
@@ -71,7 +71,7 @@ pub struct Declaring {
     has_thread: bool,
     stage: Stage,
     /// Tells others that these tags are worked on; from before it is decided which they are.
-    presence: Option<Presence>,
+    presence: Option<AdvisoryLock>,
     /// Those of them that were not there before.
     begun: Built,
     contention: Contention,
@@ -252,7 +252,7 @@ impl Session {
             Stage::Passing(locks, built) => {
                 if self.look(declaring, built, TagState::Building)? {
                     let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
-                    self.member.pass_buckets(self.table(namespace)?, part)?;
+                    self.member.drain_buckets(self.table(namespace)?, part)?;
                     let built = locks.is_done().then(|| std::mem::take(built));
                     let entering = built.map(|built| self.entering(namespace, built));
                     entering.transpose()?.map(Stage::Entering)
@@ -315,7 +315,7 @@ impl Session {
         if declaring.presence.is_none() {
             let names = declaring.wanted.iter().map(|tag| tag.name.as_str());
             let things = names.map(|name| self.thing(namespace, name));
-            declaring.presence = Some(self.member.be_present(things)?);
+            declaring.presence = Some(self.member.lock_advisory(things)?);
         }
         let known = self.tag_set(namespace.index)?;
         declaring.begun.keep(&known, TagState::Building);
@@ -370,7 +370,7 @@ impl Session {
         for id in &built.ids {
             let is_to_go = declaring.begun.ids.contains(id) || against.tag == Some(*id);
             let Some(tag) = tags.numbered(*id).filter(|_| is_to_go) else { continue };
-            if !self.member.is_anybody_present(self.thing(namespace, &tag.name))? {
+            if !self.member.is_advisory_locked(self.thing(namespace, &tag.name))? {
                 going.ids.push(*id);
             }
         }
@@ -438,7 +438,7 @@ impl Session {
             };
             change(&mut tags)?;
             // Both words only grow; whoever reads these tags raises the traits to them.
-            let now = self.member.traits(namespace.index)? / traits::GENERATION;
+            let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
             tags.generation = tags.generation.max(now) + 1;
             set.put_internal(&key, &tags.encode())?;
             Ok(tags)

@@ -1,7 +1,7 @@
 //! Lists of postings inside a transaction: finding the part that is responsible for a record,
 //! changing it, and walking over all of them (`postings.rs` has their bytes).
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use crate::index::internal::{list_key, memory_of, name_part};
@@ -18,8 +18,8 @@ use crate::txn::write_set::WriteSet;
 /// others change the list all the time, or that it contradicts itself.
 const LOOKS_MAX: usize = 4 * DEPTH_MAX as usize;
 
-const ASTRAY: Damage = Damage("no part of a tag's postings is responsible for a record");
-const HALF: Damage = Damage("a part of a tag's postings lacks its other half");
+const ASTRAY: Corruption = Corruption("no part of a tag's postings is responsible for a record");
+const HALF: Corruption = Corruption("a part of a tag's postings lacks its other half");
 
 /// The part that is responsible for a hash.
 struct ListPosition {
@@ -66,9 +66,9 @@ impl List {
                 OwnWrite::Gone => {}
                 OwnWrite::Not => {
                     let index = set.session.member.table(table)?;
-                    let found = set.session.member.find_placed_small(index, lookup, &self.key)?;
-                    seen = Some(found.seen);
-                    part = found.found.map(|(_, bytes)| Part::parse(bytes)).transpose()?;
+                    let found = set.session.member.lookup_small(index, lookup, &self.key)?;
+                    seen = Some(found.token);
+                    part = found.record.map(|(_, bytes)| Part::parse(bytes)).transpose()?;
                 }
             }
             let next = match part {
@@ -292,12 +292,12 @@ pub(crate) fn check_list(
             depth = part.depth;
         })?;
         if !position.is_there || place_of(position.number) != at {
-            return Err(Damage("the parts of a tag's postings do not fill their places").into());
+            return Err(Corruption("the parts of a tag's postings do not fill their places").into());
         }
         let mut rest = entries.as_slice();
         while let Some(key) = Part::next(&mut rest)? {
             if low(set.session.hash(key), depth) != position.number {
-                return Err(Damage("a tag's postings have a key in the wrong part").into());
+                return Err(Corruption("a tag's postings have a key in the wrong part").into());
             }
             each(key)?;
         }

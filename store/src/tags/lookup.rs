@@ -64,8 +64,8 @@ impl Session {
         let hash = self.hash(&key);
         for _ in 0..TRANSACTION_TRIES {
             let _held = self.member.pin()?;
-            let posting = self.member.find_placed_small(hidden, hash, &key)?;
-            let Some((_, record)) = posting.found else { return Ok(None) };
+            let posting = self.member.lookup_small(hidden, hash, &key)?;
+            let Some((_, record)) = posting.record else { return Ok(None) };
             if let Some(view) = self.get(namespace, record)? {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
                     return Ok(Some(view));

@@ -2,16 +2,16 @@
 //! The postings and nodes are records of the same transaction, so an index always agrees with its
 //! records.
 
-use nearstate_memory::layout::traits;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
 use crate::index::internal::{STRIPES, count_key, expiry_root, posting_key, tag_root};
 use crate::index::ordered::composite;
 use crate::index::postings::Posting;
 use crate::index::schema::Tag;
-use crate::index::scratch::{NewValue, List, MetaChange, IndexScratch};
+use crate::index::scratch::{IndexScratch, List, MetaChange, NewValue};
 use crate::record::meta::{Meta, Tags, is_past, split};
-use crate::session::buffers::{TxnEntry, BufferSpan};
+use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
 
 impl<'s> WriteSet<'s> {
@@ -28,7 +28,7 @@ impl<'s> WriteSet<'s> {
         for place in 0..written {
             seen |= self.load_flags(place)?;
         }
-        if seen & (traits::TAGGED | traits::EXPIRING) == 0 {
+        if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
         let mut scratch = std::mem::take(&mut self.buffers.scratch);
@@ -49,11 +49,11 @@ impl<'s> WriteSet<'s> {
             return Ok(0);
         }
         let (table, meta) = (entry.table, entry.meta);
-        let mut seen = self.session.member.traits(table)?;
+        let mut seen = self.session.member.namespace_flags(table)?;
         let expires = meta.is_some_and(|span| ends(self.buffers.bytes(span)) != 0);
-        if expires && seen & traits::EXPIRING == 0 {
-            let raised = |word| word | traits::EXPIRING;
-            seen = self.session.member.change_traits(table, raised)?;
+        if expires && seen & namespace_flags::EXPIRING == 0 {
+            let raised = |word| word | namespace_flags::EXPIRING;
+            seen = self.session.member.update_namespace_flags(table, raised)?;
         }
         if let Some(entry) = self.buffers.entries.get_mut(place) {
             entry.flags = seen;
@@ -83,7 +83,9 @@ impl<'s> WriteSet<'s> {
     /// stays as it is.
     fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], BufferSpan)>> {
         let Some(entry) = self.buffers.entries.get(place) else { return Ok(None) };
-        if entry.write.is_none() || entry.flags & (traits::TAGGED | traits::EXPIRING) == 0 {
+        if entry.write.is_none()
+            || entry.flags & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0
+        {
             return Ok(None);
         }
         let meta = entry.meta;
@@ -119,7 +121,8 @@ impl<'s> WriteSet<'s> {
             let from = scratch.collected.len();
             scratch.collected.extend_from_slice(value);
             let to = scratch.collected.len();
-            let hash = self.ask(table, tag, value, (record, &mut scratch.key, &mut scratch.list))?;
+            let hash =
+                self.ask(table, tag, value, (record, &mut scratch.key, &mut scratch.list))?;
             let (tag, value) = (tag.id, (from, to));
             scratch.collected.extend_from_slice(&scratch.key);
             let key = (to, scratch.collected.len());
@@ -219,7 +222,13 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    fn give_new_value(&mut self, table: u32, tag: &Tag, new_value: &NewValue, scratch: &mut IndexScratch) -> Result<()> {
+    fn give_new_value(
+        &mut self,
+        table: u32,
+        tag: &Tag,
+        new_value: &NewValue,
+        scratch: &mut IndexScratch,
+    ) -> Result<()> {
         let collected = std::mem::take(&mut scratch.collected);
         let value = collected.get(new_value.value.0..new_value.value.1).unwrap_or_default();
         let done = if tag.is_unique && !tag.is_ordered && !tag.is_counted {
@@ -384,7 +393,12 @@ impl<'s> WriteSet<'s> {
         }
     }
 
-    fn order_expiry(&mut self, table: u32, expires_ms: u64, scratch: &mut IndexScratch) -> Result<()> {
+    fn order_expiry(
+        &mut self,
+        table: u32,
+        expires_ms: u64,
+        scratch: &mut IndexScratch,
+    ) -> Result<()> {
         let root = expiry_root(u64::from(self.session.member.index()));
         scratch.key.clear();
         expiry_key(expires_ms, table, &scratch.record, &mut scratch.key);

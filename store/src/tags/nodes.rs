@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nearstate_memory::layout::traits;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::Result;
 
 use crate::index::internal::{NAME, ROOT, node_key, schema_key};
@@ -26,7 +26,7 @@ impl Session {
 
     /// The tags of a namespace as its traits word says they are now.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
-        let now = self.member.traits(namespace)? / traits::GENERATION;
+        let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
         if let Some((seen, tags)) = self.internal.tags.borrow().get(&namespace)
             && *seen == now
         {
@@ -47,12 +47,12 @@ impl Session {
 
     /// Raises the count of schema changes to that of these tags. Returns it.
     pub(crate) fn raise_to(&self, namespace: u32, tags: &TagSet) -> Result<u64> {
-        let wanted = tags.generation.saturating_mul(traits::GENERATION);
-        let word = self.member.change_traits(namespace, |word| {
-            let flags = (word | traits::TAGGED) % traits::GENERATION;
-            (word - word % traits::GENERATION).max(wanted) | flags
+        let wanted = tags.generation.saturating_mul(namespace_flags::GENERATION);
+        let word = self.member.update_namespace_flags(namespace, |word| {
+            let flags = (word | namespace_flags::TAGGED) % namespace_flags::GENERATION;
+            (word - word % namespace_flags::GENERATION).max(wanted) | flags
         })?;
-        Ok(word / traits::GENERATION)
+        Ok(word / namespace_flags::GENERATION)
     }
 
     /// A name for a node that probably no other has; whoever uses it makes sure.
@@ -84,7 +84,9 @@ impl WriteSet<'_> {
     /// What this transaction has done with a record.
     pub(crate) fn own(&self, place: Option<usize>) -> OwnWrite {
         match place.and_then(|place| self.buffers.entries.get(place)).map(|entry| &entry.write) {
-            Some(Write::Put { .. } | Write::Patch { .. } | Write::Object { .. }) => OwnWrite::Written,
+            Some(Write::Put { .. } | Write::Patch { .. } | Write::Object { .. }) => {
+                OwnWrite::Written
+            }
             Some(Write::Delete) => OwnWrite::Gone,
             Some(Write::None) | None => OwnWrite::Not,
         }
@@ -121,7 +123,7 @@ impl WriteSet<'_> {
             return Ok(place);
         }
         let index = self.session.member.table(table)?;
-        let seen = self.session.member.find_placed_small(index, hash, key)?.seen;
+        let seen = self.session.member.lookup_small(index, hash, key)?.token;
         self.track(place, (table, hash, key), seen)
     }
 

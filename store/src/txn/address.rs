@@ -15,7 +15,7 @@ pub struct Address(NonZeroU64);
 /// bytes an object so begins on a line: C finds every type aligned in the region itself, and an
 /// object of 64 bytes is one line.
 const KEY_BYTES: usize = 20;
-const _: () = assert!((nearstate_memory::HEADER + KEY_BYTES as u64).is_multiple_of(64));
+const _: () = assert!((nearstate_memory::CELL_HEADER_BYTES + KEY_BYTES as u64).is_multiple_of(64));
 
 impl Address {
     /// The address with these bits; `None` for 0.

@@ -1,6 +1,6 @@
 //! Reading a record in order to change it: what a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, Draft, Seen, Table, Target};
+use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -9,11 +9,9 @@ use crate::record::meta::is_past_cell;
 use crate::record::splice::Splice;
 use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
-use crate::session::{Namespace, Session, KeyLookup, wrong_kind};
+use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
 use crate::txn::patch::other_form;
-use crate::txn::write::{
-    Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present,
-};
+use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
 /// A record that was read to be changed. The change is made if the record is still the one that was
 /// read, as [`Condition::Version`] would have it, and costs less than a change that finds the
@@ -53,12 +51,12 @@ use crate::txn::write::{
 pub struct RecordForUpdate<'s> {
     session: &'s Session,
     namespace: Namespace,
-    table: &'s Table,
+    table: &'s IndexTable,
     view: View<'s>,
     cell: Cell<'s>,
     key: &'s [u8],
     hash: u64,
-    seen: Seen,
+    seen: ReadToken,
     /// The number of the layout that its blocks were found to have.
     layout: std::cell::Cell<u64>,
 }
@@ -85,8 +83,8 @@ impl Session {
         }
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         let pin = self.member.pin()?;
-        let placed = self.member.find_placed(table, hash, key)?;
-        let Some((cell, value)) = placed.found else { return Ok(None) };
+        let placed = self.member.lookup(table, hash, key)?;
+        let Some((cell, value)) = placed.record else { return Ok(None) };
         let view = if cell.has_meta() {
             let Some(view) = View::with_meta(pin, cell, value, namespace.kind)? else {
                 return Ok(None);
@@ -95,7 +93,7 @@ impl Session {
         } else {
             View::new(pin, cell, value, namespace.kind)
         };
-        let (key, seen, layout) = (cell.key()?, placed.seen, std::cell::Cell::new(0));
+        let (key, seen, layout) = (cell.key()?, placed.token, std::cell::Cell::new(0));
         let session = self;
         Ok(Some(RecordForUpdate { session, namespace, table, view, cell, key, hash, seen, layout }))
     }
@@ -199,11 +197,11 @@ impl RecordForUpdate<'_> {
         lookup: KeyLookup<'_>,
         names: &BlockLayout,
         changes: &[(usize, &[u8])],
-    ) -> Result<Draft> {
+    ) -> Result<PendingCell> {
         match self.session.patched(lookup, Some(self.cell), &by_names(names, changes), None) {
             Ok(draft) => Ok(draft),
             Err(error) => {
-                self.session.member.give_up()?;
+                self.session.member.free_pending()?;
                 Err(error)
             }
         }
@@ -211,7 +209,7 @@ impl RecordForUpdate<'_> {
 
     #[inline]
     fn flags(&self) -> Result<u64> {
-        self.session.member.traits(self.namespace.index)
+        self.session.member.namespace_flags(self.namespace.index)
     }
 
     #[inline]
@@ -222,12 +220,12 @@ impl RecordForUpdate<'_> {
     /// Publishes a draft if the record is still the one that was read; `None` if the namespace
     /// needs a transaction now.
     #[inline]
-    fn publish(&self, draft: Draft, mask: u64) -> Result<Option<Outcome>> {
-        let target = Target { hash: self.hash, key: self.key, seen: Some(self.seen) };
+    fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
+        let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
         let flags = FlagCheck { table: self.namespace.index, mask, expected: 0 };
         let mut current = None;
         let written =
-            self.session.write_record(self.table, target, Some(draft), flags, |record| {
+            self.session.write_single(self.table, target, Some(draft), flags, |record| {
                 // The pin keeps the place of the cell from another version.
                 let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
                     && !(self.cell.has_meta() && is_past_cell(self.cell)?);

@@ -222,7 +222,7 @@ impl Txn<'_> {
         set.buffers.check_room(bytes)?;
         let table = set.session.object_namespace()?.index;
         let address =
-            Address::from_bits(set.session.member.next_number()?).ok_or_else(no_number)?;
+            Address::from_bits(set.session.member.next_unique_id()?).ok_or_else(no_number)?;
         let key = address.key();
         let hash = set.session.hash(&key);
         let place = set.entry(table, hash, &key)?;

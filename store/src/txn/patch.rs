@@ -1,6 +1,6 @@
 //! Patching named blocks: a delta. Only what changes travels, only what is small is copied.
 
-use nearstate_memory::{Cell, Head, Target};
+use nearstate_memory::{Cell, CellHeader, WriteTarget};
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
 
@@ -9,10 +9,8 @@ use crate::record::splice::Splice;
 use crate::record::{
     BLOCK_INLINE_MAX, Block, BlockChange, Form, Kind, Place, Table, encode, is_name,
 };
-use crate::session::{Namespace, Session, KeyLookup, check_key, wrong_kind};
-use crate::txn::write::{
-    Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present,
-};
+use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
+use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
 /// How often a patch is made anew because somebody else has changed the record meanwhile.
 const ATTEMPTS_MAX: u32 = 16;
@@ -28,37 +26,37 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         check_patch(namespace, key, changes, condition)?;
-        if self.member.traits(namespace.index)? & NOTIFIES != 0 {
+        if self.member.namespace_flags(namespace.index)? & NOTIFIES != 0 {
             return Ok(None);
         }
         let lookup = KeyLookup { form: Form::Blocks, ..self.lookup(namespace, key)? };
         for _ in 0..ATTEMPTS_MAX {
             // The pin keeps the blocks that we read, and the old cell's place, from reuse.
             let _held = self.member.pin()?;
-            let placed = self.member.find_placed(lookup.table, lookup.hash, key)?;
-            let seen = present(placed.found.map(|(cell, _)| cell))?;
+            let placed = self.member.lookup(lookup.table, lookup.hash, key)?;
+            let seen = present(placed.record.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
             }
             // What keeps its tags stays where it is in all indexes.
             let mask = if seen.is_some() { NOTIFIES } else { NEEDS_TXN };
-            if self.member.traits(namespace.index)? & mask != 0 {
+            if self.member.namespace_flags(namespace.index)? & mask != 0 {
                 return Ok(None);
             }
             let draft = match self.patched(lookup, seen, changes, None) {
                 Ok(draft) => draft,
                 Err(error) => {
-                    self.member.give_up()?;
+                    self.member.free_pending()?;
                     return Err(error);
                 }
             };
-            let target = Target { hash: lookup.hash, key, seen: Some(placed.seen) };
+            let target = WriteTarget { hash: lookup.hash, key, token: Some(placed.token) };
             let flags = FlagCheck { table: namespace.index, mask, expected: 0 };
             let is_same = |record: Option<Cell<'_>>| {
-                Ok(record.map_or(0, |cell| cell.at()) == placed.seen.at)
+                Ok(record.map_or(0, |cell| cell.at()) == placed.token.at)
             };
-            match self.write_record(lookup.table, target, Some(draft), flags, is_same)? {
+            match self.write_single(lookup.table, target, Some(draft), flags, is_same)? {
                 SingleWrite::Made(changed) => return Ok(Some(Outcome::made(&changed))),
                 SingleWrite::FlagsChanged => return Ok(None),
                 // Another writer has changed the record: that write made progress.
@@ -78,7 +76,7 @@ impl Session {
         old: Option<Cell<'_>>,
         changes: &[BlockChange<'_>],
         meta: Option<&[u8]>,
-    ) -> Result<nearstate_memory::Draft> {
+    ) -> Result<nearstate_memory::PendingCell> {
         let (value, kept) = match old {
             Some(cell) if Form::of_record(lookup.table.kind(), &cell) != Form::Blocks => {
                 return Err(other_form(Form::of_record(lookup.table.kind(), &cell)));
@@ -148,8 +146,8 @@ impl Session {
     }
 
     fn block_cell(&self, bytes: &[u8]) -> Result<u64> {
-        let head = Head {
-            kind: nearstate_memory::Kind::Block,
+        let head = CellHeader {
+            kind: nearstate_memory::CellKind::Block,
             flags: 0,
             body: u32::try_from(bytes.len())
                 .map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?,
@@ -157,8 +155,8 @@ impl Session {
             children: 0,
             hash: 0,
         };
-        let at = self.member.draft(&head)?;
-        self.member.write(at, 0, bytes)?;
+        let at = self.member.allocate_cell(&head)?;
+        self.member.write_body(at, 0, bytes)?;
         self.member.seal_block(at, crc32fast::hash(bytes))?;
         Ok(at)
     }

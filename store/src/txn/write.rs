@@ -1,8 +1,10 @@
 //! Writing one record: conditions, outcomes, drafts of record cells, and the one path by which a
 //! single record is published or removed.
 
-use nearstate_memory::layout::traits;
-use nearstate_memory::{Cell, Changed, Draft, FLAG_META, Head, Table, Target, Verdict};
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{
+    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteOutcome, WriteTarget,
+};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
@@ -76,8 +78,8 @@ impl Condition<'_> {
 impl Outcome {
     /// Of a change that was made.
     #[inline]
-    pub(crate) fn made(changed: &Changed) -> Self {
-        let version = changed.after.or(changed.before);
+    pub(crate) fn made(changed: &WriteOutcome) -> Self {
+        let version = changed.version_after.or(changed.version_before);
         Self::Done { version: guaranteed(version, "a change that was made has a version") }
     }
 }
@@ -95,11 +97,11 @@ pub(crate) struct FlagCheck {
     pub(crate) expected: u64,
 }
 
-/// The result of [`Session::write_record`].
+/// The result of [`Session::write_single`].
 #[derive(Debug)]
 pub(crate) enum SingleWrite {
     /// The change was made.
-    Made(Changed),
+    Made(WriteOutcome),
     /// The current record is not as expected. Nothing was changed.
     Refused,
     /// The flags of the namespace have changed. Nothing was changed.
@@ -116,29 +118,29 @@ impl Session {
     /// # Errors
     /// `Stalled`, `Full`, `Damaged`; nothing was changed then.
     #[inline]
-    pub(crate) fn write_record(
+    pub(crate) fn write_single(
         &self,
-        table: &Table,
-        target: Target<'_>,
-        draft: Option<Draft>,
+        table: &IndexTable,
+        target: WriteTarget<'_>,
+        draft: Option<PendingCell>,
         flags: FlagCheck,
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
     ) -> Result<SingleWrite> {
-        let wanted = if draft.is_some() { Verdict::Publish } else { Verdict::Remove };
+        let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let mut has_flags = true;
-        let changed = self.member.change_seen(table, target, draft, |record| {
-            has_flags = self.member.traits(flags.table)? & flags.mask == flags.expected;
+        let changed = self.member.write_target(table, target, draft, |record| {
+            has_flags = self.member.namespace_flags(flags.table)? & flags.mask == flags.expected;
             let is_made = has_flags && is_expected(record)?;
-            Ok(if is_made { wanted } else { Verdict::Leave })
+            Ok(if is_made { wanted } else { WriteDecision::Keep })
         })?;
-        if changed.verdict == Verdict::Leave {
+        if changed.decision == WriteDecision::Keep {
             return Ok(if has_flags { SingleWrite::Refused } else { SingleWrite::FlagsChanged });
         }
         invariant!(
-            changed.after > changed.before || wanted == Verdict::Remove,
+            changed.version_after > changed.version_before || wanted == WriteDecision::Remove,
             "a version rises with every change: {:?} after {:?}",
-            changed.after,
-            changed.before
+            changed.version_after,
+            changed.version_before
         );
         Ok(SingleWrite::Made(changed))
     }
@@ -159,16 +161,16 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        if self.member.traits(namespace.index)? & NEEDS_TXN != 0 {
+        if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
         let lookup = self.lookup(namespace, key)?;
         self.member.prefetch_bucket(lookup.table, lookup.hash);
         let draft = self.draft(lookup, &[], value, &[])?;
-        let target = Target { hash: lookup.hash, key, seen: None };
+        let target = WriteTarget { hash: lookup.hash, key, token: None };
         let flags = FlagCheck { table: namespace.index, mask: NEEDS_TXN, expected: 0 };
         let mut current = None;
-        let written = self.write_record(lookup.table, target, Some(draft), flags, |record| {
+        let written = self.write_single(lookup.table, target, Some(draft), flags, |record| {
             let is_expected = condition.holds(record)?;
             if !is_expected {
                 current = present(record)?.map(|cell| cell.version());
@@ -191,11 +193,16 @@ impl Session {
         children: &[u8],
         value: &[u8],
         meta: &[u8],
-    ) -> Result<Draft> {
+    ) -> Result<PendingCell> {
         let KeyLookup { table, hash, key, is_seen, .. } = lookup;
         debug_assert!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
         let body = children.len() + key.len() + value.len() + meta.len();
-        let at = self.member.draft(&head_of(lookup, children.len() / 8, body, !meta.is_empty())?)?;
+        let at = self.member.allocate_cell(&head_of(
+            lookup,
+            children.len() / 8,
+            body,
+            !meta.is_empty(),
+        )?)?;
         let is_small = body <= BODY_SMALL;
         let mut crc = crc32fast::Hasher::new();
         if !is_small {
@@ -208,15 +215,15 @@ impl Session {
         }
         let mut offset = 0;
         for part in [children, key, value, meta] {
-            self.member.write(at, offset, part)?;
+            self.member.write_body(at, offset, part)?;
             offset += part.len() as u64;
         }
         if is_small {
             // The few lines were prefetched with the last cell of the class: one sum over all parts
             // costs less than one for each.
-            crc.update(self.member.drafted(at, offset)?);
+            crc.update(self.member.pending_body(at, offset)?);
         }
-        Ok(Draft { at, body_crc: crc.finalize() })
+        Ok(PendingCell { at, body_crc: crc.finalize() })
     }
 
     /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each
@@ -229,7 +236,7 @@ impl Session {
         old: Cell<'_>,
         splice: &Splice<'_>,
         meta: Option<&[u8]>,
-    ) -> Result<Draft> {
+    ) -> Result<PendingCell> {
         let table_at = old.children_bytes()?.len() + lookup.key.len();
         let (kept, new, has_meta) = match meta {
             None => (old.body()?, &[][..], old.has_meta()),
@@ -241,13 +248,13 @@ impl Session {
         };
         let body = splice.bytes_of(kept.len()) + new.len();
         let head = head_of(lookup, old.children_bytes()?.len() / 8, body, has_meta)?;
-        let at = self.member.draft(&head)?;
+        let at = self.member.allocate_cell(&head)?;
         let mut offset = 0;
         let mut write = |part: &[u8]| {
             if part.is_empty() {
                 return Ok(());
             }
-            let done = self.member.write(at, offset, part);
+            let done = self.member.write_body(at, offset, part);
             offset += part.len() as u64;
             done
         };
@@ -256,11 +263,14 @@ impl Session {
         invariant!(offset == body as u64, "{offset} bytes were spliced into a body of {body}");
         for (size_at, size) in splice.sizes() {
             invariant!(table_at + size_at + 4 <= body, "the size at {size_at} is in the body");
-            self.member.write(at, (table_at + size_at) as u64, &size)?;
+            self.member.write_body(at, (table_at + size_at) as u64, &size)?;
         }
         // What was written is in the cache: one sum costs less than one for each piece. Most of it
         // came from the region anyway, where a stray write of another process is in either sum.
-        Ok(Draft { at, body_crc: crc32fast::hash(self.member.drafted(at, body as u64)?) })
+        Ok(PendingCell {
+            at,
+            body_crc: crc32fast::hash(self.member.pending_body(at, body as u64)?),
+        })
     }
 
     /// Deletes a record without a transaction; `None` if the namespace needs one.
@@ -273,14 +283,14 @@ impl Session {
         if !namespace.kind.has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
-        if self.member.traits(namespace.index)? & NEEDS_TXN != 0 {
+        if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
             return Ok(None);
         }
         let table = self.table(namespace)?;
-        let target = Target { hash: self.hash(key), key, seen: None };
+        let target = WriteTarget { hash: self.hash(key), key, token: None };
         let flags = FlagCheck { table: namespace.index, mask: NEEDS_TXN, expected: 0 };
         let mut current = None;
-        let written = self.write_record(table, target, None, flags, |record| {
+        let written = self.write_single(table, target, None, flags, |record| {
             current = present(record)?.map(|cell| cell.version());
             Ok(current.is_some() && condition.holds(record)?)
         })?;
@@ -299,9 +309,9 @@ pub(crate) fn head_of(
     children: usize,
     body: usize,
     has_meta: bool,
-) -> Result<Head> {
-    Ok(Head {
-        kind: nearstate_memory::Kind::Record,
+) -> Result<CellHeader> {
+    Ok(CellHeader {
+        kind: nearstate_memory::CellKind::Record,
         flags: form.flags() | if has_meta { FLAG_META } else { 0 },
         body: u32::try_from(body).map_err(|_| Error::ValueTooLarge { bytes: body })?,
         key: u16::try_from(key.len()).map_err(|_| Error::KeyTooLarge { bytes: key.len() })?,
@@ -315,10 +325,10 @@ pub(crate) fn head_of(
 const BODY_SMALL: usize = 320;
 
 /// Flags of a namespace in which every put and delete is a transaction.
-pub(crate) const NEEDS_TXN: u64 = traits::TAGGED | NOTIFIES;
+pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | NOTIFIES;
 
 /// Flags of a namespace in which every change is announced: to watches, or to the commit stream.
-pub(crate) const NOTIFIES: u64 = traits::WATCHED | traits::STREAMED;
+pub(crate) const NOTIFIES: u64 = namespace_flags::WATCHED | namespace_flags::STREAMED;
 
 /// The record, unless it has expired.
 #[inline]

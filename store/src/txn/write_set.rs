@@ -3,15 +3,18 @@
 //!
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
-use nearstate_memory::{Access, Cell, Change, Committed, Draft, Expect, Pin, Seen, Target};
+use nearstate_memory::{
+    Cell, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess, RecordChange,
+    WriteTarget,
+};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::{BlockChange, Form};
-use crate::session::buffers::{Buffers, TxnEntry, LINEAR_MAX, Metadata, BufferSpan, Write};
+use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, Metadata, TxnEntry, Write};
 use crate::session::copies::Copies;
-use crate::session::{Session, KeyLookup};
+use crate::session::{KeyLookup, Session};
 use crate::txn::address::Address;
 use crate::txn::write::{FlagCheck, SingleWrite, head_of};
 
@@ -140,12 +143,12 @@ impl<'s> WriteSet<'s> {
         if let Some(seen) = self.entry_at(place).seen {
             return session.stored(seen).map(|stored| (place, stored));
         }
-        let placed = session.member.find_placed(session.member.table(table)?, hash, key)?;
+        let placed = session.member.lookup(session.member.table(table)?, hash, key)?;
         if !self.buffers.is_validated_later {
             self.check()?;
         }
-        self.entry_mut(place).seen = Some(placed.seen);
-        Ok((place, placed.found))
+        self.entry_mut(place).seen = Some(placed.token);
+        Ok((place, placed.record))
     }
 
     /// As [`WriteSet::read_at`], for a caller that does not need the value of a large record.
@@ -162,9 +165,9 @@ impl<'s> WriteSet<'s> {
         {
             return self.read_again(place).map(|stored| (place, stored));
         }
-        let placed = session.member.find_ends(session.member.table(table)?, hash, key)?;
-        let place = self.track(place, (table, hash, key), placed.seen)?;
-        Ok((place, placed.found))
+        let placed = session.member.lookup_ends(session.member.table(table)?, hash, key)?;
+        let place = self.track(place, (table, hash, key), placed.token)?;
+        Ok((place, placed.record))
     }
 
     /// True if the transaction has written it.
@@ -184,7 +187,7 @@ impl<'s> WriteSet<'s> {
         &mut self,
         place: Option<usize>,
         (table, hash, key): (u32, u64, &[u8]),
-        seen: Seen,
+        seen: ReadToken,
     ) -> Result<usize> {
         let place = match place {
             Some(place) => place,
@@ -212,9 +215,9 @@ impl<'s> WriteSet<'s> {
         }
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
-        let placed = session.member.find_placed(table, entry.hash, key)?;
-        self.entry_mut(place).seen = Some(placed.seen);
-        Ok(placed.found)
+        let placed = session.member.lookup(table, entry.hash, key)?;
+        self.entry_mut(place).seen = Some(placed.token);
+        Ok(placed.record)
     }
 
     /// True if every version that was read is still current: then all of them were at one moment.
@@ -223,12 +226,12 @@ impl<'s> WriteSet<'s> {
         let session = self.session;
         for entry in &self.buffers.entries {
             let Some(seen) = entry.seen else { continue };
-            if session.member.stands(seen) {
+            if session.member.is_current(seen) {
                 continue;
             }
             let table = session.member.table(entry.table)?;
             let key = self.buffers.bytes(entry.key);
-            if !session.member.is_still(table, entry.hash, key, seen)? {
+            if !session.member.validate_read(table, entry.hash, key, seen)? {
                 return Ok(false);
             }
         }
@@ -374,13 +377,13 @@ impl<'s> WriteSet<'s> {
             return Ok(()); // All reads were so at the moment of the last.
         }
         // Before the first draft: a forked child has no arena of its own.
-        self.session.member.usable()?;
+        self.session.member.check_usable()?;
         let done = match self.buffers.entries.len() {
-            1 if self.buffers.plan.announced.all.is_empty() => self.commit_one(),
+            1 if self.buffers.plan.events.all.is_empty() => self.commit_one(),
             _ => self.commit_many(),
         };
         if done.is_err() {
-            self.session.member.give_up()?;
+            self.session.member.free_pending()?;
         }
         done
     }
@@ -388,23 +391,23 @@ impl<'s> WriteSet<'s> {
     /// The path of a put: a single record needs no intent.
     fn commit_one(&mut self) -> Result<()> {
         let draft = match self.change_of(0)? {
-            Change::Publish(draft) => Some(draft),
-            Change::Keep | Change::Remove => None,
+            RecordChange::Publish(draft) => Some(draft),
+            RecordChange::Keep | RecordChange::Remove => None,
         };
         let session = self.session;
         let entry = self.entry_at(0);
         invariant!(!entry.write.is_none(), "a commit of one entry writes it");
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
-        let target = Target { hash: entry.hash, key, seen: entry.seen };
+        let target = WriteTarget { hash: entry.hash, key, token: entry.seen };
         let flags = FlagCheck { table: entry.table, mask: u64::MAX, expected: entry.flags };
-        let written = session.write_record(table, target, draft, flags, |record| {
+        let written = session.write_single(table, target, draft, flags, |record| {
             let at = record.map_or(0, |cell| cell.at());
             Ok(entry.seen.is_none_or(|seen| seen.at == at))
         })?;
         match written {
             SingleWrite::Made(changed) => {
-                self.entry_mut(0).after = changed.after;
+                self.entry_mut(0).after = changed.version_after;
                 Ok(())
             }
             SingleWrite::Refused | SingleWrite::FlagsChanged => Err(self.conflict(0)),
@@ -418,30 +421,31 @@ impl<'s> WriteSet<'s> {
         invariant!(self.buffers.plan.accesses.is_empty(), "a plan is made once");
         for place in 0..count {
             let change =
-                if forgotten == Some(place) { Change::Keep } else { self.change_of(place)? };
+                if forgotten == Some(place) { RecordChange::Keep } else { self.change_of(place)? };
             let entry = self.entry_at(place);
-            let mut access = Access::new(entry.table, entry.hash, entry.key.ends());
+            let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
-            access.traits = entry.flags;
-            access.expect = entry.seen.map_or(Expect::Anything, Expect::Seen);
+            access.flags = entry.flags;
+            access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
             self.buffers.plan.accesses.push(access);
         }
         let Buffers { bytes, plan, .. } = &mut *self.buffers;
         invariant!(plan.accesses.len() == count, "the plan has all {count} entries");
         match session.member.commit(plan, bytes)? {
-            Committed::Done => {
+            CommitOutcome::Committed => {
                 let Buffers { entries, plan, .. } = &mut *self.buffers;
                 invariant!(plan.accesses.len() == count, "the commit keeps its plan");
                 for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
                     invariant!(
-                        access.after.is_some() == matches!(access.change, Change::Publish(_)),
+                        access.version_after.is_some()
+                            == matches!(access.change, RecordChange::Publish(_)),
                         "a record has a version after the commit if and only if it was published"
                     );
-                    entry.after = access.after;
+                    entry.after = access.version_after;
                 }
                 Ok(())
             }
-            Committed::Conflict(place) | Committed::Changed(place) => {
+            CommitOutcome::Conflict(place) | CommitOutcome::FlagsChanged(place) => {
                 invariant!(place < count, "conflict at entry {place} of {count}");
                 Err(self.conflict(place))
             }
@@ -461,7 +465,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The change of an entry, with the draft of its new version.
-    fn change_of(&self, place: usize) -> Result<Change> {
+    fn change_of(&self, place: usize) -> Result<RecordChange> {
         let entry = self.entry_at(place);
         let session = self.session;
         let table = session.member.table(entry.table)?;
@@ -470,20 +474,28 @@ impl<'s> WriteSet<'s> {
         let lookup = KeyLookup { table, hash, key, form, is_seen };
         let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
-            Write::None => Ok(Change::Keep),
-            Write::Delete => Ok(Change::Remove),
+            Write::None => Ok(RecordChange::Keep),
+            Write::Delete => Ok(RecordChange::Remove),
             Write::Put { value } => {
                 let value = self.buffers.bytes(*value);
-                Ok(Change::Publish(session.draft(lookup, &[], value, meta.unwrap_or_default())?))
+                Ok(RecordChange::Publish(session.draft(
+                    lookup,
+                    &[],
+                    value,
+                    meta.unwrap_or_default(),
+                )?))
             }
             Write::Object { copy } => {
                 let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
-                Ok(Change::Publish(session.draft_of_parts(lookup, &parts)?))
+                Ok(RecordChange::Publish(session.draft_of_parts(lookup, &parts)?))
             }
             Write::Patch { is_anew, changes } => {
                 let seen = entry.seen.filter(|_| !is_anew);
                 let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
-                invariant!(old.is_some() || seen.is_none_or(|seen| seen.at == 0), "a version that was read is patched");
+                invariant!(
+                    old.is_some() || seen.is_none_or(|seen| seen.at == 0),
+                    "a version that was read is patched"
+                );
                 let changes: Vec<BlockChange<'_>> = changes
                     .iter()
                     .map(|(name, bytes)| BlockChange {
@@ -492,7 +504,7 @@ impl<'s> WriteSet<'s> {
                     })
                     .collect();
                 let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
-                Ok(Change::Publish(draft))
+                Ok(RecordChange::Publish(draft))
             }
         }
     }
@@ -522,11 +534,11 @@ pub(crate) type Stored<'s> = Option<(Cell<'s>, &'s [u8])>;
 
 impl Session {
     /// The cell that was read earlier under a pin that still holds.
-    pub(crate) fn stored(&self, seen: Seen) -> Result<Stored<'_>> {
+    pub(crate) fn stored(&self, seen: ReadToken) -> Result<Stored<'_>> {
         if seen.at == 0 {
             return Ok(None);
         }
-        let cell = self.member.cell(seen.at)?;
+        let cell = self.member.cell_at(seen.at)?;
         Ok(Some((cell, cell.value()?)))
     }
 
@@ -542,19 +554,19 @@ impl Session {
     }
 
     /// A filled record cell whose value comes in parts: no copy of the whole is made first.
-    fn draft_of_parts(&self, lookup: KeyLookup<'_>, value: &[&[u8]]) -> Result<Draft> {
+    fn draft_of_parts(&self, lookup: KeyLookup<'_>, value: &[&[u8]]) -> Result<PendingCell> {
         let key = lookup.key;
         invariant!(lookup.form == Form::Value, "an object is a value");
         let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
-        let at = self.member.draft(&head_of(lookup, 0, body, false)?)?;
+        let at = self.member.allocate_cell(&head_of(lookup, 0, body, false)?)?;
         let mut crc = crc32fast::Hasher::new();
         let mut offset = 0;
         for part in [key].iter().chain(value) {
             crc.update(part);
-            self.member.write(at, offset, part)?;
+            self.member.write_body(at, offset, part)?;
             offset += part.len() as u64;
         }
         invariant!(offset == body as u64, "{offset} bytes were written to a body of {body}");
-        Ok(Draft { at, body_crc: crc.finalize() })
+        Ok(PendingCell { at, body_crc: crc.finalize() })
     }
 }

@@ -10,7 +10,7 @@
 //! All numbers are little-endian. The tags before the change and after it travel along, so that a
 //! watcher judges by itself whether a record has come into, stayed in, or left what it watches.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX};
 
 use crate::record::Form;
@@ -28,7 +28,7 @@ const CUT: u8 = 1;
 /// Flags: the record's form.
 const FORM: u8 = 3 << 1;
 
-const SHORT: Damage = Damage("an event is cut short");
+const SHORT: Corruption = Corruption("an event is cut short");
 
 /// A tag and one of its values.
 pub type TagValue<'a> = (&'a str, &'a [u8]);
@@ -143,22 +143,23 @@ pub struct Event<'a> {
 
 impl<'a> Event<'a> {
     /// Reads an event. Total: any bytes are an event or damage.
-    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, Damage> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(SHORT)?;
         let [kind, flags, k0, k1, b0, b1, o0, o1, n0, n1, version @ ..] = *head;
-        let kind = EventKind::of(kind).ok_or(Damage("an event of a kind that does not exist"))?;
+        let kind =
+            EventKind::of(kind).ok_or(Corruption("an event of a kind that does not exist"))?;
         if flags & !(CUT | FORM) != 0 {
-            return Err(Damage("an event has a flag that does not exist"));
+            return Err(Corruption("an event has a flag that does not exist"));
         }
         let form = Form::of_flags(flags & FORM)
-            .ok_or(Damage("an event of a record of a form that does not exist"))?;
+            .ok_or(Corruption("an event of a record of a form that does not exist"))?;
         let key_bytes = usize::from(u16::from_le_bytes([k0, k1]));
         let (key, rest) = rest.split_at_checked(key_bytes).ok_or(SHORT)?;
         let (blocks, rest) = split(rest, [b0, b1], name)?;
         let (before, rest) = split(rest, [o0, o1], tag)?;
         let (after, rest) = split(rest, [n0, n1], tag)?;
         if !rest.is_empty() {
-            return Err(Damage("an event is longer than it says"));
+            return Err(Corruption("an event is longer than it says"));
         }
         let version = u64::from_le_bytes(version);
         Ok(Self { kind, form, key, version, is_cut: flags & CUT != 0, blocks, before, after })
@@ -181,14 +182,14 @@ impl<'a> Event<'a> {
 }
 
 /// Takes one item from the front of some bytes.
-type Take<'a, T> = fn(&'a [u8]) -> Result<(T, &'a [u8]), Damage>;
+type Take<'a, T> = fn(&'a [u8]) -> Result<(T, &'a [u8]), Corruption>;
 
 /// Cuts off so many items, after looking at each of them.
 fn split<'a, T>(
     bytes: &'a [u8],
     count: [u8; 2],
     take: Take<'a, T>,
-) -> Result<(&'a [u8], &'a [u8]), Damage> {
+) -> Result<(&'a [u8], &'a [u8]), Corruption> {
     let mut rest = bytes;
     for _ in 0..u16::from_le_bytes(count) {
         (_, rest) = take(rest)?;
@@ -205,12 +206,12 @@ fn each<'a, T>(mut bytes: &'a [u8], take: Take<'a, T>) -> impl Iterator<Item = T
     })
 }
 
-fn name(bytes: &[u8]) -> Result<(&str, &[u8]), Damage> {
+fn name(bytes: &[u8]) -> Result<(&str, &[u8]), Corruption> {
     let (length, rest) = bytes.split_first().ok_or(SHORT)?;
     text(rest, *length)
 }
 
-fn tag(bytes: &[u8]) -> Result<(TagValue<'_>, &[u8]), Damage> {
+fn tag(bytes: &[u8]) -> Result<(TagValue<'_>, &[u8]), Corruption> {
     let ([length, v0, v1], rest) = bytes.split_first_chunk::<3>().ok_or(SHORT)?;
     let (name, rest) = text(rest, *length)?;
     let value_bytes = usize::from(u16::from_le_bytes([*v0, *v1]));
@@ -218,9 +219,9 @@ fn tag(bytes: &[u8]) -> Result<(TagValue<'_>, &[u8]), Damage> {
     Ok(((name, value), rest))
 }
 
-fn text(bytes: &[u8], length: u8) -> Result<(&str, &[u8]), Damage> {
+fn text(bytes: &[u8], length: u8) -> Result<(&str, &[u8]), Corruption> {
     let (name, rest) = bytes.split_at_checked(usize::from(length)).ok_or(SHORT)?;
-    let name = str::from_utf8(name).map_err(|_| Damage("a name in an event is not UTF-8"))?;
+    let name = str::from_utf8(name).map_err(|_| Corruption("a name in an event is not UTF-8"))?;
     Ok((name, rest))
 }
 

@@ -1,8 +1,8 @@
 //! What a transaction tells: events for the watchers of a namespace, and its entry in the commit
 //! stream of this writer. Both are encoded here, before the decision, and appended by the commit.
 
-use nearstate_memory::Announcement;
-use nearstate_memory::layout::traits;
+use nearstate_memory::TxnEvent;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::Result;
 use nearstate_model::limits::STREAM_RING_BYTES;
 
@@ -22,22 +22,22 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn notify_all(&mut self) -> Result<()> {
         let told = self.buffers.entries.iter().fold(0, |all, entry| all | entry.flags);
-        if told & (traits::WATCHED | traits::STREAMED) == 0 {
+        if told & (namespace_flags::WATCHED | namespace_flags::STREAMED) == 0 {
             return Ok(());
         }
         self.tell_watchers()?;
-        if told & traits::STREAMED != 0 {
-            self.tell_stream(told & traits::KEEPING != 0)?;
+        if told & namespace_flags::STREAMED != 0 {
+            self.tell_stream(told & namespace_flags::LOSSLESS != 0)?;
         }
         // The rings are locked in the order of their offsets; events of one keep their order.
-        self.buffers.plan.announced.all.sort_by_key(|event| event.ring_at);
+        self.buffers.plan.events.all.sort_by_key(|event| event.ring_at);
         Ok(())
     }
 
     fn tell_watchers(&mut self) -> Result<()> {
         for place in 0..self.buffers.entries.len() {
             let Some(entry) = self.buffers.entries.get(place) else { break };
-            if entry.write.is_none() || entry.flags & traits::WATCHED == 0 {
+            if entry.write.is_none() || entry.flags & namespace_flags::WATCHED == 0 {
                 continue;
             }
             let table = self.session.member.table(entry.table)?;
@@ -58,12 +58,12 @@ impl<'s> WriteSet<'s> {
             None => (None, &[][..]),
         };
         let before: Vec<TagValue<'_>> = tags_of(meta).collect();
-        let announced = &mut buffers.plan.announced;
+        let announced = &mut buffers.plan.events;
         let mut add = |change: &Change<'_>, is_new: bool| {
             let from = announced.bytes.len();
             change.encode(&mut announced.bytes);
             let span = (from, announced.bytes.len());
-            announced.all.push(Announcement { ring_at, span, is_keeping: false });
+            announced.all.push(TxnEvent { ring_at, span, is_lossless: false });
             if is_new {
                 announced.versions.push((from + VERSION_AT, place));
             }
@@ -121,10 +121,10 @@ impl<'s> WriteSet<'s> {
     fn tell_stream(&mut self, is_keeping: bool) -> Result<()> {
         let ring_at = self.session.stream_ring()?;
         let buffers = &mut self.buffers;
-        let announced = &mut buffers.plan.announced;
+        let announced = &mut buffers.plan.events;
         let from = announced.bytes.len();
         for (place, entry) in buffers.entries.iter().enumerate() {
-            if entry.write.is_none() || entry.flags & traits::STREAMED == 0 {
+            if entry.write.is_none() || entry.flags & namespace_flags::STREAMED == 0 {
                 continue;
             }
             let old = entry.seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
@@ -162,7 +162,7 @@ impl<'s> WriteSet<'s> {
         }
         let to = announced.bytes.len();
         if to > from {
-            announced.all.push(Announcement { ring_at, span: (from, to), is_keeping });
+            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless: is_keeping });
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use nearstate_memory::{Next, Start};
+use nearstate_memory::{RingRead, RingStart};
 use nearstate_store::{
     BlockChange, CheckReport, Condition, Error, Filter, Kind, Namespace, Pattern, Region, Result,
     Schema, Session,
@@ -184,14 +184,14 @@ fn follow(path: &Path) {
     let Ok(member) = region.member() else { return };
     let Ok(table) = member.namespace(b"ue", 1) else { return };
     let Ok(Some(ring)) = member.watch_ring(table) else { return };
-    for start in [Start::Oldest, Start::Acked, Start::Tail] {
+    for start in [RingStart::Oldest, RingStart::Acked, RingStart::Tail] {
         let Ok(mut reader) = member.ring_reader(ring, start) else { continue };
         let (mut out, mut count) = (Vec::new(), 0);
-        while let Ok(Next::Entry { .. } | Next::Lost { .. }) = reader.next(&mut out) {
+        while let Ok(RingRead::Entry { .. } | RingRead::Lost { .. }) = reader.next(&mut out) {
             count += 1;
             assert!(count < 10_000, "a ring without an end");
         }
-        drop((reader.backlog(), reader.ack(), member.append_alone(ring, &[1; 50])));
+        drop((reader.backlog(), reader.ack(), member.append_to_ring(ring, &[1; 50])));
     }
 }
 

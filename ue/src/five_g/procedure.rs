@@ -3,7 +3,7 @@
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;
 use crate::effect::Effect;
-use crate::layout::{self, Facts};
+use crate::layout::{self, ProcedureFootprint};
 use crate::value::Value;
 use crate::value::identity::{Gpsi, Supi};
 use crate::value::slice::LongNssai;
@@ -187,7 +187,7 @@ impl Procedure {
     }
 
     /// What follows from its column, worked out beforehand.
-    const fn facts(self) -> Facts {
+    const fn facts(self) -> ProcedureFootprint {
         for_each!(self, |COLUMN, BLOCKS| const { layout::facts(ROWS, COLUMN, BLOCKS) })
     }
 

@@ -1,7 +1,7 @@
 //! What a UE of 5GS may do next.
 
 use super::procedure::Procedure;
-use super::{Context, View};
+use super::{Context, ContextView};
 use crate::state::UeState;
 
 impl Procedure {
@@ -44,7 +44,7 @@ impl Procedure {
 
     /// True if the procedure may happen to this UE now: its state allows it, and the session that
     /// it is about is there, or for an establishment is not.
-    pub fn is_legal(self, view: View<'_>) -> bool {
+    pub fn is_legal(self, view: ContextView<'_>) -> bool {
         let is_there = self.session().is_some_and(|place| view.has(place.variable()));
         let fits = match self {
             Self::SessionEstablishment(_) => !is_there,
@@ -66,7 +66,7 @@ pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }
 
-impl View<'_> {
+impl ContextView<'_> {
     /// The state of the UE, as [`state_of`].
     pub fn state(self) -> UeState {
         if self.ran_ue_ngap_id().is_some() {

@@ -1,7 +1,7 @@
 //! What a context of 5GS is found by.
 
 use super::procedure::SessionPlace;
-use super::{Variable, View};
+use super::{ContextView, Variable};
 use crate::tag::TagDeclaration;
 use crate::value::session::PduSession;
 
@@ -24,7 +24,9 @@ pub const TAGS_MAX: usize = 3 + 4 * super::SESSIONS_MAX;
 /// Name and value of each tag, as the bytes lie in the context: a SUPI's eight bytes, a GUTI's ten,
 /// an AMF-UE-NGAP-ID's five; of each session its context's sixteen, its IPv4 address' four, its
 /// IPv6 prefix' eight, its tunnel end's eight. Nothing is allocated.
-pub fn tags<'a>(view: &View<'a>) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {
+pub fn tags<'a>(
+    view: &ContextView<'a>,
+) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {
     let view = *view;
     let fixed = [
         ("supi", view.raw(Variable::Supi)),

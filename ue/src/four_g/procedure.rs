@@ -3,7 +3,7 @@
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;
 use crate::effect::Effect;
-use crate::layout::{self, Facts};
+use crate::layout::{self, ProcedureFootprint};
 use crate::value::Value;
 use crate::value::apn::Apn;
 use crate::value::bearer::Qci;
@@ -89,8 +89,8 @@ impl Procedure {
     }
 
     /// What follows from its column, worked out beforehand.
-    const fn facts(self) -> Facts {
-        const fn of(procedure: Procedure) -> Facts {
+    const fn facts(self) -> ProcedureFootprint {
+        const fn of(procedure: Procedure) -> ProcedureFootprint {
             layout::facts(ROWS, procedure as usize, BlockSet::ALL.0)
         }
         match self {

@@ -1,7 +1,7 @@
 //! What a UE may do next.
 
 use super::procedure::Procedure;
-use super::{Context, View};
+use super::{Context, ContextView};
 use crate::state::UeState;
 
 impl Procedure {
@@ -41,7 +41,7 @@ pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }
 
-impl View<'_> {
+impl ContextView<'_> {
     /// The state of the UE, as [`state_of`].
     pub fn state(self) -> UeState {
         if self.c_rnti().is_some() {

@@ -1,6 +1,6 @@
 //! What a context is found by.
 
-use super::{Variable, View};
+use super::{ContextView, Variable};
 use crate::tag::TagDeclaration;
 use crate::value::address::UeAddress;
 
@@ -20,7 +20,9 @@ pub const TAGS_MAX: usize = 8;
 /// ten, an IPv4 address' four, an IPv6 prefix' eight, a tunnel end's eight (TEID and address, since
 /// a TEID is a number of its node only). Nothing is allocated. To look one up, encode what is
 /// looked for with [`to_bytes`](crate::value::to_bytes).
-pub fn tags<'a>(view: &View<'a>) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {
+pub fn tags<'a>(
+    view: &ContextView<'a>,
+) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {
     let view = *view;
     let (v4, v6) = view.raw(Variable::Ip).map_or((None, None), UeAddress::parts);
     let s5 = view.raw(Variable::S5).and_then(|slot| slot.split_at_checked(slot.len() / 2));

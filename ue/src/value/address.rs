@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde_json::{Map, Value as Json};
 
 use super::composite::{member, object};
-use super::{Keys, Value, fill, front, shown, string};
+use super::{KeyText, Value, fill, front, string, text_impls};
 use crate::draw::Draw;
 
 impl Value for Ipv4Addr {
@@ -34,11 +34,11 @@ impl Value for Ipv4Addr {
         Self::new(10, b, c, d)
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.to_string())
     }
 
@@ -115,7 +115,7 @@ impl UeAddress {
     }
 }
 
-shown!(UeAddress);
+text_impls!(UeAddress);
 
 impl Value for UeAddress {
     const BYTES: usize = UE_ADDRESS_BYTES;
@@ -163,7 +163,7 @@ impl Value for UeAddress {
         Self::V4V6(Ipv4Addr::drawn(draw), Prefix([0x20, 0x01, 0x0d, 0xb8, a, b, c, d]))
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::V4(v4) => write!(f, "{v4}"),
             Self::V6(v6) => write!(f, "{}/64", v6.address()),
@@ -171,7 +171,7 @@ impl Value for UeAddress {
         }
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         let mut object = Map::new();
         if let Some(v4) = self.v4() {
             object.insert("ipv4Addr".to_owned(), Json::from(v4.to_string()));

@@ -6,7 +6,7 @@ use nearstate_model::Result;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Value, fill, front, is_zero, refused, shown, string};
+use super::{KeyText, Value, fill, front, is_zero, refused, string, text_impls};
 use crate::draw::Draw;
 
 /// The longest name that has a place, in bytes. TS 23.003 clause 9.1 allows 100 with the operator
@@ -94,7 +94,7 @@ fn is_legal(name: &[u8]) -> bool {
     seen < ALIEN && doubled == 0 && last == WORD
 }
 
-shown!(Apn);
+text_impls!(Apn);
 
 impl Value for Apn {
     const BYTES: usize = APN_SLOT;
@@ -130,11 +130,11 @@ impl Value for Apn {
         }
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.as_str())
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::composite::composite;
 use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown, Value, fill, front, is_zero, kind_of, refused, shown};
+use super::{KeyText, Value, ValueText, fill, front, is_zero, kind_of, refused, text_impls};
 use crate::draw::Draw;
 
 number! {
@@ -33,8 +33,8 @@ composite! {
     }
 }
 
-fn dashed_tai(tai: Tai, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&tai.plmn, keys), Shown(&tai.tac, keys))
+fn dashed_tai(tai: Tai, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&tai.plmn, keys), ValueText(&tai.tac, keys))
 }
 
 composite! {
@@ -47,8 +47,8 @@ composite! {
     }
 }
 
-fn dashed_ecgi(ecgi: Ecgi, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&ecgi.plmn, keys), Shown(&ecgi.eci, keys))
+fn dashed_ecgi(ecgi: Ecgi, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&ecgi.plmn, keys), ValueText(&ecgi.eci, keys))
 }
 
 /// The most areas of a list (TS 24.301 clause 9.9.3.33).
@@ -115,7 +115,7 @@ impl TaiList {
     }
 }
 
-shown!(TaiList);
+text_impls!(TaiList);
 
 impl Value for TaiList {
     const BYTES: usize = TAI_LIST_BYTES;
@@ -170,15 +170,15 @@ impl Value for TaiList {
         Self(bytes)
     }
 
-    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, tai) in self.iter().enumerate() {
             let between = if number == 0 { "" } else { " " };
-            write!(f, "{between}{}", Shown(&tai, keys))?;
+            write!(f, "{between}{}", ValueText(&tai, keys))?;
         }
         Ok(())
     }
 
-    fn json(&self, keys: Keys) -> Json {
+    fn json(&self, keys: KeyText) -> Json {
         self.iter().map(|tai| tai.json(keys)).collect()
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::composite::{composite, member, object};
 use super::number::number;
-use super::{Keys, Shown, Value, fill, front, shown, string};
+use super::{KeyText, Value, ValueText, fill, front, string, text_impls};
 use crate::draw::Draw;
 
 number! {
@@ -50,8 +50,8 @@ composite! {
     }
 }
 
-fn at_address(end: FTeid, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}@{}", Shown(&end.teid, keys), end.address)
+fn at_address(end: FTeid, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}@{}", ValueText(&end.teid, keys), end.address)
 }
 
 composite! {
@@ -74,9 +74,9 @@ composite! {
     }
 }
 
-fn rates(ambr: Ambr, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn rates(ambr: Ambr, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Ambr { uplink, downlink } = ambr;
-    write!(f, "{} kbit/s up, {} down", Shown(&uplink, keys), Shown(&downlink, keys))
+    write!(f, "{} kbit/s up, {} down", ValueText(&uplink, keys), ValueText(&downlink, keys))
 }
 
 /// Allocation and retention priority (TS 23.401 clause 4.7.3) in one byte, as TS 29.274 clause 8.86
@@ -98,7 +98,7 @@ const CANNOT_LOSE: u8 = 0x01;
 const ARP_SPARE: u8 = 0x82;
 const ARP_NAMES: [&str; 3] = ["priorityLevel", "preemptCap", "preemptVuln"];
 
-shown!(Arp);
+text_impls!(Arp);
 
 impl Value for Arp {
     const BYTES: usize = 1;
@@ -140,15 +140,15 @@ impl Value for Arp {
         }
     }
 
-    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let may = if self.may_preempt { "may" } else { "may not" };
         let can = if self.is_preemptable { "can" } else { "cannot" };
-        let priority = Shown(&self.priority, keys);
+        let priority = ValueText(&self.priority, keys);
         write!(f, "priority {priority}, {may} pre-empt, {can} be pre-empted")
     }
 
     /// With the names and words of TS 29.571 clause 5.5.4.
-    fn json(&self, keys: Keys) -> Json {
+    fn json(&self, keys: KeyText) -> Json {
         let [level, cap, vuln] = ARP_NAMES.map(str::to_owned);
         let may = if self.may_preempt { MAY } else { MAY_NOT };
         let can = if self.is_preemptable { CAN } else { CANNOT };
@@ -193,7 +193,7 @@ mod tests {
                 let arp = Arp::load(&[byte]);
                 arp.store(&mut back);
                 assert_eq!(back, [byte]);
-                assert_eq!(Arp::from_json(&arp.json(Keys::Whole)), Ok(arp));
+                assert_eq!(Arp::from_json(&arp.json(KeyText::Whole)), Ok(arp));
                 legal += 1;
             }
         }

@@ -59,7 +59,7 @@ macro_rules! composite {
             $($(#[$field_doc])* pub $field: $kind,)+
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = 0 $(+ <$kind as $crate::value::Value>::BYTES)+;
@@ -107,13 +107,13 @@ macro_rules! composite {
 
             fn text(
                 &self,
-                keys: $crate::value::Keys,
+                keys: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 $crate::value::composite::composite_text!($text, self, keys, f, $($field $json)+)
             }
 
-            fn json(&self, keys: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, keys: $crate::value::KeyText) -> serde_json::Value {
                 let mut object = serde_json::Map::new();
                 $(
                     let value = $crate::value::Value::json(&self.$field, keys);
@@ -140,7 +140,7 @@ macro_rules! composite_text {
         let mut is_first = true;
         $(
             $crate::value::composite::separate(&mut is_first, $f)?;
-            write!($f, concat!($json, " {}"), $crate::value::Shown(&$self.$field, $keys))?;
+            write!($f, concat!($json, " {}"), $crate::value::ValueText(&$self.$field, $keys))?;
         )+
         Ok(())
     }};

@@ -102,7 +102,7 @@ macro_rules! digits {
             }
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = 8;
@@ -129,14 +129,14 @@ macro_rules! digits {
 
             fn text(
                 &self,
-                _: $crate::value::Keys,
+                _: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 f.write_str($prefix)?;
                 $crate::value::digits::write_digits(self.0, f)
             }
 
-            fn json(&self, _: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, _: $crate::value::KeyText) -> serde_json::Value {
                 serde_json::Value::from(self.to_string())
             }
 

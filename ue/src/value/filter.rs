@@ -7,7 +7,7 @@ use nearstate_model::Result;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Value, fill, front, is_zero, refused, shown, string};
+use super::{KeyText, Value, fill, front, is_zero, refused, string, text_impls};
 use crate::draw::Draw;
 
 /// The longest template that has a place, in bytes. TS 24.008 allows 255; one to three filters of
@@ -124,7 +124,7 @@ impl Tft {
     }
 }
 
-shown!(Tft);
+text_impls!(Tft);
 
 impl Value for Tft {
     const BYTES: usize = TFT_SLOT;
@@ -167,7 +167,7 @@ impl Value for Tft {
         Self(slot)
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, filter) in self.filters().enumerate() {
             let between = if number == 0 { "" } else { "; " };
             write!(f, "{between}{filter}")?;
@@ -176,7 +176,7 @@ impl Value for Tft {
     }
 
     /// Hexadecimal digits of the information element.
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(super::hex(self.as_bytes()))
     }
 
@@ -238,11 +238,11 @@ mod tests {
             let tft = Tft::drawn(Draw::new(draw, 3));
             assert_eq!(Tft::check(&tft.0), Ok(()));
             assert_eq!(tft.filters().count(), 1);
-            assert_eq!(Tft::from_json(&tft.json(Keys::Whole)), Ok(tft));
+            assert_eq!(Tft::from_json(&tft.json(KeyText::Whole)), Ok(tft));
             assert_eq!(Tft::new(tft.as_bytes()), Ok(tft));
         }
-        let shown = Tft::new(&[0x21, 0x31, 7, 5, 0x30, 6, 0x40, 0, 80]).unwrap().to_string();
-        assert_eq!(shown, "both ways, precedence 7, protocol 6, local port 80");
+        let text_impls = Tft::new(&[0x21, 0x31, 7, 5, 0x30, 6, 0x40, 0, 80]).unwrap().to_string();
+        assert_eq!(text_impls, "both ways, precedence 7, protocol 6, local port 80");
     }
 
     #[test]

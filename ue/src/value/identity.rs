@@ -6,7 +6,7 @@ use super::composite::composite;
 use super::digits::digits;
 use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown};
+use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
@@ -42,9 +42,9 @@ composite! {
     }
 }
 
-fn dashed_gummei(gummei: Gummei, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn dashed_gummei(gummei: Gummei, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Gummei { plmn, group, code } = gummei;
-    write!(f, "{}-{}-{}", Shown(&plmn, keys), Shown(&group, keys), Shown(&code, keys))
+    write!(f, "{}-{}-{}", ValueText(&plmn, keys), ValueText(&group, keys), ValueText(&code, keys))
 }
 
 composite! {
@@ -58,8 +58,8 @@ composite! {
     }
 }
 
-fn dashed_guti(guti: Guti, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&guti.gummei, keys), Shown(&guti.m_tmsi, keys))
+fn dashed_guti(guti: Guti, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&guti.gummei, keys), ValueText(&guti.m_tmsi, keys))
 }
 
 fn reallocated_guti(draw: Draw) -> Guti {

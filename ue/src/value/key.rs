@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-use super::{Keys, Value, fill, front, shown, string, unhex};
+use super::{KeyText, Value, fill, front, string, text_impls, unhex};
 use crate::draw::Draw;
 
 macro_rules! key {
@@ -25,7 +25,7 @@ macro_rules! key {
             }
         }
 
-        shown!($name);
+        text_impls!($name);
 
         impl Value for $name {
             const BYTES: usize = $bytes;
@@ -50,12 +50,12 @@ macro_rules! key {
                 Self(draw.bytes())
             }
 
-            fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write_key(&self.0, keys, f)
             }
 
-            fn json(&self, keys: Keys) -> Json {
-                Json::from(super::Shown(self, keys).to_string())
+            fn json(&self, keys: KeyText) -> Json {
+                Json::from(super::ValueText(self, keys).to_string())
             }
 
             fn from_json(json: &Json) -> Result<Self, String> {
@@ -75,15 +75,15 @@ key! {
     Key256, 32
 }
 
-fn write_key(bytes: &[u8], keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let shown = match keys {
-        Keys::Short => 2,
-        Keys::Whole => bytes.len(),
+fn write_key(bytes: &[u8], keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text_impls = match keys {
+        KeyText::Short => 2,
+        KeyText::Whole => bytes.len(),
     };
-    for byte in bytes.iter().take(shown) {
+    for byte in bytes.iter().take(text_impls) {
         write!(f, "{byte:02x}")?;
     }
-    if shown < bytes.len() { f.write_str("..") } else { Ok(()) }
+    if text_impls < bytes.len() { f.write_str("..") } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -95,8 +95,8 @@ mod tests {
         let key = Key128::new([0xab; 16]);
         assert_eq!(key.to_string(), "abab..");
         assert_eq!(format!("{key:?}"), "Key128(abab..)");
-        assert_eq!(key.json(Keys::Whole), Json::from("ab".repeat(16)));
-        assert_eq!(Key128::from_json(&key.json(Keys::Whole)).unwrap(), key);
-        assert!(Key128::from_json(&key.json(Keys::Short)).is_err());
+        assert_eq!(key.json(KeyText::Whole), Json::from("ab".repeat(16)));
+        assert_eq!(Key128::from_json(&key.json(KeyText::Whole)).unwrap(), key);
+        assert!(Key128::from_json(&key.json(KeyText::Short)).is_err());
     }
 }

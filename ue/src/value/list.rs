@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Shown, Value, front, is_zero, kind_of};
+use super::{KeyText, Value, ValueText, front, is_zero, kind_of};
 
 /// What is wrong with a list of `most` items.
 #[inline]
@@ -47,12 +47,12 @@ pub(crate) fn write<T: Value>(list: impl ExactSizeIterator<Item = T>, slot: &mut
 
 pub(crate) fn text<T: Value>(
     list: impl Iterator<Item = T>,
-    keys: Keys,
+    keys: KeyText,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     for (number, item) in list.enumerate() {
         let between = if number == 0 { "" } else { "; " };
-        write!(f, "{between}{}", Shown(&item, keys))?;
+        write!(f, "{between}{}", ValueText(&item, keys))?;
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ macro_rules! list {
             }
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = 1 + $most * <$item as $crate::value::Value>::BYTES;
@@ -140,13 +140,13 @@ macro_rules! list {
 
             fn text(
                 &self,
-                keys: $crate::value::Keys,
+                keys: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 $crate::value::list::text(self.iter(), keys, f)
             }
 
-            fn json(&self, keys: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, keys: $crate::value::KeyText) -> serde_json::Value {
                 self.iter().map(|item| $crate::value::Value::json(&item, keys)).collect()
             }
 

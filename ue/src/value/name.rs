@@ -6,7 +6,7 @@ use nearstate_model::Result;
 use serde_json::Value as Json;
 
 use super::composite::part;
-use super::{Keys, Value, fill, front, hex, is_zero, refused, shown, string, unhex};
+use super::{KeyText, Value, fill, front, hex, is_zero, refused, string, text_impls, unhex};
 use crate::draw::Draw;
 
 /// A universally unique identifier (RFC 9562): of an instance of a network function (TS 29.571
@@ -26,7 +26,7 @@ impl Uuid {
     }
 }
 
-shown!(Uuid);
+text_impls!(Uuid);
 
 impl Value for Uuid {
     const BYTES: usize = 16;
@@ -54,7 +54,7 @@ impl Value for Uuid {
         Self((bits & !((0xf << 76) | (0b11 << 62)) | fixed).to_be_bytes())
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, byte) in self.0.iter().enumerate() {
             let dash = if matches!(number, 4 | 6 | 8 | 10) { "-" } else { "" };
             write!(f, "{dash}{byte:02x}")?;
@@ -62,7 +62,7 @@ impl Value for Uuid {
         Ok(())
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.to_string())
     }
 
@@ -92,7 +92,7 @@ impl RadioCapabilityId {
     }
 }
 
-shown!(RadioCapabilityId);
+text_impls!(RadioCapabilityId);
 
 impl Value for RadioCapabilityId {
     const BYTES: usize = 10;
@@ -122,11 +122,11 @@ impl Value for RadioCapabilityId {
         Self { digits }
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.digits))
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.to_string())
     }
 
@@ -193,7 +193,7 @@ fn is_legal(text: &[u8]) -> bool {
     })
 }
 
-shown!(Uri);
+text_impls!(Uri);
 
 impl Value for Uri {
     const BYTES: usize = URI_SLOT;
@@ -237,11 +237,11 @@ impl Value for Uri {
         Self::packed(&text)
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         Json::from(self.as_str())
     }
 

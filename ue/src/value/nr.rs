@@ -6,7 +6,7 @@ use super::composite::composite;
 use super::list::list;
 use super::number::number;
 use super::plmn::Plmn;
-use super::{Keys, Shown};
+use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
@@ -56,8 +56,8 @@ composite! {
     }
 }
 
-fn dashed_guami(guami: Guami, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&guami.plmn, keys), Shown(&guami.amf, keys))
+fn dashed_guami(guami: Guami, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&guami.plmn, keys), ValueText(&guami.amf, keys))
 }
 
 composite! {
@@ -71,8 +71,8 @@ composite! {
     }
 }
 
-fn dashed_guti(guti: FiveGGuti, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&guti.guami, keys), Shown(&guti.tmsi, keys))
+fn dashed_guti(guti: FiveGGuti, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&guti.guami, keys), ValueText(&guti.tmsi, keys))
 }
 
 /// 20 bits of the AMF, 32 of the number.
@@ -94,8 +94,8 @@ composite! {
     }
 }
 
-fn dashed_tai(tai: Tai, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&tai.plmn, keys), Shown(&tai.tac, keys))
+fn dashed_tai(tai: Tai, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&tai.plmn, keys), ValueText(&tai.tac, keys))
 }
 
 list! {
@@ -114,8 +114,8 @@ composite! {
     }
 }
 
-fn dashed_ncgi(ncgi: Ncgi, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&ncgi.plmn, keys), Shown(&ncgi.cell, keys))
+fn dashed_ncgi(ncgi: Ncgi, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&ncgi.plmn, keys), ValueText(&ncgi.cell, keys))
 }
 
 composite! {
@@ -128,6 +128,6 @@ composite! {
     }
 }
 
-fn dashed_gnb(gnb: GlobalGnbId, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{}-{}", Shown(&gnb.plmn, keys), Shown(&gnb.gnb, keys))
+fn dashed_gnb(gnb: GlobalGnbId, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}-{}", ValueText(&gnb.plmn, keys), ValueText(&gnb.gnb, keys))
 }

@@ -133,7 +133,7 @@ macro_rules! number {
             }
         }
 
-        $crate::value::shown!($name);
+        $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
             const BYTES: usize = $bytes;
@@ -166,14 +166,14 @@ macro_rules! number {
 
             fn text(
                 &self,
-                _: $crate::value::Keys,
+                _: $crate::value::KeyText,
                 f: &mut std::fmt::Formatter<'_>,
             ) -> std::fmt::Result {
                 let style = $crate::value::number::Style::$style;
                 $crate::value::number::text(u64::from(self.0), $high, style, f)
             }
 
-            fn json(&self, _: $crate::value::Keys) -> serde_json::Value {
+            fn json(&self, _: $crate::value::KeyText) -> serde_json::Value {
                 let style = $crate::value::number::Style::$style;
                 $crate::value::number::json(u64::from(self.0), $high, style)
             }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::composite::{member, object};
 use super::number::are_digits;
-use super::{Keys, Value, fill, front, refused, shown, string};
+use super::{KeyText, Value, fill, front, refused, string, text_impls};
 use crate::draw::Draw;
 
 /// MCC and MNC as three bytes (TS 24.008 clause 10.5.1.13): half bytes, the third digit of the MNC
@@ -62,7 +62,7 @@ fn text(digits: &[u8]) -> String {
     digits.iter().map(|digit| char::from(b'0' + digit % 10)).collect()
 }
 
-shown!(Plmn);
+text_impls!(Plmn);
 
 impl Value for Plmn {
     const BYTES: usize = 3;
@@ -94,11 +94,11 @@ impl Value for Plmn {
         Self::TEST
     }
 
-    fn text(&self, _: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, _: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.mcc(), self.mnc())
     }
 
-    fn json(&self, _: Keys) -> Json {
+    fn json(&self, _: KeyText) -> Json {
         let mut object = Map::new();
         object.insert("mcc".to_owned(), Json::from(self.mcc()));
         object.insert("mnc".to_owned(), Json::from(self.mnc()));

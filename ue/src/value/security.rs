@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::composite::{composite, member, object};
 use super::key::{Key128, Key256};
 use super::number::number;
-use super::{Keys, Shown, Value, fill, front, shown};
+use super::{KeyText, Value, ValueText, fill, front, text_impls};
 use crate::draw::Draw;
 
 number! {
@@ -46,7 +46,7 @@ const SPARE: u8 = 0x88;
 const CIPHERING: &str = "ciphering";
 const INTEGRITY: &str = "integrity";
 
-shown!(Algorithms);
+text_impls!(Algorithms);
 
 impl Value for Algorithms {
     const BYTES: usize = 1;
@@ -77,12 +77,12 @@ impl Value for Algorithms {
         Self { ciphering: Algorithm::drawn(ciphering), integrity: Algorithm::drawn(integrity) }
     }
 
-    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ciphering, integrity } = self;
-        write!(f, "EA{} IA{}", Shown(ciphering, keys), Shown(integrity, keys))
+        write!(f, "EA{} IA{}", ValueText(ciphering, keys), ValueText(integrity, keys))
     }
 
-    fn json(&self, keys: Keys) -> Json {
+    fn json(&self, keys: KeyText) -> Json {
         Json::Object(Map::from_iter([
             (CIPHERING.to_owned(), self.ciphering.json(keys)),
             (INTEGRITY.to_owned(), self.integrity.json(keys)),

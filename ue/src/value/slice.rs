@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::composite::object;
 use super::list::list;
 use super::number::{from_hex, number};
-use super::{Keys, Shown, Value, fill, front, shown, string};
+use super::{KeyText, Value, ValueText, fill, front, string, text_impls};
 use crate::draw::Draw;
 
 number! {
@@ -48,7 +48,7 @@ impl Snssai {
     }
 }
 
-shown!(Snssai);
+text_impls!(Snssai);
 
 impl Value for Snssai {
     const BYTES: usize = 4;
@@ -80,8 +80,8 @@ impl Value for Snssai {
         }
     }
 
-    fn text(&self, keys: Keys, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Shown(&self.slice_type, keys))?;
+    fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", ValueText(&self.slice_type, keys))?;
         match self.differentiator() {
             Some(number) => write!(f, "-{number:06x}"),
             None => Ok(()),
@@ -89,7 +89,7 @@ impl Value for Snssai {
     }
 
     /// With the names of TS 29.571 clause 5.4.4.2.
-    fn json(&self, keys: Keys) -> Json {
+    fn json(&self, keys: KeyText) -> Json {
         let mut object = Map::new();
         object.insert("sst".to_owned(), self.slice_type.json(keys));
         if let Some(number) = self.differentiator() {
@@ -137,7 +137,7 @@ mod tests {
         let plain = Snssai::new(SliceType::new(3).unwrap(), None);
         assert_eq!((plain.to_string(), plain.differentiator()), ("3".to_owned(), None));
         for slice in [one, plain] {
-            assert_eq!(Snssai::from_json(&slice.json(Keys::Whole)), Ok(slice));
+            assert_eq!(Snssai::from_json(&slice.json(KeyText::Whole)), Ok(slice));
         }
         let bad = r#"{"sst": 1, "sd": "1234567"}"#;
         assert!(Snssai::from_json(&serde_json::from_str(bad).unwrap()).unwrap_err().contains("sd"));

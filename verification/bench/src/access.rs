@@ -4,7 +4,8 @@
 //! procedure changes is a few of them) and tags by which it is found. A target turns these calls
 //! into what its store has, or says in [`crate::targets::Abilities`] how it stands in for it.
 
-use nearstate_model::Result;
+use crate::operations::{self, Block, Operation, Store};
+use nearstate_model::{Error, Result};
 
 /// Tags of a record at the most: what one call has room for.
 pub const TAGS_MAX: usize = 8;
@@ -319,6 +320,23 @@ pub trait Connection: Access {
     /// What the store said, or what `body` returned.
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()>;
 
+    /// Runs a block of single operations on [`OPERATIONS`]; returns the number of records that
+    /// were met or written. A store in the client's process runs a loop of its own.
+    ///
+    /// # Errors
+    /// The store's error.
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        operations::run(&mut ByCalls(self), operation, block)
+    }
+
+    /// Walks over all records of a table once, in storage order; returns their number.
+    ///
+    /// # Errors
+    /// The store's error; `BadArgument` if the target declines it.
+    fn walk(&mut self, _: Table) -> Result<u64> {
+        Err(Error::BadArgument { detail: "this target has no walk over its records".to_owned() })
+    }
+
     /// Does several requests on different records, as far as the store lets them travel together:
     /// `hear` gets the request's number and its reply, in the order of the requests.
     ///
@@ -394,6 +412,42 @@ pub fn one_by_one<C: Access + ?Sized>(
     }
 }
 
+/// A store without loops of its own: each operation is a call of its connection.
+#[derive(Debug)]
+struct ByCalls<'c, C: ?Sized>(&'c mut C);
+
+/// The table of a workload of single operations.
+pub const OPERATIONS: Table = Table(0);
+
+impl<C: Connection + ?Sized> Store for ByCalls<'_, C> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let parts = [(0, value)];
+        self.0.put(OPERATIONS, &Entry { key, parts: &parts, tags: &[], tags_before: &[] })
+    }
+
+    fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let (mut look, mut seen) = (Some(look), None);
+        let is_there = self.0.read(OPERATIONS, key, Parts::ALL, &mut |_, bytes| {
+            seen = look.take().map(|look| look(bytes));
+        })?;
+        Ok(seen.filter(|_| is_there))
+    }
+
+    fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
+        let read = |key| Request::Read { table: OPERATIONS, key, wanted: Parts::ALL };
+        let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key)).collect();
+        self.0.pipeline(&requests, &mut |number, reply| {
+            if let Reply::Part(_, bytes) = reply {
+                look(number, bytes);
+            }
+        })
+    }
+
+    fn walk(&mut self) -> Result<u64> {
+        self.0.walk(OPERATIONS)
+    }
+}
+
 impl<T: Access + ?Sized> Access for Box<T> {
     fn read(
         &mut self,
@@ -464,6 +518,14 @@ impl<T: Connection + ?Sized> Connection for Box<T> {
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         (**self).transact(body)
+    }
+
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        (**self).run_block(operation, block)
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        (**self).walk(table)
     }
 
     fn pipeline(

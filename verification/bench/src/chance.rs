@@ -14,12 +14,13 @@ use nearstate_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// How often each record is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
     /// All equally.
     Uniform,
     /// Zipf's law with YCSB's exponent of 0.99, ranks scattered over the keys.
+    #[default]
     Zipfian,
 }
 

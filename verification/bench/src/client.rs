@@ -2,6 +2,7 @@
 
 mod window;
 mod telling;
+mod fan;
 
 use crate::access::Connection;
 use crate::chance::seed_of;
@@ -14,6 +15,7 @@ use crate::targets::fault::Faulty;
 use crate::targets::{self, Target};
 use crate::wait::{Waits, thread_ns};
 use crate::workloads::{self, Blueprint, Tally, Workload};
+use fan::Fan;
 use nearstate_model::{Error, Result};
 use quanta::Clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -60,11 +62,41 @@ fn begin(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
             }
             Ask::Load => client.load(output)?,
             Ask::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,
+            Ask::Run(turn) if client.is_background() => client.run_beside(&turn, output)?,
             Ask::Run(turn) => client.run(&turn, output)?,
+            // The run that it ended is over.
+            Ask::Stop => {}
             Ask::Verify => client.verify(output)?,
         }
     }
     Ok(())
+}
+
+/// Whether standard input has something to read.
+fn has_input() -> Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let input = std::io::stdin();
+    let mut descriptors = [PollFd::new(&input, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = poll(&mut descriptors, Some(&now)).map_err(|e| Error::System {
+        detail: "polling standard input".to_owned(),
+        errno: e.raw_os_error(),
+    })?;
+    Ok(ready > 0)
+}
+
+/// The connection of a client, or its connections as one.
+fn connect(
+    target: &dyn Target,
+    blueprint: &dyn Blueprint,
+    plan: &Plan,
+) -> Result<Box<dyn Connection>> {
+    let schema = blueprint.schema(&plan.parameters);
+    if plan.connections <= 1 {
+        return target.connect(&plan.address, &schema);
+    }
+    let all = Fan::open(plan.connections, || target.connect(&plan.address, &schema))?;
+    Ok(Box::new(all))
 }
 
 /// Keeps this thread on one processor; else says why it is not there.
@@ -88,6 +120,8 @@ struct Client {
     workload: Box<dyn Workload>,
     clock: Clock,
     reconnects: u64,
+    /// Operations of a block, [`Blueprint::block_ops`].
+    block: usize,
     /// Nanoseconds between two words about progress.
     progress_ns: u64,
     pace: Pace,
@@ -117,8 +151,8 @@ impl Client {
     fn new(plan: Plan) -> Result<Self> {
         let target = targets::named(&plan.target)?;
         let blueprint = workloads::named(&plan.workload)?;
-        let schema = blueprint.schema(&plan.parameters);
-        let connection = target.connect(&plan.address, &schema)?;
+        let connection = connect(target.as_ref(), blueprint.as_ref(), &plan)?;
+        let block = usize::try_from(blueprint.block_ops(&plan.parameters)).unwrap_or(1);
         let workload = blueprint.client(&plan.parameters, plan.client, plan.clients)?;
         let clock = Clock::new();
         let progress_ns = PROGRESS_NS;
@@ -130,6 +164,7 @@ impl Client {
             workload,
             clock,
             reconnects: 0,
+            block,
             progress_ns,
             pace: Pace::new(SLOW_STEP_NS),
         })
@@ -150,6 +185,7 @@ impl Client {
 
     fn warm_up(&mut self, ops: u64, depth: usize, output: &mut impl Write) -> Result<()> {
         let (mut left, mut teller) = (ops, Teller::new(self.progress_ns));
+        let depth = depth.max(self.block);
         let mut begin_ns = monotonic_ns();
         while left > 0 {
             let count = usize::try_from(left).unwrap_or(depth).min(depth).max(1);
@@ -204,10 +240,9 @@ impl Client {
             return Err(error);
         }
         self.reconnects += 1;
-        let schema = self.blueprint.schema(&self.plan.parameters);
         let mut last = error;
         for _ in 0..RECONNECT_TRIES {
-            match self.target.connect(&self.plan.address, &schema) {
+            match connect(self.target.as_ref(), self.blueprint.as_ref(), &self.plan) {
                 Ok(fresh) => {
                     self.connection = self.connection.renewed(fresh);
                     match self.telling(output, |workload, store| workload.settle(store)) {
@@ -240,8 +275,7 @@ impl Client {
     fn run(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
         if let Some(fault) = self.plan.fault.take() {
             // Not while loading: what is lost there may be written over by all that follows.
-            let schema = self.blueprint.schema(&self.plan.parameters);
-            let connection = self.target.connect(&self.plan.address, &schema)?;
+            let connection = connect(self.target.as_ref(), self.blueprint.as_ref(), &self.plan)?;
             self.connection = Box::new(Faulty::often(connection, fault));
         }
         // Its megabytes are asked for before the common begin, not after.
@@ -279,7 +313,7 @@ impl Client {
     /// One operation after the other: the end of one is the begin of the next.
     fn closed(&mut self, turn: &Turn, meter: &mut Meter, output: &mut impl Write) -> Result<Waits> {
         let (mut teller, mut waits) = (Teller::new(self.progress_ns), Waits::default());
-        let depth = turn.depth.max(1) as u64;
+        let depth = turn.depth.max(self.block).max(1) as u64;
         let mut done = 0;
         let watch = Watch::new(&self.clock);
         let mut begin_ns = watch.now_ns();
@@ -290,7 +324,10 @@ impl Client {
             let now_ns = watch.now_ns();
             let took_ns = now_ns.saturating_sub(begin_ns);
             self.pace.took(took_ns);
-            meter.step(&tally, took_ns, now_ns);
+            let of_block = if self.block > 1 { u64::from(tally.counted.max(1)) } else { 1 };
+            meter.step(&tally, took_ns / of_block, now_ns);
+            // A block may end early, or be a whole walk.
+            let count = if self.block > 1 { u64::from(tally.counted) } else { count };
             done += count;
             teller.add(count);
             begin_ns = now_ns;
@@ -303,6 +340,21 @@ impl Client {
             }
         }
         Ok(waits)
+    }
+
+    /// Whether this client is not measured, and runs until the others have ended.
+    const fn is_background(&self) -> bool {
+        self.plan.client + self.plan.background >= self.plan.clients
+    }
+
+    /// Runs until the next request arrives on standard input, which is [`Ask::Stop`].
+    fn run_beside(&mut self, turn: &Turn, output: &mut impl Write) -> Result<()> {
+        Waits::default().until(turn.at_ns);
+        let count = turn.depth.max(self.block).max(1);
+        while !has_input()? {
+            self.step(count, &mut Tally::default(), output)?;
+        }
+        say(output, &Said::Ran(Box::default()))
     }
 
     /// Operations begin when they are due, or as soon as the store lets them.

@@ -140,6 +140,7 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
     let pinning = drive.pinning.as_ref().map_or("nothing".to_owned(), |(clients, servers)| {
         format!("clients on {clients:?}, servers on {servers:?}")
     });
+    let own = || "the workload's own".to_owned();
     let mut out: Vec<(String, String)> = [
         ("form of the file", run.format.to_string()),
         ("workload", workload.name.clone()),
@@ -153,6 +154,10 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("bound to processors", pinning),
         ("layout", drive.layout.clone().unwrap_or_else(|| "each target's own".to_owned())),
         ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
+        ("bytes of a value", parameters.value_bytes.map_or_else(own, |bytes| bytes.to_string())),
+        ("records of its own for each client", parameters.has_own_records.to_string()),
+        ("connections of a client", drive.connections.max(1).to_string()),
+        ("busy polling", drive.is_busy_polling.to_string()),
         ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
     ]
     .map(|(name, value)| (name.to_owned(), value))

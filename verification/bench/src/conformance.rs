@@ -158,6 +158,7 @@ fn need(schema: Schema, folder: &Path) -> Need {
         clients: 16,
         folder: folder.to_owned(),
         server_cpus: Vec::new(),
+        is_busy_polling: false,
         stop: None,
         layout: None,
     }

@@ -50,6 +50,8 @@ pub struct Herd {
     processes: Vec<Child>,
     inputs: Vec<ChildStdin>,
     ears: Vec<JoinHandle<()>>,
+    /// How many are not measured: the last ones.
+    background: usize,
     heard: Receiver<Heard>,
     stop: &'static AtomicBool,
     /// Clients that run elsewhere than they were told to, and why.
@@ -63,17 +65,24 @@ impl Herd {
     ///
     /// # Errors
     /// `System`: a process cannot be started; what a client said that cannot connect.
-    pub fn start(plan: &Plan, cpus: &[usize], stop: &'static AtomicBool) -> Result<Self> {
+    pub fn start(
+        plan: &Plan,
+        (cpus, background_cpus): (&[usize], &[usize]),
+        stop: &'static AtomicBool,
+    ) -> Result<Self> {
         let (tell, heard) = channel();
         let mut all = Self {
             processes: Vec::new(),
             inputs: Vec::new(),
             ears: Vec::new(),
+            background: plan.background,
             heard,
             stop,
             unbound: Vec::new(),
         };
         for client in 0..plan.clients {
+            let is_measured = client + plan.background < plan.clients;
+            let cpus = if is_measured { cpus } else { background_cpus };
             let cpu = cpus.get(client % cpus.len().max(1)).copied();
             all.start_one(&Plan { client, cpu, ..plan.clone() }, &tell)?;
         }
@@ -181,11 +190,20 @@ impl Herd {
         let at_ns = monotonic_ns() + GO_NS + clients * GO_NS_EACH;
         self.ask(&Ask::Run(Turn { at_ns, ..turn.clone() }))?;
         let mut all = Vec::new();
-        self.until(listener, |said| {
+        let measured = self.inputs.len().saturating_sub(self.background);
+        self.until_all(measured, listener, |said| {
             let Said::Ran(ran) = said else { return unexpected(&said) };
             all.push(*ran);
             Ok(true)
         })?;
+        if self.background > 0 {
+            for input in self.inputs.iter_mut().skip(measured) {
+                say(input, &Ask::Stop)?;
+            }
+            self.until_all(self.background, listener, |said| {
+                if matches!(said, Said::Ran(_)) { Ok(true) } else { unexpected(&said) }
+            })?;
+        }
         Ok(all)
     }
 
@@ -209,9 +227,18 @@ impl Herd {
     fn until(
         &mut self,
         listener: &mut impl Listener,
+        last: impl FnMut(Said) -> Result<bool>,
+    ) -> Result<()> {
+        self.until_all(self.inputs.len(), listener, last)
+    }
+
+    /// Hears clients until so many of them have said their last word.
+    fn until_all(
+        &mut self,
+        mut left: usize,
+        listener: &mut impl Listener,
         mut last: impl FnMut(Said) -> Result<bool>,
     ) -> Result<()> {
-        let mut left = self.inputs.len();
         let mut silent_since = Instant::now();
         while left > 0 {
             match self.heard.recv_timeout(LOOK) {

@@ -31,6 +31,7 @@ pub mod noise;
 pub mod result;
 pub mod parameters;
 pub mod access;
+pub mod operations;
 pub mod spread;
 pub mod chance;
 pub mod legacy;

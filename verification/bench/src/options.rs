@@ -58,8 +58,25 @@ pub struct Options {
 
     /// Operations that a client lets travel together; over sockets in steps that overlap, where
     /// the workload and the target can: the report says for which
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     pub depth: u64,
+
+    /// Connections of each client process; the operations of --depth are spread over them
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub connections: u64,
+
+    /// Bytes of a value, where the workload has no size of its own [default: the workload's]
+    #[arg(long, value_name = "BYTES")]
+    pub value_bytes: Option<u64>,
+
+    /// Each client reads and replaces records of its own only, where clients otherwise share them
+    #[arg(long)]
+    pub own_records: bool,
+
+    /// Nodes and rings busy-poll instead of sleeping while there is no request
+    #[arg(long)]
+    pub busy_poll: bool,
 
     /// Operations of each client and round
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What can be set of a workload; the same for every client and target of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// UEs, subscribers, sessions or records, over all clients.
     pub records: u64,
@@ -15,6 +15,13 @@ pub struct Parameters {
     pub spread: Spread,
     /// Where all chance comes from.
     pub seed: u64,
+    /// Bytes of a value, for workloads without a size of their own. Missing in older files.
+    #[serde(default)]
+    pub value_bytes: Option<u64>,
+    /// Whether each client reads and replaces records of its own only, where clients of the
+    /// workload otherwise share all records. Missing in older files.
+    #[serde(default)]
+    pub has_own_records: bool,
 }
 
 /// How the intended starts of an open loop follow each other: the mean rate is the same.

@@ -23,8 +23,10 @@ pub enum Ask {
     Load,
     /// Do so many operations, so many of them together, that are not measured; [`Said::Ready`].
     WarmUp(u64, usize),
-    /// Run; [`Said::Ran`].
+    /// Run; [`Said::Ran`]. A background client runs until [`Ask::Stop`].
     Run(Turn),
+    /// End the run; for background clients.
+    Stop,
     /// Compare your records with your model; [`Said::Verified`].
     Verify,
 }
@@ -44,6 +46,13 @@ pub struct Plan {
     pub client: usize,
     /// How many there are.
     pub clients: usize,
+    /// How many of them are not measured: the last ones, see
+    /// [`crate::workloads::Blueprint::background_clients`].
+    #[serde(default)]
+    pub background: usize,
+    /// Connections of this client.
+    #[serde(default)]
+    pub connections: usize,
     /// The processor to stay on.
     pub cpu: Option<usize>,
     /// Times that a lost connection is sought again before the client gives up.

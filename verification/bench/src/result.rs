@@ -63,7 +63,7 @@ pub struct About {
 }
 
 /// How operations were brought to the targets.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drive {
     /// Client processes.
     pub clients: usize,
@@ -103,6 +103,18 @@ pub struct Drive {
     /// Whether targets were left as they were loaded, also where their makers advise otherwise.
     #[serde(default)]
     pub is_unsettled: bool,
+    /// Connections of each client; 0 and 1 are one.
+    #[serde(default)]
+    pub connections: usize,
+    /// Clients that are not measured: the last ones.
+    #[serde(default)]
+    pub background: usize,
+    /// Operations that were measured together; 0 and 1 are one.
+    #[serde(default)]
+    pub block_ops: u64,
+    /// Whether nodes and rings were told to busy-poll.
+    #[serde(default)]
+    pub is_busy_polling: bool,
 }
 
 /// The machine's own unsteadiness: a loop of fixed work, done many times.

@@ -35,8 +35,9 @@ const DEFAULT_TARGETS: [&str; 3] = ["region", "node", "redis"];
 pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<Run> {
     let blueprint = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, blueprint.as_ref())?;
+    let options = &with_background(options, blueprint.as_ref(), &parameters);
     offers_enough(options)?;
-    let (chosen, missing) = choose(options)?;
+    let (chosen, missing) = choose(options, blueprint.as_ref())?;
     if let Some(name) = &options.kill {
         let victim = chosen.iter().find(|one| one.target.name() == name);
         let victim = victim.ok_or_else(|| Error::BadArgument {
@@ -51,6 +52,8 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let display = Display::new(chosen.len() * (drive.rounds + 2));
     let desk =
         Desk { options, blueprint: blueprint.as_ref(), parameters, dir, pinning, display, stop };
+    let block_ops = blueprint.block_ops(&desk.parameters);
+    let drive = Drive { background: desk.background(), block_ops, ..drive };
     desk.fits(&chosen)?;
     desk.display.say(&format!("{} on {}", blueprint.title(), machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -159,12 +162,20 @@ impl Desk<'_> {
             schema: self.blueprint.schema(&self.parameters),
             records,
             record_bytes,
-            clients: usize::try_from(self.options.clients).unwrap_or(usize::MAX),
+            clients: usize::try_from(self.options.clients.saturating_mul(self.options.connections))
+                .unwrap_or(usize::MAX),
+            is_busy_polling: self.options.busy_poll,
             folder: self.dir.clone(),
             server_cpus: server_cpus.unwrap_or_default(),
             layout: self.options.layout.clone(),
             stop: Some(self.stop),
         }
+    }
+
+    /// How many clients are not measured.
+    fn background(&self) -> usize {
+        let clients = usize::try_from(self.options.clients).unwrap_or(1);
+        self.blueprint.background_clients(&self.parameters, clients)
     }
 
     /// Why a target of these abilities cannot take part.
@@ -237,6 +248,7 @@ fn wished(wishes: Wishes, abilities: &Abilities) -> Vec<(&'static str, Way)> {
         (wishes.unique_tag, "unique tags", &abilities.unique_tag),
         (wishes.transaction, "transactions", &abilities.transaction),
         (wishes.scan, "scans", &abilities.scan),
+        (wishes.walk, "walks over all records", &abilities.walk),
     ]
     .into_iter()
     .filter(|(is_wished, ..)| *is_wished)
@@ -254,9 +266,11 @@ struct Chosen {
 
 /// The targets that were asked for; without a wish those of the default list that are here, and
 /// why others are not.
-fn choose(options: &Options) -> Result<(Vec<Chosen>, Vec<String>)> {
+fn choose(options: &Options, blueprint: &dyn Blueprint) -> Result<(Vec<Chosen>, Vec<String>)> {
     let names: Vec<&str> = options.targets.iter().map(String::as_str).collect();
-    let or_default = if names.is_empty() { &DEFAULT_TARGETS[..] } else { &names };
+    let of_workload = blueprint.default_targets();
+    let defaults = if of_workload.is_empty() { &DEFAULT_TARGETS[..] } else { of_workload };
+    let or_default = if names.is_empty() { defaults } else { &names };
     targets::can_be_laid_out(options.layout.as_deref(), or_default)?;
     if let Some(twice) = (1..names.len()).find_map(|at| {
         let (before, name) = (names.get(..at)?, names.get(at)?);
@@ -271,7 +285,7 @@ fn choose(options: &Options) -> Result<(Vec<Chosen>, Vec<String>)> {
     }
     let (mut chosen, mut missing) = (Vec::new(), Vec::new());
     if options.targets.is_empty() {
-        for name in DEFAULT_TARGETS {
+        for name in defaults {
             let target = targets::named(name)?;
             match target.version() {
                 Ok(version) => chosen.push(Chosen { target, version }),
@@ -327,7 +341,19 @@ fn parameters(options: &Options, blueprint: &dyn Blueprint) -> Result<Parameters
             ),
         });
     }
-    Ok(Parameters { records, variant, spread: options.spread, seed: options.seed })
+    let Options { spread, seed, value_bytes, own_records: has_own_records, .. } = *options;
+    Ok(Parameters { records, variant, spread, seed, value_bytes, has_own_records })
+}
+
+/// The options with a second client, where a variant needs one in the background.
+fn with_background(
+    options: &Options,
+    blueprint: &dyn Blueprint,
+    parameters: &Parameters,
+) -> Options {
+    let clients = usize::try_from(options.clients).unwrap_or(usize::MAX);
+    let background = blueprint.background_clients(parameters, clients) as u64;
+    Options { clients: options.clients.max(background + 1), ..options.clone() }
 }
 
 /// Whether each client is offered enough: one that waits for long is taken for one whose target is
@@ -362,6 +388,9 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         round_time_s: options.round_time,
         ramp_p99_ns: options.ramp,
         is_unsettled: options.no_settle,
+        connections: usize::try_from(options.connections).unwrap_or(1),
+        is_busy_polling: options.busy_poll,
+        ..Drive::default()
     }
 }
 

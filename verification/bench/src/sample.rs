@@ -28,6 +28,8 @@ pub(crate) fn run() -> Run {
             title: "signalling of UEs".to_owned(),
             source: "paper 2, Table II".to_owned(),
             parameters: Parameters {
+                value_bytes: None,
+                has_own_records: false,
                 records: 10_000,
                 variant: "delta".to_owned(),
                 spread: Spread::Zipfian,
@@ -55,6 +57,7 @@ pub(crate) fn run() -> Run {
             round_time_s: None,
             ramp_p99_ns: Some(1_000_000),
             is_unsettled: false,
+            ..Drive::default()
         },
         targets: targets(),
         caveats: vec!["clients and servers share two processors".to_owned()],

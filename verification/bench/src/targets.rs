@@ -36,6 +36,8 @@ pub struct Need {
     pub folder: PathBuf,
     /// The processors on which servers may run; all if empty.
     pub server_cpus: Vec<usize>,
+    /// Whether nodes are to busy-poll for requests.
+    pub is_busy_polling: bool,
     /// Layout, where a target has several (`partitioned`, `replicated`, `zones`).
     pub layout: Option<String>,
     /// Set when somebody asks for the end: a server that is not there yet is waited for no more.
@@ -80,6 +82,8 @@ pub struct Abilities {
     pub pipeline: Way,
     /// Readers of other processes see a change as soon as it is acknowledged.
     pub shared: Way,
+    /// All records in storage order.
+    pub walk: Way,
 }
 
 /// A store that can be measured.
@@ -296,6 +300,7 @@ mod tests {
                 clients: 1,
                 folder: PathBuf::new(),
                 server_cpus: Vec::new(),
+                is_busy_polling: false,
                 layout: None,
                 stop: None,
             };

@@ -5,6 +5,9 @@ pub mod ue_signalling;
 pub mod tatp;
 pub mod mme;
 pub mod sgw_session;
+pub mod micro;
+pub mod kv;
+pub mod executor;
 pub mod micro_tx;
 pub mod ycsb;
 pub mod stock;
@@ -36,6 +39,8 @@ pub struct Wishes {
     pub transaction: bool,
     /// Scans.
     pub scan: bool,
+    /// Walks over all records.
+    pub walk: bool,
 }
 
 /// A workload before it runs: the same for all of its clients.
@@ -68,6 +73,23 @@ pub trait Blueprint: fmt::Debug {
     /// Whether operations of a step gain anything by travelling together, on any store.
     fn travels_together(&self) -> bool {
         true
+    }
+
+    /// Operations of a step that are measured together, with one clock reading around them. Where
+    /// it is more than 1, latencies are means of blocks.
+    fn block_ops(&self, _: &Parameters) -> u64 {
+        1
+    }
+
+    /// How many of the clients are not measured: the last ones. They run until all others have
+    /// ended. More than `clients` - 1 asks for more clients.
+    fn background_clients(&self, _: &Parameters, _clients: usize) -> usize {
+        0
+    }
+
+    /// The targets unless the command line names others; empty for those of every workload.
+    fn default_targets(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// What a store must be able to do.
@@ -122,6 +144,19 @@ impl Tally {
             *count += 1;
             self.last = class;
             self.counted += 1;
+        }
+    }
+}
+
+impl Tally {
+    /// Counts `count` operations of a class.
+    #[inline]
+    pub fn count_many(&mut self, class: usize, count: u64) {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if let Some(all) = self.classes.get_mut(class) {
+            *all = all.saturating_add(count);
+            self.last = class;
+            self.counted = self.counted.saturating_add(count);
         }
     }
 }
@@ -201,6 +236,9 @@ pub fn all() -> Vec<Box<dyn Blueprint>> {
         Box::new(sgw_session::SgwSession),
         Box::new(micro_tx::MicroTx),
         Box::new(ycsb::Ycsb),
+        Box::new(kv::Kv),
+        Box::new(micro::Micro),
+        Box::new(executor::ExecutorCosts),
     ]
 }
 

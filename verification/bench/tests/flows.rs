@@ -20,7 +20,7 @@ const SEED: u64 = 7;
 
 fn parameters(blueprint: &dyn Blueprint, variant: &str, records: u64) -> Parameters {
     let spread = if blueprint.name() == "ycsb" { Spread::Zipfian } else { Spread::Uniform };
-    Parameters { records, variant: variant.to_owned(), spread, seed: SEED }
+    Parameters { records, variant: variant.to_owned(), spread, seed: SEED, ..Parameters::default() }
 }
 
 /// Every workload of this crate's own in every variant. `ue-signalling` has tests of its own.

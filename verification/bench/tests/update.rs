@@ -50,6 +50,7 @@ fn who_was_beaten_reads_again() {
         clients: 2,
         folder: dir.path().to_owned(),
         server_cpus: Vec::new(),
+        is_busy_polling: false,
         stop: None,
         layout: None,
     };

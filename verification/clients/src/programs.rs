@@ -193,7 +193,7 @@ fn built() -> Result<PathBuf, String> {
     let mut build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // As a test of its own package, in the whole workspace: what other packages want of the same
     // libraries for their tests is a part of what is built, and `cargo build` would leave it out.
-    build.args(["test", "--quiet", "--no-run", "--workspace", "--test", "serve"]);
+    build.args(["test", "--quiet", "--no-run", "--workspace", "--test", "integration"]);
     if folder == "release" {
         build.arg("--release");
     }

@@ -92,14 +92,6 @@ pub fn judge(key: Key, view: &nearstate_store::View<'_>) -> Result<Found, String
     judge_parts(key, view.version(), view.bytes(), view.blocks())
 }
 
-/// Verifies each byte of a record as a transaction sees it, before it has changed it.
-///
-/// # Errors
-/// One sentence: what is not as written.
-pub fn judge_record(key: Key, record: &nearstate_store::Record<'_>) -> Result<Found, String> {
-    judge_parts(key, record.version().unwrap_or(0), record.bytes(), record.blocks())
-}
-
 fn judge_parts<'r>(
     key: Key,
     version: u64,

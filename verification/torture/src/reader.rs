@@ -11,7 +11,7 @@ use nearstate_store::{Error, Region, Session, View};
 
 use crate::content::{Key, Space};
 use crate::dice::Dice;
-use crate::oracle::{Found, judge, judge_record};
+use crate::oracle::{Found, judge};
 use crate::writer::{BLOCKS_KEYS, COUNT_KEYS, GROW_KEYS, HOT_KEYS, OWN_KEYS, PAIR_KEYS, Spaces};
 
 /// Views that a reader holds at once.
@@ -190,7 +190,7 @@ impl Reader {
         for key in [first, second] {
             match txn.get(self.spaces.of(key.space), &key.bytes()) {
                 Ok(record) => {
-                    found.push(record.map(|record| judge_record(key, &record)).transpose()?);
+                    found.push(record.map(|record| judge(key, &record)).transpose()?);
                 }
                 Err(Error::Conflict { .. }) => return Ok(()),
                 Err(error) => return Err(format!("{key:?}: get: {error}")),

@@ -1,4 +1,4 @@
-//! Who in the house may ask for what: `xtask/dependencies.toml`, and the three lines of each.
+//! Which crate may depend on which package: `xtask/dependencies.toml`, and the reasons for each.
 
 use super::read_table;
 use crate::finding::{Finding, line_where};
@@ -17,12 +17,12 @@ pub(crate) fn check(root: &Path, members: &[Member]) -> Result<Vec<Finding>, Str
     let list = read_table(root, LIST)?;
     let list_text = fs::read_to_string(root.join(LIST)).unwrap_or_default();
     let reasons = fs::read_to_string(root.join(REASONS)).unwrap_or_default();
-    let headings: Vec<&str> = reasons.lines().filter(|line| line.starts_with('#')).collect();
+    let packages: Vec<&str> = reasons.lines().filter_map(|line| line.split('|').nth(1)).collect();
     let mut findings = Vec::new();
     for member in members {
         for dependency in member.dependencies.iter().filter(|dependency| !dependency.is_ours) {
             let line = line_in(root, member, &dependency.name);
-            for (what, advice) in complaints(&list, &headings, member, dependency) {
+            for (what, advice) in complaints(&list, &packages, member, dependency) {
                 findings.push(Finding::new(member.manifest(), line, what, advice));
             }
         }
@@ -33,7 +33,7 @@ pub(crate) fn check(root: &Path, members: &[Member]) -> Result<Vec<Finding>, Str
 
 fn complaints(
     list: &Table,
-    headings: &[&str],
+    packages: &[&str],
     member: &Member,
     dependency: &Dependency,
 ) -> Vec<(String, String)> {
@@ -41,22 +41,22 @@ fn complaints(
     let mut found = Vec::new();
     if !listed(list, &member.name, kind).any(|other| other == name) {
         let advice = format!(
-            "do without it, or add it to `{kind}` of [{}] in {LIST}, and its three lines to \
+            "remove it, or add it to `{kind}` of [{}] in {LIST}, and a row with its reasons to \
              {REASONS}",
             member.name
         );
         found.push((format!("`{name}` is not on the list of {}", member.name), advice));
     }
-    if !headings.iter().any(|heading| has_word(heading, name)) {
+    if !packages.iter().any(|package| has_word(package, name)) {
         let advice = format!(
-            "add a heading with its name to {REASONS}: what for, what it drags in, why not \
-             ourselves"
+            "add a row to the table of {REASONS}: its purpose, what it brings in, why not our own \
+             code"
         );
-        found.push((format!("nobody said why `{name}` is here"), advice));
+        found.push((format!("`{name}` has no entry with its reasons"), advice));
     }
     if dependency.versions == "*" {
-        let advice = "name the smallest version that will do".to_owned();
-        found.push((format!("`{name}` is asked for in any version"), advice));
+        let advice = "name the smallest version that works".to_owned();
+        found.push((format!("`{name}` has no version bound"), advice));
     }
     found
 }
@@ -68,9 +68,9 @@ fn listed<'a>(list: &'a Table, crate_name: &str, kind: &str) -> impl Iterator<It
 }
 
 /// Is `name` one of the words of a heading?
-fn has_word(heading: &str, name: &str) -> bool {
+fn has_word(cell: &str, name: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
-    heading.split(|c| !is_part(c)).any(|word| word == name)
+    cell.split(|c| !is_part(c)).any(|word| word == name)
 }
 
 /// Lines of the list that no manifest needs.
@@ -120,7 +120,7 @@ mod tests {
                              edition = \"2024\"\n\n[dev-dependencies]\nloom = \"0.7\"\n";
 
     fn found(manifest: &str, list: &str, reasons: &str) -> Vec<String> {
-        let planted = Planted::house(&[("memory", &[])]);
+        let planted = Planted::workspace(&[("memory", &[])]);
         planted.file("memory/Cargo.toml", manifest);
         planted.file(LIST, list);
         planted.file(REASONS, reasons);
@@ -132,26 +132,29 @@ mod tests {
     #[test]
     fn a_listed_and_argued_dependency_is_quiet() {
         let list = "[memory]\ndev = [\"loom\"]\n";
-        assert_eq!(found(WITH_LOOM, list, "## `loom`\n"), Vec::<String>::new());
+        assert_eq!(found(WITH_LOOM, list, "| `loom` | tests |\n"), Vec::<String>::new());
     }
 
     #[test]
     fn an_unlisted_dependency_is_found_at_its_line() {
-        let found = found(WITH_LOOM, "[memory]\nnormal = []\n", "## loom\n");
+        let found = found(WITH_LOOM, "[memory]\nnormal = []\n", "| loom | tests |\n");
         assert_eq!(found, ["memory/Cargo.toml:7: `loom` is not on the list of memory"]);
     }
 
     #[test]
     fn a_dependency_without_reasons_is_found() {
-        let found =
-            found(WITH_LOOM, "[memory]\ndev = [\"loom\"]\n", "## bloom, loom-extra\nloom\n");
-        assert_eq!(found, ["memory/Cargo.toml:7: nobody said why `loom` is here"]);
+        let found = found(
+            WITH_LOOM,
+            "[memory]\ndev = [\"loom\"]\n",
+            "| bloom, loom-extra | not loom |\nloom\n",
+        );
+        assert_eq!(found, ["memory/Cargo.toml:7: `loom` has no entry with its reasons"]);
     }
 
     #[test]
     fn a_listed_dependency_that_is_gone_is_found() {
         let list = "[memory]\nnormal = [\"loom\"]\ndev = [\"loom\"]\n[attic]\n";
-        let found = found(WITH_LOOM, list, "# loom\n");
+        let found = found(WITH_LOOM, list, "| loom | tests |\n");
         let expected = [
             "xtask/dependencies.toml:4: there is no crate `attic`",
             "xtask/dependencies.toml:1: memory does not ask for `loom` (normal)",
@@ -163,7 +166,7 @@ mod tests {
     #[test]
     fn any_version_is_found() {
         let any = WITH_LOOM.replace("0.7", "*");
-        let found = found(&any, "[memory]\ndev = [\"loom\"]\n", "# loom\n");
-        assert_eq!(found, ["memory/Cargo.toml:7: `loom` is asked for in any version"]);
+        let found = found(&any, "[memory]\ndev = [\"loom\"]\n", "| loom | tests |\n");
+        assert_eq!(found, ["memory/Cargo.toml:7: `loom` has no version bound"]);
     }
 }

@@ -10,9 +10,9 @@ use std::path::Path;
 const BYTES_MAX: u64 = 256 * 1024;
 const COLUMNS_MAX: usize = 100;
 
-/// Kinds of text that the house is made of.
+/// Kinds of text that the workspace is made of.
 const EXTENSIONS: &[&str] = &[
-    "rs", "toml", "lock", "md", "txt", // the house itself
+    "rs", "toml", "lock", "md", "txt", // the workspace itself
     "c", "h", "cpp", "hpp", "in", "pc", "sh", // the C face, and what starts things
     "py", "go", "mod", "sum", // clients
     "json", "yaml", "yml", "csv", "xml", // contracts and the machines that tests carry
@@ -57,14 +57,14 @@ pub(crate) fn check(root: &Path, name: &str, exceptions: &mut Exceptions) -> Vec
     let is_named = NAMES.contains(&name) || NAMES.contains(&base);
     if !is_named && !EXTENSIONS.contains(&extension(name)) {
         let advice = "remove it, or enter its kind in EXTENSIONS of xtask/src/tidy/any_file.rs";
-        say("a kind of file that this house does not know".to_owned(), advice);
+        say("a kind of file that the workspace does not know".to_owned(), advice);
     }
     let bytes = facts.len();
     if bytes >= BYTES_MAX && exceptions.allow("bytes", name, bytes).is_none_or(|most| bytes > most)
     {
         let advice = "make it where it is needed, or give it a line with the reason in \
                       xtask/exceptions.txt";
-        say(format!("{bytes} bytes, and the house allows less than {BYTES_MAX}"), advice);
+        say(format!("{bytes} bytes, and the limit is less than {BYTES_MAX}"), advice);
     }
     let is_program = facts.permissions().mode() & 0o111 != 0;
     match (is_script(&path), is_program) {
@@ -92,7 +92,7 @@ pub(crate) fn check_words(name: &str, text: &str) -> Vec<Finding> {
     for (index, line) in text.lines().enumerate() {
         let columns = line.chars().count();
         if is_code && columns > COLUMNS_MAX {
-            let what = format!("{columns} columns, and the house allows {COLUMNS_MAX}");
+            let what = format!("{columns} columns, and the limit is {COLUMNS_MAX}");
             findings.push(Finding::new(name, index + 1, what, "break the line"));
         }
         for word in LEFTOVERS.iter().filter(|word| is_word_of(line, word)) {

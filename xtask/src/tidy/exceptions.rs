@@ -1,4 +1,4 @@
-//! `xtask/exceptions.txt`: what is larger than the house allows, by how much, and why.
+//! `xtask/exceptions.txt`: what is larger than the workspace allows, by how much, and why.
 //!
 //! A number there may only fall: a file that grows past its own exception fails the gate, and one
 //! that shrinks asks for the smaller number.
@@ -21,12 +21,12 @@ struct Entry {
     kind: String,
     subject: String,
     allowed: u64,
-    /// The most that was asked for; `None` while nobody asked.
+    /// The largest amount that a check asked for; `None` if no check asked.
     needed: Option<u64>,
 }
 
 impl Exceptions {
-    /// Reads the exceptions of the house at `root`; none where there is no such file.
+    /// Reads the exceptions of the workspace at `root`; none where there is no such file.
     pub(crate) fn read(root: &Path) -> Self {
         let text = fs::read_to_string(root.join(FILE)).unwrap_or_default();
         let mut read = Self { entries: Vec::new(), faults: Vec::new() };
@@ -88,7 +88,7 @@ impl Exceptions {
         self.entries.len()
     }
 
-    /// Lines that are wrong, that nobody needs any more, or that allow more than is needed.
+    /// Lines that are invalid, that are no longer needed, or that allow more than is needed.
     pub(crate) fn unused(&self) -> Vec<Finding> {
         let mut findings = self.faults.clone();
         for entry in &self.entries {

@@ -51,7 +51,7 @@ fn too_many(
     match exceptions.allow(kind, subject, count as u64) {
         Some(allowed) if count as u64 <= allowed => None,
         Some(allowed) => Some(format!(", and its exception allows {allowed}")),
-        None => Some(format!(", and the house allows {bound}")),
+        None => Some(format!(", and the limit is {bound}")),
     }
 }
 

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use nearstate_node::executor::{Class as TaskClass, MeterSeen};
-use nearstate_node::{Core, CoreSeen, Gauges, NodeSeen};
+use nearstate_node::executor::{ExecutorStats, TaskClass};
+use nearstate_node::{Core, CoreStats, NodeMetrics, NodeStats};
 use nearstate_observe::{Report, Source};
 use nearstate_resp::server::Server;
 use nearstate_store::{Region, Session};
@@ -33,7 +33,7 @@ struct Inner {
     region: Region,
     server: Arc<Server>,
     /// There once the node serves.
-    gauges: OnceLock<Gauges>,
+    gauges: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
     /// Held for a slice of counting, and while its part of the page is written.
     census: Mutex<Census>,
@@ -47,7 +47,7 @@ impl Observed {
     }
 
     /// The node serves from now on.
-    pub(crate) fn begin(&self, gauges: Gauges) {
+    pub(crate) fn begin(&self, gauges: NodeMetrics) {
         let _ = self.0.gauges.set(gauges);
     }
 
@@ -56,8 +56,8 @@ impl Observed {
         self.0.is_ending.store(true, Ordering::Release);
     }
 
-    fn nodes(&self) -> NodeSeen {
-        self.0.gauges.get().map(Gauges::seen).unwrap_or_default()
+    fn nodes(&self) -> NodeStats {
+        self.0.gauges.get().map(NodeMetrics::snapshot).unwrap_or_default()
     }
 
     fn census(&self) -> MutexGuard<'_, Census> {
@@ -167,14 +167,14 @@ fn build(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 
 fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cores = observed.nodes().cores;
-    let of_cores = |value: &dyn Fn(&CoreSeen) -> u64| {
+    let of_cores = |value: &dyn Fn(&CoreStats) -> u64| {
         let numbered = cores.iter().enumerate();
         numbered.map(|(n, core)| ([("core", n.to_string())], value(core))).collect::<Vec<_>>()
     };
-    let open = of_cores(&CoreSeen::open);
+    let open = of_cores(&CoreStats::open);
     gauges(to, "core_connections", "Connections that are open.", open)?;
-    for (at, (name, doc)) in CoreSeen::EXPLAINED.iter().enumerate() {
-        let count = |core: &CoreSeen| core.named().get(at).map_or(0, |(_, count)| *count);
+    for (at, (name, doc)) in CoreStats::DESCRIPTIONS.iter().enumerate() {
+        let count = |core: &CoreStats| core.named().get(at).map_or(0, |(_, count)| *count);
         counters(to, &format!("core_{name}"), doc.trim(), of_cores(&count))?;
     }
     Ok(())
@@ -182,21 +182,21 @@ fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Resu
 
 fn turns(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cores = observed.nodes().cores.into_iter().enumerate();
-    let values = cores.map(|(n, core)| ([("core", n.to_string())], core.turn_nanos));
-    let help = "From the read of a socket to the written answer.";
-    histograms(to, "core_turn_seconds", help, values)
+    let values = cores.map(|(n, core)| ([("core", n.to_string())], core.response_nanos));
+    let help = "Time from a read of a socket or ring to the written replies.";
+    histograms(to, "core_response_seconds", help, values)
 }
 
-type CountOf = fn(&MeterSeen) -> u64;
+type CountOf = fn(&ExecutorStats) -> u64;
 
 fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let meters = observed.nodes().meters;
+    let meters = observed.nodes().executors;
     let kinds: [(&str, &str, CountOf); 7] = [
         ("rounds", "Rounds of a core's executor.", |meter| meter.rounds),
         ("parks", "Times that a core went to sleep.", |meter| meter.parks),
-        ("looks", "Times that it looked for work instead.", |meter| meter.looks),
+        ("spins", "Times that a core busy-polled before a possible sleep.", |meter| meter.spins),
         ("slices", "Slices that background tasks got.", |meter| meter.slices),
-        ("foreign_wakes", "Tasks woken by other threads.", |meter| meter.foreign_wakes),
+        ("remote_wakes", "Tasks woken by other threads.", |meter| meter.remote_wakes),
         ("long_polls", "Polls that took too long.", |meter| meter.long_polls),
         ("stuck_polls", "Polls that did not seem to end.", |meter| meter.stuck),
     ];
@@ -205,7 +205,7 @@ fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let values = numbered.map(|(n, meter)| ([("core", n.to_string())], count(meter)));
         counters(to, &format!("executor_{name}"), help, values)?;
     }
-    let busy = |meter: &MeterSeen| meter.polls.iter().map(|polls| polls.sum).sum::<u64>();
+    let busy = |meter: &ExecutorStats| meter.polls.iter().map(|polls| polls.sum).sum::<u64>();
     let numbered = meters.iter().enumerate();
     let values = numbered.map(|(n, meter)| ([("core", n.to_string())], seconds(busy(meter))));
     let help = "Time that a core has spent in tasks, in seconds.";

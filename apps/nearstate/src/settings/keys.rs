@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nearstate_model::Result;
-use nearstate_node::Limits;
-use nearstate_node::executor::Spin;
+use nearstate_node::ConnectionLimits;
+use nearstate_node::executor::SpinPolicy;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::value::{
@@ -226,8 +226,8 @@ fn size(Bytes(bytes): Bytes) -> usize {
 
 impl Settings {
     /// The bounds of connections.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
             connections_max: self.connections_max.0 as usize,
             input_bytes_max: size(self.input_bytes_max),
             output_bytes_max: size(self.output_bytes_max),
@@ -258,11 +258,11 @@ impl Settings {
     }
 
     /// What a core does before it sleeps; `None`: adaptive, as measured.
-    pub(crate) fn spin(&self) -> Option<Spin> {
+    pub(crate) fn spin(&self) -> Option<SpinPolicy> {
         match self.spin {
             Spinning::Adaptive => None,
-            Spinning::Never => Some(Spin::Never),
-            Spinning::For(time) => Some(Spin::Always { time }),
+            Spinning::Never => Some(SpinPolicy::Never),
+            Spinning::For(time) => Some(SpinPolicy::Always { time }),
         }
     }
 

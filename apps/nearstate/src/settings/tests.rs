@@ -85,7 +85,7 @@ fn where_certificates_are_asked_for_plain_tcp_is_open_only_if_somebody_says_so()
 #[test]
 fn the_settings_of_the_libraries_are_the_defaults() {
     let settings = Settings::read(&Layers::default()).unwrap();
-    assert_eq!(settings.limits(), nearstate_node::Limits::default());
+    assert_eq!(settings.limits(), nearstate_node::ConnectionLimits::default());
     let users = || nearstate_resp::acl::Users::open(&nearstate_resp::table::TABLE);
     let mut resp = nearstate_resp::server::Settings::new(users());
     settings.apply_to(&mut resp);

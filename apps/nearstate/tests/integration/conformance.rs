@@ -102,6 +102,7 @@ static TABLES: [TableSchema; 1] =
 
 fn need(folder: &Path) -> Need {
     Need {
+        is_busy_polling: false,
         schema: Schema { tables: &TABLES },
         records: 1000,
         record_bytes: 100,

@@ -1,7 +1,7 @@
 //! Calls of each command on one core: written by that core alone, read by anybody.
 
 use crate::command::Flags;
-use nearstate_node::metric::{Distribution, Histogram};
+use nearstate_node::metrics::{Distribution, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts of one core.
@@ -137,7 +137,7 @@ impl CommandCounts {
     /// How long the requests of each class took, in nanoseconds, in the order of [`Class::ALL`].
     /// Of a walk over a namespace only the request itself counts, not the work that goes on.
     pub fn latencies(&self) -> [Distribution; Class::ALL.len()] {
-        self.latencies.each_ref().map(Histogram::seen)
+        self.latencies.each_ref().map(Histogram::snapshot)
     }
 
     /// Each command that was called, by name.

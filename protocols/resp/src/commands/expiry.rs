@@ -82,7 +82,7 @@ fn end(client: &Client<'_>, args: Args<'_>, unit: Unit, name: &str) -> Result<bo
             Some(new) => {
                 kept.expires_ms = new;
                 let tags = kept.tags();
-                change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?;
+                change.txn.set_metadata(spot.namespace, spot.key, kept.labels(&tags))?;
             }
             None => drop(change.txn.delete(spot.namespace, spot.key)?),
         }
@@ -126,7 +126,7 @@ pub(crate) fn persist(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply
         drop(found);
         kept.expires_ms = 0;
         let tags = kept.tags();
-        Ok(change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?)
+        Ok(change.txn.set_metadata(spot.namespace, spot.key, kept.labels(&tags))?)
     })?;
     reply.int(has_ended.into());
     Ok(())

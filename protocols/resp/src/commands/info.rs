@@ -94,7 +94,7 @@ fn section(client: &Client<'_>, seen: &Inspection, name: &str, text: &mut String
             facts.say("master_repl_offset", 0);
         }
         "cpu" => {
-            if let Some(used) = process::used() {
+            if let Some(used) = process::usage() {
                 facts.say("used_cpu_sys", format_args!("{:.6}", used.system_seconds));
                 facts.say("used_cpu_user", format_args!("{:.6}", used.user_seconds));
             }
@@ -162,7 +162,7 @@ fn server(server: &Server, seen: &Inspection, facts: &mut Facts<'_>) {
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn memory(seen: &Inspection, facts: &mut Facts<'_>) {
-    let resident = process::used().map(|used| used.resident_bytes);
+    let resident = process::usage().map(|used| used.resident_bytes);
     facts.say_bytes("used_memory", seen.bytes_taken);
     if let Some(resident) = resident {
         facts.say_bytes("used_memory_rss", resident);

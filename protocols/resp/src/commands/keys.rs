@@ -200,7 +200,7 @@ fn put_copy(change: &Change<'_, '_>, target: Spot<'_>, found: &Found<'_>) -> Res
             change.txn.patch(namespace, key, &blocks)?;
             let tags = kept.tags();
             if kept.expires_ms != 0 || !tags.is_empty() {
-                change.txn.label(namespace, key, kept.labels(&tags))?;
+                change.txn.set_metadata(namespace, key, kept.labels(&tags))?;
             }
         }
     }

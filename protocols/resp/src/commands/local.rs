@@ -6,7 +6,7 @@ use crate::parse::Args;
 use crate::reply::Reply;
 use crate::reply::error_reply::Refusal;
 use nearstate_model::Error;
-use nearstate_node::Near;
+use nearstate_node::LocalResource;
 
 type Answer = Result<(), Refusal>;
 
@@ -19,29 +19,29 @@ pub(crate) fn region(client: &mut Client<'_>, _: Args<'_>, _: &mut Reply<'_>) ->
              region; ask for LOCAL RING",
         ));
     }
-    ask(client, Near::Region)
+    ask(client, LocalResource::Region)
 }
 
 /// `LOCAL RING`. What goes through it is judged as it is on the socket.
 pub(crate) fn ring(client: &mut Client<'_>, _: Args<'_>, _: &mut Reply<'_>) -> Answer {
-    ask(client, Near::Ring)
+    ask(client, LocalResource::Ring)
 }
 
 /// The node answers, once everything before is sent.
-fn ask(client: &mut Client<'_>, what: Near) -> Answer {
+fn ask(client: &mut Client<'_>, what: LocalResource) -> Answer {
     if client.txn.is_some() {
-        return Err(Refusal::fixed("ERR NEAR is not allowed between MULTI and EXEC"));
+        return Err(Refusal::fixed("ERR LOCAL is not allowed between MULTI and EXEC"));
     }
     client.link.near = Some(what);
     Ok(())
 }
 
 /// The answer that descriptors travel with.
-pub(crate) fn given(what: Near) -> Vec<u8> {
-    nearstate_local_transport::answer(what)
+pub(crate) fn given(what: LocalResource) -> Vec<u8> {
+    nearstate_local_transport::response_line(what)
 }
 
 /// Why there are none.
 pub(crate) fn refused(why: &Error) -> String {
-    format!("ERR NEAR: {why}")
+    format!("ERR LOCAL: {why}")
 }

@@ -181,7 +181,7 @@ fn end_in(
             kept.expires_ms = end;
             let spot = change.spot(key, 0)?;
             let tags = kept.tags();
-            change.txn.label(spot.namespace, spot.key, kept.labels(&tags))?;
+            change.txn.set_metadata(spot.namespace, spot.key, kept.labels(&tags))?;
         }
         _ => drop(change.delete(key)?),
     }

@@ -341,7 +341,7 @@ pub(crate) fn hset(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<'_
         }
         let expires_ms = found.as_ref().map_or(0, Found::expires_ms);
         let made = set_fields(change, spot, &fields(found.as_ref())?, &changes)?;
-        change.txn.label(spot.namespace, spot.key, Metadata { tags: &tags, expires_ms })?;
+        change.txn.set_metadata(spot.namespace, spot.key, Metadata { tags: &tags, expires_ms })?;
         Ok(Some(made))
     })?;
     match made {
@@ -364,7 +364,11 @@ pub(crate) fn change(client: &mut Client<'_>, args: Args<'_>, reply: &mut Reply<
         let Some(found) = change.read_at(spot)? else { return Ok(false) };
         let expires_ms = found.expires_ms();
         drop(found);
-        Ok(change.txn.label(spot.namespace, spot.key, Metadata { tags: &tags, expires_ms })?)
+        Ok(change.txn.set_metadata(
+            spot.namespace,
+            spot.key,
+            Metadata { tags: &tags, expires_ms },
+        )?)
     })?;
     reply.int(is_there.into());
     Ok(())
@@ -426,12 +430,12 @@ impl<'a> Sought<'a> {
             let view = client.session().find(self.namespace, self.tag, self.value)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
-            return read(&key, &Found::View(view)).map(Some);
+            return read(&key, &Found(view)).map(Some);
         };
         let mut heard = Ok(None);
         lent.with(&mut |txn| {
             heard = match txn.find(self.namespace, self.tag, self.value) {
-                Ok(Some((key, record))) => read(&key, &Found::Record(record)).map(Some),
+                Ok(Some((key, record))) => read(&key, &Found(record)).map(Some),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error.into()),
             };

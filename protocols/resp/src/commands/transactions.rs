@@ -149,7 +149,7 @@ impl Execution {
                 client.link.outbox = Outbox::default();
                 // With each read they would cost the square of their number. What the commands do
                 // until then is the transaction's, the reply's, or the outbox'.
-                match txn.judged_once(|| self.run(client, &Timed { txn, until }, reply))? {
+                match txn.validated_once(|| self.run(client, &Timed { txn, until }, reply))? {
                     // Behind the commit it would be too late to refuse.
                     End::Whole => return session.whole(),
                     End::HalfDone(place, refusal) => cut = Some((Some(place), refusal)),
@@ -232,7 +232,7 @@ impl Execution {
             let spot = if is_writing { Some(records.make(key, 0)?) } else { records.find(key)? };
             let version = match spot {
                 Some(Spot { namespace, key }) => {
-                    lent.txn.get(namespace, key)?.and_then(|record| record.version())
+                    lent.txn.get(namespace, key)?.map(|record| record.version())
                 }
                 None => None,
             };
@@ -253,7 +253,7 @@ fn tag_stands(records: &Records, txn: &Txn<'_>, tag: &WatchedTag) -> Stored<bool
         return Ok(tag.version.is_none());
     };
     Ok(match (txn.find(namespace, &tag.name, &tag.value)?, tag.version) {
-        (Some((found, record)), Some(version)) => found == key && record.version() == Some(version),
+        (Some((found, record)), Some(version)) => found == key && record.version() == version,
         (None, None) => true,
         (Some(_), None) | (None, Some(_)) => false,
     })

@@ -9,15 +9,15 @@ const ROW: Command = Command { group: Group::Connection, ..super::ROW };
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
-        name: "near",
+        name: "local",
         arity: -2,
         flags: Flags::CONTAINER,
-        summary: "Comes near, over a Unix socket of this host: see spec/local-transport.md.",
+        summary: "Opens the local transport on a Unix socket of this host: see spec/local-transport.md.",
         differs: "Is not there.",
         ..ROW
     },
     Command {
-        name: "near|region",
+        name: "local|region",
         arity: 2,
         flags: OPERATOR,
         summary: "The region's file, by its descriptors: the client reads and writes it itself.",
@@ -26,7 +26,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         ..ROW
     },
     Command {
-        name: "near|ring",
+        name: "local|ring",
         arity: 2,
         flags: super::TALK,
         summary: "A ring in shared memory, through which the connection goes on.",

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use nearstate_node::clock::Clock;
 use nearstate_node::{
-    ConnectionHandler, Core, CoreParts, CoreService, Limits, Origin, Peer, Protocol, Then,
+    ConnectionHandler, ConnectionLimits, Core, CoreParts, CoreService, NextAction, Peer,
+    PeerAddress, Protocol,
 };
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -38,19 +39,19 @@ pub(crate) fn place() -> Place {
 }
 
 pub(crate) fn place_with(settings: Settings) -> Place {
-    place_within(settings, Limits::default())
+    place_within(settings, ConnectionLimits::default())
 }
 
-pub(crate) fn place_within(settings: Settings, limits: Limits) -> Place {
+pub(crate) fn place_within(settings: Settings, limits: ConnectionLimits) -> Place {
     place_of(settings, limits, &CreateOptions::default())
 }
 
 /// With a region of its own size.
 pub(crate) fn place_in(options: &CreateOptions) -> Place {
-    place_of(Settings::new(Users::open(&TABLE)), Limits::default(), options)
+    place_of(Settings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
 }
 
-fn place_of(settings: Settings, limits: Limits, options: &CreateOptions) -> Place {
+fn place_of(settings: Settings, limits: ConnectionLimits, options: &CreateOptions) -> Place {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), options).unwrap();
     let server = Arc::new(Server::new(settings));
@@ -59,7 +60,7 @@ fn place_of(settings: Settings, limits: Limits, options: &CreateOptions) -> Plac
         count: 1,
         region: region.clone(),
         limits: Arc::new(limits),
-        metric: Arc::default(),
+        metrics: Arc::default(),
         clock: Clock::new_virtual(),
     })
     .unwrap();
@@ -77,7 +78,7 @@ impl Place {
         let id = self.next.replace(self.next.get() + 1);
         let remote = format!("127.0.0.1:{}", 40_000 + id).parse().unwrap();
         let local = "127.0.0.1:6379".parse().unwrap();
-        let peer = Peer { id, origin: Origin::Tcp { remote, local }, certificate: None };
+        let peer = Peer { id, address: PeerAddress::Tcp { remote, local }, certificate: None };
         Talker { talk: self.face.accept(&peer), rest: Vec::new(), is_closed: false }
     }
 }
@@ -90,56 +91,57 @@ impl Talker {
         loop {
             let mut output = Vec::new();
             let heard = self.talk.on_input(&self.rest, &mut output);
-            self.rest.drain(..heard.taken);
+            self.rest.drain(..heard.bytes);
             all.append(&mut output);
-            match heard.then {
-                Then::Close => self.is_closed = true,
-                Then::Listen | Then::Work => all.append(&mut self.happen()),
-                Then::Near(what) => {
+            match heard.next {
+                NextAction::Close => self.is_closed = true,
+                NextAction::Read | NextAction::Work => all.append(&mut self.poll_progress()),
+                NextAction::Near(what) => {
                     // There is no node here that could give anything.
                     let why = Error::BadArgument { detail: "no node".to_owned() };
                     self.talk.near(what, Some(&why), &mut all);
                 }
             }
-            if heard.taken == 0 || self.is_closed || self.rest.is_empty() {
+            if heard.bytes == 0 || self.is_closed || self.rest.is_empty() {
                 return all;
             }
         }
     }
 
     /// Sends a request and lets nothing happen yet; what has come of it so far.
-    pub(crate) fn begin(&mut self, words: &[&[u8]]) -> (Vec<u8>, Then) {
+    pub(crate) fn begin(&mut self, words: &[&[u8]]) -> (Vec<u8>, NextAction) {
         let mut output = Vec::new();
         let heard = self.talk.on_input(&request(words), &mut output);
-        (output, heard.then)
+        (output, heard.next)
     }
 
     /// One step of what happens by itself.
-    pub(crate) fn step(&mut self) -> (Vec<u8>, Poll<Then>) {
+    pub(crate) fn step(&mut self) -> (Vec<u8>, Poll<NextAction>) {
         let mut output = Vec::new();
-        let then = self.talk.happen(&mut Context::from_waker(Waker::noop()), &mut output);
+        let then = self.talk.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
         (output, then)
     }
 
     /// Bytes of the node that the client keeps while it waits.
     pub(crate) fn kept(&self) -> usize {
-        self.talk.kept()
+        self.talk.buffered_bytes()
     }
 
     /// What comes by itself.
-    pub(crate) fn happen(&mut self) -> Vec<u8> {
+    pub(crate) fn poll_progress(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
             let mut output = Vec::new();
-            let then = self.talk.happen(&mut Context::from_waker(Waker::noop()), &mut output);
+            let then =
+                self.talk.poll_progress(&mut Context::from_waker(Waker::noop()), &mut output);
             all.append(&mut output);
             match then {
-                Poll::Ready(Then::Work) => {}
-                Poll::Ready(Then::Close) => {
+                Poll::Ready(NextAction::Work) => {}
+                Poll::Ready(NextAction::Close) => {
                     self.is_closed = true;
                     return all;
                 }
-                Poll::Ready(Then::Listen | Then::Near(_)) | Poll::Pending => return all,
+                Poll::Ready(NextAction::Read | NextAction::Near(_)) | Poll::Pending => return all,
             }
         }
     }

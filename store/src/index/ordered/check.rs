@@ -1,6 +1,6 @@
 //! Does a tree say the same everywhere? For the check of a region at rest.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use super::descent::Nodes;
@@ -32,7 +32,7 @@ pub fn check<N: Nodes>(
     let Some(bytes) = nodes.peek(root, <[u8]>::to_vec)? else { return Ok(counts) };
     let top = Node::parse(&bytes)?;
     if !top.shape.low.is_empty() || !top.shape.high.is_empty() {
-        return Err(Damage("the root of an index tree has a fence").into());
+        return Err(Corruption("the root of an index tree has a fence").into());
     }
     counts.height = top.shape.level;
     if top.count() == 0 {
@@ -59,17 +59,17 @@ struct Visit<'v> {
 /// Visits a subtree. As deep as a tree is high at most: levels fall by one.
 fn visit<N: Nodes>(nodes: &mut N, name: u64, place: &Place, seen: &mut Visit<'_>) -> Result<()> {
     let bytes = nodes.peek(name, <[u8]>::to_vec)?;
-    let bytes = bytes.ok_or(Damage("an index branch leads to a node that is not there"))?;
+    let bytes = bytes.ok_or(Corruption("an index branch leads to a node that is not there"))?;
     let node = Node::parse(&bytes)?;
     let shape = &node.shape;
     if shape.root != place.root || shape.level != place.level || shape.level > LEVEL_MAX {
-        return Err(Damage("an index node is of another tree or level than its branch").into());
+        return Err(Corruption("an index node is of another tree or level than its branch").into());
     }
     if shape.low != place.low || shape.high != place.high {
-        return Err(Damage("an index node has other fences than its branch gives it").into());
+        return Err(Corruption("an index node has other fences than its branch gives it").into());
     }
     if node.count() == 0 {
-        return Err(Damage("an index leaf is empty").into());
+        return Err(Corruption("an index leaf is empty").into());
     }
     seen.counts.nodes += 1;
     let is_branch = shape.level > 0;
@@ -80,7 +80,7 @@ fn visit<N: Nodes>(nodes: &mut N, name: u64, place: &Place, seen: &mut Visit<'_>
             || !(is_first_child || node.covers(key))
             || (entry > 0 && node.key(entry - 1)? >= key)
         {
-            return Err(Damage("an index node's keys are not in order").into());
+            return Err(Corruption("an index node's keys are not in order").into());
         }
         if !is_branch {
             seen.counts.keys += 1;

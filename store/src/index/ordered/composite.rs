@@ -11,9 +11,9 @@
 
 use std::ops::Bound;
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 
-const CUT: Damage = Damage("a key of an ordered index is cut short");
+const CUT: Corruption = Corruption("a key of an ordered index is cut short");
 
 /// Appends the composite key of a value and a record key.
 #[inline]
@@ -37,7 +37,7 @@ fn escape(value: &[u8], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Damage: bytes that no composite key has; a part of a value may be appended then.
-pub fn split_composite<'a>(key: &'a [u8], value: &mut Vec<u8>) -> Result<&'a [u8], Damage> {
+pub fn split_composite<'a>(key: &'a [u8], value: &mut Vec<u8>) -> Result<&'a [u8], Corruption> {
     let mut rest = key;
     loop {
         let zero = rest.iter().position(|byte| *byte == 0).ok_or(CUT)?;
@@ -47,7 +47,9 @@ pub fn split_composite<'a>(key: &'a [u8], value: &mut Vec<u8>) -> Result<&'a [u8
         match mark {
             0 => return Ok(after),
             0xff => value.push(0),
-            _ => return Err(Damage("a key of an ordered index has a mark that does not exist")),
+            _ => {
+                return Err(Corruption("a key of an ordered index has a mark that does not exist"));
+            }
         }
         rest = after;
     }

@@ -7,7 +7,7 @@
 
 use std::ops::Bound;
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use super::descent::{Descent, Nodes, Sight, as_leaf, astray, look, tries};
@@ -131,7 +131,7 @@ impl Cursor {
                 copy.clear();
                 copy.extend_from_slice(bytes);
                 let (entry, is_there) = node.find(from)?;
-                Ok::<_, Damage>(Some(entry + usize::from(is_there && is_after)))
+                Ok::<_, Corruption>(Some(entry + usize::from(is_there && is_after)))
             })?;
             match seen.transpose()? {
                 // An empty tree.

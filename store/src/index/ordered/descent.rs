@@ -1,6 +1,6 @@
 //! The way from the root to a leaf, and how far it may be believed.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::{Error, Result};
 
 use super::node::Node;
@@ -71,7 +71,9 @@ pub(super) fn tries(leaf: Sight) -> impl Iterator<Item = Sight> {
 #[cold]
 pub(super) fn astray(sight: Sight) -> Error {
     match sight {
-        Sight::Tracked => Damage("an index branch leads to a node that does not know it").into(),
+        Sight::Tracked => {
+            Corruption("an index branch leads to a node that does not know it").into()
+        }
         Sight::Untracked => {
             Error::Conflict { detail: "an ordered index changed all through a walk".to_owned() }
         }
@@ -158,7 +160,7 @@ impl Descent {
 
 /// One step down. Levels fall by one with each, so a way ends whatever the bytes say.
 #[inline]
-fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<Step, Damage> {
+fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<Step, Corruption> {
     let node = Node::parse(bytes)?;
     let found = node.shape.level;
     if node.shape.root != root || level.is_some_and(|level| level != found) {
@@ -174,7 +176,7 @@ pub(super) fn as_leaf<'a>(
     bytes: &'a [u8],
     root: u64,
     key: &[u8],
-) -> Result<Option<Node<'a>>, Damage> {
+) -> Result<Option<Node<'a>>, Corruption> {
     let node = Node::parse(bytes)?;
     let is_it = node.shape.root == root && node.shape.level == 0 && node.covers(key);
     Ok(is_it.then_some(node))
@@ -193,7 +195,10 @@ pub(super) struct Claim<'k> {
 
 impl Claim<'_> {
     /// The branch, and its entry that leads to the child; `None` if it does not.
-    pub(super) fn judge<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Node<'a>, usize)>, Damage> {
+    pub(super) fn judge<'a>(
+        &self,
+        bytes: &'a [u8],
+    ) -> Result<Option<(Node<'a>, usize)>, Corruption> {
         let node = Node::parse(bytes)?;
         let shape = &node.shape;
         if shape.root != self.root || shape.level != self.level || !node.covers(self.key) {

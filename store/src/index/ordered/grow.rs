@@ -3,7 +3,7 @@
 //! All that a split rests on is read and judged before the first write, so a way that turns out
 //! to be stale leaves nothing behind.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::{Error, Result};
 
 use super::descent::{Claim, Descent, Nodes, as_leaf};
@@ -54,7 +54,7 @@ pub(super) fn insert<N: Nodes>(
     }
 }
 
-fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Added, Damage> {
+fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Added, Corruption> {
     let Some(node) = as_leaf(bytes, root, key)? else { return Ok(Added::Stale) };
     let (at, is_there) = node.find(key)?;
     if is_there {
@@ -63,7 +63,12 @@ fn add(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Added,
     put_in(&node, at, Piece::Key(key), next)
 }
 
-fn put_in(node: &Node<'_>, at: usize, new: Piece<'_>, next: &mut Vec<u8>) -> Result<Added, Damage> {
+fn put_in(
+    node: &Node<'_>,
+    at: usize,
+    new: Piece<'_>,
+    next: &mut Vec<u8>,
+) -> Result<Added, Corruption> {
     let pieces = [Piece::Run(node, 0..at), new, Piece::Run(node, at..node.count())];
     compose(next, &node.shape, &pieces)?;
     Ok(if Node::parse(next)?.is_crowded() { Added::Crowded(at) } else { Added::Fits })
@@ -75,7 +80,7 @@ fn adopt(
     claim: &Claim<'_>,
     separator: &[u8],
     next: &mut Vec<u8>,
-) -> Result<Option<(Added, usize)>, Damage> {
+) -> Result<Option<(Added, usize)>, Corruption> {
     let Some((node, entry)) = claim.judge(bytes)? else { return Ok(None) };
     let added = put_in(&node, entry + 1, Piece::Child(0, separator), next)?;
     Ok(Some((added, entry + 1)))
@@ -119,12 +124,12 @@ fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: Cut) -> R
 }
 
 impl Cut {
-    fn plan(content: Vec<u8>, new: usize) -> Result<Self, Damage> {
+    fn plan(content: Vec<u8>, new: usize) -> Result<Self, Corruption> {
         let at = Node::parse(&content)?.choose_cut(new);
         Ok(Self { content, new, at })
     }
 
-    fn separator(&self) -> Result<&[u8], Damage> {
+    fn separator(&self) -> Result<&[u8], Corruption> {
         Node::parse(&self.content)?.separator(self.at)
     }
 

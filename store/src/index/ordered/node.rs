@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 
 /// What the entries of a node may take together before it is split. A change copies its leaf once,
 /// and two changes of one leaf conflict: both speak for small nodes. The height and the bytes
@@ -32,8 +32,8 @@ const HEAD: usize = 16;
 const FORMAT: u8 = 1;
 const CHILD: usize = 8;
 
-const CUT: Damage = Damage("an index node is cut short");
-const LARGE: Damage = Damage("an index node is larger than any that is written");
+const CUT: Corruption = Corruption("an index node is cut short");
+const LARGE: Corruption = Corruption("an index node is larger than any that is written");
 
 /// What a node says of itself besides its entries.
 #[derive(Clone, Copy, Debug)]
@@ -57,11 +57,11 @@ pub(super) struct Node<'a> {
 
 impl<'a> Node<'a> {
     #[inline]
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(CUT)?;
         let [r0, r1, r2, r3, r4, r5, r6, r7, format, level, c0, c1, l0, l1, h0, h1] = *head;
         if format != FORMAT || level > LEVEL_MAX {
-            return Err(Damage("an index node of a form that does not exist"));
+            return Err(Corruption("an index node of a form that does not exist"));
         }
         let count = usize::from(u16::from_le_bytes([c0, c1]));
         let (ends, rest) = rest.split_at_checked(2 * count).ok_or(CUT)?;
@@ -70,7 +70,7 @@ impl<'a> Node<'a> {
         let (high, entries) =
             rest.split_at_checked(u16::from_le_bytes([h0, h1]).into()).ok_or(CUT)?;
         if level > 0 && count == 0 {
-            return Err(Damage("an index branch without a child"));
+            return Err(Corruption("an index branch without a child"));
         }
         let root = u64::from_le_bytes([r0, r1, r2, r3, r4, r5, r6, r7]);
         let before = if level == 0 { 0 } else { CHILD };
@@ -99,13 +99,13 @@ impl<'a> Node<'a> {
 
     /// The bytes of some entries.
     #[inline]
-    fn bytes(&self, entries: &Range<usize>) -> Result<&'a [u8], Damage> {
+    fn bytes(&self, entries: &Range<usize>) -> Result<&'a [u8], Corruption> {
         self.entries.get(self.begin(entries.start)..self.begin(entries.end)).ok_or(CUT)
     }
 
     /// A leaf's key, or a branch's separator.
     #[inline]
-    pub(super) fn key(&self, entry: usize) -> Result<&'a [u8], Damage> {
+    pub(super) fn key(&self, entry: usize) -> Result<&'a [u8], Corruption> {
         if entry >= self.count() {
             return Err(CUT);
         }
@@ -114,7 +114,7 @@ impl<'a> Node<'a> {
 
     /// A branch's child.
     #[inline]
-    pub(super) fn child(&self, entry: usize) -> Result<u64, Damage> {
+    pub(super) fn child(&self, entry: usize) -> Result<u64, Corruption> {
         if entry >= self.count() || self.before != CHILD {
             return Err(CUT);
         }
@@ -125,7 +125,7 @@ impl<'a> Node<'a> {
 
     /// The first entry whose key is not below this one, and whether it is this one.
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> Result<(usize, bool), Damage> {
+    pub(super) fn find(&self, key: &[u8]) -> Result<(usize, bool), Corruption> {
         let (mut from, mut to) = (0, self.count());
         while from < to {
             let middle = usize::midpoint(from, to);
@@ -141,7 +141,7 @@ impl<'a> Node<'a> {
     /// The entry of the child that is responsible for a key: the last one whose separator is not
     /// above it.
     #[inline]
-    pub(super) fn child_of(&self, key: &[u8]) -> Result<usize, Damage> {
+    pub(super) fn child_of(&self, key: &[u8]) -> Result<usize, Corruption> {
         let (entry, is_there) = self.find(key)?;
         Ok(if is_there { entry } else { entry.saturating_sub(1) })
     }
@@ -182,7 +182,7 @@ impl<'a> Node<'a> {
     }
 
     /// The shortest bytes that are above all before an entry and not above it.
-    pub(super) fn separator(&self, entry: usize) -> Result<&'a [u8], Damage> {
+    pub(super) fn separator(&self, entry: usize) -> Result<&'a [u8], Corruption> {
         let key = self.key(entry)?;
         if self.shape.level > 0 {
             return Ok(key);
@@ -212,7 +212,7 @@ impl Piece<'_> {
         }
     }
 
-    fn bytes(&self) -> Result<usize, Damage> {
+    fn bytes(&self) -> Result<usize, Corruption> {
         match self {
             Self::Run(node, entries) => node.bytes(entries).map(<[u8]>::len),
             Self::Key(key) => Ok(key.len()),
@@ -227,7 +227,7 @@ pub(super) fn compose(
     out: &mut Vec<u8>,
     shape: &Shape<'_>,
     pieces: &[Piece<'_>],
-) -> Result<(), Damage> {
+) -> Result<(), Corruption> {
     let narrow = |bytes: usize| u16::try_from(bytes).map_err(|_| LARGE);
     let count = pieces.iter().map(Piece::count).sum();
     out.clear();
@@ -267,7 +267,7 @@ pub(super) fn compose(
 }
 
 /// Names the child of a branch's entry, which was composed before its child had a name.
-pub(super) fn name_child(bytes: &mut [u8], entry: usize, child: u64) -> Result<(), Damage> {
+pub(super) fn name_child(bytes: &mut [u8], entry: usize, child: u64) -> Result<(), Corruption> {
     let node = Node::parse(bytes)?;
     let at = bytes.len() - node.entries.len() + node.begin(entry);
     let place = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<CHILD>).ok_or(CUT)?;

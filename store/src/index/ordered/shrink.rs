@@ -11,7 +11,7 @@
 //! right one. If the branch has no other child, it goes too, and the neighbour is one of its own
 //! kind; then the nodes along that neighbour's edge, down to a leaf, inherit with it.
 
-use nearstate_memory::layout::Damage;
+use nearstate_memory::Corruption;
 use nearstate_model::Result;
 
 use super::descent::{Claim, Descent, Nodes, Sight, as_leaf, astray};
@@ -49,7 +49,7 @@ pub(super) fn remove<N: Nodes>(
     }
 }
 
-fn take(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Taken, Damage> {
+fn take(bytes: &[u8], root: u64, key: &[u8], next: &mut Vec<u8>) -> Result<Taken, Corruption> {
     let Some(node) = as_leaf(bytes, root, key)? else { return Ok(Taken::Stale) };
     let (at, is_there) = node.find(key)?;
     if !is_there {
@@ -86,7 +86,7 @@ enum Disowned {
 }
 
 /// A branch without the child that it is claimed to have, and who inherits from that.
-fn disown(bytes: &[u8], claim: &Claim<'_>, next: &mut Vec<u8>) -> Result<Disowned, Damage> {
+fn disown(bytes: &[u8], claim: &Claim<'_>, next: &mut Vec<u8>) -> Result<Disowned, Corruption> {
     let Some((node, entry)) = claim.judge(bytes)? else { return Ok(Disowned::Stale) };
     let count = node.count();
     if count == 1 {
@@ -178,7 +178,7 @@ fn move_fence(
     root: u64,
     (level, heir): (u8, &Heir),
     next: &mut Vec<u8>,
-) -> Result<Option<u64>, Damage> {
+) -> Result<Option<u64>, Corruption> {
     let node = Node::parse(bytes)?;
     if node.shape.root != root || node.shape.level != level {
         return Ok(None);

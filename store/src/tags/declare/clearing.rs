@@ -68,7 +68,7 @@ impl Session {
         }
         if !clearing.locks.is_done() {
             let part = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
-            self.member.pass_buckets(self.table(namespace)?, part)?;
+            self.member.drain_buckets(self.table(namespace)?, part)?;
             return Ok(true);
         }
         let Some(tag) = clearing.leaving.get(clearing.tag) else {
@@ -167,7 +167,8 @@ impl Session {
 impl WriteSet<'_> {
     /// True if a tag is in this state, and still is when the transaction commits.
     fn is_in(&mut self, namespace: Namespace, id: u8, state: TagState) -> Result<bool> {
-        let tags = self.internal_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
+        let tags =
+            self.internal_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
         let is_it = |tag: &Tag| tag.id == id && tag.state == state;
         Ok(tags.is_some_and(|tags| tags.tags().any(is_it)))
     }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::slice;
 
-use nearstate_memory::layout::traits;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
 use super::part::Part;
@@ -130,7 +130,9 @@ impl Txn<'_> {
         let tags = schema.transpose()?.unwrap_or_default();
         // A number may be that of a tag which another has declared just now, or died declaring:
         // an entry that writers do not know of would outlive its record's value.
-        if set.session.member.traits(namespace.index)? / traits::GENERATION < tags.generation {
+        if set.session.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION
+            < tags.generation
+        {
             set.session.raise_to(namespace.index, &tags)?;
         }
         let hash = set.session.hash(key);

@@ -40,7 +40,7 @@ impl Part {
 impl Session {
     /// All buckets of a namespace, to pass their locks.
     pub(super) fn locks_of(&self, namespace: Namespace) -> Result<Part> {
-        Ok(Part::of(self.member.buckets_to_pass(self.table(namespace)?)?))
+        Ok(Part::of(self.member.buckets_to_drain(self.table(namespace)?)?))
     }
 
     /// All buckets of a namespace.
@@ -83,12 +83,12 @@ impl Session {
             }
             left -= 1;
             let held = self.member.pin()?;
-            self.member.collect(table, part.next, part.all, &mut cells)?;
+            self.member.collect_bucket(table, part.next, part.all, &mut cells)?;
             for at in &cells {
                 self.member.prefetch_cell_lines(*at, 1);
             }
             for at in cells.drain(..).rev() {
-                let key = self.member.cell(at)?.key()?;
+                let key = self.member.cell_at(at)?.key()?;
                 if is_wanted(key) {
                     part.keys.push(key.to_vec());
                 }

@@ -13,6 +13,7 @@ use crate::access::{
     Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
 };
 use crate::legacy::protocol::monotonic_ns;
+use crate::operations::{Block, Operation};
 use crate::protocol::{Said, say};
 use nearstate_model::Result;
 use std::cell::RefCell;
@@ -204,6 +205,16 @@ impl Connection for Answering<'_, '_, dyn Connection + '_> {
 
     fn is_lost(&self) -> bool {
         self.inner.is_lost()
+    }
+
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        let answer = self.inner.run_block(operation, block);
+        self.answered(answer)
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        let answer = self.inner.walk(table);
+        self.answered(answer)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

@@ -212,7 +212,13 @@ impl Stage {
         drop(Region::create(&path, &CreateOptions::default()).unwrap());
         let blueprint = workloads::named(workload).unwrap();
         let variant = variant.unwrap_or(blueprint.variants().first().unwrap().0).to_owned();
-        let parameters = Parameters { records, variant, spread: Spread::Uniform, seed: 5 };
+        let parameters = Parameters {
+            records,
+            variant,
+            spread: Spread::Uniform,
+            seed: 5,
+            ..Parameters::default()
+        };
         let frail = Frail {
             path: path.display().to_string(),
             left: Rc::default(),
@@ -224,6 +230,8 @@ impl Stage {
         let connection = target.connect("", &schema).unwrap();
         let generator = blueprint.client(&parameters, 0, 1).unwrap();
         let plan = Plan {
+            background: 0,
+            connections: 1,
             workload: workload.to_owned(),
             parameters,
             target: "frail".to_owned(),
@@ -235,6 +243,7 @@ impl Stage {
             fault: None,
         };
         let client = Client {
+            block: 1,
             plan,
             target: Box::new(target),
             blueprint,

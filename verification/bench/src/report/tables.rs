@@ -46,15 +46,18 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
         (None, Some(first)) => format!("vs {}", first.target.name),
         (None, None) => "ratio".to_owned(),
     };
-    let mut table = Table::new(&[
-        ("target", Align::Left),
+    let per_op = run.drive.block_ops > 1;
+    let mut columns = vec![("target", Align::Left)];
+    columns.extend(per_op.then_some(("time of one", Align::Right)));
+    columns.extend([
         ("op/s", Align::Right),
         ("least", Align::Right),
         ("most", Align::Right),
         ("interval of the mean", Align::Right),
         ("rounds", Align::Right),
-        (&versus, Align::Right),
+        (versus.as_str(), Align::Right),
     ]);
+    let mut table = Table::new(&columns);
     for figures in measured(all) {
         let rates = &figures.rates;
         let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
@@ -62,8 +65,9 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
             Some(offered) => Some(format!("{:.1} %", 100.0 * rates.median() / offered)),
             None => first.map(|first| share_text(rates.median() / first.rates.median())),
         };
-        table.row(vec![
-            name(figures),
+        let mut row = vec![name(figures)];
+        row.extend(per_op.then(|| some(latency_text(1e9 / rates.median()))));
+        row.extend([
             some(rate_text(rates.median())),
             some(rate_text(rates.least())),
             some(rate_text(rates.most())),
@@ -71,6 +75,7 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> Table {
             rates.count().to_string(),
             some(ratio.unwrap_or_else(|| NONE.to_owned())),
         ]);
+        table.row(row);
     }
     table
 }

@@ -136,7 +136,15 @@ fn further(drive: &Drive) -> Vec<String> {
     let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
     let fault = drive.fault.map(|fault| format!("fault planted: {fault}"));
     let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
-    [round, ramp, layout, kill, fault, unsettled].into_iter().flatten().collect()
+    let connections =
+        (drive.connections > 1).then(|| format!("{} connections of each", drive.connections));
+    let background = (drive.background > 0)
+        .then(|| format!("{} in the background", counted(drive.background as u64, "client")));
+    let polling = drive.is_busy_polling.then(|| "nodes and rings busy-poll".to_owned());
+    [connections, background, polling, round, ramp, layout, kill, fault, unsettled]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// What speaks against the whole run.

@@ -92,13 +92,17 @@ impl<'a> Stand<'a> {
             target: self.target.name().to_owned(),
             address: database.address(),
             client: 0,
-            clients: need.clients,
+            clients: usize::try_from(desk.options.clients).unwrap_or(1),
+            background: desk.background(),
+            connections: usize::try_from(desk.options.connections).unwrap_or(1),
             cpu: None,
             reconnects: desk.options.reconnects.max(u64::from(self.is_to_be_killed())),
             fault: desk.options.fault,
         };
-        let cpus = desk.pinning.as_ref().map(|(clients, _)| clients.as_slice());
-        let herd = Herd::start(&plan, cpus.unwrap_or_default(), desk.stop)?;
+        let (clients, servers) = desk.pinning.clone().unwrap_or_default();
+        // A store in the clients' processes leaves the servers' processor to background clients.
+        let background = if database.processes().is_empty() { &servers } else { &clients };
+        let herd = Herd::start(&plan, (&clients, background), desk.stop)?;
         Ok(Running { herd, database })
     }
 

@@ -234,6 +234,10 @@ impl<C: Connection> Connection for Faulty<C> {
         self.inner.sends_ahead()
     }
 
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        self.inner.walk(table)
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, fault, left, again } = self;
         let before = *left;

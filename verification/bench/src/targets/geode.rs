@@ -51,6 +51,7 @@ impl Target for GeodeTarget {
             scan: Way::Declined(NO_ORDER),
             pipeline: Way::Emulated("frames in one message, which the front door does in turn"),
             shared: Way::Native,
+            walk: Way::Declined("its front door has no walk"),
         }
     }
 

@@ -6,6 +6,7 @@
 //! keys to a value. There is one writer at a time, and a write transaction is visible to everybody
 //! when it is committed.
 
+mod loops;
 mod reading;
 
 use self::reading::Reading;
@@ -16,6 +17,7 @@ use crate::access::{
     TableSchema, Tag, Work, one_by_one,
 };
 use crate::keeper::Keeper;
+use crate::operations::{self, Block, Operation, Store};
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
     RoTransaction, RwTransaction, Transaction, WriteFlags,
@@ -62,6 +64,7 @@ impl Target for LmdbTarget {
             scan: Way::Native,
             pipeline: Way::Emulated("one transaction for all of them"),
             shared: Way::Native,
+            walk: Way::Native,
         }
     }
 
@@ -534,6 +537,14 @@ impl Access for LmdbConnection {
 }
 
 impl Connection for LmdbConnection {
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        operations::run(self, operation, block)
+    }
+
+    fn walk(&mut self, _: Table) -> Result<u64> {
+        Store::walk(self)
+    }
+
     /// A reader cannot become the writer. So it is tried as what the last one was; a reader that
     /// wants to write is run again.
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

@@ -59,6 +59,7 @@ impl Target for MemcachedTarget {
             scan: Way::Declined(NO_ORDER),
             pipeline: Way::Native,
             shared: Way::Native,
+            walk: Way::Declined("memcached has no walk"),
         }
     }
 

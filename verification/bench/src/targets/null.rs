@@ -33,6 +33,7 @@ impl Target for NullTarget {
             scan: Way::Native,
             pipeline: Way::Native,
             shared: Way::Native,
+            walk: Way::Native,
         }
     }
 
@@ -134,6 +135,10 @@ impl Access for NullConnection {
 impl Connection for NullConnection {
     fn is_null(&self) -> bool {
         true
+    }
+
+    fn walk(&mut self, _: Table) -> Result<u64> {
+        Ok(0)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

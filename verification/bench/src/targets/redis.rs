@@ -167,6 +167,7 @@ pub(crate) const fn abilities(program: Program) -> Abilities {
         },
         pipeline: Way::Native,
         shared: Way::Native,
+        walk: Way::Native,
     }
 }
 
@@ -325,6 +326,9 @@ fn node_words(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
     words.push("--unix".into());
     words.push(folder.join("socket").into());
     words.extend(["--cores", "1", "--log-level", "error"].map(OsString::from));
+    if need.is_busy_polling {
+        words.extend(["--spin", "1h"].map(OsString::from));
+    }
     words
 }
 

@@ -1,11 +1,14 @@
 //! Our own region, in the client's process: a file in memory that every client attaches.
 
+mod loops;
+
 use super::{Abilities, Database, Need, Target, Way};
 use crate::access::{
-    Access, Body, Change, Connection, Entry, Hear, PARTS_MAX, Parts, Reply, Request, Schema,
-    TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
+    Access, Body, Change, Connection, Entry, Hear, OPERATIONS, PARTS_MAX, Parts, Reply, Request,
+    Schema, TAGS_MAX, Table, TableSchema, Tag, Work, one_by_one,
 };
 use crate::keeper::Keeper;
+use crate::operations::{self, Block, Operation, Store};
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
@@ -50,6 +53,7 @@ impl Target for RegionTarget {
             scan: Way::Emulated("an ordered tag holds the key of each record"),
             pipeline: Way::Emulated("reads overlap their cache misses, writes come one by one"),
             shared: Way::Native,
+            walk: Way::Native,
         }
     }
 
@@ -299,20 +303,6 @@ fn hand_view(schema: &TableSchema, view: &View<'_>, wanted: Parts, hear: &mut He
     }
 }
 
-#[inline]
-fn hand_record(schema: &TableSchema, record: &Record<'_>, wanted: Parts, hear: &mut Hear<'_>) {
-    if schema.parts.len() == 1 {
-        hear(0, record.bytes());
-    } else {
-        for (name, bytes) in record.blocks() {
-            let part = schema.parts.iter().position(|part| *part == name);
-            if let Some(part) = part.filter(|part| wanted.has(*part)) {
-                hear(part, bytes);
-            }
-        }
-    }
-}
-
 impl Access for RegionConnection {
     #[inline]
     fn read(
@@ -436,6 +426,14 @@ impl Access for RegionConnection {
 }
 
 impl Connection for RegionConnection {
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        operations::run(&mut self.loops(OPERATIONS)?, operation, block)
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        self.loops(table)?.walk()
+    }
+
     #[inline]
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { session, tables, .. } = self;
@@ -499,7 +497,7 @@ impl Access for InTransaction<'_, '_> {
     ) -> Result<bool> {
         let (namespace, schema) = self.tables.at(table)?;
         let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-        hand_record(schema, &record, wanted, hear);
+        hand_view(schema, &record, wanted, hear);
         Ok(true)
     }
 
@@ -570,7 +568,7 @@ impl Access for InTransaction<'_, '_> {
         };
         key.clear();
         key.extend_from_slice(&found);
-        hand_record(schema, &record, wanted, hear);
+        hand_view(schema, &record, wanted, hear);
         Ok(true)
     }
 
@@ -593,7 +591,7 @@ impl Access for InTransaction<'_, '_> {
         })?;
         for key in &keys {
             if let Some(record) = self.txn.get(namespace, key)? {
-                hand_record(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
+                hand_view(schema, &record, Parts::one(0), &mut |_, bytes| hear(key, bytes));
             }
         }
         Ok(keys.len())

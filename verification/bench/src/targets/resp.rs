@@ -17,6 +17,7 @@
 mod pipeline;
 mod transaction;
 mod finds;
+mod walk;
 mod guard;
 mod tagged;
 mod answers;
@@ -528,6 +529,10 @@ impl<S: Stream> Resp<S> {
 impl<S: Stream> Connection for Resp<S> {
     fn is_lost(&self) -> bool {
         self.wire.is_cut()
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        self.walk_by_scan(table)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

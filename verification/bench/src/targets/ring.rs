@@ -6,9 +6,14 @@ use super::resp::Resp;
 use super::wire::{PATIENCE, unix};
 use super::{Abilities, Database, Need, Target};
 use crate::access::{Connection, Schema};
-use nearstate_local_transport::{Answer, LocalRing, ask_ring};
+use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
 use std::path::Path;
+use std::time::Duration;
+
+/// Before an address whose client busy-polls, and for how long: longer than any answer takes.
+const BUSY_POLL_PREFIX: &str = "busy-poll:";
+const BUSY_POLL: Duration = Duration::from_millis(5);
 
 /// The node through a ring.
 #[derive(Clone, Copy, Debug)]
@@ -48,18 +53,25 @@ impl Target for RingTarget {
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let server = Server::start(Program::Node, need)?;
-        let address = server.unix();
+        let socket = server.unix();
+        let address =
+            if need.is_busy_polling { format!("{BUSY_POLL_PREFIX}{socket}") } else { socket };
         Ok(Box::new(Running { server, address }))
     }
 
     fn connect(&self, address: &str, schema: &Schema) -> Result<Box<dyn Connection>> {
+        let polled = address.strip_prefix(BUSY_POLL_PREFIX);
+        let address = polled.unwrap_or(address);
         let path = address.strip_prefix("unix:").unwrap_or(address);
         let socket = unix(Path::new(path))?;
         let refused = |text: String| Error::Backend { detail: format!("no ring: {text}") };
-        match ask_ring(&socket).map_err(|e| refused(e.to_string()))? {
-            Answer::Refused(text) => Err(refused(text)),
-            Answer::Given(memory) => {
-                let ring = LocalRing::new(memory, socket, PATIENCE)?;
+        match request_ring(&socket).map_err(|e| refused(e.to_string()))? {
+            Response::Refused(text) => Err(refused(text)),
+            Response::Granted(memory) => {
+                let mut ring = LocalRing::new(memory, socket, PATIENCE)?;
+                if polled.is_some() {
+                    ring.set_spin(BUSY_POLL);
+                }
                 let resp = Resp::new(ring, schema, Program::Node.dialect())?;
                 Ok(Box::new(resp))
             }

@@ -35,6 +35,7 @@ impl Target for SdlTarget {
             scan: Way::Declined("SDL has no order of keys"),
             pipeline: Way::Emulated("one after the other"),
             shared: Way::Native,
+            walk: Way::Declined("the SDL has no walk"),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::chance::Dice;
 /// Places at which a piece can begin: the pool stays in the second-level cache.
 const PLACES: usize = 1 << 16;
 
-/// The longest that is made, in bytes.
+/// The longest that is made by [`Contents::new`], in bytes.
 pub const BYTES_MAX: usize = 4096;
 
 /// Bytes of the number.
@@ -20,6 +20,9 @@ pub struct Contents {
     pool: Vec<u8>,
 }
 
+/// The longest value of a workload whose values have a size of their own, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
 impl std::fmt::Debug for Contents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Contents").finish_non_exhaustive()
@@ -27,17 +30,22 @@ impl std::fmt::Debug for Contents {
 }
 
 impl Contents {
-    /// A pool that follows from a seed.
+    /// A pool that follows from a seed, for up to [`BYTES_MAX`] bytes.
     pub fn new(seed: u64) -> Self {
+        Self::of_bytes(seed, BYTES_MAX)
+    }
+
+    /// A pool for up to so many bytes.
+    pub fn of_bytes(seed: u64, bytes_max: usize) -> Self {
         let mut dice = Dice::new(seed);
-        let mut pool = Vec::with_capacity(PLACES + BYTES_MAX + HEAD);
-        while pool.len() < PLACES + BYTES_MAX {
+        let mut pool = Vec::with_capacity(PLACES + bytes_max + HEAD);
+        while pool.len() < PLACES + bytes_max {
             pool.extend_from_slice(&dice.word().to_le_bytes());
         }
         Self { pool }
     }
 
-    /// The piece of a number, `bytes` long: at most [`BYTES_MAX`].
+    /// The piece of a number, `bytes` long: at most as many as the pool was made for.
     #[inline]
     fn piece(&self, number: u64, bytes: usize) -> &[u8] {
         let at = usize::try_from(number & (PLACES as u64 - 1)).unwrap_or(0);

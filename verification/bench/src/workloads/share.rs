@@ -143,7 +143,7 @@ mod tests {
 
     fn parameters(records: u64) -> Parameters {
         let variant = String::new();
-        Parameters { records, variant, spread: Spread::Uniform, seed: 1 }
+        Parameters { records, variant, spread: Spread::Uniform, seed: 1, ..Parameters::default() }
     }
 
     #[test]

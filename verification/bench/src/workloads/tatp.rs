@@ -102,7 +102,7 @@ impl Blueprint for Tatp {
     }
 
     fn wishes(&self, _: &Parameters) -> Wishes {
-        Wishes { delta: true, unique_tag: true, transaction: true, scan: false }
+        Wishes { delta: true, unique_tag: true, transaction: true, ..Wishes::default() }
     }
 
     fn foreign(&self) -> Vec<Foreign> {

@@ -258,7 +258,7 @@ fn do_change(
             txn.put_with_metadata(spaces.of(key)?, key.as_bytes(), value.as_bytes(), labels)
         }),
         Change::Label(_, tags, expires) => labelled(tags, *expires, &|labels| {
-            txn.label(spaces.of(key)?, key.as_bytes(), labels).map(drop)
+            txn.set_metadata(spaces.of(key)?, key.as_bytes(), labels).map(drop)
         }),
         Change::Patch(_, name, bytes) => {
             let change = BlockChange { name, bytes: bytes.map(str::as_bytes) };

@@ -8,7 +8,7 @@ use crate::clock::now_ns;
 use crate::content::{Key, Space, Stamp, counter};
 use crate::dice::Dice;
 use crate::journal::{CONFLICT, Entry, FULL, Op, Tag};
-use crate::oracle::{Found, block_name, judge_record};
+use crate::oracle::{Found, block_name, judge};
 
 /// How often a transaction is tried: others change the shared records all the time.
 const TRIES: u32 = 200;
@@ -172,7 +172,7 @@ impl Writer {
         let is_blind = intent.op == Op::Put && intent.seq.is_multiple_of(3);
         let mut seen: Option<Found> = None;
         if !is_blind && let Some(record) = txn.get(namespace, &key)? {
-            let judged = judge_record(intent.key, &record);
+            let judged = judge(intent.key, &record);
             seen = Some(judged.map_err(|detail| Error::Damaged { detail })?);
         }
         match intent.op {

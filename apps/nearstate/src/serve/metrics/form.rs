@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nearstate_node::metric::Distribution;
+use nearstate_node::metrics::Distribution;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet,
 };

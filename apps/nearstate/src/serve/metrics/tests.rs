@@ -4,7 +4,7 @@ use super::form::{BOUNDS, buckets};
 use super::*;
 use nearstate_node::CoreParts;
 use nearstate_node::clock::Clock;
-use nearstate_node::metric::Distribution;
+use nearstate_node::metrics::Distribution;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
@@ -18,7 +18,7 @@ fn page(observed: &Observed) -> String {
         count: 1,
         region: observed.0.region.clone(),
         limits: Arc::default(),
-        metric: Arc::default(),
+        metrics: Arc::default(),
         clock: Clock::new_virtual(),
     });
     let mut report = observed.report(&core.unwrap());
@@ -58,7 +58,7 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
     let observed = Observed::new(region, server);
     assert_eq!(observed.readiness(), Err("starting".to_owned()));
-    observed.begin(Gauges::default());
+    observed.begin(NodeMetrics::default());
     assert_eq!(observed.readiness(), Ok(()));
     let page = page(&observed);
     let mut families = BTreeSet::new();

@@ -160,7 +160,7 @@ fn who_does_not_speak_tls_is_sent_away_and_counted_and_holds_no_shutdown_up() {
     strangers.add(Authority::new().0.der().clone()).unwrap();
     assert!(is_refused(connect(&node, strangers, None)));
     let count = || http(&node.addresses[1], "/metrics").1;
-    while !count().contains("nearstate_core_no_tls_total{core=\"0\"} 3\n") {
+    while !count().contains("nearstate_core_tls_failures_total{core=\"0\"} 3\n") {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(node.log().contains("reason=handshake"), "{}", node.log());

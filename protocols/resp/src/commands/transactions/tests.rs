@@ -12,7 +12,7 @@ use crate::reply::RespVersion;
 use crate::server::{Server, Settings};
 use crate::table::TABLE;
 use nearstate_node::clock::Clock;
-use nearstate_node::{Core, CoreParts, Origin, Peer};
+use nearstate_node::{Core, CoreParts, Peer, PeerAddress};
 use nearstate_store::{CreateOptions, Namespace, Region, Session};
 use std::cell::{Cell, OnceCell};
 use std::sync::{Arc, LazyLock};
@@ -61,13 +61,13 @@ fn what_a_transaction_reads_is_judged_behind_its_last_read() {
         count: 1,
         region,
         limits: Arc::default(),
-        metric: Arc::default(),
+        metrics: Arc::default(),
         clock: Clock::new_virtual(),
     };
     let counts = Arc::new(CommandCounts::new(std::iter::empty()));
     let core = OnCore::new(&server, &Core::new(parts).unwrap(), counts);
-    let origin = Origin::Unix { pid: None, uid: 0, gid: 0 };
-    let mut link = core.link(&Peer { id: 1, origin, certificate: None });
+    let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
+    let mut link = core.link(&Peer { id: 1, address, certificate: None });
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
     let namespace = core.records.make(b"{n},", 0).unwrap().namespace;
     for key in 0..KEYS {

@@ -7,7 +7,8 @@ use crate::table::{Align, Table};
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
-    Class, Config, Executor, Gate, Inbox, Outbox, Spin, inbox, timeout, yield_now,
+    Executor, ExecutorConfig, Inbox, Outbox, SpinPolicy, TaskClass, TaskEvent, inbox, timeout,
+    yield_now,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -68,8 +69,8 @@ pub fn measure(method: &Method) -> Result<Vec<Cost>> {
         }
     }
     for (what, spin, count) in [
-        ("to another core and back, both looking", Spin::Always { time: LOOK }, count / 100),
-        ("to another core and back, both asleep", Spin::Never, count / 1000),
+        ("to another core and back, both looking", SpinPolicy::Always { time: LOOK }, count / 100),
+        ("to another core and back, both asleep", SpinPolicy::Never, count / 1000),
     ] {
         let nanos =
             (0..rounds).map(|_| to_and_fro(spin, count.max(1), other)).collect::<Result<_>>()?;
@@ -109,7 +110,7 @@ fn each(nanos: u64, count: u64) -> f64 {
 }
 
 fn executor() -> Result<Executor> {
-    Executor::new(&Config { spin: Spin::Never, ..Config::default() })
+    Executor::new(&ExecutorConfig { spin: SpinPolicy::Never, ..ExecutorConfig::default() })
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "one of several that may fail")]
@@ -126,7 +127,7 @@ fn yields(now: Now, count: u64, tasks: usize) -> Result<f64> {
     let turns = count / tasks as u64;
     let joins: Vec<_> = (0..tasks)
         .map(|_| {
-            executor.spawn(Class::Request, "yielder", async move {
+            executor.spawn(TaskClass::Request, "yielder", async move {
                 for _ in 0..turns {
                     yield_now().await;
                 }
@@ -145,19 +146,19 @@ fn yields(now: Now, count: u64, tasks: usize) -> Result<f64> {
 /// A ring of tasks: each waits until the one before lets it pass, and lets the next one pass.
 fn suspend(now: Now, count: u64) -> Result<f64> {
     let executor = executor()?;
-    let gates: Rc<Vec<Gate>> = Rc::new((0..TASKS).map(|_| Gate::default()).collect());
+    let gates: Rc<Vec<TaskEvent>> = Rc::new((0..TASKS).map(|_| TaskEvent::default()).collect());
     let turns = count / TASKS as u64;
     let joins: Vec<_> = (0..TASKS)
         .map(|own| {
             let gates = Rc::clone(&gates);
-            executor.spawn(Class::Request, "ring", async move {
+            executor.spawn(TaskClass::Request, "ring", async move {
                 let (Some(mine), Some(next)) = (gates.get(own), gates.get((own + 1) % TASKS))
                 else {
                     return;
                 };
                 for _ in 0..turns {
-                    mine.pass_and_shut().await;
-                    next.open();
+                    mine.wait_and_reset().await;
+                    next.set();
                 }
             })
         })
@@ -165,7 +166,7 @@ fn suspend(now: Now, count: u64) -> Result<f64> {
     let begin = now();
     executor.run(async move {
         if let Some(first) = gates.first() {
-            first.open();
+            first.set();
         }
         for join in joins {
             join.await;
@@ -192,7 +193,7 @@ fn spawns(now: Now, count: u64) -> Result<f64> {
     let begin = now();
     executor.run(async move {
         for _ in 0..count {
-            nearstate_node::executor::spawn(Class::Request, "short", async {}).await;
+            nearstate_node::executor::spawn(TaskClass::Request, "short", async {}).await;
         }
     });
     Ok(each(now() - begin, count))
@@ -225,7 +226,7 @@ fn tokio_yields(now: Now, count: u64, tasks: usize) -> Result<f64> {
 }
 
 /// A message to another core and its answer, by the clock of the machine.
-fn to_and_fro(spin: Spin, count: u64, processor: usize) -> Result<f64> {
+fn to_and_fro(spin: SpinPolicy, count: u64, processor: usize) -> Result<f64> {
     let (there, here) = (inbox(16), inbox(16));
     let other = std::thread::Builder::new()
         .name("bench-other".to_owned())
@@ -250,8 +251,8 @@ fn to_and_fro(spin: Spin, count: u64, processor: usize) -> Result<f64> {
 }
 
 /// Answers so many messages.
-fn play(spin: Spin, outbox: Outbox<()>, mut inbox: Inbox<()>, count: u64) -> Result<()> {
-    let executor = Executor::new(&Config { spin, ..Config::default() })?;
+fn play(spin: SpinPolicy, outbox: Outbox<()>, mut inbox: Inbox<()>, count: u64) -> Result<()> {
+    let executor = Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() })?;
     executor.run(async move {
         for _ in 0..count {
             if inbox.receive().await.is_none() || outbox.send(()).is_err() {

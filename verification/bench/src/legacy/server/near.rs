@@ -4,10 +4,10 @@
 use crate::legacy::protocol::monotonic_ns;
 use crate::stat::{Latencies, median};
 use crate::table::{Align, Table};
-use nearstate_local_transport::{Answer, LocalRing, ask_ring};
+use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
-use nearstate_node::executor::Spin;
-use nearstate_node::{Address, Config, Endpoint, Node};
+use nearstate_node::executor::SpinPolicy;
+use nearstate_node::{Address, Endpoint, Node, NodeConfig};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{Server, Settings};
@@ -121,16 +121,16 @@ fn serve(folder: &Path) -> Result<(Node, PathBuf)> {
     }
     let path = folder.join("near.sock");
     let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-    let endpoint = |address| Endpoint { face: "resp".to_owned(), address, tls: None };
-    let config = Config {
+    let endpoint = |address| Endpoint { protocol: "resp".to_owned(), address, tls: None };
+    let config = NodeConfig {
         cores: 1,
         is_pinned: true,
         endpoints: vec![
             endpoint(Address::Tcp(loopback)),
             endpoint(Address::Unix { path: path.clone(), mode: 0o600 }),
         ],
-        spin: Some(Spin::Always { time: LOOK }),
-        ..Config::default()
+        spin: Some(SpinPolicy::Always { time: LOOK }),
+        ..NodeConfig::default()
     };
     let face = RespProtocol::new(Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
     Ok((Node::start(&config, &region, &[Arc::new(face)])?, path))
@@ -149,9 +149,9 @@ fn tcp_stream(address: std::net::SocketAddr) -> io::Result<TcpStream> {
 
 fn ring(path: &Path) -> io::Result<LocalRing> {
     let socket = UnixStream::connect(path)?;
-    match ask_ring(&socket)? {
-        Answer::Refused(text) => Err(io::Error::other(text)),
-        Answer::Given(memory) => {
+    match request_ring(&socket)? {
+        Response::Refused(text) => Err(io::Error::other(text)),
+        Response::Granted(memory) => {
             let mut ring = LocalRing::new(memory, socket, WAIT).map_err(io::Error::other)?;
             ring.set_spin(LOOK);
             Ok(ring)

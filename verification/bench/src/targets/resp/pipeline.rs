@@ -400,7 +400,8 @@ mod tests {
     #[test]
     fn a_transaction_that_only_writes_is_one_message() {
         let (variant, spread) = ("20".to_owned(), Spread::Uniform);
-        let parameters = Parameters { records: 100, variant, spread, seed: 1 };
+        let parameters =
+            Parameters { records: 100, variant, spread, seed: 1, ..Parameters::default() };
         let queued = b"+QUEUED\r\n".repeat(20);
         let done = b"+OK\r\n".repeat(20);
         let answers = [b"+OK\r\n".as_slice(), &queued, b"*20\r\n", &done].concat();

@@ -13,6 +13,8 @@ use nearstate_store::{CreateOptions, Region};
 
 fn parameters(variant: &str) -> Parameters {
     Parameters {
+        value_bytes: None,
+        has_own_records: false,
         records: 3000,
         variant: variant.to_owned(),
         spread: crate::chance::Spread::Zipfian,

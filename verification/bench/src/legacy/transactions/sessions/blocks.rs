@@ -104,7 +104,7 @@ fn insert(
     let labels = Metadata { tags: &subscriber.tags(), expires_ms: 0 };
     session.transact(|txn| {
         txn.patch(namespace, &subscriber.key, &blocks)?;
-        txn.label(namespace, &subscriber.key, labels).map(|_| ())
+        txn.set_metadata(namespace, &subscriber.key, labels).map(|_| ())
     })
 }
 

@@ -1,0 +1,174 @@
+//! The handshake: what is asked for, and what the answer says.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use nearstate_memory::{RING_FORMAT, RegionFiles};
+
+use crate::descriptors;
+
+/// What a client may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalResource {
+    /// The region's file.
+    Region,
+    /// A ring.
+    Ring,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Response<T> {
+    /// It is given.
+    Granted(T),
+    /// It is not: the text of the error, its code first. The connection goes on.
+    Refused(String),
+}
+
+/// An answer is a line of a few words; a longer one is none.
+const ANSWER_BYTES_MAX: usize = 4096;
+
+/// The bytes that descriptors travel with.
+pub fn response_line(what: LocalResource) -> Vec<u8> {
+    let word = match what {
+        LocalResource::Region => "REGION",
+        LocalResource::Ring => "RING",
+    };
+    format!("+{word} {RING_FORMAT}\r\n").into_bytes()
+}
+
+/// Asks for the region's file.
+///
+/// # Errors
+/// The socket's; `InvalidData` for what is no answer of this format.
+pub fn request_region(socket: &UnixStream) -> io::Result<Response<RegionFiles>> {
+    match request(socket, LocalResource::Region, b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n")? {
+        Response::Refused(text) => Ok(Response::Refused(text)),
+        Response::Granted(descriptors) => match <[OwnedFd; 2]>::try_from(descriptors) {
+            Ok([file, anchor]) => Ok(Response::Granted(RegionFiles { file, liveness: anchor })),
+            Err(_) => Err(strange("a region's answer comes with two descriptors")),
+        },
+    }
+}
+
+/// Asks for a ring: its memory. From now on the socket is for calls.
+///
+/// # Errors
+/// As [`request_region`].
+pub fn request_ring(socket: &UnixStream) -> io::Result<Response<OwnedFd>> {
+    match request(socket, LocalResource::Ring, b"*2\r\n$5\r\nLOCAL\r\n$4\r\nRING\r\n")? {
+        Response::Refused(text) => Ok(Response::Refused(text)),
+        Response::Granted(descriptors) => match <[OwnedFd; 1]>::try_from(descriptors) {
+            Ok([memory]) => Ok(Response::Granted(memory)),
+            Err(_) => Err(strange("a ring's answer comes with one descriptor")),
+        },
+    }
+}
+
+fn request(
+    mut socket: &UnixStream,
+    what: LocalResource,
+    request: &[u8],
+) -> io::Result<Response<Vec<OwnedFd>>> {
+    socket.write_all(request)?;
+    // For the whole answer: a node that sends a byte now and then is not waited for.
+    let (begun, timeout) = (Instant::now(), socket.read_timeout()?);
+    let mut line = Vec::new();
+    let mut descriptors = Vec::new();
+    let end = loop {
+        let mut bytes = [0; 256];
+        let (count, more) = match descriptors::receive(socket, &mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            received => received?,
+        };
+        if count == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        descriptors.extend(more);
+        line.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        if let Some(end) = line.windows(2).position(|two| two == b"\r\n") {
+            break end;
+        }
+        if line.len() > ANSWER_BYTES_MAX {
+            return Err(strange("its answer has no end"));
+        }
+        if timeout.is_some_and(|timeout| begun.elapsed() > timeout) {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
+    };
+    if line == response_line(what) {
+        return Ok(Response::Granted(descriptors));
+    }
+    let text = String::from_utf8_lossy(line.get(1..end).unwrap_or_default()).into_owned();
+    match line.first() {
+        Some(b'-') if line.len() == end + 2 => Ok(Response::Refused(text)),
+        _ => Err(strange("its answer is of another format; use a client of its release")),
+    }
+}
+
+fn strange(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("this is no node: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::fd::AsFd as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    fn asked(answer: &'static [u8], descriptors: usize) -> Option<Response<OwnedFd>> {
+        let (client, node) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        descriptors::send(&node, answer, &vec![file.as_fd(); descriptors]).unwrap();
+        node.shutdown(std::net::Shutdown::Write).unwrap();
+        let given = request_ring(&client);
+        let mut request = [0; 25];
+        (&node).read_exact(&mut request).unwrap();
+        assert_eq!(&request, b"*2\r\n$5\r\nLOCAL\r\n$4\r\nRING\r\n");
+        given.ok()
+    }
+
+    #[test]
+    fn an_answer_gives_or_refuses_and_anything_else_is_no_node() {
+        assert!(matches!(asked(b"+RING 1\r\n", 1), Some(Response::Granted(_))));
+        let refused = asked(b"-NOPERM not you\r\n", 0).unwrap();
+        assert!(matches!(refused, Response::Refused(text) if text == "NOPERM not you"));
+        for (strange, descriptors) in [
+            (&b"+RING 1\r\n"[..], 0),
+            (b"+RING 1\r\n", 2),
+            (b"+RING 2\r\n", 1),
+            (b"+REGION 1\r\n", 1),
+            (b"+OK\r\n", 0),
+            (b"+RING 1\r\n+more\r\n", 1),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0),
+            (b"-half an ans", 0),
+            (b"\r\n", 0),
+        ] {
+            assert!(asked(strange, descriptors).is_none(), "{strange:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_comes_byte_by_byte_is_not_waited_for() {
+        let (client, node) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let is_done = AtomicBool::new(false);
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Slow enough that the line is still short by then.
+                while !is_done.load(Ordering::Relaxed) {
+                    let _ = (&node).write(b"+");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let error = request_ring(&client).unwrap_err();
+            is_done.store(true, Ordering::Relaxed);
+            error
+        });
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    }
+}

@@ -1,0 +1,390 @@
+//! A cell and its header (`spec/region.md`, "Cell"). Readers get it through a pin; its writer fills
+//! it before anybody else knows it.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::heap::class;
+use crate::layout::{CLASS_EXTENT, Corruption, LINE};
+use crate::region::map::Map;
+
+/// Bytes of a cell's header.
+pub const CELL_HEADER_BYTES: u64 = 44;
+
+/// What a cell is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CellKind {
+    /// Nobody's yet.
+    Free = 0,
+    /// A version of a record.
+    Record = 1,
+    /// A block that a record owns.
+    Block = 2,
+    /// An overflow line of the index.
+    TxnLine = 3,
+    /// A segment of the index.
+    Extent = 4,
+    /// The stripes of a counter that a record owns.
+    Counter = 5,
+    /// A ring that watchers or the commit stream read.
+    Ring = 6,
+    /// The lines of a transaction.
+    Transaction = 7,
+}
+
+impl CellKind {
+    /// True if the checksum of such a cell covers its header alone: its body changes in place.
+    const fn is_changing(self) -> bool {
+        matches!(self, Self::Counter | Self::Ring)
+    }
+}
+
+pub(crate) const WORD_HEAD: u64 = 0;
+pub(crate) const WORD_NEXT: u64 = 8;
+pub(crate) const WORD_RETIRED: u64 = 16;
+pub(crate) const WORD_VERSION: u64 = 24;
+pub(crate) const WORD_SIZES: u64 = 32;
+pub(crate) const WORD_KEY: u64 = 40;
+
+/// Words of a line cell that hold entries, and where they begin.
+pub(crate) const LINE_WORDS: u64 = 5;
+pub(crate) const LINE_FIRST: u64 = 24;
+
+/// What a writer knows of a new cell.
+#[derive(Clone, Copy, Debug)]
+pub struct CellHeader {
+    /// Kind of the cell.
+    pub kind: CellKind,
+    /// Flags of the record format.
+    pub flags: u8,
+    /// Bytes after the header.
+    pub body: u32,
+    /// Bytes of the key.
+    pub key: u16,
+    /// Block cells owned.
+    pub children: u16,
+    /// Hash of the key.
+    pub hash: u64,
+}
+
+/// Flag of a record: something else follows its value. It stands beside the count of children as
+/// well, where a reader has it at hand.
+pub const FLAG_META: u8 = 1;
+const META: u64 = 1 << 31;
+/// Flags of a record: its form, which `store` gives a meaning. They stand beside the count of
+/// children as well.
+pub const FLAGS_FORM: u8 = 0b110;
+const FORM_SHIFT: u32 = 29;
+const CHILDREN: u64 = 0x1fff;
+
+const SHORT: Corruption = Corruption("a record's body is shorter than its key");
+
+/// A cell that stays as it is while the pin or the lock under which it was found holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'m> {
+    map: &'m Map,
+    at: u64,
+    version: u64,
+    sizes: u64,
+    key: u64,
+}
+
+impl<'m> Cell<'m> {
+    #[inline]
+    pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Corruption> {
+        let [version, sizes, key] = map.words(at.saturating_add(WORD_VERSION))?;
+        Ok(Self {
+            map,
+            at,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The cell that begins at a line.
+    #[inline]
+    pub(crate) fn at_units(map: &'m Map, units: u64) -> Result<Self, Corruption> {
+        let [_, _, _, version, sizes, key, ..] = map.line(units)?;
+        Ok(Self {
+            map,
+            at: units * LINE,
+            version: version.load(Ordering::Relaxed),
+            sizes: sizes.load(Ordering::Relaxed),
+            key: key.load(Ordering::Relaxed),
+        })
+    }
+
+    #[inline]
+    pub(crate) const fn map(&self) -> &'m Map {
+        self.map
+    }
+
+    /// Its last line, counted from its first.
+    #[inline]
+    pub(crate) const fn last_line(&self) -> u64 {
+        (CELL_HEADER_BYTES + self.body_bytes()) / LINE
+    }
+
+    /// Offset in the region: its identity for as long as it is pinned.
+    #[inline]
+    pub const fn at(&self) -> u64 {
+        self.at
+    }
+
+    #[inline]
+    pub(crate) const fn hash_low(&self) -> u32 {
+        self.sizes as u32
+    }
+
+    #[inline]
+    const fn body_bytes(&self) -> u64 {
+        self.sizes >> 32
+    }
+
+    /// How many block cells it owns.
+    #[inline]
+    pub const fn children(&self) -> u64 {
+        self.key >> 16 & CHILDREN
+    }
+
+    /// True if something else follows the value (flag [`FLAG_META`]).
+    #[inline]
+    pub const fn has_meta(&self) -> bool {
+        self.key & META != 0
+    }
+
+    /// The form of the record (flags [`FLAGS_FORM`], from 0).
+    #[inline]
+    pub const fn form(&self) -> u8 {
+        (self.key >> FORM_SHIFT) as u8 & 0b11
+    }
+
+    #[inline]
+    const fn key_bytes(&self) -> u64 {
+        self.key & 0xffff
+    }
+
+    /// Offset of an owned block cell.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn child(&self, index: u64) -> Result<u64, Corruption> {
+        let bytes = self.map.bytes(self.at + CELL_HEADER_BYTES + 8 * index, 8)?;
+        let (word, _) =
+            bytes.split_first_chunk().ok_or(Corruption("a child offset is cut short"))?;
+        Ok(u64::from_le_bytes(*word))
+    }
+
+    /// The offsets of all block cells that it owns, as they stand in it.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn children_bytes(&self) -> Result<&'m [u8], Corruption> {
+        self.map.bytes(self.at + CELL_HEADER_BYTES, 8 * self.children())
+    }
+
+    /// All that follows the header.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn body(&self) -> Result<&'m [u8], Corruption> {
+        self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())
+    }
+
+    /// The key.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn key(&self) -> Result<&'m [u8], Corruption> {
+        self.map.bytes(self.at + CELL_HEADER_BYTES + 8 * self.children(), self.key_bytes())
+    }
+
+    /// The key, and what follows it: as [`Cell::key`] and [`Cell::value`], with half of the checks.
+    #[inline]
+    pub(crate) fn key_and_value(&self) -> Result<(&'m [u8], &'m [u8]), Corruption> {
+        let children = 8 * self.children();
+        let rest = self.body_bytes().checked_sub(children).ok_or(SHORT)?;
+        let bytes = self.map.bytes(self.at + CELL_HEADER_BYTES + children, rest)?;
+        bytes.split_at_checked(self.key_bytes() as usize).ok_or(SHORT)
+    }
+
+    /// What follows the key: the value or the block table.
+    ///
+    /// # Errors
+    /// Damage: a body shorter than its key, or outside the region.
+    #[inline]
+    pub fn value(&self) -> Result<&'m [u8], Corruption> {
+        let before = 8 * self.children() + self.key_bytes();
+        let bytes = self.body_bytes().checked_sub(before).ok_or(SHORT)?;
+        self.map.bytes(self.at + CELL_HEADER_BYTES + before, bytes)
+    }
+
+    /// A child's bytes.
+    ///
+    /// # Errors
+    /// Damage: not a block cell, or outside the region.
+    #[inline]
+    pub fn block(&self, index: u64) -> Result<&'m [u8], Corruption> {
+        let child = Cell::new(self.map, self.child(index)?)?;
+        if child.kind()? != CellKind::Block {
+            return Err(Corruption("a record owns a cell that is not a block"));
+        }
+        child.value()
+    }
+
+    /// Bytes of the heap that are taken for it and for the cells that it owns.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    pub fn taken_bytes(&self) -> Result<u64, Corruption> {
+        let mut bytes = class::bytes_of(self.head()? as u8);
+        for index in 0..self.children() {
+            let child = Self::new(self.map, self.child(index)?)?;
+            bytes += class::bytes_of(child.head()? as u8);
+        }
+        Ok(bytes)
+    }
+
+    /// The version of the record.
+    #[inline]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    #[inline]
+    fn head(&self) -> Result<u64, Corruption> {
+        Ok(self.map.word(self.at + WORD_HEAD)?.load(Ordering::Relaxed))
+    }
+
+    /// The flags of the record format.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    #[inline]
+    pub fn flags(&self) -> Result<u8, Corruption> {
+        Ok((self.head()? >> 16) as u8)
+    }
+
+    /// The kind.
+    ///
+    /// # Errors
+    /// Damage: a kind that does not exist, or outside the region.
+    #[inline]
+    pub fn kind(&self) -> Result<CellKind, Corruption> {
+        kind_of(self.head()?)
+    }
+
+    /// True if the bytes are those that were published.
+    ///
+    /// # Errors
+    /// Damage: outside the region.
+    pub fn is_whole(&self) -> Result<bool, Corruption> {
+        let head = self.head()?;
+        if CELL_HEADER_BYTES + self.body_bytes() > class::bytes_of(head as u8) {
+            return Ok(false);
+        }
+        let crc = if kind_of(head)?.is_changing() {
+            0
+        } else {
+            crc32fast::hash(self.map.bytes(self.at + CELL_HEADER_BYTES, self.body_bytes())?)
+        };
+        Ok(head >> 32 == u64::from(checksum(self.map, self.at, crc)?))
+    }
+}
+
+/// The kind in a header's first word.
+#[inline]
+pub(crate) fn kind_of(head: u64) -> Result<CellKind, Corruption> {
+    match (head >> 8) as u8 {
+        0 => Ok(CellKind::Free),
+        1 => Ok(CellKind::Record),
+        2 => Ok(CellKind::Block),
+        3 => Ok(CellKind::TxnLine),
+        4 => Ok(CellKind::Extent),
+        5 => Ok(CellKind::Counter),
+        6 => Ok(CellKind::Ring),
+        7 => Ok(CellKind::Transaction),
+        _ => Err(Corruption("a cell of a kind that does not exist")),
+    }
+}
+
+/// Fills the header of a new cell; the body is written by the caller, the checksum by [`seal`].
+#[inline]
+pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
+    let first = map.word(at + WORD_HEAD)?;
+    let class = first.load(Ordering::Relaxed) & 0xff;
+    let kind = (head.kind as u64) << 8 | u64::from(head.flags) << 16;
+    first.store(class | kind, Ordering::Relaxed);
+    map.word(at + WORD_VERSION)?.store(0, Ordering::Relaxed);
+    let sizes = (head.hash & 0xffff_ffff) | u64::from(head.body) << 32;
+    map.word(at + WORD_SIZES)?.store(sizes, Ordering::Relaxed);
+    let [k0, k1] = head.key.to_le_bytes();
+    let meta = u16::from(head.flags & FLAG_META) << 15;
+    let form = u16::from(head.flags & FLAGS_FORM) << 12;
+    let [c0, c1] = (head.children | meta | form).to_le_bytes();
+    map.write(at + WORD_KEY, &[k0, k1, c0, c1])
+}
+
+/// Stores version and checksum: the last stores before a cell is published.
+#[inline]
+pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
+    map.word(at + WORD_VERSION)?.store(version, Ordering::Relaxed);
+    let first = map.word(at + WORD_HEAD)?;
+    let low = first.load(Ordering::Relaxed) & 0xffff_ffff;
+    let sum = u64::from(checksum(map, at, body_crc)?);
+    first.store(low | sum << 32, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The checksum of the header's fixed part over that of the body.
+#[inline]
+fn checksum(map: &Map, at: u64, body_crc: u32) -> Result<u32, Corruption> {
+    let load = |word: u64| Ok(map.word(at + word)?.load(Ordering::Relaxed));
+    let parts = [
+        load(WORD_HEAD)? & 0xffff_ffff | (load(WORD_KEY)? & 0xffff_ffff) << 32,
+        load(WORD_VERSION)?,
+        load(WORD_SIZES)?,
+    ];
+    let mut bytes = [0; 24];
+    for (to, part) in bytes.chunks_exact_mut(8).zip(parts) {
+        to.copy_from_slice(&part.to_le_bytes());
+    }
+    let sum = xxh3_64_with_seed(&bytes, u64::from(body_crc));
+    Ok((sum ^ sum >> 32) as u32)
+}
+
+/// A word of the header.
+#[inline]
+pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corruption> {
+    // An offset out of a damaged word must not wrap round to the superblock.
+    map.word(at.saturating_add(which))
+}
+
+/// The class in a header.
+#[inline]
+pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
+    Ok(map.word(at + WORD_HEAD)?.load(Ordering::Relaxed) as u8)
+}
+
+/// Bytes that the cell fills in the heap.
+///
+/// # Errors
+/// Damage: a class that does not exist.
+pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
+    let class = class_at(map, at)?;
+    let bytes = if class == CLASS_EXTENT {
+        word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
+    } else {
+        class::bytes_of(class)
+    };
+    if bytes == 0 || bytes > map.len() {
+        return Err(Corruption("a cell of a class that does not exist"));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,156 @@
+//! A bucket line and the word protocol of its readers and of its one writer
+//! (`spec/region.md`, "Index of a namespace").
+//!
+//! ```text
+//! reader                                    splitter (holds the locks of p and q)
+//! R1  c = control          (acquire)        S1  fill q
+//! R2  scan the entries     (acquire)        S2  control of p: depth + 1   (release)  commit
+//! R3  hit: done                             S3  moved entries of p := 0
+//! R4  miss: control again; if it changed,   S4  copy stayers into free words of p
+//!     start anew                            S5  control of p: stamp + 1   (release)
+//!                                           S6  cut the overflow lines off
+//! ```
+//!
+//! A reader that misses an entry because of S3 has seen a store that follows S2, so R4 sees S2 or
+//! later and starts anew, now at q. The same for S6 and S5. So a hit needs no check and a miss
+//! never lies.
+
+use crate::atomic::{AtomicU64, Ordering, mutant};
+use crate::member::lock::PAYLOAD;
+
+/// Words of a bucket line.
+pub(crate) const WORDS: usize = 8;
+
+/// Index of the last word, which may be a link.
+pub(crate) const LAST: usize = 7;
+
+const TAG_SHIFT: u32 = 48;
+const LINK: u64 = 1 << 47;
+const UNITS: u64 = (1 << 42) - 1;
+/// An entry with this bit is an intent: it leads to the write line of a transaction.
+const INTENT: u64 = 1 << 46;
+const DEPTH_SHIFT: u32 = 42;
+const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
+
+/// The greatest stamp, and so the greatest version of a record: at a million changes a second of
+/// one record it lasts 50 days; the change after it is refused.
+pub(crate) const VERSION_MAX: u64 = STAMP - (1 << 20);
+
+/// The tag of a hash: its top 16 bits, never 0, so that an empty word matches none.
+#[inline]
+pub(crate) const fn tag_of(hash: u64) -> u64 {
+    let tag = hash >> TAG_SHIFT;
+    if tag == 0 { 1 } else { tag }
+}
+
+/// The entry of a cell.
+#[inline]
+pub(crate) const fn entry(tag: u64, at: u64) -> u64 {
+    tag << TAG_SHIFT | at >> 6
+}
+
+/// The link to an overflow line.
+#[inline]
+pub(crate) const fn link(at: u64) -> u64 {
+    LINK | at >> 6
+}
+
+/// The offset in an entry or a link.
+#[inline]
+pub(crate) const fn at_of(word: u64) -> u64 {
+    (word & UNITS) << 6
+}
+
+/// The tag of an entry; 0 for an empty word or a link.
+#[inline]
+pub(crate) const fn tag_in(word: u64) -> u64 {
+    word >> TAG_SHIFT
+}
+
+/// True if the word is a link.
+#[inline]
+pub(crate) const fn is_link(word: u64) -> bool {
+    tag_in(word) == 0 && word & LINK != 0
+}
+
+/// True if the word is an intent.
+#[inline]
+pub(crate) const fn is_intent(word: u64) -> bool {
+    word & INTENT != 0
+}
+
+/// The intent of a write line, for the key with this tag.
+#[inline]
+pub(crate) const fn intent(tag: u64, line_at: u64) -> u64 {
+    entry(tag, line_at) | INTENT
+}
+
+/// True if what is left of an entry without its tag leads to a cell: it is no intent.
+#[inline]
+pub(crate) const fn is_units(rest: u64) -> bool {
+    rest <= UNITS
+}
+
+/// The depth in a control word.
+#[inline]
+pub(crate) const fn depth_of(control: u64) -> u32 {
+    ((control & PAYLOAD) >> DEPTH_SHIFT) as u32
+}
+
+/// The stamp in a control word.
+#[inline]
+pub(crate) const fn stamp_of(control: u64) -> u64 {
+    control & STAMP
+}
+
+/// The payload of a control word.
+#[inline]
+pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
+    (depth as u64) << DEPTH_SHIFT | stamp & STAMP
+}
+
+/// R1: the control word, without its owner.
+#[inline]
+pub(crate) fn begin(control: &AtomicU64) -> u64 {
+    let order = if mutant("begin-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    control.load(order) & PAYLOAD
+}
+
+/// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan were acquire
+/// loads, so this one is not before any of them.
+#[inline]
+pub(crate) fn is_unmoved(control: &AtomicU64, before: u64) -> bool {
+    mutant("miss-unchecked") || control.load(Ordering::Acquire) & PAYLOAD == before
+}
+
+/// Publishes an entry, a link or an empty word: the commit of most operations (O1).
+#[inline]
+pub(crate) fn publish(word: &AtomicU64, value: u64) {
+    let order = if mutant("publish-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    word.store(value, order);
+}
+
+/// The status of a transaction that is decided; 0 before.
+pub(crate) const COMMITTED: u64 = 1;
+
+/// Decides a transaction: all its intents stand for their new entries from here on.
+#[inline]
+pub(crate) fn decide(status: &AtomicU64) {
+    let order = if mutant("decide-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    status.store(COMMITTED, order);
+}
+
+/// The status of a transaction, for a reader that met one of its intents. Acquire: who sees the
+/// decision sees every intent, or what came after it.
+#[inline]
+pub(crate) fn status_of(status: &AtomicU64) -> u64 {
+    let order = if mutant("status-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    status.load(order)
+}
+
+/// Loads an entry (R2).
+#[inline]
+pub(crate) fn load(word: &AtomicU64) -> u64 {
+    let order = if mutant("load-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    word.load(order)
+}

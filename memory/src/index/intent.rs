@@ -1,0 +1,159 @@
+//! Intents and the cell of a transaction (`spec/region.md`, section 9): what a reader meets of a
+//! commit that is under way.
+//!
+//! ```text
+//! writer (holds every lock)                 reader (has a pin)
+//! W1  fill the write lines                  R1  w = word              (acquire)
+//! W2  word := intent        (release)       R2  w is an intent: load its line
+//! W3  status := committed   (release)       R3  status                (acquire)
+//! W4  word := new           (release)       R4  committed: the line's new, else its old
+//! ```
+//!
+//! W2 pairs with R1: the line is whole. W3 pairs with R3: whoever sees one record of a transaction
+//! sees all of them from then on, because R3 of every other record loads the same status, and W4
+//! comes after it.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
+use crate::index::bucket::{
+    COMMITTED, at_of, control, depth_of, is_intent, load, publish, stamp_of, status_of,
+};
+use crate::layout::{Corruption, LINE};
+use crate::member::lock;
+use crate::region::map::Map;
+
+// The transaction's cell: its first line, and what a line for each access holds.
+pub(crate) const STATUS: u64 = 24;
+pub(crate) const LINES: u64 = 32;
+/// How many of the lines, the last ones, are events.
+pub(crate) const EVENTS: u64 = 40;
+pub(crate) const LINE_LOCK: u64 = 0;
+pub(crate) const LINE_SLOT: u64 = 8;
+pub(crate) const LINE_OLD: u64 = 16;
+pub(crate) const LINE_NEW: u64 = 24;
+pub(crate) const LINE_OWNER: u64 = 32;
+pub(crate) const LINE_RING: u64 = 40;
+pub(crate) const LINE_TAIL: u64 = 48;
+pub(crate) const LINE_SOURCE: u64 = 56;
+
+/// Lines that a transaction cell can have: more are a damaged count.
+pub(crate) const LINES_MAX: u64 = 1 << 16;
+
+/// What an intent comes to at this moment: the new entry if its transaction is committed, else the
+/// old one. 0 is no record.
+#[cold]
+pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Corruption> {
+    let [_, _, old, new, owner, ..] = map.words::<8>(at_of(word))?;
+    let status = map.word(owner.load(Ordering::Relaxed).saturating_add(STATUS))?;
+    let decided = if status_of(status) == COMMITTED { new } else { old };
+    let found = decided.load(Ordering::Relaxed);
+    if is_intent(found) { Err(Corruption("an intent leads to an intent")) } else { Ok(found) }
+}
+
+/// A line of a transaction's cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TxnLine<'m>(&'m [AtomicU64; 8]);
+
+impl TxnLine<'_> {
+    /// Stores one of its words. Release, so that a recoverer that sees it sees all before it.
+    #[inline]
+    pub(crate) fn set(self, which: u64, value: u64) {
+        if let Some(word) = self.0.get(which as usize / 8) {
+            word.store(value, Ordering::Release);
+        }
+        crash_point!("txn.line");
+    }
+
+    #[inline]
+    pub(crate) fn get(self, which: u64) -> u64 {
+        self.0.get(which as usize / 8).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+}
+
+/// The cell of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TxnCell<'m> {
+    map: &'m Map,
+    pub(crate) at: u64,
+}
+
+impl<'m> TxnCell<'m> {
+    pub(crate) const fn of(map: &'m Map, at: u64) -> Self {
+        Self { map, at }
+    }
+
+    pub(crate) const fn map(&self) -> &'m Map {
+        self.map
+    }
+
+    pub(crate) fn word(&self, which: u64) -> Result<&'m AtomicU64, Corruption> {
+        self.map.word(self.at.saturating_add(which))
+    }
+
+    pub(crate) fn lines(&self) -> Result<u64, Corruption> {
+        match self.word(LINES)?.load(Ordering::Acquire) {
+            lines if lines <= LINES_MAX => Ok(lines),
+            _ => Err(Corruption("a transaction has too many lines")),
+        }
+    }
+
+    pub(crate) const fn line_at(&self, index: u64) -> u64 {
+        self.at + LINE * (index + 1)
+    }
+
+    /// The line of an access or of an event.
+    #[inline]
+    pub(crate) fn line(&self, index: u64) -> Result<TxnLine<'m>, Corruption> {
+        Ok(TxnLine(self.map.line(self.line_at(index) / LINE)?))
+    }
+
+    pub(crate) fn set(&self, index: u64, which: u64, value: u64) -> Result<(), Corruption> {
+        self.line(index)?.set(which, value);
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, index: u64, which: u64) -> Result<u64, Corruption> {
+        Ok(self.line(index)?.get(which))
+    }
+
+    pub(crate) fn is_committed(&self) -> Result<bool, Corruption> {
+        match status_of(self.word(STATUS)?) {
+            0 => Ok(false),
+            COMMITTED => Ok(true),
+            _ => Err(Corruption("a transaction has a status that does not exist")),
+        }
+    }
+
+    /// Replaces the intent of each line, where it stands, by what the line says.
+    pub(crate) fn replace_intents(&self, which: u64) -> Result<(), Corruption> {
+        let mut lock_at = 0;
+        for index in 0..self.lines()? {
+            let line = self.line(index)?;
+            let (lock, slot) = (line.get(LINE_LOCK), line.get(LINE_SLOT));
+            lock_at = if lock == 0 { lock_at } else { lock };
+            if slot == 0 {
+                continue;
+            }
+            let word = self.map.word(slot)?;
+            let seen = load(word);
+            if is_intent(seen) && at_of(seen) == self.line_at(index) {
+                let settled = line.get(which);
+                publish(word, settled);
+                crash_point!("txn.settling");
+                if settled == 0 {
+                    self.raise_stamp(lock_at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After an entry went: a walk that began before looks at the bucket again.
+    fn raise_stamp(&self, lock_at: u64) -> Result<(), Corruption> {
+        let word = self.map.word(lock_at)?;
+        let seen = word.load(Ordering::Relaxed);
+        let raised = control(depth_of(seen), stamp_of(seen) + 1);
+        lock::hold_with(word, lock::owner_of(seen), raised);
+        Ok(())
+    }
+}

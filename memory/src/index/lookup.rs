@@ -1,0 +1,603 @@
+//! Finding a record: what a reader does. No lock, no system call, no store to a shared line
+//! (`spec/region.md`, "Index of a namespace"; orderings O1 to O4).
+
+use nearstate_model::Result;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::heap::cell::{Cell, LINE_FIRST, LINE_WORDS};
+use crate::index::bucket::{
+    LAST, WORDS, at_of, begin, depth_of, entry, is_intent, is_link, is_units, is_unmoved, load,
+    tag_in, tag_of,
+};
+use crate::index::intent::resolve;
+use crate::layout::{Corruption, LINE, SUPER_SEED};
+use crate::member::Member;
+use crate::region::index_table::IndexTable;
+use crate::region::linear_hash::step;
+use crate::region::map::Map;
+
+/// The hash of a key in a region with this seed: part of the format.
+#[inline]
+pub fn hash(seed: u64, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, seed)
+}
+
+/// The hash of a key in this region.
+pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Corruption> {
+    Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
+}
+
+/// The longest chain of overflow lines that a reader follows: a sound index has one or two; a
+/// longer chain is a circle that damage made.
+pub(crate) const CHAIN_MAX: u32 = 1024;
+
+const CHAIN: Corruption = Corruption("a bucket's chain has no end");
+
+/// The bucket that holds a hash, found through depths from a bucket count that may be old. Returns
+/// the bucket, the offset of its line and its control word at that moment.
+#[inline]
+pub(crate) fn find_bucket(
+    map: &Map,
+    table: &IndexTable,
+    hash: u64,
+) -> Result<(u64, u64, u64), Corruption> {
+    let mut bucket = table.bucket_of(hash);
+    loop {
+        let at = table.bucket_at(map, bucket)?;
+        let control = begin(map.word(at)?);
+        match step(hash, bucket, depth_of(control)) {
+            None => return Ok((bucket, at, control)),
+            Some(next) if next > bucket => {
+                table.refresh(map)?;
+                bucket = next;
+            }
+            Some(_) => return Err(Corruption("a bucket's depth does not fit its number")),
+        }
+    }
+}
+
+/// A record that was found, and its value.
+pub(crate) type RecordAndValue<'m> = (Cell<'m>, &'m [u8]);
+
+/// The record of an entry, if its key is this one.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn of_key<'m>(
+    cell: Cell<'m>,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<RecordAndValue<'m>>, Corruption> {
+    if cell.hash_low() != hash as u32 {
+        return Ok(None);
+    }
+    let (its_key, value) = cell.key_and_value()?;
+    Ok(is_equal(its_key, key).then_some((cell, value)))
+}
+
+/// A record that was found, and the word that leads to it.
+#[derive(Clone, Copy, Debug)]
+pub struct LookupResult<'m> {
+    /// The record and its value.
+    pub record: Option<(Cell<'m>, &'m [u8])>,
+    /// For asking later whether it still stands.
+    pub token: ReadToken,
+}
+
+/// What is needed to ask whether a read still stands.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadToken {
+    /// Offset of the cell; 0 for no record.
+    pub at: u64,
+    /// Where its entry stood, if that was the line of a bucket; else 0.
+    pub(crate) slot_at: u64,
+    /// What stood there; of an absent record the bucket's control word.
+    pub(crate) word: u64,
+}
+
+/// Equality of two keys.
+#[inline]
+pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && is_same(one, other)
+}
+
+/// Equality of two slices of the same length. Keys are short: two loads that overlap compare up to
+/// 32 bytes, where a call of `memcmp` would cost as much as the rest of a read.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        16..=32 => {
+            one.first_chunk::<16>() == other.first_chunk::<16>()
+                && one.last_chunk::<16>() == other.last_chunk::<16>()
+        }
+        8..=15 => {
+            one.first_chunk::<8>() == other.first_chunk::<8>()
+                && one.last_chunk::<8>() == other.last_chunk::<8>()
+        }
+        _ => one == other,
+    }
+}
+
+/// Searches some words of a chain for the key. Returns the record, or what the last word links to.
+#[inline]
+fn search<'m>(
+    map: &'m Map,
+    words: &[AtomicU64],
+    hash: u64,
+    key: &[u8],
+) -> Result<std::result::Result<RecordAndValue<'m>, u64>, Corruption> {
+    let tag = tag_of(hash);
+    let mut last = 0;
+    for word in words {
+        last = load(word);
+        if tag_in(last) != tag {
+            continue;
+        }
+        let entry = decided(map, last)?;
+        if entry != 0
+            && let Some(found) = of_key(Cell::new(map, at_of(entry))?, hash, key)?
+        {
+            return Ok(Ok(found));
+        }
+    }
+    Ok(Err(if is_link(last) { at_of(last) } else { 0 }))
+}
+
+/// The entry that a word stands for at this moment: itself, or what an intent comes to. 0 if there
+/// is no record.
+#[inline]
+pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Corruption> {
+    if is_intent(word) { resolve(map, word) } else { Ok(word) }
+}
+
+/// The units of the first entry of a bucket line with this tag, or `NONE`; and the line's last
+/// word.
+///
+/// Without a branch on where it stands: that place is random, and a processor that guesses it wrong
+/// waits for the line before it goes on to the next record.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
+fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+    let words = entries.each_ref().map(load);
+    let whole = entry(tag, 0);
+    let mut picked = NONE;
+    for word in words.into_iter().rev() {
+        // An entry with this tag loses it and is small then.
+        let units = word ^ whole;
+        picked = if tag_in(units) == 0 { units } else { picked };
+    }
+    let [.., last] = words;
+    (picked, last)
+}
+
+/// As [`pick`], but the last such entry, and the number of its word beside it.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
+fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
+    let words = entries.each_ref().map(load);
+    let whole = entry(tag, 0);
+    let (mut picked, mut place) = (NONE, 0);
+    for (number, word) in (0..).zip(words) {
+        let units = word ^ whole;
+        let is_it = tag_in(units) == 0;
+        picked = if is_it { units } else { picked };
+        place = if is_it { number } else { place };
+    }
+    let [.., last] = words;
+    (picked, place, last)
+}
+
+/// Lines of a record that a read asks for ahead, while it waits for the header: as many as a core
+/// has in flight. What is longer comes by the processor's own prefetch of a sequence.
+const READ_LINES: u64 = 12;
+
+/// Lines of a record that a transaction's read asks for ahead: a kilobyte.
+const WHOLE_LINES: u64 = 16;
+
+/// What [`pick`] says where no entry has the tag.
+const NONE: u64 = u64::MAX;
+
+/// The record of a key. The caller has a pin, or the bucket's lock. `lines` is where the record
+/// probably ends, in lines from its beginning.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+pub(crate) fn find<'m>(
+    map: &'m Map,
+    table: &IndexTable,
+    hash: u64,
+    key: &[u8],
+    lines: u64,
+) -> Result<Option<RecordAndValue<'m>>, Corruption> {
+    let bucket = table.bucket_of(hash);
+    let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
+    let control = begin(first);
+    if step(hash, bucket, depth_of(control)).is_none() {
+        let (units, last) = pick(entries, tag_of(hash));
+        if is_units(units) {
+            // How long the record is stands in its header: asked for before that is there.
+            for line in 1..lines.min(READ_LINES) {
+                map.prefetch(LINE * (units + line));
+            }
+            map.prefetch(LINE * (units + lines));
+            if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
+                return Ok(Some(found));
+            }
+        } else if units == NONE && !is_link(last) && is_unmoved(first, control) {
+            return Ok(None);
+        }
+    }
+    find_slowly(map, table, hash, key)
+}
+
+/// As [`find`], where the bucket was split, has overflow lines, is being changed, has two entries
+/// with one tag, or an intent.
+#[inline(never)]
+fn find_slowly<'m>(
+    map: &'m Map,
+    table: &IndexTable,
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<RecordAndValue<'m>>, Corruption> {
+    loop {
+        let (_, at, control) = find_bucket(map, table, hash)?;
+        let [first, entries @ ..] = map.words::<WORDS>(at)?;
+        let mut next = match search(map, entries, hash, key)? {
+            Ok(found) => return Ok(Some(found)),
+            Err(next) => next,
+        };
+        let mut lines = 0;
+        while next != 0 {
+            let words = map.words::<{ LINE_WORDS as usize }>(next + LINE_FIRST)?;
+            next = match search(map, words, hash, key)? {
+                Ok(found) => return Ok(Some(found)),
+                Err(next) => next,
+            };
+            lines += 1;
+            if lines > CHAIN_MAX {
+                return Err(CHAIN);
+            }
+        }
+        if is_unmoved(first, control) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Calls `each` with the offset of every word of a bucket's chain that may hold an entry, and its
+/// value, in order; a link is followed, not given. Stops when `each` returns false.
+pub(crate) fn walk_chain(
+    map: &Map,
+    bucket_at: u64,
+    mut each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
+) -> Result<(), Corruption> {
+    let (mut at, mut words) = (bucket_at + 8, WORDS as u64 - 1);
+    for _ in 0..CHAIN_MAX {
+        let mut next = 0;
+        for index in 0..words {
+            let value = load(map.word(at + 8 * index)?);
+            if index == words - 1 && is_link(value) {
+                next = at_of(value);
+            } else if !each(at + 8 * index, value)? {
+                return Ok(());
+            }
+        }
+        if next == 0 {
+            return Ok(());
+        }
+        (at, words) = (next + LINE_FIRST, LINE_WORDS);
+    }
+    Err(CHAIN)
+}
+
+/// Offset of the last word of a bucket, where its link is if it has one.
+pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
+    bucket_at + 8 * LAST as u64
+}
+
+impl Member {
+    /// The record of a key. The caller holds a pin for as long as it uses the cell.
+    ///
+    /// Cost: one line of the index and the record's own; no store.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    pub fn find(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        match find(self.map(), table, hash, key, self.lines.get())? {
+            // A page that is gone reads as zeros: nothing is found there.
+            None => self.check_not_truncated().map(|()| None),
+            Some((cell, value)) => {
+                self.lines.set(cell.last_line());
+                Ok(Some((cell, value)))
+            }
+        }
+    }
+
+    /// The record of a key, and where it was found: what a transaction keeps of a read. The caller
+    /// holds a pin for as long as it uses the answer.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub fn lookup(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
+        // A transaction will probably read all of it.
+        let last = self.lines.get();
+        let placed = self.lookup_prefetching(table, hash, key, (last.min(WHOLE_LINES), last))?;
+        if let Some((cell, _)) = placed.record {
+            self.lines.set(cell.last_line());
+        }
+        Ok(placed)
+    }
+
+    /// As [`Member::lookup`], of a record that has two lines or three: one of an index.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn lookup_small(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        self.lookup_prefetching(table, hash, key, (2, 2))
+    }
+
+    /// As [`Member::lookup`], of a record of which only the beginning and the end are looked
+    /// at.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn lookup_ends(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        self.lookup_prefetching(table, hash, key, (0, self.lines.get()))
+    }
+
+    /// So many lines are asked for, and the one in which the record probably ends: the second
+    /// number; both are counted from its beginning.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    fn lookup_prefetching(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+        (lines, last): (u64, u64),
+    ) -> Result<LookupResult<'_>> {
+        let map = self.map();
+        let bucket = table.bucket_of(hash);
+        let line_at = table.bucket_at(map, bucket)?;
+        let [first, entries @ ..] = map.line(line_at / LINE)?;
+        let control = begin(first);
+        if step(hash, bucket, depth_of(control)).is_none() {
+            let (units, place, last_word) = pick_placed(entries, tag_of(hash));
+            if is_units(units) {
+                for line in 1..=lines {
+                    map.prefetch(LINE * (units + line));
+                }
+                map.prefetch(LINE * (units + last));
+                if let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)? {
+                    let slot_at = line_at + 8 + 8 * place;
+                    let word = entry(tag_of(hash), LINE * units);
+                    let token = ReadToken { at: LINE * units, slot_at, word };
+                    return Ok(LookupResult { record: Some(found), token });
+                }
+            } else if units == NONE && !is_link(last_word) && is_unmoved(first, control) {
+                // A page that is gone reads as zeros: nothing is found there.
+                self.check_not_truncated()?;
+                let token = ReadToken { at: 0, slot_at: 0, word: control };
+                return Ok(LookupResult { record: None, token });
+            }
+        }
+        self.lookup_slowly(table, hash, key)
+    }
+
+    /// As [`Member::lookup`], of a record without a plain entry in its bucket's line, or of
+    /// none.
+    #[cold]
+    fn lookup_slowly(&self, table: &IndexTable, hash: u64, key: &[u8]) -> Result<LookupResult<'_>> {
+        // Of an absent record its bucket's control word is kept, from before the search: each
+        // removal changes it, so that a key that came and went is not taken for one that never
+        // was there.
+        let (_, _, control) = find_bucket(self.map(), table, hash)?;
+        let found = self.find(table, hash, key)?;
+        let at = found.map_or(0, |(cell, _)| cell.at());
+        Ok(LookupResult { record: found, token: ReadToken { at, slot_at: 0, word: control } })
+    }
+
+    /// True if the word that led to what was found still does: then it is what is there. False says
+    /// nothing: [`Member::validate_read`] finds out.
+    #[inline]
+    pub fn is_current(&self, token: ReadToken) -> bool {
+        let word = self.map().word(token.slot_at);
+        token.slot_at != 0 && word.is_ok_and(|word| load(word) == token.word)
+    }
+
+    /// True if what was found is still what is there. `at` is the cell that was found; 0 for none.
+    ///
+    /// Cost: as a read.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[cold]
+    pub fn validate_read(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+        token: ReadToken,
+    ) -> Result<bool> {
+        let found = find(self.map(), table, hash, key, 1)?;
+        if token.at != 0 || found.is_some() {
+            return Ok(found.map_or(0, |(cell, _)| cell.at()) == token.at);
+        }
+        // After the search: a removal before it would have changed the word by now.
+        let (_, _, control) = find_bucket(self.map(), table, hash)?;
+        Ok(control == token.word)
+    }
+
+    /// Asks for the bucket of a hash: the first half of a batch read.
+    #[inline]
+    pub fn prefetch_bucket(&self, table: &IndexTable, hash: u64) {
+        if let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) {
+            self.map().prefetch(at);
+        }
+    }
+
+    /// Where the record that was found last ends, in lines from its beginning: the next one
+    /// probably does as well.
+    #[inline]
+    pub fn last_line(&self) -> u64 {
+        self.lines.get()
+    }
+
+    /// Asks for the first lines of the record that a hash may have, and for the one in which it
+    /// probably ends: the second half.
+    #[inline]
+    pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
+        let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) else { return };
+        let Ok([_, entries @ ..]) = self.map().line(at / LINE) else { return };
+        let (units, _) = pick(entries, tag_of(hash));
+        if is_units(units) {
+            for index in (0..lines).chain([self.lines.get()]) {
+                self.map().prefetch(LINE * (units + index));
+            }
+        }
+    }
+
+    /// The number of buckets of a namespace now.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bucket_count(&self, table: &IndexTable) -> Result<u64> {
+        Ok(table.refresh(self.map())?)
+    }
+
+    /// Collects the offsets of all records that belonged to bucket `bucket` when the namespace had
+    /// `buckets` buckets, wherever splits have taken them since: a walk over all buckets below a
+    /// count read once meets every record that stays exactly once.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn collect_bucket(
+        &self,
+        table: &IndexTable,
+        bucket: u64,
+        buckets: u64,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
+        // The depth that the bucket had among `buckets`.
+        let level = (buckets | 1).ilog2();
+        let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
+        let depth = if is_split { level + 1 } else { level };
+        let at = table.bucket_at(self.map(), bucket)?;
+        let [word, entries @ ..] = self.map().words::<WORDS>(at)?;
+        // The usual case: one line, not split since.
+        let control = begin(word);
+        let before = out.len();
+        if depth_of(control) == depth {
+            let mut last = 0;
+            for entry in entries {
+                last = load(entry);
+                if tag_in(last) == 0 {
+                    continue;
+                }
+                let entry = decided(self.map(), last)?;
+                if entry != 0 {
+                    out.push(at_of(entry));
+                }
+            }
+            if !is_link(last) && is_unmoved(word, control) {
+                return self.check_not_truncated();
+            }
+            out.truncate(before);
+        }
+        self.collect_split(table, bucket, depth, out)
+    }
+
+    #[cold]
+    fn collect_split(
+        &self,
+        table: &IndexTable,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+    ) -> Result<()> {
+        let before = out.len();
+        loop {
+            let mut is_simple = true;
+            if self.collect_family(table, bucket, depth, out, &mut is_simple)? {
+                if !is_simple {
+                    // A split in progress shows an entry twice for a moment.
+                    let mut tail = out.split_off(before);
+                    tail.sort_unstable();
+                    tail.dedup();
+                    out.append(&mut tail);
+                }
+                return self.check_not_truncated();
+            }
+            out.truncate(before);
+        }
+    }
+
+    /// One bucket and those split from it since it had `depth`. False if anything moved meanwhile.
+    fn collect_family(
+        &self,
+        table: &IndexTable,
+        bucket: u64,
+        depth: u32,
+        out: &mut Vec<u64>,
+        is_simple: &mut bool,
+    ) -> Result<bool> {
+        let at = table.bucket_at(self.map(), bucket)?;
+        let word = self.map().word(at)?;
+        let control = begin(word);
+        let now = depth_of(control);
+        *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
+        walk_chain(self.map(), at, |_, entry| {
+            let entry = decided(self.map(), entry)?;
+            if entry != 0 {
+                out.push(at_of(entry));
+            }
+            Ok(true)
+        })?;
+        if !is_unmoved(word, control) {
+            return Ok(false);
+        }
+        for bit in depth..now.min(48) {
+            if !self.collect_family(table, bucket | 1 << bit, bit + 1, out, is_simple)? {
+                return Ok(false);
+            }
+        }
+        Ok(is_unmoved(word, control))
+    }
+
+    /// Asks for the first lines of a record's cell.
+    #[inline]
+    pub fn prefetch_cell_lines(&self, at: u64, lines: u64) {
+        for line in 0..lines {
+            self.map().prefetch(at + 64 * line);
+        }
+    }
+
+    /// The cell at an offset that [`Member::collect`] gave under the same pin.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn cell_at(&self, at: u64) -> Result<Cell<'_>> {
+        Ok(Cell::new(self.map(), at)?)
+    }
+}

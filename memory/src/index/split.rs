@@ -1,0 +1,313 @@
+//! Growing the index by one bucket: bucket `q = n` takes from bucket `p = n - 2^level` the keys
+//! whose next hash bit is set (`spec/region.md`, section 4, "split"; orderings O2 to O4).
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::heap::cell::{Cell, LINE_FIRST, LINE_WORDS};
+use crate::index::bucket::{
+    LAST, WORDS, at_of, control, depth_of, is_link, link, load, publish, stamp_of,
+};
+use crate::index::lookup::{CHAIN_MAX, link_slot, walk_chain};
+use crate::layout::{
+    CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Corruption, LINE, SEGMENTS, catalog_at,
+    seal, unseal,
+};
+use crate::member::arena::{Arena, finish_word, op, slot, undo, write_undo};
+use crate::member::lock;
+use crate::member::{LOCK_WAIT_SHORT, Member};
+use crate::region::index_table::{IndexTable, buckets_of, first_of, segment_of, segment_slot};
+use crate::region::map::Map;
+
+/// Lines of a segment that get pages at once: 256 KiB.
+const COMMIT_LINES: u64 = 4096;
+
+/// A chain this long means that splitting has not kept up: wait a little for the lock instead of
+/// leaving it to whoever has it.
+const CROWD_WAIT: u32 = 24;
+
+/// Buckets that one insert adds at the most when it finds its own crowded.
+const SPLITS_MAX: u32 = 2;
+
+impl Member {
+    /// Grows the index after an insert that found `crowd` entries in its bucket. Where there is no
+    /// room to grow, chains get longer instead: that is slower, and not an error.
+    pub(crate) fn split_some(&self, table: &IndexTable, crowd: u32) -> Result<()> {
+        let times = if crowd > WORDS as u32 { SPLITS_MAX } else { 1 };
+        for _ in 0..times {
+            match self.split_once(table, crowd >= CROWD_WAIT) {
+                Ok(()) => {}
+                // A living process keeps what this needs: later inserts will do it.
+                Err(Error::Full { .. } | Error::Stalled { .. }) => return self.free_pending(),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn split_once(&self, table: &IndexTable, is_pressing: bool) -> Result<()> {
+        let at = catalog_at(table.index()) + CATALOG_SPLIT;
+        if is_pressing {
+            self.acquire_within(at, slot::SPLIT, LOCK_WAIT_SHORT)?;
+        } else {
+            let arena = self.arena()?;
+            arena.set(undo::LOCKS + slot::SPLIT, at);
+            if lock::try_take(self.map().word(at)?, self.lock_owner()).is_err() {
+                arena.set(undo::LOCKS + slot::SPLIT, 0);
+                return Ok(());
+            }
+        }
+        crash_point!("split.locked");
+        let split = self.split_under_lock(table);
+        self.release(at, slot::SPLIT, 0)?;
+        split
+    }
+
+    fn split_under_lock(&self, table: &IndexTable) -> Result<()> {
+        let n = table.refresh(self.map())?;
+        let level = n.ilog2();
+        let (p, q) = (n - (1 << level), n);
+        if segment_of(q) >= SEGMENTS || level >= 32 {
+            return Ok(()); // Four thousand million buckets: chains grow from here on.
+        }
+        self.commit_bucket(table, q)?;
+        let p_at = table.bucket_at(self.map(), p)?;
+        // Which entries move stands in their records' headers: all of them are asked for at once.
+        for entry in self.map().words::<WORDS>(p_at)?.iter().skip(1).map(load) {
+            if entry != 0 {
+                self.map().prefetch(at_of(entry));
+            }
+        }
+        // Whoever is stopped in a write to p must not stop inserts into other buckets.
+        let Some(payload) = self.try_acquire(p_at, slot::BUCKET)? else { return Ok(()) };
+        let done = self.split_locked(table, p_at, payload, level, q);
+        let payload = self.map().word(p_at)?.load(Ordering::Relaxed);
+        self.release(p_at, slot::BUCKET, payload)?;
+        crash_point!("split.unlocked");
+        if done.is_err() && self.arena()?.get(undo::OP) == op::NONE {
+            self.free_pending()?;
+        }
+        done
+    }
+
+    /// Makes sure that the line of bucket `q` has pages.
+    fn commit_bucket(&self, table: &IndexTable, q: u64) -> Result<()> {
+        let segment = segment_of(q);
+        let index = table.index();
+        if self.map().word(segment_slot(index, segment))?.load(Ordering::Acquire) == 0 {
+            self.add_segment(index, segment)?;
+        }
+        let word = self.map().word(catalog_at(index) + CATALOG_COMMITTED)?;
+        if q >= word.load(Ordering::Acquire) {
+            let left = first_of(segment) + buckets_of(segment) - q;
+            let lines = left.min(COMMIT_LINES);
+            self.map().commit(table.bucket_at(self.map(), q)?, lines * LINE)?;
+            word.store(q + lines, Ordering::Release);
+            crash_point!("segment.committed");
+        }
+        Ok(())
+    }
+
+    /// Allocates and publishes a segment, under the split lock or (the first) the attach lock.
+    pub(crate) fn add_segment(&self, index: u32, segment: usize) -> Result<()> {
+        let at = self.allocate_extent((buckets_of(segment) + 1) * LINE)?;
+        let word_at = segment_slot(index, segment);
+        // Once: a creator of a namespace that is killed here may find its place taken by the next
+        // one, who holds the attach lock by then.
+        write_undo(&self.arena()?, word_at, 0, at, op::ONCE);
+        publish(self.map().word(word_at)?, at);
+        crash_point!("segment.taken");
+        finish_word(&self.arena()?);
+        Ok(())
+    }
+
+    fn split_locked(
+        &self,
+        table: &IndexTable,
+        p_at: u64,
+        payload: u64,
+        level: u32,
+        q: u64,
+    ) -> Result<()> {
+        if depth_of(payload) != level {
+            return Err(Error::from(Corruption("a bucket's depth does not fit the bucket count")));
+        }
+        let map = self.map();
+        let arena = self.arena()?;
+        let mut moving = Vec::new();
+        walk_chain(map, p_at, |_, entry| {
+            if entry != 0 && is_moving(map, entry, level)? {
+                moving.push(entry);
+            }
+            Ok(true)
+        })?;
+        let q_at = table.bucket_at(map, q)?;
+        arena.set(undo::LOCKS + slot::BUCKET_NEW, q_at);
+        self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving)?;
+        crash_point!("split.built");
+        arena.set(undo::SPLIT_NAMESPACE, u64::from(table.index()));
+        arena.set(undo::SPLIT_BUCKET, p_at);
+        write_undo(&arena, link_slot(p_at), 0, u64::from(level) << 48 | q, op::SPLIT);
+        crash_point!("split.noted");
+        let committed = control(level + 1, stamp_of(payload));
+        lock::hold_with(map.word(p_at)?, self.lock_owner(), committed);
+        crash_point!("split.committed");
+        arena.set(undo::PENDING, 0);
+        let finished = finish(&arena, self.lock_owner()).and_then(|()| table.refresh(map));
+        self.release(q_at, slot::BUCKET_NEW, committed)?;
+        finished.map(drop).map_err(Error::from)
+    }
+
+    /// Fills a bucket that nobody can find yet, locked by us.
+    fn fill_bucket(&self, at: u64, payload: u64, entries: &[u64]) -> Result<()> {
+        let line = self.map().words::<WORDS>(at)?;
+        let (inline, rest) = match entries.len() {
+            0..=LAST => (entries, [].as_slice()),
+            _ => entries.split_at(LAST - 1),
+        };
+        let last = self.build_chain(rest)?;
+        let [first, words @ ..] = line;
+        lock::hold_with(first, self.lock_owner(), payload);
+        for (index, word) in words.iter().enumerate() {
+            word.store(inline.get(index).copied().unwrap_or(0), Ordering::Relaxed);
+            crash_point!("split.filling");
+        }
+        if last != 0 {
+            line[LAST].store(last, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Overflow lines for these entries, from the last to the first. Returns the link to the first.
+    fn build_chain(&self, entries: &[u64]) -> Result<u64> {
+        let room = LINE_WORDS as usize;
+        let mut next = 0;
+        let mut rest = entries;
+        while !rest.is_empty() {
+            let take = if next == 0 { room.min(rest.len()) } else { (room - 1).min(rest.len()) };
+            let (before, these) = rest.split_at(rest.len() - take);
+            let mut words = [0; LINE_WORDS as usize];
+            for (word, entry) in words.iter_mut().zip(these) {
+                *word = *entry;
+            }
+            if next != 0 {
+                let [.., last] = &mut words;
+                *last = next;
+            }
+            next = link(self.new_line(&words)?);
+            rest = before;
+        }
+        Ok(next)
+    }
+}
+
+/// True if the record of this entry goes to the new bucket.
+fn is_moving(map: &Map, entry: u64, level: u32) -> Result<bool, Corruption> {
+    let bit = Cell::new(map, at_of(entry))?.hash_low().checked_shr(level);
+    Ok(bit.ok_or(Corruption("a noted split has a level that no bucket has"))? & 1 == 1)
+}
+
+/// True if the noted split is committed.
+pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
+    let level = (arena.get(undo::NEW) >> 48) as u32;
+    let control = arena.map.word(arena.get(undo::SPLIT_BUCKET))?.load(Ordering::Acquire);
+    match depth_of(control) {
+        depth if depth == level => Ok(false),
+        depth if depth == level + 1 => Ok(true),
+        _ => Err(Corruption("a noted split has a bucket of neither depth")),
+    }
+}
+
+/// What follows the commit of a split. Idempotent: recovery runs it again.
+pub(crate) fn finish(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let noted = arena.get(undo::NEW);
+    let (level, q) = ((noted >> 48) as u32, noted & ((1 << 48) - 1));
+    let p_at = arena.get(undo::SPLIT_BUCKET);
+    clean(arena, owner, p_at, level)?;
+    let index = u32::try_from(arena.get(undo::SPLIT_NAMESPACE))
+        .map_err(|_| Corruption("a noted split names no namespace"))?;
+    let word = arena.map.word(catalog_at(index) + CATALOG_BUCKETS)?;
+    let n = unseal(word.load(Ordering::Acquire), "a namespace's bucket count has a flipped bit")?;
+    if n == q {
+        word.store(seal(q + 1), Ordering::Release);
+    }
+    crash_point!("split.counted");
+    arena.set(undo::OP, op::NONE);
+    Ok(())
+}
+
+/// Takes what moved out of `p`, and brings what stayed in overflow lines back into its line if it
+/// fits.
+fn clean(arena: &Arena<'_>, owner: u64, p_at: u64, level: u32) -> Result<(), Corruption> {
+    let map = arena.map;
+    walk_chain(map, p_at, |at, entry| {
+        if entry != 0 && is_moving(map, entry, level)? {
+            publish(map.word(at)?, 0);
+            crash_point!("split.zeroing");
+        }
+        Ok(true)
+    })?;
+    // The stamp changes with what left, so that a walk over p sees that it did (O3).
+    let control_word = map.word(p_at)?;
+    let seen = control_word.load(Ordering::Relaxed);
+    lock::hold_with(control_word, owner, control(depth_of(seen), stamp_of(seen) + 1));
+    crash_point!("split.zeroed");
+    let cut = link_slot(p_at);
+    let last = load(map.word(cut)?);
+    if is_link(last) {
+        compact(arena, owner, p_at, last)?;
+    }
+    // The lines of a link that was cut belong to nobody now.
+    let old = arena.get(undo::OLD);
+    if old != 0 && load(map.word(cut)?) != old {
+        retire_lines(arena, old)?;
+    }
+    Ok(())
+}
+
+fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Corruption> {
+    let map = arena.map;
+    let line = map.words::<WORDS>(p_at)?;
+    let inline: Vec<u64> = line[1..LAST].iter().map(load).collect();
+    let mut missing = Vec::new();
+    walk_chain(map, p_at, |at, entry| {
+        let is_overflow = !(p_at..p_at + LINE).contains(&at);
+        if is_overflow && entry != 0 && !inline.contains(&entry) {
+            missing.push(entry);
+        }
+        Ok(true)
+    })?;
+    let room = inline.iter().filter(|entry| **entry == 0).count();
+    if missing.len() > room + 1 {
+        return Ok(());
+    }
+    let mut rest = missing.into_iter();
+    for word in line[1..LAST].iter().filter(|word| load(word) == 0) {
+        publish(word, rest.next().unwrap_or(0));
+        crash_point!("split.doubling");
+    }
+    crash_point!("split.doubled");
+    let control_word = line[0].load(Ordering::Relaxed);
+    let stamped = control(depth_of(control_word), stamp_of(control_word) + 1);
+    lock::hold_with(&line[0], owner, stamped);
+    crash_point!("split.stamped");
+    arena.set(undo::OLD, last);
+    publish(&line[LAST], rest.next().unwrap_or(0));
+    crash_point!("split.cut");
+    Ok(())
+}
+
+/// Retires the lines that a link leads to.
+fn retire_lines(arena: &Arena<'_>, first: u64) -> Result<(), Corruption> {
+    let mut next = first;
+    for _ in 0..CHAIN_MAX {
+        if !is_link(next) {
+            return Ok(());
+        }
+        let at = at_of(next);
+        next = load(arena.map.word(at + LINE_FIRST + 8 * (LINE_WORDS - 1))?);
+        arena.retire(at)?;
+    }
+    Err(Corruption("a bucket's chain has no end"))
+}

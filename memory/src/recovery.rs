@@ -1,0 +1,301 @@
+//! Putting a dead member's work in order: `spec/region.md`, section 4, row by row. Every step is
+//! idempotent, takes no lock, and clears its part of the note, so that a recoverer may die as well.
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
+use crate::heap::allocate::{finish_batch, finish_chunk, undo_operation};
+use crate::heap::queue::finish_line;
+use crate::index::bucket::at_of;
+use crate::index::split;
+use crate::layout::{Corruption, MEMBER_LIVENESS_LOCK, MEMBER_PIN, MEMBER_STATE, member_at};
+use crate::member::arena::{Arena, finish_word, op, undo};
+use crate::member::lock;
+use crate::member::{Member, claim_slot, is_dead};
+use crate::region::member_table::{member_slots_used, state};
+use crate::txn::commit;
+use crate::txn::publish::finish_record;
+
+/// What a noted change of one word has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WordState {
+    /// The word has the new value.
+    New,
+    /// The word has the old value.
+    Old,
+    /// The word has another value.
+    Neither,
+}
+
+/// What recovery does with a dead member's noted operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecoveryDecision {
+    /// It did not happen: pending cells are free again.
+    RollBack,
+    /// It happened: what it replaced is retired.
+    RollForwardRecord,
+    /// It happened: nothing was replaced.
+    RollForwardWord,
+    /// It happened: the split bucket is cleaned.
+    RollForwardSplit,
+    /// It was decided: the intents become what they stand for.
+    RollForwardTransaction,
+    /// It was not decided: the intents become what was there.
+    RollBackTransaction,
+    /// It happened: the line belongs to its chain, and the rest is free again.
+    RollForwardLine,
+    /// Bytes contradict each other.
+    Refuse,
+}
+
+/// The recovery table: the noted operation and the fact about its word give the decision. For a
+/// split the word is the bucket's depth, for a transaction its status.
+pub(crate) const fn decide(noted: u64, fact: WordState) -> RecoveryDecision {
+    match (noted, fact) {
+        (op::NONE, _)
+        | (op::RECORD | op::WORD | op::SPLIT | op::LINE, WordState::Old)
+        | (op::ONCE, WordState::Old | WordState::Neither) => RecoveryDecision::RollBack,
+        (op::RECORD, WordState::New) => RecoveryDecision::RollForwardRecord,
+        (op::WORD | op::ONCE, WordState::New) => RecoveryDecision::RollForwardWord,
+        (op::SPLIT, WordState::New) => RecoveryDecision::RollForwardSplit,
+        (op::TXN, WordState::New) => RecoveryDecision::RollForwardTransaction,
+        (op::TXN, WordState::Old) => RecoveryDecision::RollBackTransaction,
+        (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
+        _ => RecoveryDecision::Refuse,
+    }
+}
+
+impl Member {
+    /// Recovers every member whose process has ended. Cost: a probe (less than a microsecond) for
+    /// each process that is attached.
+    pub(crate) fn recover_the_dead(&self) -> Result<()> {
+        let mut seen = None;
+        for index in 0..member_slots_used(self.map())? {
+            let at = member_at(index);
+            let word = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+            if state::of(word) == state::FREE {
+                continue;
+            }
+            // Sessions of one process stand side by side: ask once for a run of them.
+            let anchor = self.map().word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire);
+            if seen == Some(anchor) && state::of(word) == state::ALIVE {
+                continue;
+            }
+            if !self.recover_if_dead(index)? {
+                seen = Some(anchor);
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers a member if its process has ended. True if its locks are free now.
+    pub(crate) fn recover_if_dead(&self, index: u32) -> Result<bool> {
+        let first = index;
+        let mut index = index;
+        // If its recoverer is dead too, recovering that one takes this one along. Each step leads
+        // to another member: more steps than members are a circle.
+        for step in 0..=member_slots_used(self.map())? {
+            if index == self.index() {
+                return Ok(false);
+            }
+            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let seen = word.load(Ordering::Acquire);
+            match state::of(seen) {
+                state::FREE if step == 0 => return Ok(true),
+                // A recoverer's slot is free only when nobody is recovered by it any more.
+                state::FREE => return self.is_free(first),
+                state::RECOVERING if state::recoverer(seen) != self.lock_owner() => {
+                    index = u32::try_from(state::recoverer(seen).wrapping_sub(1))
+                        .map_err(|_| Corruption("a member is recovered by nobody"))?;
+                }
+                _ if !is_dead(self.shared(), index)? => return Ok(false),
+                _ => return self.recover(index, word, seen),
+            }
+        }
+        Err(Error::from(Corruption("members recover each other in a circle")))
+    }
+
+    /// True if a slot is free; damage if it waits for a recoverer that there is not.
+    fn is_free(&self, index: u32) -> Result<bool> {
+        let word = self.map().word(member_at(index) + MEMBER_STATE)?.load(Ordering::Acquire);
+        let at = state::recoverer(word).checked_sub(1).map(|other| member_at(other as u32));
+        match (state::of(word), at) {
+            (state::RECOVERING, Some(at)) => {
+                let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+                let again = self.map().word(member_at(index) + MEMBER_STATE)?;
+                if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
+                    return Err(Error::from(Corruption("a member is recovered by nobody")));
+                }
+                Ok(false)
+            }
+            (now, _) => Ok(now == state::FREE),
+        }
+    }
+
+    /// Recovers a member that was found dead in state `seen`. False if another one does.
+    fn recover(&self, index: u32, word: &AtomicU64, seen: u64) -> Result<bool> {
+        if !state::win(word, seen, self.lock_owner()) {
+            return Ok(false);
+        }
+        crash_point!("recover.won");
+        if let Err(error) = self.finish_work_of(index) {
+            // Somebody else may try; nobody must find it recovered by one who gave up.
+            word.store(seen, Ordering::Release);
+            return Err(error);
+        }
+        crash_point!("recover.unpinned");
+        state::free(word, seen);
+        Ok(true)
+    }
+
+    fn finish_work_of(&self, index: u32) -> Result<()> {
+        let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
+        let owner = u64::from(index) + 1;
+        finish_chunk(&arena)?;
+        crash_point!("recover.chunk");
+        finish_batch(&arena, owner)?;
+        crash_point!("recover.batch");
+        arena.finish_transit()?;
+        crash_point!("recover.transit");
+        finish_operation(&arena, owner)?;
+        crash_point!("recover.record");
+        unlock_all(&arena, owner)?;
+        crash_point!("recover.unlocked");
+        self.inherit_recoveries(owner)?;
+        self.map().word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Members that the dead one was recovering are ours now: its slot must not be free before.
+    fn inherit_recoveries(&self, owner: u64) -> Result<()> {
+        for index in 0..member_slots_used(self.map())? {
+            let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+            let seen = word.load(Ordering::Acquire);
+            let is_left = state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner;
+            if !is_left || index == self.index() || !state::win(word, seen, self.lock_owner()) {
+                continue;
+            }
+            if let Err(error) = self.finish_work_of(index) {
+                word.store(seen, Ordering::Release);
+                return Err(error);
+            }
+            state::free(word, seen);
+        }
+        Ok(())
+    }
+
+    /// Takes a slot that nobody has, for as long as it takes to give its free cells to the pools.
+    pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
+        let Some(lock) = self.shared().try_lock_attach()? else { return Ok(()) };
+        let word = self.map().word(member_at(index) + MEMBER_STATE)?;
+        if state::of(word.load(Ordering::Acquire)) != state::FREE {
+            return Ok(());
+        }
+        let stand_in = claim_slot(self.shared(), index)?;
+        drop(lock);
+        drop(stand_in); // Detaching gives everything.
+        Ok(())
+    }
+}
+
+fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let noted = undo_operation(arena)?;
+    let (old, new) = (arena.get(undo::OLD), arena.get(undo::NEW));
+    let fact = match noted {
+        op::SPLIT if split::is_committed(arena)? => WordState::New,
+        op::TXN if commit::is_committed(arena)? => WordState::New,
+        op::NONE | op::SPLIT | op::TXN => WordState::Old,
+        _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
+            value if value == new => WordState::New,
+            value if value == old => WordState::Old,
+            _ => WordState::Neither,
+        },
+    };
+    match decide(noted, fact) {
+        RecoveryDecision::RollBack => {
+            arena.set(undo::OP, op::NONE);
+            arena.roll_back()
+        }
+        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new),
+        RecoveryDecision::RollForwardWord => {
+            finish_word(arena);
+            Ok(())
+        }
+        RecoveryDecision::RollForwardSplit => {
+            arena.set(undo::PENDING, 0);
+            crash_point!("recover.split");
+            split::finish(arena, owner)
+        }
+        RecoveryDecision::RollForwardTransaction => {
+            commit::finish(arena)?;
+            commit::wake(arena)
+        }
+        RecoveryDecision::RollBackTransaction => {
+            commit::undo(arena)?;
+            crash_point!("recover.undone");
+            arena.roll_back()
+        }
+        RecoveryDecision::RollForwardLine => {
+            finish_line(arena, at_of(new))?;
+            crash_point!("recover.line");
+            arena.roll_back()
+        }
+        RecoveryDecision::Refuse => {
+            Err(Corruption("a noted word has neither its old nor its new value"))
+        }
+    }
+}
+
+/// The locks of a dead member, from its note.
+fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    for slot in 0..undo::LOCKS_MAX {
+        let at = arena.get(undo::LOCKS + slot);
+        if at != 0 {
+            let word = arena.map.word(at)?;
+            let seen = word.load(Ordering::Acquire);
+            if lock::owner_of(seen) == owner {
+                lock::release(word, seen);
+            }
+            arena.set(undo::LOCKS + slot, 0);
+        }
+    }
+    commit::unlock(arena, owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table as text: a changed rule shows as a changed line.
+    #[test]
+    fn every_operation_and_fact_has_exactly_one_decision() {
+        let mut text = String::new();
+        for (name, noted) in [
+            ("none", op::NONE),
+            ("record", op::RECORD),
+            ("word", op::WORD),
+            ("split", op::SPLIT),
+            ("txn", op::TXN),
+            ("line", op::LINE),
+            ("once", op::ONCE),
+            ("unknown", 9),
+        ] {
+            for fact in [WordState::Old, WordState::New, WordState::Neither] {
+                text.extend([name, " ", &format!("{fact:?} {:?}\n", decide(noted, fact))]);
+            }
+        }
+        assert_eq!(
+            text,
+            "none IsOld RollBack\nnone IsNew RollBack\nnone IsNeither RollBack\n\
+             record Old RollBack\nrecord New RollForwardRecord\nrecord Neither Refuse\n\
+             word Old RollBack\nword New RollForwardWord\nword Neither Refuse\n\
+             split Old RollBack\nsplit New RollForwardSplit\nsplit Neither Refuse\n\
+             txn Old RollBackTransaction\ntxn New RollForwardTransaction\n\
+             txn Neither Refuse\n\
+             line Old RollBack\nline New RollForwardLine\nline Neither Refuse\n\
+             once Old RollBack\nonce New RollForwardWord\nonce Neither RollBack\n\
+             unknown Old Refuse\nunknown New Refuse\nunknown Neither Refuse\n"
+        );
+    }
+}

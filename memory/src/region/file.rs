@@ -1,0 +1,558 @@
+//! A region's file: created, attached, inspected, dropped. What is drawn in `spec/region.md`,
+//! section 1.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use nearstate_model::limits::{NAMESPACES_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
+use nearstate_model::{Error, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::layout::{
+    ARENAS, CATALOG, FLAG_FENCED, FORMAT, HEAP, MAGIC, MEMBER_LIVENESS_LOCK, MEMBER_STATE, MEMBERS,
+    SUPER_BYTES, SUPER_CHECK, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP,
+    SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED,
+    SUPER_WORDS, member_at, seal,
+};
+use crate::region::index_table::IndexTable;
+use crate::region::liveness::{LivenessLock, ProcessIdentity, now_ms};
+use crate::region::map::{Map, RegionFile};
+use crate::region::member_table::{member_slots_used, state};
+use crate::system::{Lock, lock_byte, register_barrier};
+
+/// Page size of a region's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PageSize {
+    /// The base page, 4 KiB.
+    #[default]
+    Small,
+    /// 2 MiB: the path must lie on a hugetlbfs mount.
+    Huge2M,
+}
+
+impl PageSize {
+    /// Bytes of a page.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Small => 4096,
+            Self::Huge2M => 2 << 20,
+        }
+    }
+}
+
+/// On which NUMA nodes the region's memory is placed, by `mbind(2)`. On a machine of one node, and
+/// for a file system that is not memory (the kernel then uses its page cache), it has no effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NumaPolicy {
+    /// Where the first toucher runs.
+    #[default]
+    Default,
+    /// Only on these nodes.
+    Bind(Vec<u32>),
+    /// Page by page over these nodes.
+    Interleave(Vec<u32>),
+}
+
+/// How a reader's pin becomes visible (`spec/region.md`, section 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PinMode {
+    /// Asymmetric where the kernel has `membarrier(2)`, else fenced.
+    #[default]
+    Auto,
+    /// A pin costs no fence; every attaching process needs `membarrier(2)`.
+    Asymmetric,
+    /// A full fence with every pin (about 10 ns).
+    Fenced,
+}
+
+/// How a region is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// The most bytes that records and index may fill: the region grows up to it. Memory is taken
+    /// as it is needed, unless `populate` is set.
+    pub bytes_max: u64,
+    /// Page size.
+    pub page: PageSize,
+    /// Take and map all of the memory now.
+    pub populate: bool,
+    /// NUMA placement.
+    pub numa: NumaPolicy,
+    /// Pins.
+    pub pin: PinMode,
+    /// File mode, as for `chmod`, whatever the process's umask is.
+    pub mode: u32,
+}
+
+impl Default for CreateOptions {
+    /// 1 GiB at most, small pages, readable and writable by the owner only.
+    fn default() -> Self {
+        Self {
+            bytes_max: 1 << 30,
+            page: PageSize::Small,
+            populate: false,
+            numa: NumaPolicy::Default,
+            pin: PinMode::Auto,
+            mode: 0o600,
+        }
+    }
+}
+
+/// Byte of the file that attaching, detaching and creating processes lock for a moment.
+const ATTACH_BYTE: u64 = 1 << 61;
+
+/// What all sessions of one process share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) map: Map,
+    pub(crate) is_fenced: bool,
+    pub(crate) seed: u64,
+    pub(crate) identity: ProcessIdentity,
+    /// What tells other processes that this one lives.
+    pub(crate) anchor: LivenessLock,
+    /// Excludes threads of this process where the attach lock excludes other processes.
+    attach: Mutex<()>,
+    pub(crate) tables: Box<[OnceLock<Box<IndexTable>>]>,
+    /// Lowest member index that may be free, as this process knows.
+    pub(crate) hint: AtomicU64,
+}
+
+/// The attach lock: over processes by the file, over threads by a mutex.
+#[derive(Debug)]
+pub(crate) struct AttachLock<'s> {
+    /// What holds the lock: closed, it is gone.
+    file: RegionFile<'s>,
+    _threads: MutexGuard<'s, ()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.map.is_forked() {
+            self.anchor.forget();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for the attach lock. The kernel gives it back if its holder dies.
+    pub(crate) fn lock_attach(&self) -> Result<AttachLock<'_>> {
+        let threads = self.attach.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let file = self.map.reopened_file()?;
+        lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Wait)?;
+        Ok(AttachLock { file, _threads: threads })
+    }
+
+    /// The attach lock if nobody has it: for who holds another lock and must not wait for this one.
+    pub(crate) fn try_lock_attach(&self) -> Result<Option<AttachLock<'_>>> {
+        let Ok(threads) = self.attach.try_lock() else { return Ok(None) };
+        let file = self.map.reopened_file()?;
+        if !lock_byte(file.file().as_fd(), ATTACH_BYTE, Lock::Try)? {
+            return Ok(None);
+        }
+        Ok(Some(AttachLock { file, _threads: threads }))
+    }
+}
+
+impl Drop for AttachLock<'_> {
+    fn drop(&mut self) {
+        // Nothing to do about a failure: the lock goes with the descriptor.
+        let _ = lock_byte(self.file.file().as_fd(), ATTACH_BYTE, Lock::Release);
+    }
+}
+
+/// A region's file for another process of this kernel: two open files of it, readable and writable.
+#[derive(Debug)]
+pub struct RegionFiles {
+    /// What is mapped and grown.
+    pub file: OwnedFd,
+    /// What tells that the process lives. Nobody else may have a descriptor of this open file.
+    pub liveness: OwnedFd,
+}
+
+/// An attached region. Cheap to clone; sessions are opened from it.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Region {
+    /// Creates a region and attaches to it.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `BadArgument` (size, page size, nodes), `Full` (file system), `System`.
+    pub fn create(path: &Path, options: &CreateOptions) -> Result<Self> {
+        match Self::open(path, Some(options))? {
+            (region, true) => Ok(region),
+            (_, false) => Err(Error::AlreadyExists { path: path.to_owned() }),
+        }
+    }
+
+    /// Attaches to a region.
+    ///
+    /// # Errors
+    /// `NotARegion` (other file, newer format, truncated, damaged), `System`.
+    pub fn attach(path: &Path) -> Result<Self> {
+        Self::open(path, None).map(|(region, _)| region)
+    }
+
+    /// Attaches to a region, and creates it first if there is none. Of several creators at once one
+    /// creates and the others attach.
+    ///
+    /// # Errors
+    /// As [`Region::create`] and [`Region::attach`].
+    pub fn attach_or_create(path: &Path, options: &CreateOptions) -> Result<Self> {
+        Self::open(path, Some(options)).map(|(region, _)| region)
+    }
+
+    fn open(path: &Path, create: Option<&CreateOptions>) -> Result<(Self, bool)> {
+        // Judged before a file is made: a refused creation leaves none behind.
+        create.map(heap_bytes).transpose()?;
+        let mode = create.map_or(0o600, |options| options.mode);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(create.is_some())
+            .truncate(false)
+            .mode(mode)
+            .open(path)
+            .map_err(|error| open_failure(path, &error))?;
+        Self::take(file, None, path, create)
+    }
+
+    /// Takes an open file for a region, or makes one of it. `anchor` is the same file, opened
+    /// again; `None`: it can be opened by its path.
+    fn take(
+        file: File,
+        anchor: Option<&File>,
+        path: &Path,
+        create: Option<&CreateOptions>,
+    ) -> Result<(Self, bool)> {
+        lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Wait)?;
+        let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
+        let is_new = length == 0 || is_half_made(&file).map_err(|e| open_failure(path, &e))?;
+        let opened = match (is_new, create) {
+            (true, Some(options)) => Self::initialise(file, path, options).map(|r| (r, true)),
+            (true, None) => Err(Error::NotARegion {
+                path: path.to_owned(),
+                detail: "empty, or its creator was killed half-way: create it (again)".to_owned(),
+            }),
+            (false, _) => Self::map_existing(file, anchor, path).map(|r| (r, false)),
+        }?;
+        let unlock = |file: &File| lock_byte(file.as_fd(), ATTACH_BYTE, Lock::Release);
+        opened.0.shared.map.with_file(unlock)?;
+        Ok(opened)
+    }
+
+    fn initialise(file: File, path: &Path, options: &CreateOptions) -> Result<Self> {
+        let page = options.page.bytes();
+        let length = HEAP + heap_bytes(options)?;
+        set_mode(&file, path, options.mode)?;
+        let block = file.metadata().map_err(|e| open_failure(path, &e))?.blksize();
+        if page > 4096 && block != page {
+            return Err(Error::BadArgument {
+                detail: format!(
+                    "pages of {page} bytes need a path on a hugetlbfs mount (mount -t hugetlbfs -o \
+                     pagesize=2M none DIR; vm.nr_hugepages), this one has {block}"
+                ),
+            });
+        }
+        let page = if block >= 2 << 20 && page == 4096 { block } else { page };
+        file.set_len(0).map_err(|e| open_failure(path, &e))?;
+        file.set_len(length).map_err(|e| open_failure(path, &e))?;
+        let has_barrier = register_barrier();
+        let is_fenced = match options.pin {
+            PinMode::Auto => !has_barrier,
+            PinMode::Fenced => true,
+            PinMode::Asymmetric if has_barrier => false,
+            PinMode::Asymmetric => return Err(no_barrier(path)),
+        };
+        let map = Map::new(file, path, length, page)?;
+        match &options.numa {
+            NumaPolicy::Default => {}
+            NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
+            NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
+        }
+        map.commit(0, page.max(MEMBERS))?;
+        fill_superblock(&map, length, page, is_fenced)?;
+        if options.populate {
+            // The superblock is whole but for its magic: `is_half_made` knows it by that.
+            map.commit(0, length)?;
+            map.collapse(HEAP, length);
+        }
+        map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
+        Self::share(map, None, is_fenced)
+    }
+
+    /// The region's file, opened anew for another process: what is locked through it is not ours.
+    ///
+    /// # Errors
+    /// `System`, and `NotARegion` if the file was replaced.
+    pub fn files(&self) -> Result<RegionFiles> {
+        let open = || self.shared.map.reopen().map(OwnedFd::from);
+        Ok(RegionFiles { file: open()?, liveness: open()? })
+    }
+
+    /// Attaches to a region by its open files, with the checks of [`Region::attach`]. `name` is
+    /// what errors call it.
+    ///
+    /// # Errors
+    /// As [`Region::attach`]; `BadArgument` if both descriptors are one open file.
+    pub fn attach_files(files: RegionFiles, name: &Path) -> Result<Self> {
+        let anchor = File::from(files.liveness);
+        Self::take(File::from(files.file), Some(&anchor), name, None).map(|(region, _)| region)
+    }
+
+    fn map_existing(file: File, anchor: Option<&File>, path: &Path) -> Result<Self> {
+        let head = read_superblock(&file, path)?;
+        let has_barrier = register_barrier();
+        if !head.is_fenced && !has_barrier {
+            return Err(no_barrier(path));
+        }
+        let map = Map::new(file, path, head.length, head.page)?;
+        Self::share(map, anchor, head.is_fenced)
+    }
+
+    fn share(map: Map, anchor: Option<&File>, is_fenced: bool) -> Result<Self> {
+        let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
+        // A byte that a dead member still names would make it look alive.
+        let mut named = BTreeSet::new();
+        for index in 0..member_slots_used(&map)? {
+            let at = member_at(index);
+            if state::of(map.word(at + MEMBER_STATE)?.load(Ordering::Acquire)) != state::FREE {
+                named.insert(map.word(at + MEMBER_LIVENESS_LOCK)?.load(Ordering::Acquire));
+            }
+        }
+        let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
+        let is_used = |number: u64| named.contains(&number);
+        let anchor = map.with_file(|file| match anchor {
+            Some(own) => LivenessLock::acquire_through(own, map.path(), file, page, is_used),
+            None => LivenessLock::acquire(map.path(), file, page, is_used),
+        })?;
+        let tables = (0..NAMESPACES_MAX).map(|_| OnceLock::new()).collect();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                map,
+                is_fenced,
+                seed,
+                identity: ProcessIdentity::mine(),
+                anchor,
+                attach: Mutex::new(()),
+                tables,
+                hint: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// The seed of the region's key hash.
+    #[inline]
+    pub fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+
+    /// The path by which it was opened.
+    pub fn path(&self) -> &Path {
+        self.shared.map.path()
+    }
+}
+
+fn fill_superblock(map: &Map, length: u64, page: u64, is_fenced: bool) -> Result<()> {
+    let mut random = [0_u8; 24];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut random))
+        .map_err(|error| open_failure(Path::new("/dev/urandom"), &error))?;
+    let mut words = random
+        .chunks_exact(8)
+        .map(|chunk| chunk.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut random = || words.next().unwrap_or(1);
+    let set = |at: u64, value: u64| -> Result<()> {
+        map.word(at)?.store(value, Ordering::Release);
+        Ok(())
+    };
+    let flags = if is_fenced { u64::from(FLAG_FENCED) } else { 0 };
+    set(SUPER_FORMAT, u64::from(FORMAT) | flags << 32)?;
+    set(SUPER_LENGTH, length)?;
+    set(SUPER_HEAP, HEAP)?;
+    set(SUPER_SEED, random())?;
+    set(SUPER_PAGE, page)?;
+    set(SUPER_CREATED, now_ms())?;
+    set(SUPER_ID, random())?;
+    set(SUPER_ID + 8, random())?;
+    set(SUPER_EPOCH, seal(2))?;
+    set(SUPER_FRONTIER, seal(HEAP / 64))?;
+    set(SUPER_MEMBERS, seal(0))?;
+    set(SUPER_NAMESPACES, seal(0))?;
+    // The checksum is over the page as it will be, magic included.
+    let mut page = map.bytes(0, SUPER_CHECK)?.to_vec();
+    if let Some(first) = page.get_mut(0..8) {
+        first.copy_from_slice(&MAGIC.to_le_bytes());
+    }
+    set(SUPER_CHECK, xxh3_64(&page))
+}
+
+/// Gives a new region's file the mode that it is to have: of that with which it was created the
+/// process's umask has taken some away. An empty file that somebody else has put there has the mode
+/// that he has given it.
+fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
+    let found = file.metadata().map_err(|e| open_failure(path, &e))?.permissions().mode();
+    if found & 0o777 == mode & 0o777 {
+        return Ok(());
+    }
+    match file.set_permissions(Permissions::from_mode(mode & 0o777)) {
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+            Err(open_failure(path, &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// True for what a creator leaves that is killed before its commit point, and for nothing else: a
+/// file of another program may begin with zeros, and must not be made a region of.
+fn is_half_made(file: &File) -> std::io::Result<bool> {
+    let data = file.metadata()?;
+    let mut page = vec![0; SUPER_BYTES as usize];
+    if data.len() < SUPER_BYTES {
+        return Ok(false);
+    }
+    file.read_exact_at(&mut page, 0)?;
+    let is_ours = (0..)
+        .step_by(8)
+        .zip(page.chunks_exact(8))
+        .all(|(at, word)| word == [0; 8] || at != SUPER_MAGIC && SUPER_WORDS.contains(&at));
+    let has_superblock_only =
+        data.len() >= HEAP + REGION_BYTES_MIN && data.blocks() * 512 <= data.blksize().max(MEMBERS);
+    if let Some(first) = page.get_mut(0..8) {
+        first.copy_from_slice(&MAGIC.to_le_bytes());
+    }
+    Ok(is_ours && (has_superblock_only || validate_superblock(&page).is_ok()))
+}
+
+/// What the superblock of a region says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Bytes of the file.
+    pub length: u64,
+    /// Page bytes.
+    pub page: u64,
+    /// Pins are fenced.
+    pub is_fenced: bool,
+}
+
+/// Judges the first page of a file: is it a region's, of this format, and unharmed?
+///
+/// # Errors
+/// One sentence: what is wrong and what to do.
+pub fn validate_superblock(page: &[u8]) -> std::result::Result<Superblock, String> {
+    let word = |at: u64| -> u64 {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        page.get(at..)
+            .and_then(|rest| rest.first_chunk())
+            .map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
+    };
+    if page.len() < 4096 {
+        return Err("shorter than a region's first page: not a region, or truncated".to_owned());
+    }
+    if word(SUPER_MAGIC) != MAGIC {
+        return Err("not a region (its first bytes are others'): give the path of one".to_owned());
+    }
+    let format = word(SUPER_FORMAT) as u32;
+    let flags = (word(SUPER_FORMAT) >> 32) as u32;
+    let sum = page.get(..120).map(xxh3_64);
+    if format > FORMAT && sum == Some(word(SUPER_CHECK)) {
+        return Err(format!(
+            "a region of format {format}, and this build knows up to {FORMAT}: use a newer build"
+        ));
+    }
+    if sum != Some(word(SUPER_CHECK)) {
+        return Err("the superblock is damaged (its checksum differs): restore the file".to_owned());
+    }
+    if (1..FORMAT).contains(&format) {
+        return Err(format!(
+            "a region of format {format}, of an older build, and this build reads format {FORMAT} \
+             only: go on with that build, or drop the region and create it anew"
+        ));
+    }
+    let (length, page_bytes) = (word(SUPER_LENGTH), word(SUPER_PAGE));
+    let is_sound = format == FORMAT
+        && flags & !FLAG_FENCED == 0
+        && word(SUPER_HEAP) == HEAP
+        && page_bytes.is_power_of_two()
+        && (4096..=1 << 30).contains(&page_bytes)
+        && length.is_multiple_of(4096)
+        && (HEAP + REGION_BYTES_MIN..=HEAP + REGION_BYTES_MAX + page_bytes).contains(&length);
+    if !is_sound {
+        return Err("the superblock says what no build writes: restore the file".to_owned());
+    }
+    Ok(Superblock { length, page: page_bytes, is_fenced: flags & FLAG_FENCED != 0 })
+}
+
+fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
+    let refuse = |detail: String| Error::NotARegion { path: path.to_owned(), detail };
+    let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
+    let mut page = vec![0; 4096];
+    if length < 4096 {
+        page.clear();
+    } else {
+        file.read_exact_at(&mut page, 0).map_err(|e| open_failure(path, &e))?;
+    }
+    let head = validate_superblock(&page).map_err(refuse)?;
+    if length < head.length {
+        return Err(refuse(format!(
+            "truncated: {length} of {} bytes are there; restore the file",
+            head.length
+        )));
+    }
+    Ok(head)
+}
+
+fn no_barrier(path: &Path) -> Error {
+    Error::BadArgument {
+        detail: format!(
+            "{}: this kernel or its seccomp profile has no membarrier(2): create the region with \
+             fenced pins (--pin fenced)",
+            path.display()
+        ),
+    }
+}
+
+/// Bytes of the heap of a region that is created with these options.
+fn heap_bytes(options: &CreateOptions) -> Result<u64> {
+    let bytes = options.bytes_max.checked_next_multiple_of(options.page.bytes());
+    match bytes {
+        Some(bytes) if (REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&bytes) => Ok(bytes),
+        _ => Err(Error::BadArgument {
+            detail: format!(
+                "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
+                options.bytes_max
+            ),
+        }),
+    }
+}
+
+fn open_failure(path: &Path, error: &std::io::Error) -> Error {
+    let errno = error.raw_os_error().unwrap_or(0);
+    let what = match errno {
+        libc::EACCES | libc::EPERM | libc::EROFS => {
+            "no permission (who attaches reads and writes: see its mode, chmod, chown)"
+        }
+        libc::ENOENT => "there is no such file (create the region first)",
+        libc::EMFILE | libc::ENFILE => {
+            "no more files can be open (detach from some regions, or raise ulimit -n)"
+        }
+        libc::ENOTDIR | libc::EISDIR => "not a file's path",
+        libc::ENOSPC => "the file system has no room",
+        libc::EFBIG => "larger than the file system's largest file",
+        _ => "cannot open the region",
+    };
+    Error::System { detail: format!("{}: {what}", path.display()), errno }
+}
+
+const _: () = assert!(
+    CATALOG.is_multiple_of(2 << 20)
+        && ARENAS.is_multiple_of(2 << 20)
+        && HEAP.is_multiple_of(2 << 20)
+);

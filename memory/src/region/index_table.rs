@@ -1,0 +1,120 @@
+//! What a process remembers of a namespace's index: where its buckets are.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::layout::{
+    CATALOG_BUCKETS, CATALOG_KIND, CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, unseal,
+};
+use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
+use crate::region::map::Map;
+
+/// Buckets of the first segment; the second has as many, and every further one twice the last.
+pub(crate) const BUCKETS_FIRST: u64 = 1 << DEPTH_FIRST;
+
+/// What one process remembers of a namespace's index. Both numbers may be old: buckets lead on.
+#[derive(Debug)]
+pub struct IndexTable {
+    index: u32,
+    kind: u64,
+    buckets: AtomicU64,
+    /// `linear_hash::wide_mask` of it.
+    wide: AtomicU64,
+    /// Offset of each segment less that of its first bucket's line, so that adding a bucket's
+    /// number times a line gives its offset; 0 = not known yet.
+    bases: [AtomicU64; SEGMENTS],
+}
+
+impl IndexTable {
+    pub(crate) fn new(map: &Map, index: u32) -> Result<Self, Corruption> {
+        let kind = map.word(catalog_at(index) + CATALOG_KIND)?.load(Ordering::Relaxed);
+        let table = Self {
+            index,
+            kind,
+            buckets: AtomicU64::new(BUCKETS_FIRST),
+            wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
+            bases: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        table.refresh(map)?;
+        Ok(table)
+    }
+
+    /// Number of the namespace in the catalog.
+    #[inline]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What the creator said the records are; `store` gives it its meaning.
+    #[inline]
+    pub const fn kind(&self) -> u64 {
+        self.kind
+    }
+
+    #[inline]
+    pub(crate) fn buckets(&self) -> u64 {
+        self.buckets.load(Ordering::Acquire)
+    }
+
+    /// The bucket of a hash, as far as this process knows.
+    #[inline]
+    pub(crate) fn bucket_of(&self, hash: u64) -> u64 {
+        let (n, wide) = (self.buckets(), self.wide.load(Ordering::Acquire));
+        bucket_among(hash, n, wide)
+    }
+
+    /// Reads the number of buckets anew (O4).
+    pub(crate) fn refresh(&self, map: &Map) -> Result<u64, Corruption> {
+        let word = map.word(catalog_at(self.index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
+        let n = unseal(word, "a namespace's bucket count has a flipped bit")?;
+        if n < BUCKETS_FIRST {
+            return Err(Corruption("a namespace has too few buckets"));
+        }
+        // Release, for the other threads of this process: O4 reaches them through here.
+        self.buckets.store(n, Ordering::Release);
+        self.wide.store(wide_mask(n), Ordering::Release);
+        Ok(n)
+    }
+
+    /// Offset of a bucket's line.
+    #[inline]
+    pub(crate) fn bucket_at(&self, map: &Map, bucket: u64) -> Result<u64, Corruption> {
+        let segment = 64 - (bucket >> DEPTH_FIRST).leading_zeros() as usize;
+        let base = self.bases.get(segment).map_or(0, |base| base.load(Ordering::Acquire));
+        if base != 0 {
+            return Ok(base.wrapping_add(bucket * LINE));
+        }
+        self.find_segment(map, segment, bucket)
+    }
+
+    #[cold]
+    fn find_segment(&self, map: &Map, segment: usize, bucket: u64) -> Result<u64, Corruption> {
+        let none = Corruption("a bucket lies in a segment that is not there");
+        let slot = self.bases.get(segment).ok_or(none)?;
+        let at = map.word(segment_slot(self.index, segment))?.load(Ordering::Acquire);
+        if at == 0 {
+            return Err(none);
+        }
+        let base = at.wrapping_add(LINE).wrapping_sub(first_of(segment) * LINE);
+        slot.store(base, Ordering::Release);
+        Ok(base.wrapping_add(bucket * LINE))
+    }
+}
+
+/// Offset of the word that holds a segment's offset.
+pub(crate) const fn segment_slot(index: u32, segment: usize) -> u64 {
+    catalog_at(index) + CATALOG_SEGMENTS + 8 * segment as u64
+}
+
+/// The first bucket of a segment.
+pub(crate) const fn first_of(segment: usize) -> u64 {
+    if segment == 0 { 0 } else { BUCKETS_FIRST << (segment - 1) }
+}
+
+/// How many buckets a segment has.
+pub(crate) const fn buckets_of(segment: usize) -> u64 {
+    if segment == 0 { BUCKETS_FIRST } else { BUCKETS_FIRST << (segment - 1) }
+}
+
+/// The segment of a bucket.
+pub(crate) const fn segment_of(bucket: u64) -> usize {
+    64 - (bucket >> DEPTH_FIRST).leading_zeros() as usize
+}

@@ -1,0 +1,85 @@
+//! Which bucket a hash belongs to: linear hashing, which grows an index by one bucket at a time.
+
+/// The depth of the first buckets of a namespace: there are eight.
+pub(crate) const DEPTH_FIRST: u32 = 3;
+
+/// The mask of all hash bits that `n` buckets tell apart (linear hashing, n >= 8).
+#[inline]
+pub(crate) const fn wide_mask(n: u64) -> u64 {
+    (2 << (n | 1).ilog2()) - 1
+}
+
+/// The bucket of a hash among `n` buckets, with the mask of `n`. A mask of another count (both are
+/// read without a lock) leads to a bucket that exists, and its depth leads on.
+#[inline]
+pub(crate) const fn bucket_among(hash: u64, n: u64, wide: u64) -> u64 {
+    let bucket = hash & wide;
+    if bucket < n { bucket } else { bucket & (wide >> 1) }
+}
+
+/// The bucket of a hash among `n` buckets.
+pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
+    bucket_among(hash, n, wide_mask(n))
+}
+
+/// Where to look next when bucket `b` of depth `depth` does not hold this hash: the split of `b`
+/// that took it, or `None` if `b` is right.
+#[inline]
+pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
+    if hash & mask(depth) == b {
+        return None;
+    }
+    Some(step_on(hash, b))
+}
+
+#[cold]
+const fn step_on(hash: u64, b: u64) -> u64 {
+    // Bucket b was made with the bits below `known`; the lowest set bit above them took the key
+    // away.
+    let bits = 64 - b.leading_zeros();
+    let known = if bits < DEPTH_FIRST { DEPTH_FIRST } else { bits };
+    let rest = hash >> known;
+    if rest == 0 {
+        return b;
+    }
+    let bit = known + rest.trailing_zeros();
+    hash & mask(bit + 1)
+}
+
+/// The low `depth` bits.
+#[inline]
+pub(crate) const fn mask(depth: u32) -> u64 {
+    (1 << (depth & 63)) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_bucket_count_still_leads_to_the_right_bucket() {
+        for n_now in 8..300_u64 {
+            let depth = |b: u64| {
+                // A bucket's depth is the number of hash bits that its keys share.
+                let mut d = DEPTH_FIRST;
+                while d < 20 && (b | 1 << d) < n_now || b >= 1 << d {
+                    d += 1;
+                }
+                d
+            };
+            for n_seen in 8..=n_now {
+                for hash in 0..1024_u64 {
+                    let mut b = bucket_of(hash, n_seen);
+                    let mut steps = 0;
+                    while let Some(next) = step(hash, b, depth(b)) {
+                        assert!(next > b, "n {n_seen} of {n_now}, hash {hash}: {b} -> {next}");
+                        b = next;
+                        steps += 1;
+                        assert!(steps < 20);
+                    }
+                    assert_eq!(b, bucket_of(hash, n_now));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Who a process is, for people, and what keeps it on the list of the living for the kernel.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nearstate_model::limits::MEMBERS_MAX;
+use nearstate_model::{Error, Result};
+
+use crate::system::{self, Lock, failure, lock_byte};
+
+/// First of the bytes of the file that processes keep locked while they live.
+const LIFE_BYTE: u64 = 1 << 62;
+
+/// A name for people: nothing is decided by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessIdentity {
+    pub(crate) pid: u32,
+    pub(crate) name: [u8; 16],
+}
+
+impl ProcessIdentity {
+    /// This process.
+    pub(crate) fn mine() -> Self {
+        let mut name = [0; 16];
+        if let Ok(text) = fs::read("/proc/self/comm") {
+            for (to, from) in name.iter_mut().zip(text.iter().filter(|b| **b != b'\n')) {
+                *to = *from;
+            }
+        }
+        Self { pid: std::process::id(), name }
+    }
+
+    /// The command name.
+    pub(crate) fn text(&self) -> String {
+        let bytes: Vec<u8> = self.name.iter().copied().take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// One locked byte of the file, held by a mapping and by nothing else: it is let go when the memory
+/// of this process goes (killed, ended, exec), not when somebody closes descriptors, and a forked
+/// child does not hold it (`spec/region.md`, section 7).
+#[derive(Debug)]
+pub(crate) struct LivenessLock {
+    /// `None` in a forked child, which does not have the page.
+    page: Option<NonNull<u8>>,
+    bytes: u64,
+    number: u64,
+}
+
+// SAFETY: the page is never read or written; it only keeps the open file alive.
+unsafe impl Send for LivenessLock {}
+// SAFETY: as above.
+unsafe impl Sync for LivenessLock {}
+
+impl LivenessLock {
+    /// Opens the file once more by its path, and locks a byte through that.
+    pub(crate) fn acquire(
+        path: &Path,
+        file: &File,
+        page: u64,
+        is_used: impl Fn(u64) -> bool,
+    ) -> Result<Self> {
+        let own = OpenOptions::new().read(true).write(true).open(path).map_err(|error| {
+            Error::System {
+                detail: format!("{}: cannot open the region a second time", path.display()),
+                errno: error.raw_os_error().unwrap_or(0),
+            }
+        })?;
+        Self::acquire_through(&own, path, file, page, is_used)
+    }
+
+    /// Locks the first byte that `is_used` does not name and that nobody holds, through a second
+    /// open file of the region, which nobody else has.
+    pub(crate) fn acquire_through(
+        own: &File,
+        path: &Path,
+        file: &File,
+        page: u64,
+        is_used: impl Fn(u64) -> bool,
+    ) -> Result<Self> {
+        if !is_same(own, file) {
+            return Err(Error::NotARegion {
+                path: path.to_owned(),
+                detail: "replaced while it was being attached: try again".to_owned(),
+            });
+        }
+        for number in 1..=MEMBERS_MAX as u64 {
+            if !is_used(number) && lock_byte(own.as_fd(), LIFE_BYTE + number, Lock::Try)? {
+                if !is_locked(file, number)? {
+                    // The lock would last as long as the descriptor, in every process that has it.
+                    return Err(Error::BadArgument {
+                        detail: format!(
+                            "{}: its two descriptors are one open file; open it twice",
+                            path.display()
+                        ),
+                    });
+                }
+                let anchor = system::map_anchor(own.as_fd(), page)?;
+                return Ok(Self { page: Some(anchor), bytes: page, number });
+            }
+        }
+        Err(Error::Full { detail: format!("{MEMBERS_MAX} processes are attached") })
+    }
+
+    /// Forgets the page, in a forked child: something of its own may be at that address.
+    pub(crate) const fn forget(&mut self) {
+        self.page = None;
+    }
+
+    /// Which byte it is: 1 and up.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for LivenessLock {
+    fn drop(&mut self) {
+        if let Some(page) = self.page {
+            // SAFETY: nobody has the address of the page, which was mapped by this process.
+            unsafe { system::unmap(page, self.bytes) };
+        }
+    }
+}
+
+/// True if the process whose anchor has this number lives.
+pub(crate) fn is_locked(file: &File, number: u64) -> Result<bool> {
+    system::is_byte_locked(file.as_fd(), LIFE_BYTE + number)
+}
+
+/// True if both are the same file.
+pub(crate) fn is_same(one: &File, other: &File) -> bool {
+    match (one.metadata(), other.metadata()) {
+        (Ok(a), Ok(b)) => a.dev() == b.dev() && a.ino() == b.ino(),
+        _ => false,
+    }
+}
+
+/// Device and inode of a file.
+pub(crate) fn file_key(file: &File) -> Result<(u64, u64)> {
+    let data = file.metadata().map_err(|_| failure("cannot stat the region's file"))?;
+    Ok((data.dev(), data.ino()))
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}

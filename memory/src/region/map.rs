@@ -1,0 +1,372 @@
+//! The mapped bytes of a region: every access is checked against the length, none can panic.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::layout::{Corruption, LINE};
+use crate::region::liveness;
+use crate::region::page_fault::{Guard, USABLE};
+use crate::system;
+
+const OUTSIDE: Corruption = Corruption("an offset points outside the region");
+
+/// A file that is mapped whole and shared.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    bytes: u64,
+    /// `bytes / 8`.
+    words: u64,
+    /// `bytes / 64`.
+    lines: u64,
+    // Dropped in this order: the SIGBUS handler forgets an address before it may be another's.
+    guard: Guard,
+    _mapped: OwnedMapping,
+    fork: NonNull<AtomicU64>,
+    _fork_mapped: OwnedMapping,
+    open: HeldFile,
+    path: PathBuf,
+}
+
+// SAFETY: the mapping is shared memory that is only touched through atomics, through `write` (whose
+// callers own the cell that they fill) and through `bytes` (whose callers read published cells).
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `bytes` of the file.
+    pub(crate) fn new(file: File, path: &Path, bytes: u64, page: u64) -> Result<Self> {
+        let base = system::map_shared(file.as_fd(), bytes)?;
+        // From here on an error unmaps: a mapping left behind would keep the open file, and with it
+        // the attach lock, for as long as this process lives.
+        let mapped = OwnedMapping { base, bytes };
+        let open = HeldFile { key: liveness::file_key(&file)?, file: Some(file) };
+        system::keep_out_of_dumps(base, bytes);
+        let fork = system::fork_guard()?;
+        let fork_mapped = OwnedMapping { base: fork.cast(), bytes: system::GUARD_BYTES };
+        let guard = Guard::new(base, bytes, page, fork.cast())?;
+        let map = Self {
+            base,
+            bytes,
+            words: bytes / 8,
+            lines: bytes / LINE,
+            guard,
+            _mapped: mapped,
+            fork,
+            _fork_mapped: fork_mapped,
+            open,
+            path: path.to_owned(),
+        };
+        map.fork_word().store(USABLE, Ordering::Relaxed);
+        Ok(map)
+    }
+
+    #[inline]
+    fn fork_word(&self) -> &AtomicU64 {
+        // SAFETY: the page is ours, mapped and aligned until `drop`.
+        unsafe { self.fork.as_ref() }
+    }
+
+    /// False in a child that was forked after the mapping was made, and once a page was found gone.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.fork_word().load(Ordering::Relaxed) == USABLE
+    }
+
+    /// True in a child that was forked after the mapping was made, whatever became of the file.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.fork_word().load(Ordering::Relaxed) == 0
+    }
+
+    /// True once a page was found gone (the file was truncated).
+    #[inline]
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.guard.is_damaged()
+    }
+
+    /// The file's length, as mapped.
+    #[inline]
+    pub(crate) const fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Calls `work` with the region's file. A daemon that closes every descriptor may have closed
+    /// ours too, and the number may be another file's by now: then the file is opened anew by its
+    /// path.
+    pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        work(self.file()?.file())
+    }
+
+    /// The region's file, as [`Map::with_file`] finds it. Locks of an open file go with it: whoever
+    /// takes one keeps what was lent.
+    pub(crate) fn file(&self) -> Result<RegionFile<'_>> {
+        if let Some(file) = self.open.ours() {
+            return Ok(RegionFile::Ours(file));
+        }
+        let anew = OpenOptions::new().read(true).write(true).open(&self.path).map_err(|error| {
+            Error::System {
+                detail: format!(
+                    "{}: the region's descriptor was closed, and it cannot be opened again",
+                    self.path.display()
+                ),
+                errno: error.raw_os_error().unwrap_or(0),
+            }
+        })?;
+        if liveness::file_key(&anew)? != self.open.key {
+            return Err(Error::NotARegion {
+                path: self.path.clone(),
+                detail: "the file was replaced while it was attached: attach again".to_owned(),
+            });
+        }
+        Ok(RegionFile::Anew(anew))
+    }
+
+    /// The region's file, opened once more where its path still leads to it: a lock that is taken
+    /// through it is not shared with a child that was forked before.
+    pub(crate) fn reopened_file(&self) -> Result<RegionFile<'_>> {
+        match OpenOptions::new().read(true).write(true).open(&self.path) {
+            Ok(anew) if liveness::file_key(&anew)? == self.open.key => Ok(RegionFile::Anew(anew)),
+            _ => self.file(),
+        }
+    }
+
+    /// The region's file, opened once more: by its path, or by what the kernel calls our
+    /// descriptor of it.
+    pub(crate) fn reopen(&self) -> Result<File> {
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        if let Ok(anew) = open(&self.path)
+            && liveness::file_key(&anew)? == self.open.key
+        {
+            return Ok(anew);
+        }
+        self.with_file(|file| {
+            let anew = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+            anew.map_err(|error| Error::System {
+                detail: format!(
+                    "{}: the region cannot be opened once more: is it still at its path, and are \
+                     there descriptors left (ulimit -n)?",
+                    self.path.display()
+                ),
+                errno: error.raw_os_error().unwrap_or(0),
+            })
+        })
+    }
+
+    /// The path by which it was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An 8-byte word at an 8-aligned offset.
+    #[inline]
+    pub(crate) fn word(&self, at: u64) -> Result<&AtomicU64, Corruption> {
+        // One comparison for both: the low bits of a misaligned offset become high ones.
+        if at.rotate_right(3) >= self.words {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: `at` is inside the mapping, and its length is a multiple of the page.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: mapped, aligned, and only ever accessed as an atomic or, before publication, by
+        // its one owner.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
+    /// The address of a word, for a caller that keeps it no longer than this map.
+    pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Corruption> {
+        Ok(NonNull::from(self.word(at)?))
+    }
+
+    /// `N` words from an 8-aligned offset.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Corruption> {
+        if at.rotate_right(3) > self.words - N as u64 {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the N words lie inside the mapping.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
+    /// So many words from an 8-aligned offset.
+    #[inline]
+    pub(crate) fn slice(&self, at: u64, words: u64) -> Result<&[AtomicU64], Corruption> {
+        if at.rotate_right(3) > self.words || words > self.words - at.rotate_right(3) {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the words lie inside the mapping (one behind its end, if there are none).
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { std::slice::from_raw_parts(address.cast().as_ptr(), words as usize) })
+    }
+
+    /// The words of a line.
+    #[inline]
+    pub(crate) fn line(&self, units: u64) -> Result<&[AtomicU64; 8], Corruption> {
+        if units >= self.lines {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: the line lies inside the mapping, whose length is a multiple of the page.
+        let address = unsafe { self.base.add((units * LINE) as usize) };
+        // SAFETY: as in `word`, for each of them.
+        Ok(unsafe { address.cast().as_ref() })
+    }
+
+    /// Bytes of a published cell, which nobody changes while the caller's pin holds.
+    #[inline]
+    pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Corruption> {
+        if self.bytes.checked_sub(at).is_none_or(|room| bytes > room) {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: inside the mapping.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: mapped; published cells are immutable and the caller's pin keeps this one from
+        // reuse (spec/region.md, sections 5 and 6).
+        Ok(unsafe { std::slice::from_raw_parts(address.as_ptr(), bytes as usize) })
+    }
+
+    /// Fills bytes of a cell that only this member knows.
+    #[inline]
+    pub(crate) fn write(&self, at: u64, source: &[u8]) -> Result<(), Corruption> {
+        if at > self.bytes || source.len() as u64 > self.bytes - at {
+            return Err(OUTSIDE);
+        }
+        // SAFETY: inside the mapping.
+        let address = unsafe { self.base.add(at as usize) };
+        // SAFETY: both ranges are valid for the length; the target is an unpublished cell of this
+        // member, so nobody reads or writes it, and `source` cannot overlap it.
+        unsafe { std::ptr::copy(source.as_ptr(), address.as_ptr(), source.len()) };
+        Ok(())
+    }
+
+    /// Asks the processor to fetch the line at an offset; nothing happens for a wrong one.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: u64) {
+        if at < self.bytes {
+            // SAFETY: inside the mapping.
+            let address = unsafe { self.base.add(at as usize) };
+            hint(address.as_ptr());
+        }
+    }
+
+    /// Gives a range of the file real pages and maps them.
+    pub(crate) fn commit(&self, from: u64, bytes: u64) -> Result<()> {
+        if from > self.bytes || bytes > self.bytes - from {
+            return Err(Error::from(OUTSIDE));
+        }
+        self.with_file(|file| system::commit(file.as_fd(), from, bytes))?;
+        system::prefault(self.base, from, bytes);
+        Ok(())
+    }
+
+    /// Maps every page between two offsets that the file has, so that no access faults later.
+    /// Returns the bytes mapped.
+    pub(crate) fn populate(&self, from: u64, to: u64) -> Result<u64> {
+        self.with_file(|file| {
+            let (mut at, mut done) = (from, 0);
+            while let Some((start, end)) = system::next_data(file.as_fd(), at)
+                && start < to
+            {
+                let bytes = end.min(to) - start;
+                system::prefault(self.base, start, bytes);
+                done += bytes;
+                at = end;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Backs a committed range with 2 MiB pages where the kernel agrees; the bytes for which it
+    /// did.
+    pub(crate) fn collapse(&self, from: u64, to: u64) -> u64 {
+        system::collapse(self.base, from, to.min(self.bytes))
+    }
+
+    /// Applies a NUMA policy to the whole mapping.
+    pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
+        system::bind_memory(self.base, self.bytes, interleave, nodes)
+    }
+}
+
+/// Asks the processor to fetch the line in which a value begins, so that a later look at it need
+/// not wait. A hint: it reads nothing, changes nothing, and does nothing where there is no such
+/// instruction.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    hint(std::ptr::from_ref(value).cast());
+}
+
+#[inline]
+fn hint(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint: whatever the address, it cannot fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// The region's file for some work.
+#[derive(Debug)]
+pub(crate) enum RegionFile<'m> {
+    /// As it was opened.
+    Ours(&'m File),
+    /// Opened again.
+    Anew(File),
+}
+
+impl RegionFile<'_> {
+    pub(crate) const fn file(&self) -> &File {
+        match self {
+            Self::Ours(file) => file,
+            Self::Anew(file) => file,
+        }
+    }
+}
+
+/// The region's descriptor, for as long as it is one.
+#[derive(Debug)]
+struct HeldFile {
+    file: Option<File>,
+    key: (u64, u64),
+}
+
+impl HeldFile {
+    /// The file, unless somebody closed its descriptor.
+    fn ours(&self) -> Option<&File> {
+        self.file.as_ref().filter(|file| liveness::file_key(file).is_ok_and(|key| key == self.key))
+    }
+}
+
+impl Drop for HeldFile {
+    /// Closes the descriptor only if it is still ours: the number may be a daemon's log by now.
+    fn drop(&mut self) {
+        if self.ours().is_none()
+            && let Some(file) = self.file.take()
+        {
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+/// A mapping of our own, unmapped with its owner.
+#[derive(Debug)]
+struct OwnedMapping {
+    base: NonNull<u8>,
+    bytes: u64,
+}
+
+impl Drop for OwnedMapping {
+    fn drop(&mut self) {
+        // SAFETY: views borrow the region that owns the map, so nobody refers to the range any
+        // more.
+        unsafe { system::unmap(self.base, self.bytes) };
+    }
+}

@@ -1,0 +1,501 @@
+//! The words of a ring and the protocol of its one writer and its readers (`spec/region.md`,
+//! section 10). The writer holds the ring's lock; readers hold nothing, and cost it nothing.
+//!
+//! ```text
+//! writer (holds the ring's lock)            reader
+//! W1  reserved = end of what it writes      R1  t = tail            (acquire, pairs with W4)
+//! W2  fence release                         R2  copy the words of an entry before t
+//! W3  replace the words                     R3  fence acquire       (pairs with W2)
+//! W4  tail = new tail         (release)     R4  keep the copy only if reserved has not come
+//!                                               round to it
+//! ```
+//!
+//! If R2 saw any word from W3, R3 has synchronised with W2, so R4 sees at least W1 and drops the
+//! copy. A torn word cannot exist, only a torn set of words, and R4 refuses exactly that.
+//!
+//! Positions count words since the ring was made and never wrap. The word after the tail's holds
+//! the number of the next entry, so a tail and its number are one fact: a writer that was killed
+//! anywhere between W1 and W4 is repeated with the same number.
+//!
+//! ```text
+//! somebody who waits                        whoever appended
+//! S1  word |= 1                             A1  tail = new tail      (W4)
+//! S2  fence                                 A2  fence
+//! S3  sleep only if the tail is the old one A3  word is odd: make it even and wake all
+//!     and the word is still the one of S1
+//! ```
+//!
+//! Either A3 sees S1 or S3 sees A1, so nobody sleeps over an entry. One bit instead of a count: a
+//! waiter that was killed costs one wake for nobody, and not one with each append for ever.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::atomic::{AtomicU64, Ordering, fence, mutant};
+use crate::crash::crash_point;
+use crate::layout::Corruption;
+
+/// Words before an entry's payload: its size and check, its number.
+pub(crate) const ENTRY_HEAD: u64 = 2;
+
+/// Words behind the tail that an append writes as well: the place of the next entry's size, which
+/// stays as it is, and its number.
+const NEXT_HEAD: u64 = 2;
+
+/// An entry fills at most this part of its ring, so that a reader which is not slower than the
+/// writer by three entries keeps up.
+const PART: u64 = 4;
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// How often a reader looks for the tail before it takes a ring for damaged: each time the writer
+/// would have to write the whole ring between two loads.
+const LOOKS_MAX: u32 = 16;
+
+/// The greatest tail: a writer of a GiB a second gets there in three hundred years.
+const POSITION_MAX: u64 = 1 << 60;
+
+const TAIL: Corruption = Corruption("a ring's positions contradict each other");
+
+/// What stands at a reader's position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryRead {
+    /// An entry, which ends there.
+    Entry {
+        /// Its number.
+        number: u64,
+        /// The position after it.
+        end: u64,
+    },
+    /// Nothing yet.
+    Empty,
+    /// What stood there was overwritten.
+    Overwritten,
+}
+
+/// The words of one ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingWords<'m> {
+    /// Where the words end that a writer may have touched.
+    pub(crate) reserved: &'m AtomicU64,
+    /// Where the entries end.
+    pub(crate) tail: &'m AtomicU64,
+    /// Where the oldest entry begins that is still whole.
+    pub(crate) oldest: &'m AtomicU64,
+    /// The ring itself.
+    pub(crate) words: &'m [AtomicU64],
+}
+
+/// Words of an entry with a payload of so many bytes.
+#[inline]
+pub(crate) const fn words_of(bytes: u64) -> u64 {
+    ENTRY_HEAD + bytes.div_ceil(WORD as u64)
+}
+
+/// The check of an entry: of its payload, and of where and which it is, so that an old entry is not
+/// taken for a new one.
+fn check_of(payload: &[u8], number: u64, at: u64) -> u64 {
+    let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.rotate_left(32);
+    xxh3_64_with_seed(payload, place) & 0xffff_ffff
+}
+
+#[inline]
+fn put(place: Option<&AtomicU64>, value: u64) {
+    if let Some(place) = place {
+        place.store(value, Ordering::Relaxed);
+    }
+}
+
+impl RingWords<'_> {
+    const fn capacity(&self) -> u64 {
+        self.words.len() as u64
+    }
+
+    /// Words of the largest entry.
+    pub(crate) const fn entry_words_max(&self) -> u64 {
+        self.capacity() / PART
+    }
+
+    /// The words from a position on, for one round; none of a ring without words. One division,
+    /// which is what a step costs at most: so each function walks once.
+    fn from(&self, at: u64) -> impl Iterator<Item = &AtomicU64> {
+        let index = at.checked_rem(self.capacity()).unwrap_or(0) as usize;
+        let (before, after) = self.words.split_at_checked(index).unwrap_or_default();
+        after.iter().chain(before)
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.from(at).next().map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// True if an entry of so many bytes would leave everything from `acked` on.
+    pub(crate) fn has_room(&self, acked: u64, bytes: u64) -> Result<bool, Corruption> {
+        let tail = self.tail.load(Ordering::Acquire);
+        let kept = tail.checked_sub(acked).ok_or(TAIL)?;
+        Ok(kept.saturating_add(words_of(bytes) + NEXT_HEAD) <= self.capacity())
+    }
+
+    /// Appends an entry, unless it was appended: the tail is not `tail_before` any more then.
+    /// Under the ring's lock; may be cut short anywhere, and repeated by another process.
+    pub(crate) fn append(&self, tail_before: u64, payload: &[u8]) -> Result<(), Corruption> {
+        if self.tail.load(Ordering::Acquire) != tail_before {
+            return Ok(());
+        }
+        let words = words_of(payload.len() as u64);
+        if words > self.entry_words_max() {
+            return Err(Corruption("an entry is larger than a quarter of its ring"));
+        }
+        if tail_before > POSITION_MAX {
+            return Err(TAIL);
+        }
+        let tail = tail_before + words;
+        self.reserve(tail_before, tail + NEXT_HEAD);
+        // W3.
+        let mut places = self.from(tail_before);
+        let (Some(head), Some(place)) = (places.next(), places.next()) else { return Err(TAIL) };
+        let number = place.load(Ordering::Relaxed);
+        let check = check_of(payload, number, tail_before);
+        head.store((payload.len() as u64) << 32 | check, Ordering::Relaxed);
+        crash_point!("tell.headed");
+        let (whole, rest) = payload.as_chunks::<WORD>();
+        for chunk in whole {
+            put(places.next(), u64::from_le_bytes(*chunk));
+        }
+        if !rest.is_empty() {
+            put(
+                places.next(),
+                rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+            );
+        }
+        crash_point!("tell.written");
+        put(places.nth(1), number.wrapping_add(1));
+        crash_point!("tell.numbered");
+        // W4.
+        let order = if mutant("tail-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+        self.tail.store(tail, order);
+        crash_point!("tell.done");
+        Ok(())
+    }
+
+    /// W1 and W2, and the oldest entry that is left then. A ring whose old words are damaged
+    /// forgets them: a writer is past its commit and must not fail.
+    fn reserve(&self, tail: u64, end: u64) {
+        let floor = end.saturating_sub(self.capacity());
+        let mut oldest = self.oldest.load(Ordering::Acquire);
+        if oldest > tail || tail - oldest > self.capacity() {
+            oldest = tail;
+        }
+        while oldest < floor {
+            let words = words_of(self.load(oldest) >> 32);
+            if words > self.entry_words_max() || oldest + words > tail {
+                oldest = tail;
+            } else {
+                oldest += words;
+            }
+        }
+        self.oldest.store(oldest, Ordering::Release);
+        crash_point!("tell.oldest");
+        // An append that was cut short and not repeated may have touched more than this one will.
+        let before = self.reserved.load(Ordering::Relaxed);
+        let is_sound = before <= tail.saturating_add(self.entry_words_max() + NEXT_HEAD);
+        let reserved = if is_sound { before.max(end) } else { end };
+        if !mutant("reserve-late") {
+            self.reserved.store(reserved, Ordering::Relaxed);
+        }
+        if !mutant("reserve-no-fence") {
+            fence(Ordering::Release);
+        }
+        if mutant("reserve-late") {
+            self.reserved.store(reserved, Ordering::Relaxed);
+        }
+        crash_point!("tell.reserved");
+    }
+
+    /// R3 and R4: true if what was read from `at` on, before a tail that was read before it, had
+    /// not been overwritten.
+    fn is_kept(&self, at: u64, tail: u64) -> Result<bool, Corruption> {
+        if !mutant("keep-no-fence") {
+            fence(Ordering::Acquire);
+        }
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        if reserved < tail || at > tail {
+            return Err(TAIL);
+        }
+        Ok(mutant("keep-unchecked") || reserved - at <= self.capacity())
+    }
+
+    /// Copies the payload of the entry at `at` into `out`, which is cleared first.
+    pub(crate) fn look(&self, at: u64, out: &mut Vec<u8>) -> Result<EntryRead, Corruption> {
+        out.clear();
+        // R1.
+        let order = if mutant("look-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+        let tail = self.tail.load(order);
+        if at == tail {
+            return Ok(EntryRead::Empty);
+        }
+        // R2, the head; its size is believed only once it is known to be one.
+        let mut places = self.from(at);
+        let [head, number] =
+            [places.next(), places.next()].map(|p| p.map_or(0, |p| p.load(Ordering::Relaxed)));
+        if !self.is_kept(at, tail)? {
+            return Ok(EntryRead::Overwritten);
+        }
+        let bytes = head >> 32;
+        let end = at.saturating_add(words_of(bytes));
+        if end - at > self.entry_words_max() || end > tail {
+            return Err(Corruption("an entry of a ring has a size that none has"));
+        }
+        // R2, the payload.
+        out.reserve(bytes as usize + WORD);
+        for place in places.take((end - at - ENTRY_HEAD) as usize) {
+            out.extend_from_slice(&place.load(Ordering::Relaxed).to_le_bytes());
+        }
+        out.truncate(bytes as usize);
+        if !self.is_kept(at, tail)? {
+            out.clear();
+            return Ok(EntryRead::Overwritten);
+        }
+        if check_of(out, number, at) != head & 0xffff_ffff {
+            out.clear();
+            return Err(Corruption("an entry of a ring is not as it was written (checksum)"));
+        }
+        Ok(EntryRead::Entry { number, end })
+    }
+
+    /// A position where an entry begins or will begin, as `place` holds it, and its number.
+    pub(crate) fn begin(&self, place: &AtomicU64) -> Result<(u64, u64), Corruption> {
+        for _ in 0..LOOKS_MAX {
+            let at = place.load(Ordering::Acquire);
+            let tail = self.tail.load(Ordering::Acquire);
+            let number = self.load(at.wrapping_add(1));
+            if self.is_kept(at, tail)? {
+                return Ok((at, number));
+            }
+        }
+        Err(TAIL)
+    }
+}
+
+/// Set in the word that waiters sleep on while there may be any.
+const WAITING: u64 = 1;
+
+/// S1 and S2. Returns what the word must still be when the caller falls asleep: its low half, which
+/// is what the kernel compares. The caller looks at the tail between the two.
+pub(crate) fn enlist(word: &AtomicU64) -> u32 {
+    let seen = word.fetch_or(WAITING, Ordering::AcqRel) | WAITING;
+    if !mutant("enlist-no-fence") {
+        fence(Ordering::SeqCst);
+    }
+    seen as u32
+}
+
+/// A2 and A3. True if somebody may sleep and the caller is the one who wakes them.
+pub(crate) fn call_waiters(word: &AtomicU64) -> bool {
+    if !mutant("call-no-fence") {
+        fence(Ordering::SeqCst);
+    }
+    let seen = word.load(Ordering::Relaxed);
+    // If the swap fails, another one is waking the same sleepers, and they look again.
+    seen & WAITING != 0
+        && word
+            .compare_exchange(seen, seen.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const CAPACITY: usize = 64;
+
+    struct Own {
+        places: [AtomicU64; 3],
+        words: Vec<AtomicU64>,
+    }
+
+    impl Own {
+        fn new() -> Self {
+            Self {
+                places: [AtomicU64::new(2), AtomicU64::new(0), AtomicU64::new(0)],
+                words: (0..CAPACITY).map(|_| AtomicU64::new(0)).collect(),
+            }
+        }
+
+        fn ring(&self) -> RingWords<'_> {
+            let [reserved, tail, oldest] = &self.places;
+            RingWords { reserved, tail, oldest, words: &self.words }
+        }
+
+        fn tail(&self) -> u64 {
+            self.places[1].load(Ordering::Relaxed)
+        }
+
+        fn copy(&self) -> Self {
+            let twin = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
+            Self {
+                places: self.places.each_ref().map(twin),
+                words: self.words.iter().map(twin).collect(),
+            }
+        }
+
+        fn all(&self) -> Vec<u64> {
+            self.places.iter().chain(&self.words).map(|word| word.load(Ordering::Relaxed)).collect()
+        }
+    }
+
+    /// A payload that tells its number, of 0 to 111 bytes.
+    fn payload(number: u64) -> Vec<u8> {
+        (0..number * 37 % 112).map(|byte| (byte ^ number) as u8).collect()
+    }
+
+    #[test]
+    fn entries_come_back_in_order_and_the_oldest_is_where_it_is_said_to_be() {
+        let own = Own::new();
+        let ring = own.ring();
+        let (mut at, mut out) = (0, Vec::new());
+        for number in 0..5000 {
+            ring.append(own.tail(), &payload(number)).unwrap();
+            let Ok(EntryRead::Entry { number: seen, end }) = ring.look(at, &mut out) else {
+                panic!("entry {number} is not at {at}");
+            };
+            assert_eq!((seen, &out), (number, &payload(number)));
+            at = end;
+            assert_eq!(ring.look(at, &mut out), Ok(EntryRead::Empty));
+            // From the oldest on, every entry up to the tail is there.
+            let (mut from, first) = ring.begin(ring.oldest).unwrap();
+            for expected in first..=number {
+                let look = ring.look(from, &mut out);
+                let Ok(EntryRead::Entry { number: seen, end }) = look else { panic!("{look:?}") };
+                assert_eq!((seen, &out), (expected, &payload(expected)));
+                from = end;
+            }
+            assert_eq!(from, own.tail());
+            assert!(number < 30 || number - first > 2, "hardly anything is kept");
+        }
+        assert_eq!(ring.look(0, &mut out), Ok(EntryRead::Overwritten));
+    }
+
+    #[test]
+    fn an_append_that_was_cut_short_after_any_store_and_repeated_is_the_same_append() {
+        let own = Own::new();
+        for number in 0..200 {
+            let before = own.copy();
+            let (tail, bytes) = (own.tail(), payload(number));
+            own.ring().append(tail, &bytes).unwrap();
+            // What a kill leaves: some of the stores. Which words were stored is random; positions
+            // in the order in which they are stored (oldest, reserved, words, tail).
+            for cut in 0..40_u64 {
+                let torn = before.copy();
+                let adopt = |to: &AtomicU64, from: &AtomicU64| {
+                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                };
+                if cut > 0 {
+                    adopt(&torn.places[2], &own.places[2]);
+                }
+                if cut > 1 {
+                    adopt(&torn.places[0], &own.places[0]);
+                    for (index, (to, from)) in torn.words.iter().zip(&own.words).enumerate() {
+                        if (index as u64 ^ cut).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1 {
+                            adopt(to, from);
+                        }
+                    }
+                }
+                torn.ring().append(tail, &bytes).unwrap();
+                assert_eq!(torn.all(), own.all(), "entry {number}, cut {cut}");
+                torn.ring().append(tail, &bytes).unwrap();
+                assert_eq!(torn.all(), own.all(), "a second repetition changes nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn a_shorter_append_after_one_that_was_given_up_hides_what_that_one_destroyed() {
+        let own = Own::new();
+        let ring = own.ring();
+        for number in 0..20 {
+            ring.append(own.tail(), &[number; 40]).unwrap();
+        }
+        let (at, first) = ring.begin(ring.oldest).unwrap();
+        // A large one reserves and destroys the oldest words, and is never finished.
+        let tail = own.tail();
+        ring.reserve(tail, tail + ring.entry_words_max() + NEXT_HEAD);
+        put(ring.from(tail + ring.entry_words_max()).next(), 0xdead);
+        ring.append(tail, b"x").unwrap();
+        let mut out = Vec::new();
+        assert_eq!(ring.look(at, &mut out), Ok(EntryRead::Overwritten));
+        let (mut at, mut number) = ring.begin(ring.oldest).unwrap();
+        assert!(number > first);
+        while let Ok(EntryRead::Entry { number: seen, end }) = ring.look(at, &mut out) {
+            assert_eq!(seen, number);
+            (at, number) = (end, number + 1);
+        }
+        assert_eq!((at, number), (own.tail(), 21));
+    }
+
+    #[test]
+    fn an_entry_that_is_too_large_is_refused_and_room_is_counted_to_the_word() {
+        let own = Own::new();
+        let ring = own.ring();
+        let largest = (ring.entry_words_max() - ENTRY_HEAD) * 8;
+        assert!(ring.append(0, &vec![0; largest as usize + 1]).is_err());
+        ring.append(0, &vec![1; largest as usize]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(ring.has_room(0, largest), Ok(true));
+            ring.append(own.tail(), &vec![1; largest as usize]).unwrap();
+        }
+        // Three quarters are full, and the next entry's number needs two words more.
+        assert_eq!(ring.has_room(0, largest), Ok(false));
+        assert_eq!(ring.has_room(0, largest - 16), Ok(true));
+        ring.append(own.tail(), &vec![1; largest as usize - 16]).unwrap();
+        let mut out = Vec::new();
+        assert_eq!(
+            ring.look(0, &mut out),
+            Ok(EntryRead::Entry { number: 0, end: ring.entry_words_max() }),
+            "what has_room allowed overwrote nothing"
+        );
+        assert_eq!(ring.has_room(0, 0), Ok(false));
+        assert_eq!(ring.has_room(ring.entry_words_max(), 0), Ok(true));
+    }
+
+    #[test]
+    fn any_words_are_entries_or_damage_and_a_writer_goes_on() {
+        let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+        let mut roll = || {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            dice
+        };
+        for round in 0..3000_u64 {
+            let own = Own::new();
+            for number in 0..round % 40 {
+                own.ring().append(own.tail(), &payload(number)).unwrap();
+            }
+            for _ in 0..=round % 3 {
+                let place = roll() as usize % (CAPACITY + 3);
+                let word = own.places.iter().chain(&own.words).nth(place).unwrap();
+                let value = if round % 2 == 0 {
+                    word.load(Ordering::Relaxed) ^ 1 << (roll() % 64)
+                } else {
+                    [0, u64::MAX, roll(), roll() % 100][roll() as usize % 4]
+                };
+                word.store(value, Ordering::Relaxed);
+            }
+            let ring = own.ring();
+            let mut out = Vec::new();
+            for place in [ring.tail, ring.oldest] {
+                let Ok((mut at, _)) = ring.begin(place) else { continue };
+                let mut steps = 0;
+                while let Ok(EntryRead::Entry { end, .. }) = ring.look(at, &mut out) {
+                    assert!(end > at);
+                    at = end;
+                    steps += 1;
+                    assert!(steps <= CAPACITY, "a walk without an end");
+                }
+            }
+            for number in 0..60 {
+                let _ = ring.append(own.tail(), &payload(number));
+            }
+        }
+    }
+}

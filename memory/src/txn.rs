@@ -1,0 +1,6 @@
+//! Commits: of one record, and of many records at once.
+
+pub(crate) mod commit;
+pub(crate) mod plan;
+pub(crate) mod events;
+pub(crate) mod publish;

@@ -1,0 +1,489 @@
+//! Committing changes of several records at once: `spec/region.md`, section 9, step by step.
+
+use std::time::Instant;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::{Ordering, fence};
+use crate::crash::{crash_point, is_planted};
+use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
+use crate::heap::queue::finish_line;
+use crate::index::bucket::{
+    VERSION_MAX, at_of, control, decide, depth_of, intent, link, load, publish, stamp_of, tag_of,
+};
+use crate::index::intent::{
+    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, STATUS, TxnCell,
+};
+use crate::index::lookup::{ReadToken, find_bucket, walk_chain};
+use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
+use crate::member::arena::{Arena, op, slot, undo, write_undo};
+use crate::member::lock;
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
+use crate::region::linear_hash::step;
+use crate::ring;
+use crate::txn::events::{self, TxnEvents};
+use crate::txn::plan::{CommitOutcome, CommitPlan, Expectation, RecordAccess, RecordChange};
+use crate::txn::publish::{CROWD, ENTRIES_MAX, locate, locate_target, retire_record};
+
+/// What came of an attempt to take all locks.
+#[derive(Clone, Copy, Debug)]
+enum LockAttempt {
+    All,
+    /// A bucket was split meanwhile, so that a key stands elsewhere.
+    PipeTransfer,
+    /// A living process keeps this one.
+    Busy(u64),
+}
+
+/// True if the noted transaction is committed.
+pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
+    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed()
+}
+
+/// Takes the intents of a transaction that was not decided away. Idempotent; recovery does it for a
+/// dead member.
+pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
+    TxnCell::of(arena.map, arena.get(undo::SLOT)).replace_intents(LINE_OLD)?;
+    crash_point!("txn.undone");
+    arena.set(undo::OP, op::NONE);
+    Ok(())
+}
+
+/// What follows the decision. Idempotent; recovery does it for a dead member.
+pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let log = TxnCell::of(arena.map, arena.get(undo::SLOT));
+    log.replace_intents(LINE_NEW)?;
+    crash_point!("txn.settled");
+    events::append_all(log)?;
+    // Before anything is retired: a cell in transit that heads the pending list has not left it.
+    arena.set(undo::PENDING, 0);
+    crash_point!("txn.unpended");
+    for index in 0..log.lines()? {
+        let line = log.line(index)?;
+        if line.get(LINE_SLOT) != 0 {
+            let new = line.get(LINE_NEW);
+            if new != 0 {
+                // Its place on the pending list, which ends with this transaction.
+                cell::word(arena.map, at_of(new), WORD_NEXT)?.store(0, Ordering::Release);
+            }
+            retire_record(arena, line.get(LINE_OLD), new)?;
+        }
+    }
+    events::retire_all(arena, log)?;
+    crash_point!("txn.retired");
+    // Only now: the lines above were still needed, by readers as well.
+    arena.retire(log.at)?;
+    crash_point!("txn.logged");
+    arena.set(undo::OP, op::NONE);
+    Ok(())
+}
+
+/// Recovery: what a dead member appended and did not announce.
+pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Corruption> {
+    events::wake_all(TxnCell::of(arena.map, arena.get(undo::SLOT)))
+}
+
+/// Gives back the locks that a transaction's cell names and `owner` has.
+pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let at = arena.get(undo::TXN);
+    if at == 0 {
+        return Ok(());
+    }
+    let log = TxnCell::of(arena.map, at);
+    for index in 0..log.lines()? {
+        let lock_at = log.get(index, LINE_LOCK)?;
+        if lock_at != 0 {
+            let word = arena.map.word(lock_at)?;
+            let seen = word.load(Ordering::Relaxed);
+            if lock::owner_of(seen) == owner {
+                lock::release(word, seen);
+                crash_point!("txn.unlocking");
+            }
+        }
+    }
+    arena.set(undo::TXN, 0);
+    Ok(())
+}
+
+impl Member {
+    /// Commits a transaction: all of it or nothing, at one instant for every reader. Whatever is
+    /// pending is published with it or given up. The caller has held a pin since its first read;
+    /// `keys` are the bytes in which the plan's keys stand.
+    ///
+    /// Cost: for each record an uncontended compare-and-swap and two stores to its bucket's line,
+    /// and a line of this member. Locks are taken in the order of their offsets, so there is no
+    /// deadlock; they are held for some 100 ns for each record.
+    ///
+    /// A full memory fence follows: what the caller loads next is not older than the commit.
+    ///
+    /// # Errors
+    /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
+    /// Nothing was changed then.
+    pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
+        self.check_usable()?;
+        match self.commit_in_order(plan, keys) {
+            Ok(CommitOutcome::Committed) => {
+                let arena = self.arena()?;
+                let tidied = self.tidy(plan, &arena);
+                if tidied.is_err() && arena.get(undo::OP) == op::NONE {
+                    self.free_pending()?;
+                }
+                self.check_not_truncated()?;
+                Ok(CommitOutcome::Committed)
+            }
+            other => {
+                self.free_pending()?;
+                other
+            }
+        }
+    }
+
+    fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
+        let first = plan.accesses.len() as u64;
+        let events = plan.events.all.len() as u64;
+        let log = self.new_log(first + events, events)?;
+        self.lock_all(plan, log)?;
+        crash_point!("txn.locked");
+        let arena = self.arena()?;
+        let done = match self.validate(plan, keys) {
+            Ok(None) => self
+                .prepare_events(&plan.events, log, first)
+                .and_then(|()| self.write_all(plan, log, &arena))
+                .map(|()| CommitOutcome::Committed),
+            Ok(Some(refused)) => Ok(refused),
+            Err(error) => Err(error),
+        };
+        if done.is_err() {
+            abandon(&arena, log);
+        }
+        unlock(&arena, self.lock_owner())?;
+        crash_point!("txn.unlocked");
+        // The commit is there for everybody before its caller reads anything else.
+        fence(Ordering::SeqCst);
+        if events != 0 && matches!(done, Ok(CommitOutcome::Committed)) {
+            events::wake_all(log)?;
+        }
+        done
+    }
+
+    /// A pending transaction cell with room for `lines`.
+    fn new_log(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
+        let at = self.allocate(LINE * (lines + 1))?;
+        let log = TxnCell::of(self.map(), at);
+        let head = log.word(WORD_HEAD)?;
+        let class = head.load(Ordering::Relaxed) & 0xff;
+        head.store(class | (CellKind::Transaction as u64) << 8, Ordering::Relaxed);
+        log.word(STATUS)?.store(0, Ordering::Relaxed);
+        log.word(LINES)?.store(lines, Ordering::Relaxed);
+        log.word(EVENTS)?.store(events, Ordering::Relaxed);
+        Ok(log)
+    }
+
+    /// Takes the locks of all buckets, in the order of their offsets. Nobody waits long while it
+    /// holds some: what is busy is waited for with empty hands, within [`LOCK_WAIT_MAX`] for all.
+    fn lock_all(&self, plan: &mut CommitPlan, log: TxnCell<'_>) -> Result<()> {
+        let arena = self.arena()?;
+        let mut since = None;
+        loop {
+            self.sort_locks(plan)?;
+            let mut before = 0;
+            for (index, (lock_at, _)) in (0_u64..).zip(&plan.order) {
+                let line = log.line(index)?;
+                line.set(LINE_LOCK, if *lock_at == before { 0 } else { *lock_at });
+                line.set(LINE_SLOT, 0);
+                before = *lock_at;
+            }
+            events::record_ring_locks(&plan.events, log, plan.order.len() as u64)?;
+            arena.set(undo::TXN, log.at);
+            crash_point!("txn.named");
+            let locked = self.lock_in_order(plan);
+            if matches!(locked, Ok(LockAttempt::All)) {
+                return Ok(());
+            }
+            unlock(&arena, self.lock_owner())?;
+            if let LockAttempt::Busy(at) = locked? {
+                let since = *since.get_or_insert_with(Instant::now);
+                let left = LOCK_WAIT_MAX.saturating_sub(since.elapsed());
+                let payload = self.acquire_within(at, slot::BUCKET, left)?;
+                self.release(at, slot::BUCKET, payload)?;
+            }
+        }
+    }
+
+    /// Where each access has its bucket now, and the order of these.
+    fn sort_locks(&self, plan: &mut CommitPlan) -> Result<()> {
+        let CommitPlan { accesses, order, .. } = plan;
+        order.clear();
+        for (place, access) in (0..).zip(accesses) {
+            let table = self.table(access.namespace)?;
+            let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
+            (access.bucket, access.lock_at) = (bucket, at);
+            order.push((at, place));
+        }
+        order.sort_unstable();
+        Ok(())
+    }
+
+    fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
+        let (mut before, mut payload) = (0, 0);
+        for (_, place) in &plan.order {
+            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            if access.lock_at != before {
+                let word = self.map().word(access.lock_at)?;
+                let bound = if before == 0 { LOCK_WAIT_MAX } else { LOCK_WAIT_SHORT };
+                payload = match lock::try_take(word, self.lock_owner()) {
+                    Ok(payload) => payload,
+                    Err(_) => match self.wait_for(word, slot::BUCKET, bound) {
+                        Ok(payload) => payload,
+                        Err(Error::Stalled { .. }) if before != 0 => {
+                            return Ok(LockAttempt::Busy(access.lock_at));
+                        }
+                        Err(error) => return Err(error),
+                    },
+                };
+                crash_point!("txn.locking");
+                before = access.lock_at;
+            }
+            if step(access.hash, access.bucket, depth_of(payload)).is_some() {
+                return Ok(LockAttempt::PipeTransfer);
+            }
+        }
+        self.lock_rings(&plan.events)
+    }
+
+    /// The rings come last: their locks are the ones that most others wait for.
+    fn lock_rings(&self, events: &TxnEvents) -> Result<LockAttempt> {
+        let mut before = 0;
+        for event in &events.all {
+            if event.ring_at == before {
+                continue;
+            }
+            let at = ring::lock_at(event.ring_at);
+            let word = self.map().word(at)?;
+            if lock::try_take(word, self.lock_owner()).is_err() {
+                match self.wait_for(word, slot::BUCKET, LOCK_WAIT_SHORT) {
+                    Ok(_) => {}
+                    Err(Error::Stalled { .. }) => return Ok(LockAttempt::Busy(at)),
+                    Err(error) => return Err(error),
+                }
+            }
+            crash_point!("txn.ringing");
+            before = event.ring_at;
+        }
+        Ok(LockAttempt::All)
+    }
+
+    /// Under all locks: judges what was expected; then makes room and gives versions. `None`: go
+    /// on.
+    fn validate(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<Option<CommitOutcome>> {
+        let map = self.map();
+        for (number, access) in plan.accesses.iter_mut().enumerate() {
+            access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
+            if let Some(refused) = self.refuse(access, number)? {
+                return Ok(Some(refused));
+            }
+        }
+        let (mut before, mut inserts, mut has_moved) = (0, 0, false);
+        let CommitPlan { accesses, order, .. } = plan;
+        for (lock_at, number) in &*order {
+            let Some(access) = accesses.get_mut(*number as usize) else { break };
+            if *lock_at != before {
+                (before, inserts) = (*lock_at, 0);
+            }
+            if access.entry_at == 0 && matches!(access.change, RecordChange::Publish(_)) {
+                inserts += 1;
+                has_moved |= self.make_room(access, inserts)?;
+            }
+            self.seal_version(access)?;
+        }
+        plan.fill_event_versions();
+        if has_moved {
+            self.locate_again(plan, keys)?;
+        }
+        Ok(None)
+    }
+
+    fn refuse(&self, access: &RecordAccess, number: usize) -> Result<Option<CommitOutcome>> {
+        let is_expected = match access.expect {
+            Expectation::Any => true,
+            Expectation::Read(ReadToken { at: 0, .. }) => access.entry_at == 0,
+            Expectation::Read(token) => access.entry_at != 0 && at_of(access.entry) == token.at,
+        };
+        if !is_expected && !is_planted("skip-validation") {
+            return Ok(Some(CommitOutcome::Conflict(number)));
+        }
+        if !matches!(access.change, RecordChange::Keep) {
+            let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
+            if word.load(Ordering::Acquire) != access.flags {
+                return Ok(Some(CommitOutcome::FlagsChanged(number)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that a chain has an empty word for each of its `inserts`. True if an entry moved.
+    fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
+        if inserts == 1 && access.empty_at != 0 {
+            return Ok(false);
+        }
+        let mut has_moved = false;
+        loop {
+            let (mut room, mut last, mut entries) = (0, (0, 0), 0);
+            walk_chain(self.map(), access.lock_at, |at, value| {
+                room += u64::from(value == 0);
+                entries += u32::from(value != 0);
+                last = (at, value);
+                Ok(true)
+            })?;
+            if room >= inserts {
+                return Ok(has_moved);
+            }
+            if u64::from(entries) + inserts > u64::from(ENTRIES_MAX) {
+                return Err(Error::Full {
+                    detail: "the index has no room to grow: delete records, or create a larger \
+                             region"
+                        .to_owned(),
+                });
+            }
+            let line = self.new_line(&[last.1])?;
+            let arena = self.arena()?;
+            write_undo(&arena, last.0, last.1, link(line), op::LINE);
+            crash_point!("line.noted");
+            publish(self.map().word(last.0)?, link(line));
+            crash_point!("line.linked");
+            finish_line(&arena, line)?;
+            crash_point!("line.settled");
+            has_moved = true;
+        }
+    }
+
+    /// Gives a new version its number, and raises the stamp of a bucket that loses a record. Both
+    /// are harmless if the transaction is undone.
+    fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
+        let map = self.map();
+        let word = map.word(access.lock_at)?;
+        let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
+        if access.entry_at != 0 {
+            let old = cell::Cell::new(map, at_of(access.entry))?;
+            access.version_before = Some(old.version());
+            access.retired = Some(cell::class_at(map, old.at())?);
+        }
+        match access.change {
+            RecordChange::Keep => access.retired = None,
+            RecordChange::Publish(draft) => {
+                let version =
+                    access.version_before.unwrap_or_else(|| stamp_of(payload)).saturating_add(1);
+                if version > VERSION_MAX {
+                    return Err(Error::Full {
+                        detail: format!("the record has changed {VERSION_MAX} times"),
+                    });
+                }
+                cell::seal(map, draft.at, version, draft.body_crc)?;
+                access.version_after = Some(version);
+            }
+            RecordChange::Remove => {
+                if let Some(before) = access.version_before {
+                    let stamp = (stamp_of(payload) + 1).max(before);
+                    lock::hold_with(word, self.lock_owner(), control(depth_of(payload), stamp));
+                }
+            }
+        }
+        crash_point!("txn.sealed");
+        Ok(())
+    }
+
+    /// An entry moved into a new line: what was located before may stand elsewhere.
+    #[cold]
+    fn locate_again(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<()> {
+        for access in &mut plan.accesses {
+            let key = access.key_in(keys);
+            access.set_slot(locate(self.map(), access.lock_at, access.hash, key)?);
+        }
+        Ok(())
+    }
+
+    /// Everything is judged: publishes the intents, decides, and finishes.
+    fn write_all(&self, plan: &CommitPlan, log: TxnCell<'_>, arena: &Arena<'_>) -> Result<()> {
+        arena.set(undo::SLOT, log.at);
+        arena.set(undo::OP, op::TXN);
+        crash_point!("txn.noted");
+        for (index, (_, place)) in (0_u64..).zip(&plan.order) {
+            let Some(access) = plan.accesses.get(*place as usize) else { continue };
+            if access.is_write() {
+                self.intend(access, log, index)?;
+            }
+        }
+        crash_point!("txn.intended");
+        decide(log.word(STATUS)?);
+        crash_point!("txn.decided");
+        Ok(finish(arena)?)
+    }
+
+    fn intend(&self, access: &RecordAccess, log: TxnCell<'_>, index: u64) -> Result<()> {
+        let slot_at = match access.entry_at {
+            0 => self.empty_word(access)?,
+            found => found,
+        };
+        let word = self.map().word(slot_at)?;
+        let line = log.line(index)?;
+        line.set(LINE_OLD, access.entry);
+        line.set(LINE_NEW, access.new_entry());
+        line.set(LINE_OWNER, log.at);
+        line.set(LINE_SLOT, slot_at);
+        if is_planted("publish-early") {
+            publish(word, access.new_entry());
+        } else {
+            publish(word, intent(tag_of(access.hash), log.line_at(index)));
+        }
+        crash_point!("txn.intending");
+        Ok(())
+    }
+
+    /// An empty word of the chain: the one that was seen, unless this transaction has filled it.
+    fn empty_word(&self, access: &RecordAccess) -> Result<u64, Corruption> {
+        if access.empty_at != 0 && load(self.map().word(access.empty_at)?) == 0 {
+            return Ok(access.empty_at);
+        }
+        let mut empty = 0;
+        walk_chain(self.map(), access.lock_at, |at, value| {
+            if value == 0 {
+                empty = at;
+            }
+            Ok(value != 0)
+        })?;
+        if empty == 0 {
+            Err(Corruption("a chain lost the room that was made in it"))
+        } else {
+            Ok(empty)
+        }
+    }
+
+    /// Passes on what is too much in the queues, and grows what is crowded.
+    fn tidy(&self, plan: &CommitPlan, arena: &Arena<'_>) -> Result<()> {
+        for access in &plan.accesses {
+            if let Some(class) = access.retired {
+                self.trim_queue(arena, class)?;
+            }
+        }
+        for access in &plan.accesses {
+            if access.crowd >= CROWD && access.entry_at == 0 && access.is_write() {
+                self.split_some(self.table(access.namespace)?, access.crowd)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// After an error. Before the decision the intents are taken away; after it only damage can have
+/// stopped the work, and what was published must not be freed.
+#[cold]
+fn abandon(arena: &Arena<'_>, log: TxnCell<'_>) {
+    if arena.get(undo::OP) != op::TXN {
+        return;
+    }
+    let is_undone = matches!(log.is_committed(), Ok(false)) && undo(arena).is_ok();
+    if !is_undone {
+        arena.set(undo::PENDING, 0);
+        arena.set(undo::OP, op::NONE);
+    }
+}

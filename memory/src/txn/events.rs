@@ -1,0 +1,177 @@
+//! The events of a transaction: encoded before the decision, appended to the rings after it, by the
+//! writer or by whoever recovers it (`spec/region.md`, section 9).
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind};
+use crate::index::intent::{
+    EVENTS, LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, TxnCell,
+};
+use crate::layout::Corruption;
+use crate::member::Member;
+use crate::member::arena::Arena;
+use crate::ring;
+use crate::ring::words::words_of;
+
+/// Bytes that go into a ring if the transaction commits.
+#[derive(Clone, Copy, Debug)]
+pub struct TxnEvent {
+    /// Offset of the ring.
+    pub ring_at: u64,
+    /// Where the bytes stand in [`TxnEvents::bytes`].
+    pub span: (usize, usize),
+    /// True if from now on nothing in the ring may be overwritten that its consumer has not
+    /// acknowledged. Judged with the transaction, under its locks, so that whoever made the ring
+    /// may have died, or meant otherwise.
+    pub is_lossless: bool,
+}
+
+/// Everything that a transaction announces, ring by ring in ascending order of their offsets.
+#[derive(Debug, Default)]
+pub struct TxnEvents {
+    /// One for each entry of a ring.
+    pub all: Vec<TxnEvent>,
+    /// Their bytes.
+    pub bytes: Vec<u8>,
+    /// Where in the bytes the new version of an access belongs: eight bytes, little-endian. Of a
+    /// deleted record it is the version that it had.
+    pub versions: Vec<(usize, usize)>,
+}
+
+impl TxnEvents {
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.all.clear();
+        self.bytes.clear();
+        self.versions.clear();
+    }
+
+    /// Puts a version where it belongs.
+    pub(crate) fn set_version(&mut self, at: usize, version: u64) {
+        if let Some(place) = self.bytes.get_mut(at..at + 8) {
+            place.copy_from_slice(&version.to_le_bytes());
+        }
+    }
+}
+
+impl Member {
+    /// Under all locks, before the decision: every event becomes a cell of the transaction, and its
+    /// place in its ring is noted.
+    pub(crate) fn prepare_events(
+        &self,
+        events: &TxnEvents,
+        log: TxnCell<'_>,
+        first: u64,
+    ) -> Result<()> {
+        let (mut ring_at, mut tail, mut total) = (0, 0, 0);
+        for (index, event) in (first..).zip(&events.all) {
+            let bytes = events.bytes.get(event.span.0..event.span.1).unwrap_or_default();
+            if event.ring_at != ring_at {
+                (ring_at, total) = (event.ring_at, 0);
+                tail = ring::tail(self.map(), ring_at)?;
+            }
+            let length = bytes.len() as u64;
+            if !ring::fits(self.map(), ring_at, length)? {
+                return Err(Error::TransactionTooLarge {
+                    detail: format!("a transaction of {length} bytes in the commit stream"),
+                });
+            }
+            total += words_of(length);
+            if event.is_lossless {
+                ring::keep(self.map(), ring_at)?;
+            }
+            if !ring::has_room(self.map(), ring_at, total * 8)? {
+                return Err(Error::Behind {
+                    detail: "the commit stream of this writer is full and its consumer asked to \
+                             keep everything: let the consumer go on, or let it give up what it \
+                             has not read"
+                        .to_owned(),
+                });
+            }
+            let source = self.event_cell(bytes)?;
+            log.set(index, LINE_TAIL, tail)?;
+            log.set(index, LINE_SOURCE, source)?;
+            log.set(index, LINE_RING, ring_at)?;
+            crash_point!("event.placed");
+            tail += words_of(length);
+        }
+        crash_point!("txn.announced");
+        Ok(())
+    }
+
+    /// A pending cell with the bytes of an event.
+    fn event_cell(&self, bytes: &[u8]) -> Result<u64> {
+        let body =
+            u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
+        let (kind, flags, key, children, hash) = (CellKind::Block, 0, 0, 0, 0);
+        let at = self.allocate_cell(&CellHeader { kind, flags, body, key, children, hash })?;
+        self.write_body(at, 0, bytes)?;
+        self.seal_block(at, 0)?;
+        crash_point!("event.drafted");
+        Ok(at)
+    }
+}
+
+/// Names the rings' locks in the lines from `first` on.
+pub(crate) fn record_ring_locks(events: &TxnEvents, log: TxnCell<'_>, first: u64) -> Result<()> {
+    let mut before = 0;
+    for (index, event) in (first..).zip(&events.all) {
+        let is_same = event.ring_at == before;
+        log.set(index, LINE_LOCK, if is_same { 0 } else { ring::lock_at(event.ring_at) })?;
+        log.set(index, LINE_SLOT, 0)?;
+        log.set(index, LINE_RING, 0)?;
+        before = event.ring_at;
+    }
+    Ok(())
+}
+
+/// After the decision: what is not in its ring yet is appended.
+pub(crate) fn append_all(log: TxnCell<'_>) -> Result<(), Corruption> {
+    let lines = log.lines()?;
+    for index in lines - log.header(EVENTS)?.min(lines)..lines {
+        let ring_at = log.get(index, LINE_RING)?;
+        if ring_at != 0 {
+            let source = log.get(index, LINE_SOURCE)?;
+            let bytes = Cell::new(log.map(), source)?.value()?.len() as u64;
+            let from = source.saturating_add(CELL_HEADER_BYTES);
+            ring::append(log.map(), ring_at, log.get(index, LINE_TAIL)?, from, bytes)?;
+            crash_point!("txn.appended");
+        }
+    }
+    Ok(())
+}
+
+/// Retires the cells of the events. Idempotent.
+pub(crate) fn retire_all(arena: &Arena<'_>, log: TxnCell<'_>) -> Result<(), Corruption> {
+    let lines = log.lines()?;
+    for index in lines - log.header(EVENTS)?.min(lines)..lines {
+        if log.get(index, LINE_RING)? != 0 {
+            arena.retire(log.get(index, LINE_SOURCE)?)?;
+            crash_point!("event.retired");
+        }
+    }
+    Ok(())
+}
+
+/// Wakes those who wait for the rings of a transaction.
+pub(crate) fn wake_all(log: TxnCell<'_>) -> Result<(), Corruption> {
+    let lines = log.lines()?;
+    let mut before = 0;
+    for index in lines - log.header(EVENTS)?.min(lines)..lines {
+        let ring_at = log.get(index, LINE_RING)?;
+        if ring_at != 0 && ring_at != before {
+            crash_point!("txn.waking");
+            ring::wake(log.map(), ring_at)?;
+            before = ring_at;
+        }
+    }
+    Ok(())
+}
+
+impl TxnCell<'_> {
+    fn header(&self, which: u64) -> Result<u64, Corruption> {
+        Ok(self.word(which)?.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of `nearstate-memory` through its public interface.
+
+mod processes;

@@ -1,0 +1,134 @@
+//! Several connections of one client process, used as one: the requests of a step are spread over
+//! them, all are sent, then all answers are read.
+//!
+//! So one process is many clients for a server: it makes two system calls for each connection and
+//! step, and never waits for one answer while other requests could be sent.
+
+use crate::access::{
+    Access, Body, Change, Connection, Entry, Hear, Parts, Reply, Request, Table, Tag, Work,
+};
+use crate::operations::{Block, Operation};
+use nearstate_model::{Error, Result};
+
+/// The connections. Single requests go to the first one.
+pub(crate) struct Fan {
+    connections: Vec<Box<dyn Connection>>,
+}
+
+impl Fan {
+    /// Opens `count` connections.
+    ///
+    /// # Errors
+    /// The error of the first connection that could not be opened.
+    pub(crate) fn open(
+        count: usize,
+        mut connect: impl FnMut() -> Result<Box<dyn Connection>>,
+    ) -> Result<Self> {
+        let connections = (0..count.max(1)).map(|_| connect()).collect::<Result<_>>()?;
+        Ok(Self { connections })
+    }
+
+    fn first(&mut self) -> Result<&mut Box<dyn Connection>> {
+        let none = || Error::BadArgument { detail: "a client without connections".to_owned() };
+        self.connections.first_mut().ok_or_else(none)
+    }
+
+    /// Requests of each connection in one step.
+    fn share(&self, requests: usize) -> usize {
+        requests.div_ceil(self.connections.len().max(1)).max(1)
+    }
+}
+
+impl Access for Fan {
+    fn read(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.first()?.read(table, key, wanted, hear)
+    }
+
+    fn put(&mut self, table: Table, entry: &Entry<'_>) -> Result<()> {
+        self.first()?.put(table, entry)
+    }
+
+    fn change(&mut self, table: Table, change: &Change<'_>) -> Result<bool> {
+        self.first()?.change(table, change)
+    }
+
+    fn update(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        wanted: Parts,
+        work: &mut dyn Work,
+    ) -> Result<bool> {
+        self.first()?.update(table, key, wanted, work)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8], tags: &[Tag<'_>]) -> Result<bool> {
+        self.first()?.delete(table, key, tags)
+    }
+
+    fn find(
+        &mut self,
+        table: Table,
+        tag: Tag<'_>,
+        wanted: Parts,
+        key: &mut Vec<u8>,
+        hear: &mut Hear<'_>,
+    ) -> Result<bool> {
+        self.first()?.find(table, tag, wanted, key, hear)
+    }
+
+    fn scan(
+        &mut self,
+        table: Table,
+        from: &[u8],
+        count: usize,
+        hear: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.first()?.scan(table, from, count, hear)
+    }
+}
+
+impl Connection for Fan {
+    fn is_null(&self) -> bool {
+        self.connections.iter().any(|connection| connection.is_null())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.connections.iter().any(|connection| connection.is_lost())
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
+        self.first()?.transact(body)
+    }
+
+    fn run_block(&mut self, operation: Operation, block: Block<'_>) -> Result<u64> {
+        self.first()?.run_block(operation, block)
+    }
+
+    fn walk(&mut self, table: Table) -> Result<u64> {
+        self.first()?.walk(table)
+    }
+
+    fn pipeline(
+        &mut self,
+        requests: &[Request<'_>],
+        hear: &mut dyn FnMut(usize, Reply<'_>),
+    ) -> Result<()> {
+        let share = self.share(requests.len());
+        for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {
+            connection.send_ahead(some)?;
+        }
+        let mut first = 0;
+        for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {
+            connection.hear_ahead(some, &mut |number, reply| hear(first + number, reply))?;
+            first += some.len();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! Single operations in blocks: loops with one clock reading around many operations.
+//!
+//! An operation of some nanoseconds cannot be measured alone, since reading the clock costs as much.
+//! The loops are compiled once for each store, so that nothing stands between the operation and its
+//! caller. Each loop counts the records that it meets, and the caller checks the count.
+
+use nearstate_model::Result;
+use std::hint::black_box;
+
+/// Bytes of a key: `imsi-` and fifteen digits.
+pub const KEY_BYTES: usize = 20;
+
+/// A key.
+pub type RecordKey = [u8; KEY_BYTES];
+
+/// Keys of one batch.
+pub const BATCH: usize = 16;
+
+/// A measured operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// By key; the value is looked at where it lies.
+    View,
+    /// By key; the value is copied.
+    Copy,
+    /// Sixteen keys at once; the values are looked at where they lie.
+    BatchView,
+    /// Sixteen keys at once; the values are copied.
+    BatchCopy,
+    /// By key; the next key is not known before the value is read.
+    Chain,
+    /// By key; another value of the same size.
+    Put,
+    /// Through all records in storage order; neither key nor value is looked at.
+    Walk,
+}
+
+/// The keys and values of one block.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// The keys, in the order in which they are used.
+    pub keys: &'a [RecordKey],
+    /// The values of puts, used in turn.
+    pub values: &'a [Vec<u8>],
+}
+
+/// The operations of a store. Closures get the value where it lies.
+pub trait Store {
+    /// Puts a record.
+    ///
+    /// # Errors
+    /// The store's error.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Looks at a value in place; `None` if the key does not exist.
+    ///
+    /// # Errors
+    /// The store's error.
+    fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
+
+    /// Copies a value into `out`, which is cleared first; false if the key does not exist.
+    ///
+    /// # Errors
+    /// The store's error.
+    #[inline]
+    fn copy(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let copied = self.view(key, |value| out.extend_from_slice(value))?;
+        Ok(copied.is_some())
+    }
+
+    /// Reads several keys at once; `look` gets the number and the value of each that exists.
+    ///
+    /// # Errors
+    /// The store's error.
+    #[inline]
+    fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
+        for (at, key) in keys.iter().enumerate() {
+            self.view(key, |value| look(at, value))?;
+        }
+        Ok(())
+    }
+
+    /// Steps through all records once; returns their number.
+    ///
+    /// # Errors
+    /// The store's error.
+    fn walk(&mut self) -> Result<u64>;
+}
+
+/// Runs one block; returns the number of records that were met or written.
+///
+/// # Errors
+/// The store's error.
+pub fn run<S: Store>(store: &mut S, operation: Operation, block: Block<'_>) -> Result<u64> {
+    match operation {
+        Operation::View => views(store, block.keys),
+        Operation::Copy => copies(store, block.keys),
+        Operation::BatchView => batch_views(store, block.keys),
+        Operation::BatchCopy => batch_copies(store, block.keys),
+        Operation::Chain => chain(store, block.keys),
+        Operation::Put => puts(store, block),
+        Operation::Walk => store.walk(),
+    }
+}
+
+/// Reads the first and the last byte of a value.
+#[inline]
+pub fn touch(value: &[u8]) -> u64 {
+    let first = value.first().copied().map_or(0, u64::from);
+    let last = value.last().copied().map_or(0, u64::from);
+    first + last
+}
+
+fn views<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
+    let (mut met, mut sum) = (0, 0_u64);
+    for key in keys {
+        if let Some(seen) = store.view(key, touch)? {
+            sum = sum.wrapping_add(seen);
+            met += 1;
+        }
+    }
+    black_box(sum);
+    Ok(met)
+}
+
+fn copies<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
+    let (mut met, mut sum) = (0, 0_u64);
+    let mut out = Vec::new();
+    for key in keys {
+        if store.copy(key, &mut out)? {
+            // The whole copy must exist, not only the bytes that are summed.
+            sum = sum.wrapping_add(touch(black_box(&out)));
+            met += 1;
+        }
+    }
+    black_box(sum);
+    Ok(met)
+}
+
+/// Calls `read` with sixteen keys at a time.
+fn batches(keys: &[RecordKey], mut read: impl FnMut(&[&[u8]]) -> Result<()>) -> Result<()> {
+    let (whole, rest) = keys.as_chunks::<BATCH>();
+    for keys in whole {
+        let keys = keys.each_ref().map(<[u8; _]>::as_slice);
+        read(&keys)?;
+    }
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<&[u8]> = rest.iter().map(<[u8; _]>::as_slice).collect();
+    read(&keys)
+}
+
+fn batch_views<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
+    let (mut met, mut sum) = (0, 0_u64);
+    batches(keys, |keys| {
+        store.batch(keys, |_, value| {
+            sum = sum.wrapping_add(touch(value));
+            met += 1;
+        })
+    })?;
+    black_box(sum);
+    Ok(met)
+}
+
+fn batch_copies<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
+    let (mut met, mut sum) = (0, 0_u64);
+    let mut out: [Vec<u8>; BATCH] = std::array::from_fn(|_| Vec::new());
+    batches(keys, |keys| {
+        store.batch(keys, |at, value| {
+            if let Some(out) = out.get_mut(at) {
+                out.clear();
+                out.extend_from_slice(value);
+                met += 1;
+            }
+        })?;
+        for out in black_box(&out) {
+            sum = sum.wrapping_add(touch(out));
+        }
+        Ok(())
+    })?;
+    black_box(sum);
+    Ok(met)
+}
+
+fn chain<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
+    let (mut met, mut seen) = (0, 0_u64);
+    // The compiler does not know this zero, so that a product with it has to be waited for.
+    let zero = black_box(0);
+    for at in 0..keys.len() {
+        // Adds nothing, but the processor cannot know that before it has the value.
+        let at = at + usize::try_from(seen & zero).unwrap_or(0);
+        let Some(key) = keys.get(at) else { continue };
+        if let Some(touched) = store.view(key, touch)? {
+            seen = touched;
+            met += 1;
+        }
+    }
+    black_box(seen);
+    Ok(met)
+}
+
+fn puts<S: Store>(store: &mut S, block: Block<'_>) -> Result<u64> {
+    let mut done = 0;
+    let mut values = block.values.iter().cycle();
+    for key in block.keys {
+        let value = values.next().map_or(&[][..], Vec::as_slice);
+        store.put(key, value)?;
+        done += 1;
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Default)]
+    struct Map(BTreeMap<Vec<u8>, Vec<u8>>);
+
+    impl Store for Map {
+        fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+            self.0.insert(key.to_vec(), value.to_vec());
+            Ok(())
+        }
+
+        fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+            Ok(self.0.get(key).map(|value| look(value)))
+        }
+
+        fn walk(&mut self) -> Result<u64> {
+            Ok(self.0.len() as u64)
+        }
+    }
+
+    const READS: [Operation; 5] = [
+        Operation::View,
+        Operation::Copy,
+        Operation::BatchView,
+        Operation::BatchCopy,
+        Operation::Chain,
+    ];
+
+    #[test]
+    fn each_loop_counts_the_records_that_it_meets() {
+        let mut store = Map::default();
+        let keys: Vec<RecordKey> = (0..37).map(|at| [at; KEY_BYTES]).collect();
+        let values = [b"one".to_vec(), b"two".to_vec()];
+        let block = Block { keys: &keys, values: &values };
+        assert_eq!(run(&mut store, Operation::Put, block).unwrap(), 37);
+        assert_eq!(store.0.get(&keys[1].to_vec()), Some(&b"two".to_vec()));
+        store.0.remove(&keys[20].to_vec());
+        for operation in READS {
+            assert_eq!(run(&mut store, operation, block).unwrap(), 36, "{operation:?}");
+        }
+        assert_eq!(run(&mut store, Operation::Walk, block).unwrap(), 36);
+    }
+
+    #[test]
+    fn a_touch_reads_both_ends() {
+        assert_eq!(touch(&[3, 100, 4]), 7);
+        assert_eq!(touch(&[]), 0);
+    }
+}

@@ -1,0 +1,49 @@
+//! Loops of single operations on LMDB.
+
+use super::{LmdbConnection, found, said};
+use crate::access::OPERATIONS;
+use crate::operations::Store;
+use lmdb::{Cursor as _, Transaction as _};
+use nearstate_model::Result;
+
+/// A read renews one read transaction, which makes the latest writes visible; a put is a write
+/// transaction of its own. LMDB has no batch: sixteen reads share one read transaction.
+impl Store for LmdbConnection {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.writing(|access| {
+            let database = access.tables.at(OPERATIONS)?.records;
+            access.set(database, key, value)
+        })
+    }
+
+    #[inline]
+    fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        self.reading(|txn, tables| Ok(found(txn, tables.at(OPERATIONS)?.records, key)?.map(look)))
+    }
+
+    #[inline]
+    fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
+        self.reading(|txn, tables| {
+            let database = tables.at(OPERATIONS)?.records;
+            for (at, key) in keys.iter().enumerate() {
+                if let Some(value) = found(txn, database, key)? {
+                    look(at, value);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn walk(&mut self) -> Result<u64> {
+        self.reading(|txn, tables| {
+            let mut cursor = txn.open_ro_cursor(tables.at(OPERATIONS)?.records).map_err(said)?;
+            let mut count = 0;
+            for record in cursor.iter_start() {
+                record.map_err(said)?;
+                count += 1;
+            }
+            Ok(count)
+        })
+    }
+}

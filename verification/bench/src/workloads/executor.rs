@@ -1,0 +1,320 @@
+//! The executor of a node's core without a store: yields, suspended tasks, deadlines, new tasks and
+//! messages between cores; the same with tasks of tokio for comparison.
+//!
+//! The target is not used. `bench run executor` measures it beside the target `null`.
+
+use super::share;
+use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use crate::access::{Connection, Schema};
+use crate::result::{Check, Verdict};
+use nearstate_model::{Error, Result};
+use nearstate_node::clock::Clock;
+use nearstate_node::executor::{
+    Executor, ExecutorConfig, Inbox, Outbox, SpinPolicy, TaskClass, TaskEvent, inbox, timeout,
+    yield_now,
+};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Tasks that take turns.
+const TASKS: usize = 1000;
+
+/// Longer than a message takes, so that neither side sleeps.
+const BUSY_POLL: Duration = Duration::from_millis(5);
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorCosts;
+
+/// Runs so many operations.
+type Measure = fn(u64) -> Result<()>;
+
+/// Name, meaning, operations of a block, the loop.
+const VARIANTS: [(&str, &str, u64, Measure); 10] = [
+    ("yield", "yields of one task", 100_000, |ops| yields(ops, 1)),
+    ("yield-1000", "yields of 1,000 tasks", 100_000, |ops| yields(ops, TASKS)),
+    ("suspend-1000", "1,000 tasks, each suspended and resumed by the last", 100_000, suspend),
+    ("deadline", "a deadline set and cancelled", 100_000, deadlines),
+    ("spawn", "a task started and ended", 10_000, spawns),
+    ("clock", "readings of the node's clock", 100_000, clock),
+    ("tokio-yield", "yields of one task of tokio", 100_000, |ops| tokio_yields(ops, 1)),
+    ("tokio-yield-1000", "yields of 1,000 tasks of tokio", 100_000, |ops| tokio_yields(ops, TASKS)),
+    ("cross-core", "a message to another thread and back, both busy-polling", 10_000, |ops| {
+        round_trips(SpinPolicy::Always { time: BUSY_POLL }, ops)
+    }),
+    ("cross-core-asleep", "a message to another thread and back, both sleeping", 1_000, |ops| {
+        round_trips(SpinPolicy::Never, ops)
+    }),
+];
+
+impl Blueprint for ExecutorCosts {
+    fn name(&self) -> &'static str {
+        "executor"
+    }
+
+    fn title(&self) -> &'static str {
+        "the executor of a node's core, without a store"
+    }
+
+    fn source(&self) -> &'static str {
+        "this project"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        const NAMES: [(&str, &str); VARIANTS.len()] = {
+            let mut names = [("", ""); VARIANTS.len()];
+            let mut at = 0;
+            while at < VARIANTS.len() {
+                let (name, meaning, ..) = VARIANTS[at];
+                names[at] = (name, meaning);
+                at += 1;
+            }
+            names
+        };
+        &NAMES
+    }
+
+    fn records(&self) -> u64 {
+        1
+    }
+
+    fn default_targets(&self) -> &'static [&'static str] {
+        &["null"]
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &["operation"]
+    }
+
+    fn schema(&self, _: &Parameters) -> Schema {
+        Schema { tables: &[] }
+    }
+
+    fn size(&self, _: &Parameters) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn travels_together(&self) -> bool {
+        false
+    }
+
+    fn block_ops(&self, parameters: &Parameters) -> u64 {
+        let number = share::variant(self, parameters).unwrap_or(0);
+        VARIANTS.get(number).map_or(1, |(_, _, ops, _)| *ops)
+    }
+
+    fn wishes(&self, _: &Parameters) -> Wishes {
+        Wishes::default()
+    }
+
+    fn caveats(&self, parameters: &Parameters) -> Vec<String> {
+        vec![format!(
+            "measured in blocks of {}, each with an executor of its own; no store takes part",
+            self.block_ops(parameters)
+        )]
+    }
+
+    fn client(&self, parameters: &Parameters, _: usize, _: usize) -> Result<Box<dyn Workload>> {
+        let number = share::variant(self, parameters)?;
+        let measure = VARIANTS.get(number).map_or(clock as Measure, |(.., measure)| *measure);
+        Ok(Box::new(Client { measure }))
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    measure: Measure,
+}
+
+impl Workload for Client {
+    fn load(&mut self, _: &mut dyn Connection, _: &mut dyn FnMut(u64)) -> Result<()> {
+        Ok(())
+    }
+
+    fn step(&mut self, _: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        (self.measure)(count as u64)?;
+        tally.count_many(0, count as u64);
+        Ok(())
+    }
+
+    fn settle(&mut self, _: &mut dyn Connection) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify(&mut self, _: &mut dyn Connection, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        Ok(Verdict::default())
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
+}
+
+fn executor() -> Result<Executor> {
+    Executor::new(&ExecutorConfig { spin: SpinPolicy::Never, ..ExecutorConfig::default() })
+}
+
+/// How often each of so many tasks runs, so that all run `ops` times together.
+fn each_of(ops: u64, tasks: usize) -> u64 {
+    ops.div_ceil(tasks as u64)
+}
+
+fn clock(ops: u64) -> Result<()> {
+    let clock = Clock::new();
+    let last = (0..ops).fold(0, |_, _| std::hint::black_box(clock.now()));
+    std::hint::black_box(last);
+    Ok(())
+}
+
+fn yields(ops: u64, tasks: usize) -> Result<()> {
+    let executor = executor()?;
+    let times = each_of(ops, tasks);
+    let joins: Vec<_> = (0..tasks)
+        .map(|_| {
+            executor.spawn(TaskClass::Request, "yielder", async move {
+                for _ in 0..times {
+                    yield_now().await;
+                }
+            })
+        })
+        .collect();
+    executor.run(async move {
+        for join in joins {
+            join.await;
+        }
+    });
+    Ok(())
+}
+
+/// A ring of tasks: each waits until the one before it sets its event, then sets the next event.
+fn suspend(ops: u64) -> Result<()> {
+    let executor = executor()?;
+    let events: Rc<Vec<TaskEvent>> = Rc::new((0..TASKS).map(|_| TaskEvent::default()).collect());
+    let times = each_of(ops, TASKS);
+    let joins: Vec<_> = (0..TASKS)
+        .map(|own| {
+            let events = Rc::clone(&events);
+            executor.spawn(TaskClass::Request, "ring", async move {
+                let (Some(mine), Some(next)) = (events.get(own), events.get((own + 1) % TASKS))
+                else {
+                    return;
+                };
+                for _ in 0..times {
+                    mine.wait_and_reset().await;
+                    next.set();
+                }
+            })
+        })
+        .collect();
+    executor.run(async move {
+        if let Some(first) = events.first() {
+            first.set();
+        }
+        for join in joins {
+            join.await;
+        }
+    });
+    Ok(())
+}
+
+fn deadlines(ops: u64) -> Result<()> {
+    executor()?.run(async move {
+        for _ in 0..ops {
+            // Ready at once, but only after the deadline is registered.
+            timeout(Duration::from_secs(1), yield_now()).await;
+        }
+    });
+    Ok(())
+}
+
+fn spawns(ops: u64) -> Result<()> {
+    executor()?.run(async move {
+        for _ in 0..ops {
+            nearstate_node::executor::spawn(TaskClass::Request, "short", async {}).await;
+        }
+    });
+    Ok(())
+}
+
+fn tokio_yields(ops: u64, tasks: usize) -> Result<()> {
+    let options = tokio::runtime::LocalOptions::default();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build_local(options)
+        .map_err(|e| system("creating an event loop", &e))?;
+    let times = each_of(ops, tasks);
+    runtime.block_on(async move {
+        let yields = move || async move {
+            for _ in 0..times {
+                tokio::task::yield_now().await;
+            }
+        };
+        let tasks: Vec<_> = (0..tasks).map(|_| tokio::task::spawn_local(yields())).collect();
+        for task in tasks {
+            // It cannot be cancelled, and does not panic.
+            let _ = task.await;
+        }
+    });
+    Ok(())
+}
+
+/// Messages to another thread and their answers.
+fn round_trips(spin: SpinPolicy, ops: u64) -> Result<()> {
+    let (there, here) = (inbox(16), inbox(16));
+    let other = std::thread::Builder::new()
+        .name("bench-other".to_owned())
+        .spawn(move || {
+            // On one processor each would wait for the other's time slice.
+            unpin();
+            exchange(spin, here.0, there.1, ops)
+        })
+        .map_err(|e| system("starting a thread", &e))?;
+    let (there, here) = (there.0, here.1);
+    let first = there.send(());
+    debug_assert!(first.is_ok(), "the queue is empty");
+    exchange(spin, there, here, ops)?;
+    let failed = |_| Error::Backend { detail: "the other thread has panicked".to_owned() };
+    other.join().map_err(failed)?
+}
+
+/// Answers so many messages.
+fn exchange(spin: SpinPolicy, outbox: Outbox<()>, mut inbox: Inbox<()>, ops: u64) -> Result<()> {
+    let executor = Executor::new(&ExecutorConfig { spin, ..ExecutorConfig::default() })?;
+    executor.run(async move {
+        for _ in 0..ops {
+            if inbox.receive().await.is_none() || outbox.send(()).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(())
+}
+
+fn system(what: &str, e: &std::io::Error) -> Error {
+    Error::System { detail: what.to_owned(), errno: e.raw_os_error().unwrap_or(0) }
+}
+
+/// Lets this thread run on any processor but the one that it was started on, if there is another.
+fn unpin() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let Ok(own) = sched_getaffinity(None) else { return };
+    let mut others = CpuSet::new();
+    let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let last = all.trim().rsplit(['-', ',']).next().and_then(|text| text.parse().ok()).unwrap_or(0);
+    (0..=last).filter(|cpu| *cpu < CpuSet::MAX_CPU && !own.is_set(*cpu)).for_each(|cpu| {
+        others.set(cpu);
+    });
+    // A refusal leaves the thread where it is, which costs accuracy only.
+    let _ = sched_setaffinity(None, &others);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_runs_the_operations_of_a_block() {
+        for (name, _, _, measure) in VARIANTS {
+            assert!(measure(2_000).is_ok(), "{name}");
+        }
+    }
+}

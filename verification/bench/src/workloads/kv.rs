@@ -1,0 +1,194 @@
+//! GET and SET of records of one value: what a server costs for each request.
+//!
+//! | variant | the first client | the other clients |
+//! |---|---|---|
+//! | `get`, `set` | reads, replaces records | the same |
+//! | `get-beside-scan` | reads records | walk over all records (SCAN) without a pause |
+//! | `idle` | waits one millisecond for each operation; its connections are idle | the same |
+
+use super::contents::BYTES_MAX;
+use super::share::{self, Share};
+use super::stock::{Deed, Form, Stock};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload};
+use crate::access::{Connection, Parts, Schema, Table, TableSchema};
+use crate::chance::{Ring, draw};
+use crate::result::{Check, Verdict};
+use nearstate_model::{Error, Result};
+use std::time::Duration;
+
+/// Bytes of a value, unless the command line gives another size.
+const VALUE_BYTES: u64 = 1024;
+
+/// What one operation of the variant `idle` waits.
+const IDLE: Duration = Duration::from_millis(1);
+
+const TABLE: TableSchema =
+    TableSchema { name: "record", parts: &["value"], tags: &[], is_scanned: false };
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Kv;
+
+const VARIANTS: [(&str, &str); 4] = [
+    ("get", "reads of records"),
+    ("set", "records replaced"),
+    ("get-beside-scan", "reads while another client walks over all records without a pause"),
+    ("idle", "idle connections: an operation waits one millisecond, the server's time is measured"),
+];
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Get,
+    Set,
+    Walk,
+    Idle,
+}
+
+impl Role {
+    fn of(variant: usize, client: usize) -> Self {
+        match (variant, client) {
+            (1, _) => Self::Set,
+            (2, 1..) => Self::Walk,
+            (3, _) => Self::Idle,
+            _ => Self::Get,
+        }
+    }
+}
+
+fn value_bytes(parameters: &Parameters) -> u64 {
+    parameters.value_bytes.unwrap_or(VALUE_BYTES)
+}
+
+impl Blueprint for Kv {
+    fn name(&self) -> &'static str {
+        "kv"
+    }
+
+    fn title(&self) -> &'static str {
+        "GET and SET of records of one value"
+    }
+
+    fn source(&self) -> &'static str {
+        "this project; as redis-benchmark, with every answer compared"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        &VARIANTS
+    }
+
+    fn records(&self) -> u64 {
+        100_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &["get", "set", "scan", "idle"]
+    }
+
+    fn schema(&self, _: &Parameters) -> Schema {
+        Schema { tables: &[TABLE] }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        (parameters.records, value_bytes(parameters))
+    }
+
+    fn background_clients(&self, parameters: &Parameters, clients: usize) -> usize {
+        let is_scanned = share::variant(self, parameters) == Ok(2);
+        if is_scanned { clients.saturating_sub(1).max(1) } else { 0 }
+    }
+
+    fn wishes(&self, parameters: &Parameters) -> Wishes {
+        Wishes { walk: share::variant(self, parameters) == Ok(2), ..Wishes::default() }
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        let role = Role::of(share::variant(self, parameters)?, client);
+        let bytes = value_bytes(parameters);
+        let value_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if !(8..=BYTES_MAX).contains(&value_bytes) {
+            let detail = format!("--value-bytes {bytes}: give 8 to {BYTES_MAX}");
+            return Err(Error::BadArgument { detail });
+        }
+        let share = Share::of(parameters, client, clients)?;
+        let seed = draw(parameters.seed, share.first, 1);
+        Ok(Box::new(Client {
+            role,
+            stock: Stock::new(Record { value_bytes }, &TABLE, parameters, share)?,
+            ring: Ring::new(parameters.spread, share.count, seed)?,
+            picked: Vec::new(),
+            deeds: Vec::new(),
+        }))
+    }
+}
+
+/// What a record looks like.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    value_bytes: usize,
+}
+
+impl Form for Record {
+    #[inline]
+    fn key(&self, record: u64, _: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"key:");
+        share::digits::<12>(record, out);
+    }
+
+    #[inline]
+    fn part_bytes(&self, _: u64, _: usize) -> usize {
+        self.value_bytes
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    role: Role,
+    stock: Stock<Record, 1>,
+    ring: Ring,
+    picked: Vec<u64>,
+    deeds: Vec<(u64, Deed)>,
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        self.stock.load(store, |_| true, done)
+    }
+
+    #[inline]
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        match self.role {
+            Role::Get => {
+                self.ring.pick(count, &mut self.picked);
+                self.stock.read(store, &self.picked, Parts::ALL, tally)?;
+            }
+            Role::Set => {
+                self.ring.pick(count, &mut self.picked);
+                self.deeds.clear();
+                self.deeds.extend(self.picked.iter().map(|slot| (*slot, Deed::Write)));
+                self.stock.write(store, &self.deeds, tally)?;
+            }
+            Role::Walk => drop(store.walk(Table(0))?),
+            Role::Idle => std::thread::sleep(IDLE * u32::try_from(count).unwrap_or(1)),
+        }
+        tally.count_many(self.role as usize, count as u64);
+        Ok(())
+    }
+
+    fn settle(&mut self, store: &mut dyn Connection) -> Result<()> {
+        self.stock.settle(store)
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        self.stock.verify(store, done)
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,421 @@
+//! Single operations on records of one value: what a read or a write of a store costs, in blocks of
+//! many operations with one clock reading around each block.
+//!
+//! | variant | the measured client | the other clients |
+//! |---|---|---|
+//! | `view`, `copy` | reads by key, in place or as a copy | the same |
+//! | `batch`, `batch-copy` | reads sixteen keys at once | the same |
+//! | `chain` | reads by key, the next key depends on the value | the same |
+//! | `put` | replaces records | the same |
+//! | `insert` | adds records of its own | the same |
+//! | `walk` | steps through all records | the same |
+//! | `put-beside-reader` | replaces records | read |
+//! | `view-beside-writer` | reads in place | replace records |
+//! | `view-beside-memory` | reads in place | write as much memory of their own |
+//!
+//! All clients read and replace all records, unless `--own-records` gives each a share of them.
+
+use super::contents::{Contents, VALUE_BYTES_MAX};
+use super::share::{self, Share};
+use super::{Blueprint, Parameters, Tally, Wishes, Workload, wrong_answer};
+use crate::access::{Connection, Entry, OPERATIONS, Parts, Reply, Request, Schema, TableSchema};
+use crate::chance::draw;
+use crate::operations::{Block, KEY_BYTES, Operation, RecordKey};
+use crate::result::{Check, Verdict};
+use nearstate_model::{Error, Result};
+
+/// Operations of a block: the two clock readings around it are below a hundredth of its time.
+const BLOCK_OPS: u64 = 256;
+
+/// Bytes of a value, unless the command line gives another size.
+const VALUE_BYTES: u64 = 1024;
+
+/// Different values: at most so many, and so many bytes together. Those of the default size stay in
+/// the first two levels of the cache.
+const VALUES_MAX: usize = 64;
+const VALUES_BYTES: usize = 4 << 20;
+
+/// Requests of one message while loading and verifying.
+const TOGETHER: usize = 64;
+
+const TABLE: TableSchema =
+    TableSchema { name: "record", parts: &["value"], tags: &[], is_scanned: false };
+
+/// The workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Micro;
+
+/// What a client does in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Do(Operation),
+    Insert,
+    /// Writes memory that no other process uses.
+    Memory,
+}
+
+/// Name, meaning, role of the measured clients, and of the others if there are background clients.
+type Variant = (&'static str, &'static str, Role, Option<Role>);
+
+const VARIANTS: [Variant; 11] = [
+    ("view", "read by key, the value touched in place", Role::Do(Operation::View), None),
+    ("copy", "read by key, the value copied", Role::Do(Operation::Copy), None),
+    ("batch", "sixteen keys at once, in place", Role::Do(Operation::BatchView), None),
+    ("batch-copy", "sixteen keys at once, copied", Role::Do(Operation::BatchCopy), None),
+    ("chain", "in place, each key depends on the last value", Role::Do(Operation::Chain), None),
+    ("put", "replace a record", Role::Do(Operation::Put), None),
+    ("walk", "step to the next record in storage order", Role::Do(Operation::Walk), None),
+    ("insert", "add a record; clients have keys of their own", Role::Insert, None),
+    (
+        "put-beside-reader",
+        "replace a record while another process reads",
+        Role::Do(Operation::Put),
+        Some(Role::Do(Operation::View)),
+    ),
+    (
+        "view-beside-writer",
+        "read in place while another process replaces the same records",
+        Role::Do(Operation::View),
+        Some(Role::Do(Operation::Put)),
+    ),
+    (
+        "view-beside-memory",
+        "read in place while another process writes memory of its own",
+        Role::Do(Operation::View),
+        Some(Role::Memory),
+    ),
+];
+
+fn variant_of(parameters: &Parameters) -> Variant {
+    let number = share::variant(&Micro, parameters).unwrap_or(0);
+    let [first, ..] = VARIANTS;
+    VARIANTS.get(number).copied().unwrap_or(first)
+}
+
+fn value_bytes(parameters: &Parameters) -> u64 {
+    parameters.value_bytes.unwrap_or(VALUE_BYTES)
+}
+
+impl Blueprint for Micro {
+    fn name(&self) -> &'static str {
+        "micro"
+    }
+
+    fn title(&self) -> &'static str {
+        "single operations on records of one value, in blocks"
+    }
+
+    fn source(&self) -> &'static str {
+        "this project; keys of 20 bytes, uniform random order"
+    }
+
+    fn variants(&self) -> &'static [(&'static str, &'static str)] {
+        const NAMES: [(&str, &str); VARIANTS.len()] = {
+            let mut names = [("", ""); VARIANTS.len()];
+            let mut at = 0;
+            while at < VARIANTS.len() {
+                let (name, meaning, ..) = VARIANTS[at];
+                names[at] = (name, meaning);
+                at += 1;
+            }
+            names
+        };
+        &NAMES
+    }
+
+    fn records(&self) -> u64 {
+        100_000
+    }
+
+    fn classes(&self, _: &Parameters) -> &'static [&'static str] {
+        &["operation"]
+    }
+
+    fn schema(&self, _: &Parameters) -> Schema {
+        Schema { tables: &[TABLE] }
+    }
+
+    fn size(&self, parameters: &Parameters) -> (u64, u64) {
+        (parameters.records, value_bytes(parameters) + KEY_BYTES as u64)
+    }
+
+    fn travels_together(&self) -> bool {
+        false
+    }
+
+    fn block_ops(&self, parameters: &Parameters) -> u64 {
+        match variant_of(parameters).2 {
+            Role::Do(Operation::Walk) => parameters.records,
+            Role::Do(_) | Role::Insert | Role::Memory => BLOCK_OPS,
+        }
+    }
+
+    fn background_clients(&self, parameters: &Parameters, clients: usize) -> usize {
+        variant_of(parameters).3.map_or(0, |_| clients.saturating_sub(1).max(1))
+    }
+
+    fn wishes(&self, parameters: &Parameters) -> Wishes {
+        let walk = variant_of(parameters).2 == Role::Do(Operation::Walk);
+        Wishes { walk, ..Wishes::default() }
+    }
+
+    fn caveats(&self, parameters: &Parameters) -> Vec<String> {
+        vec![format!(
+            "operations are measured in blocks of {}: latencies are means of blocks; the first and \
+             the last byte of each value that is read are summed",
+            self.block_ops(parameters)
+        )]
+    }
+
+    fn client(
+        &self,
+        parameters: &Parameters,
+        client: usize,
+        clients: usize,
+    ) -> Result<Box<dyn Workload>> {
+        share::variant(self, parameters)?;
+        let (.., measured, background) = variant_of(parameters);
+        let role = if client == 0 { measured } else { background.unwrap_or(measured) };
+        let share = Share::of(parameters, client, clients)?;
+        Ok(Box::new(Client::new(parameters, role, share)?))
+    }
+}
+
+/// The key of a record.
+fn key_of(record: u64) -> RecordKey {
+    let mut text = Vec::with_capacity(KEY_BYTES);
+    text.extend_from_slice(b"imsi-");
+    share::digits::<15>(record, &mut text);
+    text.try_into().unwrap_or([0; KEY_BYTES])
+}
+
+/// The keys of these records in a random order. They lie in the order in which they are used, so
+/// that reading the list of keys is sequential.
+fn shuffled(first: u64, count: u64, seed: u64) -> Vec<RecordKey> {
+    let mut keys: Vec<RecordKey> = (first..first + count).map(key_of).collect();
+    for last in (1..keys.len()).rev() {
+        let other = draw(seed, last as u64, 0) % (last as u64 + 1);
+        keys.swap(last, usize::try_from(other).unwrap_or(0));
+    }
+    keys
+}
+
+#[derive(Debug)]
+struct Client {
+    role: Role,
+    /// The keys of all records, or of this client's, in random order; for inserts in ascending order.
+    keys: Vec<RecordKey>,
+    values: Vec<Vec<u8>>,
+    contents: Contents,
+    value_bytes: usize,
+    share: Share,
+    /// Where the next block begins in `keys`.
+    at: usize,
+    /// Memory of its own, for [`Role::Memory`].
+    memory: Vec<u8>,
+}
+
+impl Client {
+    fn new(parameters: &Parameters, role: Role, share: Share) -> Result<Self> {
+        let bytes = value_bytes(parameters);
+        let value_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if !(8..=VALUE_BYTES_MAX).contains(&value_bytes) {
+            let detail = format!("--value-bytes {bytes}: give 8 to {VALUE_BYTES_MAX}");
+            return Err(Error::BadArgument { detail });
+        }
+        let contents = Contents::of_bytes(parameters.seed, value_bytes);
+        let value = |number| {
+            let mut value = Vec::with_capacity(value_bytes);
+            contents.append(number, value_bytes, &mut value);
+            value
+        };
+        let count = (VALUES_BYTES / value_bytes).clamp(1, VALUES_MAX) as u64;
+        let values = (0..count).map(value).collect();
+        let keys = match role {
+            Role::Insert => (share.first..share.first + share.count).map(key_of).collect(),
+            Role::Do(_) | Role::Memory if parameters.has_own_records => {
+                shuffled(share.first, share.count, parameters.seed)
+            }
+            Role::Do(_) | Role::Memory => shuffled(0, parameters.records, parameters.seed),
+        };
+        let memory = match role {
+            Role::Memory => {
+                vec![1; value_bytes * usize::try_from(parameters.records).unwrap_or(0)]
+            }
+            Role::Do(_) | Role::Insert => Vec::new(),
+        };
+        Ok(Self { role, keys, values, contents, value_bytes, share, at: 0, memory })
+    }
+
+    /// The next keys: at most `count`, fewer at the end of the order, from where it starts again.
+    fn next_keys(&mut self, count: usize) -> std::ops::Range<usize> {
+        if self.at >= self.keys.len() {
+            self.at = 0;
+        }
+        let end = self.keys.len().min(self.at + count);
+        std::mem::replace(&mut self.at, end)..end
+    }
+
+    /// Runs one operation on the next keys; returns the number of operations.
+    fn block(
+        &mut self,
+        store: &mut dyn Connection,
+        operation: Operation,
+        count: usize,
+    ) -> Result<u64> {
+        let range = self.next_keys(count);
+        let keys = self.keys.get(range).unwrap_or_default();
+        let expected = match operation {
+            Operation::Walk => self.share.all,
+            _ => keys.len() as u64,
+        };
+        let met = store.run_block(operation, Block { keys, values: &self.values })?;
+        if met != expected && !store.is_null() {
+            return Err(wrong_answer(format_args!("{met} records where {expected} exist")));
+        }
+        Ok(expected)
+    }
+
+    /// Inserts the next keys; each is inserted once in a run.
+    fn insert(&mut self, store: &mut dyn Connection, count: usize) -> Result<u64> {
+        if self.at + count > self.keys.len() {
+            let detail = format!(
+                "all {} records of this client are inserted: give more --records, or fewer --ops \
+                 and --rounds",
+                self.keys.len()
+            );
+            return Err(Error::BadArgument { detail });
+        }
+        self.block(store, Operation::Put, count)
+    }
+
+    /// Copies `count` values to random places of memory of its own.
+    fn write_memory(&mut self, count: usize) -> u64 {
+        let records = (self.memory.len() / self.value_bytes).max(1) as u64;
+        for (number, value) in self.values.iter().cycle().take(count).enumerate() {
+            let record = draw(self.at as u64, number as u64, 1) % records;
+            let at = usize::try_from(record).unwrap_or(0) * self.value_bytes;
+            if let Some(to) = self.memory.get_mut(at..at + self.value_bytes) {
+                to.copy_from_slice(value);
+            }
+        }
+        self.at = self.at.wrapping_add(1);
+        std::hint::black_box(&self.memory);
+        count as u64
+    }
+
+    /// Whether a value is one of those that this workload writes.
+    fn is_known(&self, value: &[u8]) -> bool {
+        let number = value.first_chunk().map_or(u64::MAX, |head| u64::from_le_bytes(*head));
+        number < self.values.len() as u64 && self.contents.are(number, self.value_bytes, value)
+    }
+}
+
+impl Workload for Client {
+    fn load(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<()> {
+        if self.role == Role::Insert {
+            return Ok(());
+        }
+        let records: Vec<u64> = (self.share.first..self.share.first + self.share.count).collect();
+        for some in records.chunks(TOGETHER) {
+            let keys: Vec<RecordKey> = some.iter().map(|record| key_of(*record)).collect();
+            let values = some.iter().zip(self.values.iter().cycle());
+            let parts: Vec<[(usize, &[u8]); 1]> = values.map(|(_, v)| [(0, &v[..])]).collect();
+            let mut requests = Vec::with_capacity(TOGETHER);
+            for (key, parts) in keys.iter().zip(&parts) {
+                let entry = Entry { key, parts, tags: &[], tags_before: &[] };
+                requests.push(Request::Put { table: OPERATIONS, entry });
+            }
+            store.pipeline(&requests, &mut |_, _| ())?;
+            done(some.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, store: &mut dyn Connection, count: usize, tally: &mut Tally) -> Result<()> {
+        let done = match self.role {
+            Role::Do(operation) => self.block(store, operation, count)?,
+            Role::Insert => self.insert(store, count)?,
+            Role::Memory => self.write_memory(count),
+        };
+        let bytes = done * self.value_bytes as u64;
+        match self.role {
+            Role::Do(Operation::Put) | Role::Insert => tally.bytes_out += bytes,
+            Role::Do(Operation::Walk) | Role::Memory => {}
+            Role::Do(_) => tally.bytes_in += bytes,
+        }
+        tally.count_many(0, done);
+        Ok(())
+    }
+
+    /// Puts are idempotent for the comparison: each value that a put may write is accepted.
+    fn settle(&mut self, _: &mut dyn Connection) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify(&mut self, store: &mut dyn Connection, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+        let mut verdict = Verdict::default();
+        let inserted = if self.role == Role::Insert { self.at as u64 } else { self.share.count };
+        let records: Vec<u64> = (self.share.first..self.share.first + inserted).collect();
+        for some in records.chunks(TOGETHER) {
+            let keys: Vec<RecordKey> = some.iter().map(|record| key_of(*record)).collect();
+            let mut requests = Vec::with_capacity(TOGETHER);
+            for key in &keys {
+                requests.push(Request::Read { table: OPERATIONS, key, wanted: Parts::ALL });
+            }
+            let mut right = vec![false; requests.len()];
+            store.pipeline(&requests, &mut |number, reply| {
+                if let (Reply::Part(_, bytes), Some(right)) = (reply, right.get_mut(number)) {
+                    *right = self.is_known(bytes);
+                }
+            })?;
+            for (record, is_right) in some.iter().zip(right) {
+                if is_right {
+                    verdict.right();
+                } else {
+                    verdict.wrong(|| format!("record {record} has no value of this workload"));
+                }
+            }
+            done(some.len() as u64);
+        }
+        Ok(verdict)
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_is_in_the_order_once() {
+        let mut keys = shuffled(0, 1000, 7);
+        assert_ne!(keys.first(), Some(&key_of(0)), "they are shuffled");
+        keys.sort_unstable();
+        assert_eq!(keys, (0..1000).map(key_of).collect::<Vec<RecordKey>>());
+        assert_eq!(&key_of(1_234_567), b"imsi-000000001234567");
+    }
+
+    fn client(variant: &str, number: usize) -> Result<Box<dyn Workload>> {
+        let parameters = Parameters {
+            records: 100,
+            variant: variant.to_owned(),
+            value_bytes: Some(64),
+            ..Parameters::default()
+        };
+        Micro.client(&parameters, number, 2)
+    }
+
+    #[test]
+    fn every_variant_has_clients_and_sizes_have_bounds() {
+        for (variant, _) in Micro.variants() {
+            assert!(client(variant, 0).is_ok() && client(variant, 1).is_ok(), "{variant}");
+        }
+        let parameters = Parameters { value_bytes: Some(7), records: 10, ..Parameters::default() };
+        let parameters = Parameters { variant: "view".to_owned(), ..parameters };
+        assert!(Micro.client(&parameters, 0, 1).is_err());
+    }
+}

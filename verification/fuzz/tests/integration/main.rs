@@ -1,0 +1,6 @@
+//! Bytes that no correct program writes, fed to every parser of foreign bytes.
+
+mod block_table;
+mod glob;
+mod header;
+mod resp;

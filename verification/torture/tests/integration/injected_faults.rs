@@ -1,0 +1,94 @@
+//! Faults injected into the store, and the means that detect each of them: the history checker, the
+//! models' invariants, the processes themselves. Without a fault, none of them reports anything.
+
+use nearstate_torture::histories::game::{By, Options, Totals};
+use nearstate_torture::histories::model::Model;
+use nearstate_torture::histories::rounds::play;
+
+use crate::fixture::{folder, starter_with};
+
+/// Runs rounds of one model and continues after a detected fault.
+fn survey(fault: &str, model: Model) -> Totals {
+    let name = model.name();
+    let options = Options {
+        rounds: 80,
+        rounds_per_check: 40,
+        players: 4,
+        operations: 24,
+        kills_percent: 0,
+        jitter: 150,
+        model: Some(model),
+        folder: folder(&format!("{fault}-{name}")),
+        seed: 1,
+        is_survey: true,
+    };
+    let starter = starter_with(&[&format!("NEARSTATE_PLANT={fault}")]);
+    let totals = play(&options, &starter, &mut |_| {}).unwrap_or_else(|e| panic!("{e}"));
+    println!("{fault}, {name}: {:?} in {} rounds", totals.caught, totals.rounds);
+    for (by, text) in &totals.first {
+        println!("    {by:?}: {text}");
+    }
+    totals
+}
+
+fn is_caught(totals: &Totals, by: By) -> bool {
+    totals.caught.get(&by).is_some_and(|count| *count > 0)
+}
+
+#[test]
+fn without_a_fault_nothing_is_reported() {
+    for model in Model::ALL {
+        let totals = survey("none", model);
+        assert!(totals.caught.is_empty());
+        assert_eq!((totals.rounds, totals.histories), (80, 80));
+        assert!(totals.done > 500 && totals.refused > 50, "the workload had no effect");
+    }
+}
+
+/// Two transactions overwrite each other: the bank's total changes, the ring breaks.
+#[test]
+fn a_commit_that_skips_its_validation_is_detected_by_histories_and_invariants() {
+    assert!(is_caught(&survey("skip-validation", Model::Registers), By::History));
+    let bank = survey("skip-validation", Model::Bank);
+    assert!(is_caught(&bank, By::History) && is_caught(&bank, By::Promise));
+    assert!(is_caught(&survey("skip-validation", Model::Ring), By::Process));
+}
+
+/// New entries become visible one by one, before the commit point.
+#[test]
+fn a_commit_that_publishes_before_its_decision_is_detected_by_histories_and_invariants() {
+    let bank = survey("publish-early", Model::Bank);
+    assert!(is_caught(&bank, By::History) && is_caught(&bank, By::Promise));
+    let index = survey("publish-early", Model::Index);
+    assert!(is_caught(&index, By::History) || is_caught(&index, By::Promise));
+}
+
+/// The last write of a transaction is omitted: a record's name leads nowhere.
+#[test]
+fn a_commit_that_omits_its_index_is_detected_by_histories_and_invariants() {
+    assert!(is_caught(&survey("forget-index", Model::Registers), By::History));
+    let bank = survey("forget-index", Model::Bank);
+    assert!(is_caught(&bank, By::History) && is_caught(&bank, By::Promise));
+    assert!(is_caught(&survey("forget-index", Model::Index), By::Process));
+}
+
+/// Readers read pairs of records that are always written together.
+#[test]
+fn a_commit_that_publishes_before_its_decision_is_detected_by_readers_of_pairs() {
+    // The jitter yields the processor between two stores: without it, only nanoseconds lie between
+    // two entries.
+    let starter = starter_with(&["NEARSTATE_PLANT=publish-early", "NEARSTATE_JITTER=200"]);
+    let options = nearstate_torture::run::Options {
+        kills: 100,
+        kills_per_check: 100,
+        writers: 2,
+        readers: 4,
+        folder: folder("pairs"),
+        seed: 1,
+        pause_us_max: 60_000,
+    };
+    let error = nearstate_torture::run::run(&options, &starter, &mut |_| {}).unwrap_err();
+    println!("{error}");
+    assert!(error.contains("half of a transaction"), "{error}");
+    std::fs::remove_dir_all(&options.folder).unwrap();
+}

@@ -1,0 +1,43 @@
+//! Sessions with tags, expiry and watchers in many processes, killed at random.
+
+use nearstate_torture::tagged::crowd::{Options, run};
+
+use crate::fixture::{folder, starter_with};
+
+fn options(name: &str, kills: u64) -> Options {
+    Options {
+        kills,
+        kills_per_check: 50,
+        writers: 4,
+        collectors: 1,
+        readers: 2,
+        folder: folder(name),
+        seed: 1,
+        pause_us_max: 30_000,
+    }
+}
+
+#[test]
+fn random_kills_leave_indexes_right_and_deliver_each_event_once() {
+    let starter = starter_with(&["NEARSTATE_JITTER=400"]);
+    let totals = run(&options("tag-stress", 150), &starter, &mut |_| {});
+    let totals = totals.unwrap_or_else(|e| panic!("{e}"));
+    for (name, value) in totals.lines() {
+        println!("{name:<30} {value}");
+    }
+    assert_eq!((totals.kills, totals.checks), (150, 6));
+    assert!(totals.done > 500 && totals.taken > 50 && totals.cut > 10);
+    assert!(totals.collected > 50 && totals.lookups > 500 && totals.events > 500);
+}
+
+/// The check or the next process that searches the index finds a posting that was not written.
+#[cfg(feature = "crash-points")]
+#[test]
+fn a_commit_that_omits_a_posting_is_detected() {
+    let starter = starter_with(&["NEARSTATE_PLANT=forget-posting"]);
+    let options = Options { readers: 0, ..options("forget-posting", 20) };
+    let error = run(&options, &starter, &mut |_| {}).expect_err("the fault was not detected");
+    println!("{error}");
+    assert!(error.contains("is not in it"), "{error}");
+    std::fs::remove_dir_all(&options.folder).unwrap_or_else(|e| panic!("{e}"));
+}

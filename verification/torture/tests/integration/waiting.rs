@@ -1,0 +1,253 @@
+//! How long a dead or a stopped process delays others: a dead holder of a lock for less than 10 ms,
+//! a stopped one only those that need what it holds, and the refusal names it.
+//!
+//! A loaded machine can delay any single operation. Where a bound is checked, the fastest attempt
+//! must keep it, or nearly all operations must.
+
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
+use nearstate_torture::content::{Key, Space};
+use nearstate_torture::scenario::{named, prepare};
+use nearstate_torture::spawn::was_killed;
+use nearstate_torture::verify::check_clean;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::fixture::{folder, starter};
+
+/// The promised delay after the holder of a lock has died.
+const DEAD_HOLDER_MAX: Duration = Duration::from_millis(10);
+
+/// A delay of the store's longest wait for a lock, which a stopped process must not cause.
+const STALL: Duration = Duration::from_millis(900);
+
+fn start(folder: &Path, role: &str, number: u32, what: &str, plan: &str) -> Child {
+    let words = [role, &folder.display().to_string(), &number.to_string(), "0", "0", what];
+    let settings = [("NEARSTATE_CRASH_AT", plan)];
+    starter().start(&words.map(str::to_owned), &settings, &folder.join("errors")).unwrap()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+fn wait_until_stopped(child: &Child) {
+    let status = waitpid(pid(child), Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
+}
+
+/// Lets a stopped child finish its work, which must succeed.
+fn resume(child: &mut Child, folder: &Path) {
+    kill(pid(child), Signal::SIGCONT).unwrap();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{}", std::fs::read_to_string(folder.join("errors")).unwrap());
+}
+
+fn key(number: u32) -> Vec<u8> {
+    Key { space: Space::Own, writer: 0, number }.bytes()
+}
+
+fn open(session: &Session, name: &str) -> Namespace {
+    session.namespace(name, &Schema { kind: Kind::Value, ..Schema::default() }).unwrap()
+}
+
+/// Verifies the region and removes the folder.
+fn finish(folder: &Path) {
+    check_clean(&folder.join("region")).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Prints the delays and returns the shortest.
+fn fastest(name: &str, mut waits: Vec<Duration>) -> Duration {
+    waits.sort_unstable();
+    let at = |percent: usize| waits[(waits.len() * percent / 100).min(waits.len() - 1)];
+    println!("{name}: p50 {:?}, p90 {:?}, p99 {:?} of {}", at(50), at(90), at(99), waits.len());
+    at(0)
+}
+
+#[test]
+fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_milliseconds() {
+    let folder = folder("dead-holder");
+    let mut waits = Vec::new();
+    prepare(&folder, named("insert").unwrap()).unwrap();
+    let region = Region::attach(&folder.join("region")).unwrap();
+    let session = region.session().unwrap();
+    let own = open(&session, "own");
+    for round in 0..60 {
+        // A bucket's lock is held from lock.taken to publish.cleared. The first lock that a put
+        // takes may be the frontier's.
+        let point =
+            ["lock.taken:1", "lock.taken:2", "publish.noted:1", "publish.committed:1"][round % 4];
+        let mut child = start(&folder, "put", 5, "", point);
+        let is_killed = was_killed(child.wait().unwrap());
+        let begun = Instant::now();
+        session.put(own, &key(5), b"after a death").unwrap();
+        if is_killed {
+            waits.push(begun.elapsed());
+        }
+    }
+    assert!(waits.len() >= 40);
+    assert!(fastest("after the holder died", waits) < DEAD_HOLDER_MAX);
+    drop((session, region));
+    finish(&folder);
+}
+
+#[test]
+fn a_writer_that_waits_when_the_holder_dies_continues_within_ten_milliseconds() {
+    let folder = folder("dying-holder");
+    let mut waits = Vec::new();
+    prepare(&folder, named("insert").unwrap()).unwrap();
+    let region = Region::attach(&folder.join("region")).unwrap();
+    for _ in 0..30 {
+        let mut child = start(&folder, "put", 5, "", "publish.noted:1:stop");
+        wait_until_stopped(&child);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let delay = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let session = region.session().unwrap();
+                let own = open(&session, "own");
+                ready.send(()).unwrap();
+                session.put(own, &key(5), b"waited").unwrap();
+                Instant::now()
+            });
+            is_ready.recv().unwrap();
+            // The waiter usually waits for the lock by now.
+            std::thread::sleep(Duration::from_millis(5));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let died = Instant::now();
+            waiter.join().unwrap().saturating_duration_since(died)
+        });
+        waits.push(delay);
+    }
+    assert!(fastest("while the holder died", waits) < DEAD_HOLDER_MAX);
+    drop(region);
+    finish(&folder);
+}
+
+/// A child stops at a point of a scenario. Meanwhile this process inserts and deletes many other
+/// keys: none is refused, and at most two take as long as a wait for the child would.
+fn work_beside_stopped(scenario: &str, plan: &str, len: usize) {
+    let folder = folder(&format!("stopped-{}", plan.replace([':', '.'], "-")));
+    prepare(&folder, named(scenario).unwrap()).unwrap();
+    let region = Region::attach(&folder.join("region")).unwrap();
+    let session = region.session().unwrap();
+    let other = open(&session, "own");
+    let mut child = start(&folder, "scenario", 0, scenario, plan);
+    wait_until_stopped(&child);
+    let (mut longest, mut stalls) = (Duration::ZERO, 0);
+    let value = vec![7_u8; len];
+    for number in 0..3000_u32 {
+        let begun = Instant::now();
+        let key = format!("other-{}", number / 2 * 2 % 1000);
+        let done = match number % 2 {
+            0 => session.put(other, key.as_bytes(), &value).map(drop),
+            _ => session.delete(other, key.as_bytes()).map(drop),
+        };
+        done.unwrap_or_else(|error| panic!("{plan}: {error}"));
+        longest = longest.max(begun.elapsed());
+        stalls += u32::from(begun.elapsed() > STALL);
+    }
+    println!("a process stopped at {plan} of {scenario}: longest {longest:?}");
+    assert!(stalls <= 2, "{plan}: {stalls} of 3000 operations took longer than {STALL:?}");
+    resume(&mut child, &folder);
+    drop((session, region));
+    finish(&folder);
+}
+
+#[test]
+fn a_stopped_holder_of_a_pool_or_of_an_index_split_delays_no_other_process() {
+    for (scenario, plan, len) in [
+        ("grow", "split.built:3:stop", 20),
+        ("grow", "split.locked:5:stop", 20),
+        ("pool", "give.cut:1:stop", 60_000),
+        ("pool", "take.cut:1:stop", 60_000),
+    ] {
+        work_beside_stopped(scenario, plan, len);
+    }
+}
+
+#[test]
+fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
+    let folder = folder("stopped-bucket");
+    prepare(&folder, named("insert").unwrap()).unwrap();
+    let region = Region::attach(&folder.join("region")).unwrap();
+    let session = region.session().unwrap();
+    let own = open(&session, "own");
+    let before = session.get(own, &key(5)).unwrap().unwrap().version();
+    let mut child = start(&folder, "put", 5, "", "publish.noted:1:stop");
+    wait_until_stopped(&child);
+    let (mut refused, mut done, mut stalls) = (0, 0, 0);
+    for number in 1000..1400 {
+        let begun = Instant::now();
+        match session.put(own, &key(number), &[1; 100]) {
+            Ok(_) => {
+                done += 1;
+                stalls += u32::from(begun.elapsed() > STALL);
+            }
+            Err(Error::Stalled { .. }) => {
+                // A refusal has no effect, also if the index would have grown first.
+                assert!(session.get(own, &key(number)).unwrap().is_none(), "key {number}");
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        // One of eight or more buckets is held: a few refusals are enough.
+        if refused == 5 {
+            break;
+        }
+    }
+    println!("{done} other keys were put, {refused} in the held bucket were refused");
+    assert!(done > refused && stalls <= 2, "{stalls} puts took longer than {STALL:?}");
+    let begun = Instant::now();
+    let error = session.put(own, &key(5), b"wants the same").unwrap_err();
+    println!("the same key: {error} (after {:?})", begun.elapsed());
+    let Error::Stalled { holder } = error else { panic!("{error}") };
+    assert_eq!((holder.pid, &holder.name[..]), (child.id(), "nearstate-tortu"));
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    // Reads never wait, not even for that key.
+    assert_eq!(session.get(own, &key(5)).unwrap().unwrap().version(), before);
+    resume(&mut child, &folder);
+    assert_eq!(session.get(own, &key(5)).unwrap().unwrap().version(), before + 1);
+    session.put(own, &key(5), b"continues").unwrap();
+    drop((session, region));
+    finish(&folder);
+}
+
+/// A stopped process holds the bucket that is split next. Inserts into other, crowded buckets once
+/// waited a second for it and were then refused, although they had been made.
+#[test]
+fn a_stopped_holder_of_the_bucket_that_is_split_next_fails_no_insert() {
+    let folder = folder("stopped-split");
+    prepare(&folder, named("grow").unwrap()).unwrap();
+    let path = folder.join("region");
+    let seed = nearstate_memory::Region::attach(&path).unwrap().seed();
+    // A new namespace has eight buckets. The first of them is split first.
+    let in_first = |number: &u32| nearstate_memory::hash(seed, &key(*number)).is_multiple_of(8);
+    let held = (0..1000).find(in_first).unwrap();
+    let mut child = start(&folder, "put", held, "", "publish.noted:1:stop");
+    wait_until_stopped(&child);
+    let region = Region::attach(&path).unwrap();
+    let session = region.session().unwrap();
+    let own = open(&session, "own");
+    let mut stalls = 0;
+    for number in (1000..1300).filter(|number| !in_first(number)) {
+        let begun = Instant::now();
+        session.put(own, &key(number), b"another bucket").unwrap();
+        assert!(session.get(own, &key(number)).unwrap().is_some());
+        stalls += u32::from(begun.elapsed() > STALL);
+    }
+    assert!(stalls <= 2, "{stalls} inserts took longer than {STALL:?}");
+    resume(&mut child, &folder);
+    for number in 2000..2100 {
+        session.put(own, &key(number), b"the index grows again").unwrap();
+    }
+    let namespaces = region.inspect().unwrap().namespaces;
+    assert!(namespaces.iter().any(|entry| entry.name == b"own" && entry.buckets > 20));
+    drop((session, region));
+    finish(&folder);
+}

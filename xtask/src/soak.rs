@@ -1,0 +1,143 @@
+//! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills, every single
+//! instruction, more histories, more random commands and more random input.
+
+use crate::{packages, run};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// One part of a soak run.
+struct Part {
+    what: &'static str,
+    /// Minutes on two idle cores at scale 1.
+    minutes: u64,
+    /// The program is `nearstate` if the first argument is `torture`, else cargo.
+    args: &'static [&'static str],
+    /// Environment variables.
+    environment: &'static [(&'static str, u64)],
+    /// The last argument is followed by this number times the scale.
+    count: Option<u64>,
+}
+
+/// All parts, in about two hours.
+const PARTS: &[Part] = &[
+    Part {
+        what: "random kills of writers and readers, of sessions with tags, and histories",
+        minutes: 25,
+        args: &["torture", "--tagged-kills", "5000", "--histories", "10000", "--kills"],
+        environment: &[],
+        count: Some(50_000),
+    },
+    Part {
+        what: "kills of a node under its clients and embedded writers",
+        minutes: 20,
+        args: &["torture", "--node-kills"],
+        environment: &[],
+        count: Some(2000),
+    },
+    Part {
+        what: "kills after every single instruction of each kind of write",
+        minutes: 60,
+        args: &["torture", "--step", "1"],
+        environment: &[],
+        count: None,
+    },
+    Part {
+        what: "random commands to Redis and to the node; every reply is compared",
+        minutes: 10,
+        args: &["test", "-p", "nearstate-clients", "--test", "integration", "differential"],
+        environment: &[("NEARSTATE_SEQUENCES", 20_000)],
+        count: None,
+    },
+    Part {
+        what: "random bytes to every parser",
+        minutes: 10,
+        args: &["test", "-p", "nearstate-fuzz"],
+        environment: &[("PROPTEST_CASES", 1_000_000)],
+        count: None,
+    },
+];
+
+/// Runs all parts, each scaled by the number that `args` holds (1 if it is empty). Returns whether
+/// all succeeded.
+pub(crate) fn all(root: &Path, args: &[String]) -> Result<bool, String> {
+    let scale: u64 = match args {
+        [] => 1,
+        [scale] => scale.parse().ok().filter(|scale| *scale > 0).ok_or_else(|| {
+            format!("the scale {scale:?} is not a positive number: run `cargo xtask soak [SCALE]`")
+        })?,
+        _ => return Err("too many arguments: run `cargo xtask soak [SCALE]`".to_owned()),
+    };
+    let minutes: u64 = PARTS.iter().map(|part| part.minutes_at(scale)).sum();
+    println!("{} parts, about {minutes} minutes on two idle cores", PARTS.len());
+    packages::install_missing(packages::ALL)?;
+    run::show(
+        run::cargo()
+            .args(["build", "--profile", "test", "-p", "nearstate"])
+            .args(["--features", "nearstate/crash-points"])
+            .current_dir(root),
+    )?;
+    let mut is_success = true;
+    let mut table = String::new();
+    for (index, part) in PARTS.iter().enumerate() {
+        let about = part.minutes_at(scale);
+        println!("\n── {}/{} {} (about {about} minutes)", index + 1, PARTS.len(), part.what);
+        let begun = Instant::now();
+        let done = run::show(&mut part.command(root, scale));
+        let result = if done.is_ok() { "ok" } else { "FAIL" };
+        is_success &= done.is_ok();
+        let minutes = begun.elapsed().as_secs_f64() / 60.0;
+        table.push_str(&format!("{result:<5} {minutes:>6.1} min  {}\n", part.what));
+    }
+    print!("\n{table}");
+    Ok(is_success)
+}
+
+impl Part {
+    /// A part without numbers takes the same time at every scale.
+    fn minutes_at(&self, scale: u64) -> u64 {
+        let is_scaled = self.count.is_some() || !self.environment.is_empty();
+        if is_scaled { self.minutes * scale } else { self.minutes }
+    }
+
+    fn command(&self, root: &Path, scale: u64) -> Command {
+        let program = crate::suites::program(root);
+        let mut command = if self.args.first() == Some(&"torture") {
+            Command::new(&program)
+        } else {
+            run::cargo()
+        };
+        command.args(self.args).current_dir(root);
+        if let Some(count) = self.count {
+            command.arg((count * scale).to_string());
+        }
+        for (name, count) in self.environment {
+            command.env(name, (count * scale).to_string());
+        }
+        if self.args.first() != Some(&"torture") {
+            command.env("NEARSTATE_PROGRAM", program);
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_grow_with_the_scale() {
+        let part = PARTS.first().unwrap();
+        assert_eq!(part.minutes_at(3), 3 * part.minutes);
+        let words = run::words(&part.command(Path::new("/none"), 3));
+        assert!(words.ends_with("--kills 150000"), "{words}");
+    }
+
+    #[test]
+    fn a_scale_that_is_not_a_positive_number_is_rejected() {
+        for args in [vec!["0"], vec!["x"], vec!["1", "2"]] {
+            let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+            assert!(all(Path::new("."), &args).is_err());
+        }
+    }
+}
