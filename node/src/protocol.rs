@@ -190,10 +190,10 @@ impl CloseReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::SlowReader => "slow_reader",
-            Self::HalfSent => "half_sent",
+            Self::HalfSent => "request_timeout",
             Self::TooLarge => "too_large",
             Self::OutOfMemory => "out_of_memory",
-            Self::Handshake => "handshake",
+            Self::Handshake => "tls_handshake",
         }
     }
 }

@@ -36,14 +36,14 @@ fn example(session: &Session) -> Result<()> {
 
     session.transact(|txn| {
         let tags: &[(&str, &[u8])] = &[("guti", b"26201-8001-01-c0de"), ("teid", b"\0\0\x10\x01")];
-        let labels = Metadata { tags, expires_ms: now_ms_coarse() + 3_600_000 };
-        txn.put_with_metadata(sessions, b"imsi-262011234567890", b"context", labels)?;
+        let metadata = Metadata { tags, expires_ms: now_ms_coarse() + 3_600_000 };
+        txn.put_with_metadata(sessions, b"imsi-262011234567890", b"context", metadata)?;
         txn.put(bearers, b"imsi-262011234567890/5", b"default bearer")
     })?;
 
     let view = session.find(sessions, "teid", b"\0\0\x10\x01")?.expect("attached above");
     assert_eq!(view.key(), b"imsi-262011234567890");
-    let Some(Notice::Event(event)) = watch.next()? else { panic!("the watch was told") };
+    let Some(Notice::Event(event)) = watch.next()? else { panic!("the watch reports the change") };
     assert_eq!((event.kind, event.key), (EventKind::Created, view.key()));
     // As far as here.
     Ok(())

@@ -32,7 +32,7 @@ pub(crate) fn each_member(
     Ok(())
 }
 
-/// Puts a variable that is there into an object.
+/// Adds a present variable to a JSON object.
 pub(crate) fn insert(object: &mut Map<String, Json>, name: &str, value: Json) {
     object.insert(name.to_owned(), value);
 }
@@ -43,7 +43,7 @@ pub(crate) fn drawn<T: Value>(draw: u64, number: u64) -> T {
     T::drawn(Draw::new(draw, if T::SALT == 0 { number + 1 } else { T::SALT }))
 }
 
-/// What is wrong with the bytes that a block begins with.
+/// What is wrong with the header of a block.
 #[inline]
 pub(crate) fn check_head(
     head: &[u8],
@@ -87,16 +87,16 @@ pub(crate) fn line(
     value: Option<&dyn fmt::Display>,
 ) -> fmt::Result {
     let (last, now) = category;
-    let text_impls = if *last == now { "" } else { now };
+    let heading = if *last == now { "" } else { now };
     *last = now;
     match value {
-        Some(value) => writeln!(f, "{text_impls:<22}{name:<24}{value}"),
-        None => writeln!(f, "{text_impls:<22}{name:<24}-"),
+        Some(value) => writeln!(f, "{heading:<22}{name:<24}{value}"),
+        None => writeln!(f, "{heading:<22}{name:<24}-"),
     }
 }
 
-/// `ContextView`, `ContextText`, `Context` of a table; its `Block`, `BlockSet`, `Variable`, `Category`, `ROWS`,
-/// `FORMAT` and `CONTEXT_BYTES` are there.
+/// `ContextView`, `ContextText`, `Context` of a table; its `Block`, `BlockSet`, `Variable`,
+/// `Category`, `ROWS`, `FORMAT` and `CONTEXT_BYTES` are there.
 macro_rules! contexts {
     (
         blocks { $($Block:ident,)+ }
@@ -107,7 +107,7 @@ macro_rules! contexts {
             $source:literal;
         )+ }
     ) => {
-        /// A context as it lies somewhere: bytes that were checked once, read without a copy.
+        /// A borrowed context: bytes that were checked once and are read without a copy.
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub struct ContextView<'a> {
             bytes: &'a [u8; CONTEXT_BYTES],
@@ -143,12 +143,12 @@ macro_rules! contexts {
                 self.bytes.get(block.range()).unwrap_or_default()
             }
 
-            /// True if no variable of the block is there. Such a block need not be stored.
+            /// True if no variable of the block is present. Such a block need not be stored.
             pub fn is_block_empty(self, block: Block) -> bool {
                 block.variables().all(|variable| !self.has(variable))
             }
 
-            /// True if the variable is there.
+            /// True if the variable is present.
             pub fn has(self, variable: Variable) -> bool {
                 match variable {
                     $(Variable::$Variable => {
@@ -161,7 +161,7 @@ macro_rules! contexts {
                 }
             }
 
-            /// The bytes of a variable, if it is there.
+            /// The bytes of a variable, if it is present.
             pub fn raw(self, variable: Variable) -> Option<&'a [u8]> {
                 self.has(variable).then(|| self.bytes.get(variable.range()).unwrap_or_default())
             }
@@ -183,7 +183,7 @@ macro_rules! contexts {
                 }
             )+
 
-            /// The variables that are there, as a JSON object.
+            /// The present variables as a JSON object.
             pub fn json(self, keys: $crate::value::KeyText) -> serde_json::Value {
                 let mut object = serde_json::Map::new();
                 $(
@@ -225,23 +225,24 @@ macro_rules! contexts {
                 let mut last = "";
                 $(
                     let value = self.view.$get();
-                    let text_impls = value.as_ref().map(|value| $crate::value::ValueText(value, self.keys));
-                    let text_impls = text_impls.as_ref().map(|text_impls| text_impls as &dyn std::fmt::Display);
+                    let text =
+                        value.as_ref().map(|value| $crate::value::ValueText(value, self.keys));
+                    let text = text.as_ref().map(|text| text as &dyn std::fmt::Display);
                     let category = Category::$InCategory.name();
-                    $crate::context::line(f, (&mut last, category), $name, text_impls)?;
+                    $crate::context::line(f, (&mut last, category), $name, text)?;
                 )+
                 Ok(())
             }
         }
 
-        /// A context of one's own: read, changed in place, given away as bytes.
+        /// An owned context: read, changed in place, converted to bytes.
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub struct Context {
             bytes: [u8; CONTEXT_BYTES],
         }
 
         impl Context {
-            /// A context in which no variable is there.
+            /// A context without any variable.
             pub const EMPTY: Self = Self { bytes: empty() };
 
             /// A copy of the context that these bytes are.
@@ -311,8 +312,8 @@ macro_rules! contexts {
                 Ok(())
             }
 
-            /// Replaces a block by bytes that the caller knows to be one, as [`ContextView`]'s are; only
-            /// their number is looked at. What is made of other bytes is not said, but that
+            /// Replaces a block by bytes that the caller knows to be one, as [`ContextView`]'s are;
+            /// only their number is looked at. What is made of other bytes is not said, but that
             /// nothing panics.
             ///
             /// # Errors
@@ -355,8 +356,8 @@ macro_rules! contexts {
                 }
             )+
 
-            /// The context that a JSON object describes, as [`ContextView::json`] gives it with whole
-            /// keys.
+            /// The context that a JSON object describes, as [`ContextView::json`] gives it with
+            /// whole keys.
             ///
             /// # Errors
             /// `BadArgument` with the name of the member that is unknown or wrong.

@@ -1,6 +1,6 @@
-//! A value out of a number: what a workload writes into a variable, and nothing else decides it.
+//! Values derived from a number: the draw alone determines what a workload writes into a variable.
 //!
-//! Not for secrets: the keys that come from here are for workloads and tests only.
+//! Not for secrets: these keys are for workloads and tests only.
 
 /// The odd number next to 2^64 divided by the golden ratio: steps of it visit every word once
 /// before any repeats (Weyl's sequence, as in `SplitMix64`).
@@ -45,7 +45,7 @@ impl Draw {
         Self { whole: self.whole, state: self.word(!number) }
     }
 
-    /// As many bytes as are asked for.
+    /// The requested number of bytes.
     #[inline]
     pub fn bytes<const BYTES: usize>(self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];

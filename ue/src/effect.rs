@@ -3,9 +3,9 @@
 /// The four signs of paper 2's Table I.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// `+`: after the procedure the variable is there.
+    /// `+`: after the procedure the variable is present.
     Added,
-    /// `×`: after the procedure the variable is not there.
+    /// `×`: after the procedure the variable is absent.
     Removed,
     /// `•`: the procedure does not touch it.
     Untouched,

@@ -59,17 +59,17 @@ pub const SESSIONS_MAX: usize = 4;
 schema! {
     format 1
     categories {
-        /// Who the UE is.
+        /// Identities of the UE.
         Identities "Identities",
-        /// Where it is, and where it may be.
+        /// Current location and registration area.
         Location "Location",
         /// Keys and what belongs to them.
         Security "Security",
         /// Slices.
         Slices "Slices",
-        /// What was bought, and what is decided about it.
+        /// Subscription and policies.
         Subscription "Subscription and policy",
-        /// Ways of its packets.
+        /// User-plane paths.
         Sessions "PDU sessions",
     }
     blocks {
@@ -81,7 +81,7 @@ schema! {
         Registration "registration",
         /// Temporary identity, areas, slices in use: registration and mobility update.
         Mobility "mobility",
-        /// All that goes when the radio goes.
+        /// All that is released with the radio connection.
         Access "access",
         /// A PDU session.
         Session1 "session1",
@@ -138,7 +138,7 @@ schema! {
         gnb set_gnb Gnb: GlobalGnbId,
             "gNB" "globalGnbId" Location Access,
             56 "TS 38.413 clause 9.3.1.6" [+ x + x U U - - - -];
-        /// When the location was heard of.
+        /// Time of the location report.
         location_time set_location_time LocationTime: Seconds,
             "Location time" "ueLocationTimestamp" Location Access,
             32 "TS 29.571 clause 5.4.4.9" [+ x + x U U - - - -];
@@ -159,7 +159,7 @@ schema! {
         as_security set_as_security AsSecurity: AsSecurity,
             "AS security" "asSecurity" Security Access,
             515 "TS 33.501 clause 6.9.2" [+ x + x U U - - - -];
-        /// What authentication left behind.
+        /// The results of authentication.
         authentication set_authentication Authentication: AuthenticationVector,
             "Authentication" "authenticationVector" Security Security,
             640 "TS 33.501 clause 6.1.3.2" [+ - - - - - - - - -];
@@ -172,11 +172,11 @@ schema! {
         subscribed_nssai set_subscribed_nssai SubscribedNssai: LongNssai,
             "Subscribed NSSAI" "subscribedNssai" Slices Subscriber,
             517 "TS 23.501 clause 5.15.3" [- - - - - - - - - -];
-        /// Slices that the UE knows of.
+        /// Slices configured in the UE.
         configured_nssai set_configured_nssai ConfiguredNssai: LongNssai,
             "Configured NSSAI" "configuredNssai" Slices Registration,
             517 "TS 23.501 clause 5.15.4" [+ x - - - - - - - -];
-        /// Slices that the UE asked for.
+        /// Slices that the UE requested.
         requested_nssai set_requested_nssai RequestedNssai: Nssai,
             "Requested NSSAI" "requestedNssai" Slices Mobility,
             260 "TS 24.501 clause 9.11.3.37" [+ - - - - - U - - -];
@@ -217,15 +217,15 @@ schema! {
         sdm_subscription set_sdm_subscription SdmSubscription: Uri,
             "SDM subscription" "sdmSubscriptionUri" Subscription Registration,
             888 "TS 29.503 clause 6.1.3.6" [+ x - - - - - - - -];
-        /// Who wants to hear of the UE.
+        /// Subscriptions to events of the UE.
         event_subscription set_event_subscription EventSubscription: EventSubscription,
             "Event subscription" "eventSubscription" Subscription Registration,
             1160 "TS 29.518 clause 6.2.6.2.2" [+ x - - - - - - - -];
-        /// What the radio of the UE can.
+        /// Radio capabilities of the UE.
         radio_capability_id set_radio_capability_id RadioCapabilityId: RadioCapabilityId,
             "UE radio capability ID" "ueRadioCapabilityId" Subscription Registration,
             80 "TS 23.003 clause 29.2" [+ x - - - - - - - -];
-        /// What the UE can in 5GMM.
+        /// 5GMM capabilities of the UE.
         mm_capability set_mm_capability MmCapability: MmCapability,
             "5GMM capability" "5gMmCapability" Subscription Registration,
             32 "TS 24.501 clause 9.11.3.1" [+ x - - - - - - - -];

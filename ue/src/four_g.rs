@@ -36,13 +36,13 @@ pub mod tags;
 schema! {
     format 1
     categories {
-        /// Who the UE is.
+        /// Identities of the UE.
         UeIdentifiers "UE identifiers",
         /// Where it is.
         Location "Location",
         /// Keys and what belongs to them.
         Security "Security",
-        /// Ways of its packets.
+        /// User-plane paths.
         EpsBearers "EPS bearers",
         /// How well they are carried.
         QosParameters "QoS parameters",
@@ -150,7 +150,7 @@ schema! {
         apn_ambr set_apn_ambr ApnAmbr: Ambr,
             "APN-AMBR (UL/DL)" "apnAmbr" QosParameters Registration,
             64 "TS 29.274 clause 8.7" [+ - - - - - - -];
-        /// Who comes first.
+        /// Priority.
         arp set_arp Arp: Arp,
             "ARP" "arp" QosParameters Bearer,
             6 "TS 29.274 clause 8.86" [+ x - - - - - -];

@@ -1,9 +1,9 @@
-//! Where each variable stands: worked out from the table while the crate is compiled.
+//! The position of each variable, computed from the table at compile time.
 //!
 //! ```text
 //! context  = block, block, ...                       in the order of the blocks
 //! block    = format (1 byte), presence (a bit for each variable), slot, slot, ...
-//! slot     = the variable's bytes; zeros while it is not there
+//! slot     = the variable's bytes; zeros while it is absent
 //! ```
 
 use crate::effect::Effect;
@@ -19,7 +19,7 @@ pub(crate) struct VariableRow {
     pub effects: &'static [Effect],
 }
 
-/// Where a variable stands in a context.
+/// The position of a variable in a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VariableSlot {
     /// Its first byte.
@@ -32,7 +32,7 @@ pub(crate) struct VariableSlot {
     pub present_bit: u8,
 }
 
-/// The bytes that a block begins with.
+/// The header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockHeader {
     /// The first of them.
@@ -43,7 +43,7 @@ pub(crate) struct BlockHeader {
     pub variables: usize,
 }
 
-/// What a block begins with: its format.
+/// The first byte of a block: its format.
 const FORMAT_BYTES: usize = 1;
 
 /// How many variables a block has.
@@ -58,7 +58,7 @@ pub(crate) const fn count_in(rows: &[VariableRow], block: usize) -> usize {
     count
 }
 
-/// Bytes that say which variables of a block are there.
+/// Bytes of the presence bits of a block.
 pub(crate) const fn presence_bytes(rows: &[VariableRow], block: usize) -> usize {
     count_in(rows, block).div_ceil(8)
 }
@@ -133,7 +133,7 @@ pub(crate) struct ProcedureFootprint {
     pub written_bytes: usize,
 }
 
-/// The facts of the procedure with this number, as far as it goes for some blocks.
+/// The footprint of the procedure with this number, restricted to some blocks.
 pub(crate) const fn facts(
     rows: &[VariableRow],
     procedure: usize,
@@ -154,7 +154,7 @@ pub(crate) const fn facts(
     facts
 }
 
-/// A slot. Where it stands is known to the compiler, which drops the branch.
+/// A slot. Its position is a constant, so the compiler removes the branch.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
 pub(crate) fn slot<const ALL: usize, const AT: usize, const BYTES: usize>(
@@ -177,7 +177,7 @@ pub(crate) fn slot_mut<const ALL: usize, const AT: usize, const BYTES: usize>(
     context.get_mut(AT..).and_then(<[u8]>::first_chunk_mut)
 }
 
-/// Is a variable there?
+/// Whether a variable is present.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
 pub(crate) fn is_present<const ALL: usize, const AT: usize, const BIT: u8>(
@@ -187,7 +187,7 @@ pub(crate) fn is_present<const ALL: usize, const AT: usize, const BIT: u8>(
     byte & BIT != 0
 }
 
-/// Says whether a variable is there.
+/// Sets the presence bit of a variable.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
 pub(crate) fn set_present<const ALL: usize, const AT: usize, const BIT: u8>(

@@ -1,7 +1,7 @@
 //! The context of a UE as a typed schema over nearstate's record model (paper 2, Table I).
 //!
 //! A context is a few hundred bytes in which every variable has its place: fixed offsets,
-//! big-endian, a bit that says whether it is there. It is cut into **blocks** of variables that the
+//! big-endian, a presence bit. It is divided into **blocks** of variables that the
 //! same procedures write, so that a procedure's change is a few blocks, the *delta*; these are the
 //! named blocks of a record, and [`tags`] are the tags that it is found by.
 //!
@@ -13,7 +13,7 @@
 //! apply(Procedure::InitialAttach, &mut context, 42);
 //! assert_eq!(state_of(&context), UeState::Connected);
 //!
-//! // What a store gave back: checked once, then read in place.
+//! // what a store returned: checked once, then read in place.
 //! let view = ContextView::new(context.as_bytes())?;
 //! assert_eq!(view.imsi().unwrap().to_string(), "001010000000007");
 //!
@@ -23,12 +23,12 @@
 //! # Ok::<(), nearstate_model::Error>(())
 //! ```
 //!
-//! [`four_g`] is paper 2's Table I, whose words stand here; [`five_g`] is what an AMF keeps. The
-//! bytes of both are drawn in `spec/ue.md`. A network function sets variables by their setters
-//! (`context.set_tai(tai)`); [`apply`] is for workloads, which need values out of numbers.
+//! [`four_g`] is paper 2's Table I, whose names are re-exported here; [`five_g`] is what an AMF
+//! keeps. The bytes of both are drawn in `spec/ue.md`. A network function sets variables by their
+//! setters (`context.set_tai(tai)`); [`apply`] is for workloads, which derive values from numbers.
 //!
-//! A text or a log shows two bytes of each key. [`KeyText::Whole`] shows all: JSON that is to be read
-//! back needs it, and is as secret as the context.
+//! A text or a log shows two bytes of each key. [`KeyText::Whole`] shows all: JSON that is to be
+//! read back needs it, and is as secret as the context.
 //!
 //! Costs, in nanoseconds on a guest with an AMD EPYC, out of the second cache (the example `cost`,
 //! shortest of 25 rounds, the machine otherwise half idle): a check of a context 53, an accessor 1,

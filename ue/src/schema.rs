@@ -69,7 +69,7 @@ macro_rules! schema {
             Category { $($(#[$cdoc])* $Category $category,)+ }
         }
         $crate::schema::names! {
-            /// Blocks: the variables that the same procedures write, one behind the other.
+            /// Blocks: the variables that the same procedures write, consecutively.
             Block { $($(#[$bdoc])* $Block $block,)+ }
         }
         $crate::schema::names! {
@@ -77,7 +77,7 @@ macro_rules! schema {
             Variable { $($(#[$vdoc])* $Variable $name,)+ }
         }
 
-        /// All blocks, in the order in which they stand in a context.
+        /// All blocks, in their order in a context.
         pub const BLOCKS: &[Block] = Block::ALL;
         /// The first byte of each block: the format that these blocks have.
         pub const FORMAT: u8 = $format;
@@ -93,7 +93,7 @@ macro_rules! schema {
         )+];
 
         impl Block {
-            /// Where it stands in a context.
+            /// Its range in a context.
             pub const fn range(self) -> std::ops::Range<usize> {
                 match self {
                     $(Self::$Block => const {
@@ -103,7 +103,7 @@ macro_rules! schema {
                 }
             }
 
-            /// The variables in it, in the order in which they stand there.
+            /// The variables in it, in their order.
             pub fn variables(self) -> impl Iterator<Item = Variable> {
                 Variable::ALL.iter().copied().filter(move |variable| variable.block() == self)
             }
@@ -136,7 +136,7 @@ macro_rules! schema {
                 }
             }
 
-            /// The block that it stands in.
+            /// Its block.
             pub const fn block(self) -> Block {
                 match self {
                     $(Self::$Variable => Block::$InBlock,)+
@@ -157,7 +157,7 @@ macro_rules! schema {
                 }
             }
 
-            /// Where its bytes stand in a context.
+            /// The range of its bytes in a context.
             pub const fn range(self) -> std::ops::Range<usize> {
                 match self {
                     $(Self::$Variable => const {
@@ -204,7 +204,7 @@ macro_rules! schema {
                 self.0.count_ones() as usize
             }
 
-            /// True if there is none.
+            /// True if the set is empty.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }

@@ -1,4 +1,4 @@
-//! Where a UE stands with its core, in both generations.
+//! The state of a UE at its core, in both generations.
 
 /// Registered or not, connected or not (TS 23.401 clause 4.6, TS 23.501 clause 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

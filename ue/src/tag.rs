@@ -1,4 +1,4 @@
-//! Tags in plain words: what a namespace of contexts is declared with, for any store.
+//! Tags of a namespace of contexts, independent of a store.
 
 /// A tag: its name, and whether two records may have one value of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -110,7 +110,7 @@ macro_rules! text_impls {
 }
 pub(crate) use text_impls;
 
-/// The first bytes of a slot; zeros if there are not as many.
+/// The first bytes of a slot; zeros if the slot is shorter.
 #[inline]
 pub(crate) fn front<const BYTES: usize>(slot: &[u8]) -> [u8; BYTES] {
     slot.first_chunk().copied().unwrap_or([0; BYTES])
@@ -179,7 +179,7 @@ pub(crate) fn unhex<const BYTES: usize>(text: &str) -> std::result::Result<[u8; 
     Ok(bytes)
 }
 
-/// The bytes of a value, as they stand in its slot and in a tag.
+/// The bytes of a value, as stored in its slot and in a tag.
 pub fn to_bytes<T: Value>(value: &T) -> Vec<u8> {
     let mut bytes = vec![0; T::BYTES];
     value.store(&mut bytes);

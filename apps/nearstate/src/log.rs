@@ -1,9 +1,9 @@
-//! The log: a line for each event, on the standard error. Each kind of event has an id that never
-//! changes, so that an operator can look it up (`docs/operate/logs.md`) and search for it.
+//! The log: one line per event on standard error. Each kind of event has a permanent id, which
+//! operators look up in `docs/operate/logs.md`.
 //!
-//! Lines are written by a thread of their own: a core that says something must not wait for whoever
-//! reads the standard error. What does not fit its queue is counted and told later, and of each
-//! kind a few lines a second are written, however often it happens.
+//! A separate thread writes the lines, so that no core waits for the reader of standard error.
+//! Lines that do not fit into its queue are dropped and counted; a later line reports the count.
+//! The number of lines per second and kind is limited.
 
 mod events;
 
@@ -17,135 +17,135 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::settings::{Form, Level};
+use crate::settings::{LogFormat, LogLevel};
 
-/// Lines that wait for the standard error. At 200 bytes each it is 200 KB; a reader that has
-/// stopped costs no more.
-const WAITING_MAX: usize = 1024;
+/// Lines queued for standard error: 200 KB at 200 bytes each. Further lines are dropped.
+const QUEUED_MAX: usize = 1024;
 
-/// Lines of one kind in a second. Whoever makes us write more is a fault, or means us ill.
-const OF_A_KIND_MAX: u32 = 10;
+/// Lines of one kind per second. More than that is a malfunction or an attack.
+const LINES_PER_SECOND_MAX: u32 = 10;
 
 /// How long the end of the process waits for the last lines.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A kind of event.
 #[derive(Debug)]
-pub(crate) struct Event {
-    /// Its name for ever.
+pub(crate) struct LogEvent {
+    /// Its permanent id.
     pub(crate) id: &'static str,
-    /// How bad it is.
-    pub(crate) level: Level,
-    /// What has happened.
+    /// Its severity.
+    pub(crate) level: LogLevel,
+    /// What happened.
     pub(crate) message: &'static str,
-    /// What an operator may do about it; for the documentation.
-    #[cfg_attr(not(test), expect(dead_code, reason = "docs/operate/logs.md is held against it"))]
+    /// What an operator can do about it, for the documentation.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares docs/operate/logs.md"))]
     pub(crate) advice: &'static str,
 }
 
-/// What belongs to one event.
-pub(crate) type Facts<'f> = [(&'f str, &'f dyn Display)];
+/// The fields of one event.
+pub(crate) type LogFields<'f> = [(&'f str, &'f dyn Display)];
 
-enum Line {
-    Text(String),
+enum WriterMessage {
+    Line(String),
     Flush(SyncSender<()>),
 }
 
-struct Log {
-    least: Level,
-    form: Form,
-    lines: SyncSender<Line>,
-    kinds: Mutex<BTreeMap<&'static str, Kind>>,
+struct Logger {
+    level: LogLevel,
+    format: LogFormat,
+    lines: SyncSender<WriterMessage>,
+    rates: Mutex<BTreeMap<&'static str, EventRate>>,
     lost: AtomicU64,
 }
 
-/// How often one kind of event has been written in this second.
-struct Kind {
+/// The number of lines of one kind in the current second.
+struct EventRate {
     since: Instant,
     written: u32,
     suppressed: u64,
 }
 
-static LOG: OnceLock<Log> = OnceLock::new();
+static LOGGER: OnceLock<Logger> = OnceLock::new();
 
-/// Begins to log. Before that, and if no thread can be had, nothing is written.
-pub(crate) fn start(least: Level, form: Form) {
-    let (lines, written) = sync_channel(WAITING_MAX);
-    let writer = std::thread::Builder::new().name("near-log".to_owned());
-    if writer.spawn(move || write(&written)).is_ok() {
-        let kinds = Mutex::default();
-        let _ = LOG.set(Log { least, form, lines, kinds, lost: AtomicU64::new(0) });
+/// Starts logging. Without it, or if the thread cannot be started, nothing is logged.
+pub(crate) fn start(level: LogLevel, format: LogFormat) {
+    let (lines, written) = sync_channel(QUEUED_MAX);
+    let writer = std::thread::Builder::new().name("ns-log".to_owned());
+    if writer.spawn(move || write_lines(&written)).is_ok() {
+        let rates = Mutex::default();
+        let _ = LOGGER.set(Logger { level, format, lines, rates, lost: AtomicU64::new(0) });
     }
 }
 
-fn write(lines: &Receiver<Line>) {
-    while let Ok(line) = lines.recv() {
-        match line {
-            Line::Text(text) => {
+fn write_lines(messages: &Receiver<WriterMessage>) {
+    while let Ok(message) = messages.recv() {
+        match message {
+            WriterMessage::Line(text) => {
                 let _ = std::io::stderr().write_all(text.as_bytes());
             }
-            Line::Flush(done) => {
+            WriterMessage::Flush(done) => {
                 let _ = done.send(());
             }
         }
     }
 }
 
-/// Says that something has happened. Never waits for whoever reads.
-pub(crate) fn say(event: &'static Event, facts: &Facts<'_>) {
-    let Some(log) = LOG.get() else { return };
-    if event.level > log.least {
+/// Logs an event. Never blocks.
+pub(crate) fn emit(event: &'static LogEvent, fields: &LogFields<'_>) {
+    let Some(logger) = LOGGER.get() else { return };
+    if event.level > logger.level {
         return;
     }
-    let Some(suppressed) = log.admit(event.id, Instant::now()) else { return };
-    let mut facts = facts.to_vec();
+    let Some(suppressed) = logger.check_rate(event.id, Instant::now()) else { return };
+    let mut fields = fields.to_vec();
     if suppressed > 0 {
-        facts.push(("suppressed", &suppressed));
+        fields.push(("suppressed", &suppressed));
     }
-    let lost = log.lost.swap(0, Ordering::Relaxed);
+    let lost = logger.lost.swap(0, Ordering::Relaxed);
     if lost > 0 {
-        facts.push(("lost_before", &lost));
+        fields.push(("lost_before", &lost));
     }
-    let text = match log.form {
-        Form::Text => text_line(event, &facts),
-        Form::Json => json_line(event, &facts, SystemTime::now()),
+    let text = match logger.format {
+        LogFormat::Text => text_line(event, &fields),
+        LogFormat::Json => json_line(event, &fields, SystemTime::now()),
     };
-    if log.lines.try_send(Line::Text(text)).is_err() {
-        log.lost.fetch_add(lost + 1, Ordering::Relaxed);
+    if logger.lines.try_send(WriterMessage::Line(text)).is_err() {
+        logger.lost.fetch_add(lost + 1, Ordering::Relaxed);
     }
 }
 
-/// Waits until what was said is written, for a moment.
+/// Waits until the queued lines are written, at most [`FLUSH_TIMEOUT`].
 pub(crate) fn flush() {
-    let Some(log) = LOG.get() else { return };
+    let Some(logger) = LOGGER.get() else { return };
     let (done, is_done) = sync_channel(1);
-    if log.lines.try_send(Line::Flush(done)).is_ok() {
-        let _ = is_done.recv_timeout(FLUSH_MAX);
+    if logger.lines.try_send(WriterMessage::Flush(done)).is_ok() {
+        let _ = is_done.recv_timeout(FLUSH_TIMEOUT);
     }
 }
 
-impl Log {
-    /// Whether one more of a kind is written now; and how many were not since the last one.
-    fn admit(&self, id: &'static str, now: Instant) -> Option<u64> {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind =
-            kinds.entry(id).or_insert_with(|| Kind { since: now, written: 0, suppressed: 0 });
-        if now.saturating_duration_since(kind.since) >= Duration::from_secs(1) {
-            (kind.since, kind.written) = (now, 0);
+impl Logger {
+    /// Returns the number of lines of this kind that were suppressed since the last one, or `None`
+    /// if this one is to be suppressed too.
+    fn check_rate(&self, id: &'static str, now: Instant) -> Option<u64> {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate =
+            rates.entry(id).or_insert_with(|| EventRate { since: now, written: 0, suppressed: 0 });
+        if now.saturating_duration_since(rate.since) >= Duration::from_secs(1) {
+            (rate.since, rate.written) = (now, 0);
         }
-        if kind.written >= OF_A_KIND_MAX {
-            kind.suppressed += 1;
+        if rate.written >= LINES_PER_SECOND_MAX {
+            rate.suppressed += 1;
             return None;
         }
-        kind.written += 1;
-        Some(std::mem::take(&mut kind.suppressed))
+        rate.written += 1;
+        Some(std::mem::take(&mut rate.suppressed))
     }
 }
 
 /// `level id message key=value ..`
-fn text_line(event: &Event, facts: &Facts<'_>) -> String {
+fn text_line(event: &LogEvent, fields: &LogFields<'_>) -> String {
     let mut line = format!("{} {} {}", event.level.name(), event.id, event.message);
-    for (name, value) in facts {
+    for (name, value) in fields {
         let value = value.to_string();
         let is_plain = !value.is_empty()
             && value.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=');
@@ -159,14 +159,14 @@ fn text_line(event: &Event, facts: &Facts<'_>) -> String {
     line
 }
 
-fn json_line(event: &Event, facts: &Facts<'_>, now: SystemTime) -> String {
+fn json_line(event: &LogEvent, fields: &LogFields<'_>, now: SystemTime) -> String {
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut line = serde_json::Map::new();
     line.insert("time_ms".to_owned(), u64::try_from(since.as_millis()).unwrap_or(0).into());
     line.insert("level".to_owned(), event.level.name().into());
     line.insert("id".to_owned(), event.id.into());
     line.insert("message".to_owned(), event.message.into());
-    for (name, value) in facts {
+    for (name, value) in fields {
         let text = value.to_string();
         let value = text.parse::<u64>().map_or_else(|_| text.into(), Into::into);
         line.insert((*name).to_owned(), value);

@@ -1,11 +1,11 @@
-//! nearstate: the state layer for 5G network functions. One binary, one module a sub-command.
+//! The `nearstate` program: the state layer for 5G network functions. Each subcommand is a module.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod top;
 mod serve;
-mod census;
+mod record_counts;
 mod log;
 mod settings;
 mod region;
@@ -18,37 +18,37 @@ use std::process::ExitCode;
 /// The state layer for 5G network functions.
 #[derive(Debug, Parser)]
 #[command(name = "nearstate", version, propagate_version = true)]
-struct Line {
+struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Measure this machine: workloads of mobile cores and single operations beside other stores
+enum CliCommand {
+    /// Run benchmarks: mobile-core workloads and single operations, compared with other stores
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Create, inspect, check and drop regions
+    /// Create, inspect, check and delete regions
     #[command(subcommand)]
-    Region(region::Command),
-    /// Serve a region to clients of Redis and of O-RAN's SDL
-    Serve(serve::Serve),
-    /// Watch a node and a region live: rates, latencies, namespaces, cores, attached processes
-    Top(top::Top),
-    /// Kill processes that use a region, and verify that nothing acknowledged is lost or torn
+    Region(region::RegionCommand),
+    /// Serve a region to Redis and O-RAN SDL clients
+    Serve(serve::ServeArgs),
+    /// Show live statistics of a node and a region: rates, latencies, namespaces, cores, processes
+    Top(top::TopArgs),
+    /// Kill processes that use a region and verify that no acknowledged write is lost or torn
     Torture(torture::Torture),
     #[command(name = torture::CHILD, hide = true)]
     TortureChild(torture::Child),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Line::parse().command {
-        Command::Bench(command) => bench::run(command),
-        Command::Serve(args) => serve::run(&args),
-        Command::Region(command) => region::run(command, &mut std::io::stdout().lock()),
-        Command::Top(args) => top::run(&args),
-        Command::Torture(args) => return torture::run(&args),
-        Command::TortureChild(child) => return torture::run_child(&child),
+    let outcome = match Cli::parse().command {
+        CliCommand::Bench(command) => bench::run(command),
+        CliCommand::Serve(args) => serve::run(&args),
+        CliCommand::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+        CliCommand::Top(args) => top::run(&args),
+        CliCommand::Torture(args) => return torture::run(&args),
+        CliCommand::TortureChild(child) => return torture::run_child(&child),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `nearstate region`: create, inspect, check and drop regions.
+//! `nearstate region`: creates, inspects, checks and deletes regions.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,73 +10,78 @@ use nearstate_store::{
 };
 use serde_json::{Value, json};
 
-/// What to do with a region.
+/// The subcommands of `nearstate region`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum RegionCommand {
     /// Create a region
-    Create(Create),
+    Create(CreateArgs),
     /// Show sizes, namespaces and attached sessions
-    Inspect(Inspect),
-    /// Verify every byte of a region that nobody is attached to
-    Check(Place),
-    /// Remove a region and all its records; refused while a living process is attached
-    Drop(Place),
-    /// Back what was written so far with 2 MiB pages (faster reads; Linux 6.1 and later)
-    Collapse(Place),
+    Inspect(InspectArgs),
+    /// Verify every byte of a region; no process may be attached
+    Check(RegionArgs),
+    /// Delete a region and all its records; fails while a process is attached
+    Drop(RegionArgs),
+    /// Move the memory in use to 2 MiB pages, for faster reads (Linux 6.1 or later)
+    Collapse(RegionArgs),
 }
 
-/// Which region, and how to answer.
+/// The region, and the output format.
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct RegionArgs {
     /// The region's file
     path: PathBuf,
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What to show.
+/// What `inspect` shows.
 #[derive(Debug, Args)]
-pub(crate) struct Inspect {
+pub(crate) struct InspectArgs {
     #[command(flatten)]
-    place: Place,
-    /// Count the objects of the transactional memory too: opens a session and reads the header of
-    /// each
+    region: RegionArgs,
+    /// Also count the objects of transactional memory: opens a session and reads the header of each
+    /// object
     #[arg(long)]
     objects: bool,
 }
 
-/// How to create it.
+/// What `create` creates.
 #[derive(Debug, Args)]
-pub(crate) struct Create {
-    /// The region's file: on tmpfs (/dev/shm) for memory speed, on hugetlbfs for huge pages, on any
-    /// other file system to keep it over a restart of the host
+pub(crate) struct CreateArgs {
+    /// The region's file: on tmpfs (/dev/shm) for memory speed, on hugetlbfs for huge pages, on a
+    /// disk file system to keep the records when the host restarts
     path: PathBuf,
-    /// The most it may grow to: a number with KiB, MiB, GiB or TiB
-    #[arg(long, default_value = "1GiB", value_parser = bytes)]
+    /// Maximum size: a number with KiB, MiB, GiB or TiB
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     max: u64,
-    /// Page size; 2MiB needs a path on a hugetlbfs mount
-    #[arg(long, value_enum, default_value_t = Page::Small)]
-    page: Page,
-    /// Take all of the memory now
+    /// Page size; 2MiB requires a path on a hugetlbfs mount
+    #[arg(long, value_enum, default_value_t = PageSizeArg::Small)]
+    page: PageSizeArg,
+    /// Allocate all memory now
     #[arg(long)]
     populate: bool,
-    /// Place the memory on these NUMA nodes only (for example 0,1)
-    #[arg(long, value_delimiter = ',', conflicts_with = "numa_interleave")]
+    /// Bind the memory to these NUMA nodes (for example 0,1)
+    #[arg(long, value_name = "NODES", value_delimiter = ',')]
+    #[arg(conflicts_with = "numa_interleave")]
     numa_bind: Vec<u32>,
-    /// Place the memory page by page over these NUMA nodes
-    #[arg(long, value_delimiter = ',')]
+    /// Interleave the memory over these NUMA nodes, page by page
+    #[arg(long, value_name = "NODES", value_delimiter = ',')]
     numa_interleave: Vec<u32>,
-    /// How a reader's pin becomes visible; fenced where there is no membarrier(2)
-    #[arg(long, value_enum, default_value_t = Pin::Auto)]
-    pin: Pin,
-    /// File mode, octal: who may attach
-    #[arg(long, default_value = "600", value_parser = mode)]
+    /// How readers publish their pins: with membarrier(2), with a fence per read, or auto:
+    /// membarrier(2) if the kernel has it
+    #[arg(long, value_enum, default_value_t = PinModeArg::Auto)]
+    pin: PinModeArg,
+    /// File mode, in octal; it limits which users can attach
+    #[arg(long, default_value = "600", value_parser = parse_mode)]
     mode: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Page {
+enum PageSizeArg {
     #[value(name = "4KiB")]
     Small,
     #[value(name = "2MiB")]
@@ -84,61 +89,86 @@ enum Page {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Pin {
+enum PinModeArg {
     Auto,
     Asymmetric,
     Fenced,
 }
 
-/// Does it.
-pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<()> {
+/// Runs a subcommand.
+pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
     match command {
-        Command::Create(create) => {
-            let path = create.path.clone();
-            Region::create(&path, &create.into_options())?;
-            say(out, &format!("created {}", path.display()))
-        }
-        Command::Inspect(Inspect { place, objects }) => {
-            let region = Region::attach(&place.path)?;
+        RegionCommand::Create(args) => create(args, out),
+        RegionCommand::Inspect(InspectArgs { region: args, objects }) => {
+            let region = Region::attach(&args.path)?;
             let seen = region.inspect()?;
             let objects = if objects { Some(region.objects()?) } else { None };
-            let answer = if place.json {
+            let text = if args.json {
                 inspection_json(&seen, objects).to_string()
             } else {
-                text(&seen, objects)
+                inspection_text(&seen, objects)
             };
-            say(out, &answer)
+            print(out, &text)
         }
-        Command::Check(place) => {
-            let report = check(&place.path)?;
-            let answer =
-                if place.json { report_json(&report).to_string() } else { verdict(&report) };
-            say(out, &answer)?;
+        RegionCommand::Check(args) => {
+            let report = check(&args.path)?;
+            let text =
+                if args.json { report_json(&report).to_string() } else { report_text(&report) };
+            print(out, &text)?;
             if report.is_clean() {
                 return Ok(());
             }
-            Err(Error::Damaged {
-                detail: format!("{} faults found by the check", report.faults_count),
-            })
+            let detail = format!("the check found {} faults", report.faults_count);
+            Err(Error::Damaged { detail })
         }
-        Command::Drop(place) => {
-            Region::remove(&place.path)?;
-            say(out, &format!("dropped {}", place.path.display()))
+        RegionCommand::Drop(args) => {
+            Region::remove(&args.path)?;
+            let path = args.path.display();
+            let json = json!({"path": path.to_string(), "is_deleted": true});
+            let text = if args.json { json.to_string() } else { format!("deleted {path}") };
+            print(out, &text)
         }
-        Command::Collapse(place) => {
-            let bytes = Region::attach(&place.path)?.collapse()?;
-            say(out, &format!("{} MiB have 2 MiB pages", bytes >> 20))
+        RegionCommand::Collapse(args) => {
+            let bytes = Region::attach(&args.path)?.collapse()?;
+            let json = json!({"path": args.path.display().to_string(), "bytes": bytes});
+            let text = format!("{} MiB are on 2 MiB pages", bytes >> 20);
+            print(out, &if args.json { json.to_string() } else { text })
         }
     }
 }
 
-impl Create {
+fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
+    let (path, mode, is_json) = (args.path.clone(), args.mode, args.json);
+    let seen = Region::create(&path, &args.into_options())?.inspect()?;
+    let next = format!("nearstate serve --region {}", path.display());
+    let text = if is_json {
+        let json = json!({
+            "path": path.display().to_string(), "bytes_on_disk": seen.bytes_on_disk,
+            "bytes_max": seen.bytes_max, "page_bytes": seen.page_bytes,
+            "mode": format!("{mode:o}"), "is_fenced": seen.is_fenced, "next": next,
+        });
+        json.to_string()
+    } else {
+        format!(
+            "created  {}\nsize     {} now, {} at most\npages    {} KiB, pins {}\n\
+             mode     {mode:o}\nnext     {next}",
+            path.display(),
+            mib(seen.bytes_on_disk),
+            mib(seen.bytes_max),
+            seen.page_bytes >> 10,
+            pin_mode(&seen),
+        )
+    };
+    print(out, &text)
+}
+
+impl CreateArgs {
     fn into_options(self) -> CreateOptions {
         CreateOptions {
             bytes_max: self.max,
             page: match self.page {
-                Page::Small => PageSize::Small,
-                Page::Huge => PageSize::Huge2M,
+                PageSizeArg::Small => PageSize::Small,
+                PageSizeArg::Huge => PageSize::Huge2M,
             },
             populate: self.populate,
             numa: match (self.numa_bind.is_empty(), self.numa_interleave.is_empty()) {
@@ -147,26 +177,30 @@ impl Create {
                 _ => NumaPolicy::Default,
             },
             pin: match self.pin {
-                Pin::Auto => PinMode::Auto,
-                Pin::Asymmetric => PinMode::Asymmetric,
-                Pin::Fenced => PinMode::Fenced,
+                PinModeArg::Auto => PinMode::Auto,
+                PinModeArg::Asymmetric => PinMode::Asymmetric,
+                PinModeArg::Fenced => PinMode::Fenced,
             },
             mode: self.mode,
         }
     }
 }
 
-fn say(out: &mut dyn Write, text: &str) -> Result<()> {
+fn print(out: &mut dyn Write, text: &str) -> Result<()> {
     writeln!(out, "{text}").map_err(|error| Error::System {
-        detail: "cannot write the answer".to_owned(),
+        detail: "cannot write to standard output".to_owned(),
         errno: error.raw_os_error().unwrap_or(0),
     })
 }
 
-/// A size: a number, and KiB, MiB, GiB or TiB (or K, M, G, T, which mean the same).
-pub(crate) fn bytes(text: &str) -> std::result::Result<u64, String> {
+/// Parses a size: a number with KiB, MiB, GiB or TiB. K, M, G and T mean the same.
+///
+/// # Errors
+/// What is expected instead.
+pub(crate) fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let number: u64 = digits.parse().map_err(|_| "give a size as 512MiB or 4GiB".to_owned())?;
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{text:?} is not a size: expected 512MiB or 4GiB"))?;
     let unit = text.get(digits.len()..).unwrap_or_default().to_ascii_lowercase();
     let shift = match unit.trim_end_matches("ib").trim_end_matches('b') {
         "" => 0,
@@ -174,27 +208,40 @@ pub(crate) fn bytes(text: &str) -> std::result::Result<u64, String> {
         "m" => 20,
         "g" => 30,
         "t" => 40,
-        _ => return Err(format!("{unit:?} is no unit of size: give KiB, MiB, GiB or TiB")),
+        _ => return Err(format!("unknown unit {unit:?}: expected KiB, MiB, GiB or TiB")),
     };
-    number.checked_mul(1 << shift).ok_or_else(|| "larger than any machine".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} exceeds the address space"))
 }
 
-/// A file mode in octal.
-pub(crate) fn mode(text: &str) -> std::result::Result<u32, String> {
+/// Parses a file mode in octal.
+///
+/// # Errors
+/// What is expected instead.
+pub(crate) fn parse_mode(text: &str) -> std::result::Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| "give a file mode in octal, as 600 or 660".to_owned())
+        .ok_or_else(|| format!("{text:?} is not a file mode: expected octal, such as 600 or 660"))
 }
 
-fn text(seen: &Inspection, objects: Option<Objects>) -> String {
-    let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10 & 1023) * 10 / 1024);
+fn mib(bytes: u64) -> String {
+    format!("{}.{} MiB", bytes >> 20, (bytes >> 10 & 1023) * 10 / 1024)
+}
+
+const fn pin_mode(seen: &Inspection) -> &'static str {
+    if seen.is_fenced { "fenced" } else { "asymmetric (membarrier)" }
+}
+
+fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
     let mut lines = vec![
         format!("region      {}", seen.path.display()),
-        format!("format      {}, pages of {} KiB, pins {}", seen.format, seen.page_bytes >> 10, {
-            if seen.is_fenced { "fenced" } else { "asymmetric (membarrier)" }
-        }),
-        format!("size        {} taken of {}", mib(seen.bytes_taken), mib(seen.bytes_max)),
+        format!(
+            "format      {}, pages of {} KiB, pins {}",
+            seen.format,
+            seen.page_bytes >> 10,
+            pin_mode(seen)
+        ),
+        format!("size        {} used of {}", mib(seen.bytes_taken), mib(seen.bytes_max)),
         format!("on disk     {}", mib(seen.bytes_on_disk)),
         format!("epoch       {}", seen.epoch),
         format!("namespaces  {}", seen.namespaces.len()),
@@ -209,7 +256,7 @@ fn text(seen: &Inspection, objects: Option<Objects>) -> String {
     lines.push(format!("sessions    {}", seen.members.len()));
     for member in &seen.members {
         let pin = member.pinned_epoch.map_or(String::new(), |e| format!(", holds epoch {e}"));
-        let life = if member.is_alive { "" } else { ", dead: recovered by the next who attaches" };
+        let life = if member.is_alive { "" } else { ", dead: recovered at the next attach" };
         lines.push(format!("            {}{pin}{life}", member.process));
     }
     lines.join("\n")
@@ -239,7 +286,7 @@ fn inspection_json(seen: &Inspection, objects: Option<Objects>) -> Value {
     })
 }
 
-fn verdict(report: &CheckReport) -> String {
+fn report_text(report: &CheckReport) -> String {
     let mut lines: Vec<String> = report.faults.iter().map(|f| format!("fault: {f}")).collect();
     let named = report.faults.len() as u64;
     if report.faults_count > named {
@@ -271,16 +318,48 @@ fn report_json(report: &CheckReport) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct TestCli {
+        #[command(subcommand)]
+        command: RegionCommand,
+    }
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
-        assert_eq!(bytes("64MiB"), Ok(64 << 20));
-        assert_eq!(bytes("4G"), Ok(4 << 30));
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert!(bytes("4 parsecs").is_err());
-        assert!(bytes("").is_err());
-        assert!(bytes("99999999T").is_err());
-        assert_eq!(mode("660"), Ok(0o660));
-        assert!(mode("999").is_err());
+    fn sizes_and_modes_are_parsed() {
+        assert_eq!(parse_bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(parse_bytes("4G"), Ok(4 << 30));
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert!(parse_bytes("4 parsecs").is_err());
+        assert!(parse_bytes("").is_err());
+        assert!(parse_bytes("99999999T").is_err());
+        assert_eq!(parse_mode("660"), Ok(0o660));
+        assert!(parse_mode("999").is_err());
+    }
+
+    #[test]
+    fn create_prints_what_it_created() {
+        let folder = tempfile::tempdir().unwrap();
+        let create = |name: &str, more: &[&str]| {
+            let path = folder.path().join(name);
+            let line = ["region", "create", path.to_str().unwrap(), "--max", "64MiB"];
+            let command = TestCli::try_parse_from(line.iter().chain(more)).unwrap().command;
+            let mut out = Vec::new();
+            run(command, &mut out).unwrap();
+            (path.display().to_string(), String::from_utf8(out).unwrap())
+        };
+        let (path, text) = create("r", &["--mode", "660"]);
+        assert!(text.starts_with(&format!("created  {path}\nsize     ")), "{text}");
+        assert!(text.contains(" now, 64.0 MiB at most\npages    4 KiB, pins "), "{text}");
+        let end = format!("mode     660\nnext     nearstate serve --region {path}\n");
+        assert!(text.ends_with(&end), "{text}");
+        let (path, text) = create("j", &["--json"]);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((json["path"].as_str(), json["mode"].as_str()), (Some(&*path), Some("600")));
+        assert_eq!(
+            (json["bytes_max"].as_u64(), json["page_bytes"].as_u64()),
+            (Some(64 << 20), Some(4096))
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! `nearstate serve`: a node on a region.
 
 mod metrics;
-mod guard;
+mod access_control;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
-use crate::settings::{Flags, Settings, print};
-use metrics::Observed;
+use crate::settings::{SettingFlags, Settings, print};
+use metrics::ServerMetrics;
 
 /// What to serve, and where.
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     #[command(flatten)]
-    flags: Flags,
+    flags: SettingFlags,
     /// Show the settings that hold, with who says each of them, and end
     #[arg(long)]
     print_config: bool,
 }
 
 /// Serves until SIGTERM or SIGINT; SIGHUP has certificates read again.
-pub(crate) fn run(serve: &Serve) -> Result<()> {
+pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
     let begin = Instant::now();
     let layers = serve.flags.layers(std::env::vars_os())?;
-    let settings = Settings::read(&layers)?;
+    let settings = Settings::parse(&layers)?;
     if serve.print_config {
         return show(&print(&layers));
     }
-    log::start(settings.log_level, settings.log_form);
-    let outcome = guard::users(&settings, &layers).and_then(|users| {
-        guard::addresses(&settings, &users)?;
-        let tls = guard::tls(&settings)?;
+    log::start(settings.log_level, settings.log_format);
+    let outcome = access_control::users(&settings, &layers).and_then(|users| {
+        access_control::addresses(&settings, &users)?;
+        let tls = access_control::tls(&settings)?;
         if layers.is_plain_left_out() {
-            log::say(log::NO_PLAIN_TCP, &[]);
+            log::emit(log::NO_PLAIN_TCP, &[]);
         }
-        serve_until_told(&settings, users, tls.as_ref(), begin)
+        serve_until_signal(&settings, users, tls.as_ref(), begin)
     });
     log::flush();
     outcome
@@ -60,7 +60,7 @@ fn show(text: &str) -> Result<()> {
     })
 }
 
-fn serve_until_told(
+fn serve_until_signal(
     settings: &Settings,
     users: Users,
     tls: Option<&Tls>,
@@ -72,10 +72,10 @@ fn serve_until_told(
     let first = settings.listen.first().or(settings.tls_listen.first());
     resp.port = first.map_or(0, std::net::SocketAddr::port);
     let server = Arc::new(Server::new(resp));
-    let observed = Observed::new(region.clone(), Arc::clone(&server));
-    let faces: [Arc<dyn Protocol>; 2] = [
+    let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
+    let protocols: [Arc<dyn Protocol>; 2] = [
         Arc::new(RespProtocol::new(server)),
-        Arc::new(ObserveProtocol::new(Arc::new(observed.clone()))),
+        Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
     ];
     // Before the node, so that no signal is missed once clients can come.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
@@ -83,24 +83,24 @@ fn serve_until_told(
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
     let config = config(settings, tls);
-    let node = Node::start(&config, &region, &faces)?;
-    observed.begin(node.metrics());
+    let node = Node::start(&config, &region, &protocols)?;
+    metrics.begin(node.metrics());
     for (address, endpoint) in node.addresses().iter().zip(&config.endpoints) {
         let (face, is_tls) = (&endpoint.protocol, endpoint.tls.is_some());
         let told: [(&str, &dyn std::fmt::Display); 3] =
-            [("address", address), ("face", face), ("tls", &is_tls)];
-        log::say(log::SERVING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
+            [("address", address), ("protocol", face), ("tls", &is_tls)];
+        log::emit(log::LISTENING, told.get(..if is_tls { 3 } else { 2 }).unwrap_or(&told));
     }
     let ms = begin.elapsed().as_millis();
-    log::say(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
+    log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
     let over = signals.handle();
     let told = told(&mut signals, settings, tls);
-    log::say(log::SHUTTING_DOWN, &[("signal", &told)]);
-    observed.end();
+    log::emit(log::SHUTTING_DOWN, &[("signal", &told)]);
+    metrics.end();
     node.shutdown();
     let impatient = std::thread::spawn(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {
-            log::say(log::SHUTTING_DOWN_AT_ONCE, &[]);
+            log::emit(log::STOPPING_AT_ONCE, &[]);
             log::flush();
             // Safe at any moment: a region survives SIGKILL.
             std::process::exit(1);
@@ -111,8 +111,10 @@ fn serve_until_told(
     over.close();
     let _ = impatient.join();
     match &outcome {
-        Ok(()) => log::say(log::STOPPED, &[("cut", &gauges.snapshot().total().0.drain_aborts)]),
-        Err(error) => log::say(log::CORE_ENDED, &[("reason", error)]),
+        Ok(()) => {
+            log::emit(log::STOPPED, &[("aborted", &gauges.snapshot().total().0.drain_aborts)])
+        }
+        Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
     }
     outcome
 }
@@ -124,13 +126,13 @@ fn told(signals: &mut Signals, settings: &Settings, tls: Option<&Tls>) -> i32 {
             return signal;
         }
         let Some(tls) = tls else { continue };
-        match guard::tls(settings) {
+        match access_control::tls(settings) {
             Ok(Some(read)) => {
                 tls.renew(&read);
-                log::say(log::CERTIFICATES_RENEWED, &[]);
+                log::emit(log::CERTIFICATES_RELOADED, &[]);
             }
             Ok(None) => {}
-            Err(error) => log::say(log::CERTIFICATES_KEPT, &[("reason", &error)]),
+            Err(error) => log::emit(log::CERTIFICATES_NOT_RELOADED, &[("reason", &error)]),
         }
     }
     SIGTERM
@@ -144,9 +146,9 @@ fn attach(settings: &Settings) -> Result<Region> {
         ..CreateOptions::default()
     };
     let region = Region::attach_or_create(&settings.region, &options)?;
-    guard::region(settings);
+    access_control::region(settings);
     let seen = region.inspect()?;
-    log::say(
+    log::emit(
         log::REGION_ATTACHED,
         &[
             ("path", &settings.region.display()),
@@ -163,22 +165,22 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
     let tcp = settings.listen.iter().map(|address| Address::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
-    if paths.is_empty() && settings.is_unix_beside() {
-        log::say(log::NO_UNIX_SOCKET, &[("region", &settings.region.display())]);
+    if paths.is_empty() && settings.is_unix_auto() {
+        log::emit(log::NO_UNIX_SOCKET, &[("region", &settings.region.display())]);
     }
     let unix = paths.into_iter().map(|path| Address::Unix { path, mode });
     let speaks = |face: &str| {
         let face = face.to_owned();
         move |address| Endpoint { protocol: face.clone(), address, tls: None }
     };
-    let observe = settings.observe.iter().map(|address| Address::Tcp(*address));
+    let observe = settings.metrics.iter().map(|address| Address::Tcp(*address));
     let endpoints = tcp.chain(unix).map(speaks("resp"));
     let over_tls = settings.tls_listen.iter().map(|address| Address::Tcp(*address));
     let guarded = over_tls.map(speaks("resp"));
     let guarded = guarded.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
     NodeConfig {
         cores: settings.cores.0,
-        is_pinned: settings.is_pinned,
+        is_pinned: settings.pin_cores,
         endpoints: endpoints
             .chain(guarded)
             .chain(observe.map(speaks(ObserveProtocol::NAME)))
@@ -187,18 +189,19 @@ fn config(settings: &Settings, tls: Option<&Tls>) -> NodeConfig {
         spin: settings.spin(),
         on_long_poll: |poll| {
             let class = format!("{:?}", poll.class).to_ascii_lowercase();
-            let facts: &log::Facts<'_> =
+            let fields: &log::LogFields<'_> =
                 &[("task", &poll.task), ("class", &class), ("us", &poll.time.as_micros())];
-            log::say(log::LONG_POLL, facts);
+            log::emit(log::LONG_POLL, fields);
         },
         on_stuck_task: |stuck| {
-            let facts: &log::Facts<'_> =
+            let fields: &log::LogFields<'_> =
                 &[("core", &stuck.core), ("task", &stuck.task), ("ms", &stuck.time.as_millis())];
-            log::say(log::STUCK, facts);
+            log::emit(log::STUCK_POLL, fields);
         },
-        on_forced_close: |dismissed| {
-            let reason = dismissed.reason.name();
-            log::say(log::DISMISSED, &[("client", &dismissed.address), ("reason", &reason)]);
+        on_forced_close: |close| {
+            let reason = close.reason.name();
+            let fields: &log::LogFields<'_> = &[("client", &close.address), ("reason", &reason)];
+            log::emit(log::CLIENT_DISCONNECTED, fields);
         },
     }
 }

@@ -5,17 +5,17 @@
 
 mod live;
 mod screen;
-mod told;
+mod output;
 mod tables;
-mod source;
-mod attached;
+mod sources;
+mod region_source;
 mod fetch;
-mod page;
+mod parse_metrics;
 #[cfg(test)]
 mod sample;
-mod picture;
+mod report;
 mod snapshot;
-mod figures;
+mod format;
 
 use std::io::{ErrorKind, IsTerminal as _, Write};
 use std::net::SocketAddr;
@@ -25,21 +25,21 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use nearstate_model::{Error, Result};
 
-use crate::settings::{Flags, Settings, time};
-use picture::{Order, Picture};
-use source::{Look, Sources};
+use crate::settings::{SettingFlags, Settings, parse_time};
+use report::{NamespaceOrder, TopReport};
+use sources::{Poll, TopSources};
 
 /// What `--help` says behind the options.
 const MORE: &str = "\
-Without --node and --region the settings of `nearstate serve` say where to look (--config, else
-$NEARSTATE_CONFIG; NEARSTATE_OBSERVE_LISTEN, NEARSTATE_REGION_PATH): the first address of
-observe.listen, and the region's file if there is one. Either is enough: a node shows rates,
+Without --node and --region the settings of `nearstate serve` say where to poll (--config, else
+$NEARSTATE_CONFIG; NEARSTATE_METRICS_LISTEN, NEARSTATE_REGION_PATH): the first address of
+metrics.listen, and the region's file if there is one. Either is enough: a node shows rates,
 latencies, cores and what it knows of its region; a region shows its namespaces, who is attached,
 its fill, and how its records change.
 
 In a terminal: q ends, p pauses, s orders the namespaces, ? helps. Elsewhere it prints plain text.
 
-  nearstate serve --observe-listen 127.0.0.1:9121 &
+  nearstate serve --metrics-listen 127.0.0.1:9121 &
   nearstate top                                  # what the settings say
   nearstate top --node 127.0.0.1:9121            # a node, by its page of metrics
   nearstate top --region /dev/shm/amf            # a region, with a node or without
@@ -48,8 +48,8 @@ In a terminal: q ends, p pauses, s orders the namespaces, ? helps. Elsewhere it 
 /// Where to look, and how to tell.
 #[derive(Debug, Args)]
 #[command(after_help = MORE)]
-pub(crate) struct Top {
-    /// A node's address for observers (observe.listen)
+pub(crate) struct TopArgs {
+    /// A node's address for observers (metrics.listen)
     #[arg(long, value_name = "ADDRESS:PORT")]
     node: Option<SocketAddr>,
     /// A region's file; this process may have to be its owner
@@ -76,7 +76,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 fn interval(text: &str) -> std::result::Result<Duration, String> {
-    let time = time(text)?;
+    let time = parse_time(text)?;
     if (INTERVAL_MIN..=INTERVAL_MAX).contains(&time) {
         Ok(time)
     } else {
@@ -85,16 +85,16 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 }
 
 /// Shows it.
-pub(crate) fn run(top: &Top) -> Result<()> {
-    let sources = top.sources()?;
+pub(crate) fn run(args: &TopArgs) -> Result<()> {
+    let sources = args.sources()?;
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    if top.once {
-        return top.tell_once(sources);
+    if args.once {
+        return args.print_once(sources);
     }
-    if top.json || !is_terminal {
-        return top.tell_on(sources);
+    if args.json || !is_terminal {
+        return args.print_loop(sources);
     }
-    live::run(sources, top.interval)
+    live::run(sources, args.interval)
 }
 
 /// Seconds since 1970.
@@ -102,60 +102,65 @@ fn now() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-impl Top {
-    fn sources(&self) -> Result<Sources> {
+impl TopArgs {
+    fn sources(&self) -> Result<TopSources> {
         if self.node.is_some() || self.region.is_some() {
-            return Ok(Sources::new(self.node, self.region.as_deref()));
+            return Ok(TopSources::new(self.node, self.region.as_deref()));
         }
-        let layers = Flags::of_file(self.config.clone()).layers(std::env::vars_os())?;
-        let settings = Settings::read(&layers)?;
-        let node = settings.observe.first().copied();
+        let layers = SettingFlags::of_file(self.config.clone()).layers(std::env::vars_os())?;
+        let settings = Settings::parse(&layers)?;
+        let node = settings.metrics.first().copied();
         let region = Some(settings.region).filter(|path| path.exists());
         if node.is_none() && region.is_none() {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "nothing to look at: observe.listen is empty ({}) and there is no region at \
+                    "nothing to look at: metrics.listen is empty ({}) and there is no region at \
                      the path of region.path ({}); say --node ADDRESS:PORT of a node that was \
-                     begun with --observe-listen, or --region PATH",
-                    layers.source("observe.listen"),
-                    layers.source("region.path"),
+                     start with --metrics-listen, or --region PATH",
+                    layers.origin("metrics.listen"),
+                    layers.origin("region.path"),
                 ),
             });
         }
-        Ok(Sources::new(node, region.as_deref()))
+        Ok(TopSources::new(node, region.as_deref()))
     }
 
-    fn tell_once(&self, mut sources: Sources) -> Result<()> {
-        let first = seen(sources.look())?;
+    fn print_once(&self, mut sources: TopSources) -> Result<()> {
+        let first = seen(sources.poll())?;
         std::thread::sleep(self.interval);
-        let last = seen(sources.look())?;
-        let picture = Picture::between(Some(&first.snapshot), &last.snapshot);
-        self.tell(picture, &last.faults, &sources).map(drop)
+        let last = seen(sources.poll())?;
+        let report = TopReport::between(Some(&first.snapshot), &last.snapshot);
+        self.print(report, &last.faults, &sources).map(drop)
     }
 
     /// Tells of each interval until nobody listens any more.
-    fn tell_on(&self, mut sources: Sources) -> Result<()> {
-        let mut begun = Instant::now();
-        let mut before = sources.look();
+    fn print_loop(&self, mut sources: TopSources) -> Result<()> {
+        let mut start = Instant::now();
+        let mut before = sources.poll();
         loop {
-            std::thread::sleep(self.interval.saturating_sub(begun.elapsed()));
-            begun = Instant::now();
-            let look = sources.look();
-            let picture = Picture::between(Some(&before.snapshot), &look.snapshot);
-            if !self.tell(picture, &look.faults, &sources)? {
+            std::thread::sleep(self.interval.saturating_sub(start.elapsed()));
+            start = Instant::now();
+            let poll = sources.poll();
+            let report = TopReport::between(Some(&before.snapshot), &poll.snapshot);
+            if !self.print(report, &poll.faults, &sources)? {
                 return Ok(());
             }
-            before = look;
+            before = poll;
         }
     }
 
     /// Writes a picture. False: nobody reads it.
-    fn tell(&self, mut picture: Picture, faults: &[String], sources: &Sources) -> Result<bool> {
-        picture.order(Order::default());
+    fn print(
+        &self,
+        mut report: TopReport,
+        faults: &[String],
+        sources: &TopSources,
+    ) -> Result<bool> {
+        report.order(NamespaceOrder::default());
         let mut text = if self.json {
-            told::object(&picture, faults, sources.node(), now()).to_string()
+            output::object(&report, faults, sources.node(), now()).to_string()
         } else {
-            told::text(&picture, faults, sources.node(), now())
+            output::text(&report, faults, sources.node(), now())
         };
         text.push_str(if self.json || self.once { "\n" } else { "\n\n" });
         let mut out = std::io::stdout().lock();
@@ -171,9 +176,9 @@ impl Top {
 }
 
 /// A look that has seen everything, or why it has not.
-fn seen(look: Look) -> Result<Look> {
-    match look.faults.first() {
-        None => Ok(look),
+fn seen(poll: Poll) -> Result<Poll> {
+    match poll.faults.first() {
+        None => Ok(poll),
         Some(why) => Err(Error::BadArgument { detail: why.clone() }),
     }
 }
@@ -184,14 +189,14 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct TestCli {
         #[command(flatten)]
-        top: Top,
+        top: TopArgs,
     }
 
-    fn read(words: &[&str]) -> std::result::Result<Top, String> {
+    fn read(words: &[&str]) -> std::result::Result<TopArgs, String> {
         let words = ["top"].iter().chain(words);
-        Line::try_parse_from(words).map(|line| line.top).map_err(|error| error.to_string())
+        TestCli::try_parse_from(words).map(|line| line.top).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl fmt::Debug for ObserveProtocol {
 
 impl ObserveProtocol {
     /// The name by which an endpoint asks for it.
-    pub const NAME: &'static str = "observe";
+    pub const NAME: &'static str = "metrics";
 
     /// The face of what a source tells.
     pub fn new(source: Arc<dyn Source>) -> Self {

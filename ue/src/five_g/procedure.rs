@@ -37,7 +37,7 @@ impl SessionPlace {
         }
     }
 
-    /// The variable that says whether the session is there.
+    /// The variable whose presence means that the session exists.
     pub const fn variable(self) -> Variable {
         match self {
             Self::First => Variable::Session1,
@@ -69,7 +69,7 @@ pub enum Procedure {
     SessionEstablishment(SessionPlace),
     /// It gets another quality: clause 4.3.3.
     SessionModification(SessionPlace),
-    /// It goes: clause 4.3.4.
+    /// It is released: clause 4.3.4.
     SessionRelease(SessionPlace),
 }
 

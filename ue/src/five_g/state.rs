@@ -61,7 +61,8 @@ impl Procedure {
     }
 }
 
-/// The state of a UE, by which variables are there: a number at a gNB says connected, an AMF idle.
+/// The state of a UE, from its variables: with a number at a gNB it is connected, with an AMF only
+/// it is idle.
 pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }

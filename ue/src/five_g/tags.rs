@@ -21,7 +21,7 @@ pub const SCHEMA: [TagDeclaration; 6] = [
 /// The most values that [`tags`] gives.
 pub const TAGS_MAX: usize = 3 + 4 * super::SESSIONS_MAX;
 
-/// Name and value of each tag, as the bytes lie in the context: a SUPI's eight bytes, a GUTI's ten,
+/// Name and value of each tag, with the bytes of the context: a SUPI's eight bytes, a GUTI's ten,
 /// an AMF-UE-NGAP-ID's five; of each session its context's sixteen, its IPv4 address' four, its
 /// IPv6 prefix' eight, its tunnel end's eight. Nothing is allocated.
 pub fn tags<'a>(

@@ -1,4 +1,4 @@
-//! Procedures of EPS: how often they come, what they change, and the change itself.
+//! Procedures of EPS: their frequency, the variables that they change, and the change itself.
 
 use super::{Block, BlockSet, Context, ROWS, Variable};
 use crate::draw::Draw;
@@ -134,7 +134,7 @@ pub const fn blocks_touched(procedure: Procedure) -> BlockSet {
 }
 
 /// Changes a context as the procedure does: what it adds or modifies gets a legal value that `draw`
-/// and the variable alone decide, what it removes goes, the rest stays byte for byte.
+/// and the variable alone decide, what it removes is cleared, the rest keeps its bytes.
 ///
 /// So what a variable holds follows from the last procedure that wrote it: of a sequence, the last
 /// occurrence of each procedure, in their order, gives the same bytes as all of them. Whether the

@@ -36,7 +36,8 @@ impl Procedure {
     }
 }
 
-/// The state of a UE, by which variables are there: a C-RNTI says connected, a bearer idle.
+/// The state of a UE, from its variables: with a C-RNTI it is connected, with a bearer only it is
+/// idle.
 pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }

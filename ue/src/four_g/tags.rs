@@ -16,7 +16,7 @@ pub const SCHEMA: [TagDeclaration; 5] = [
 /// The most values that [`tags`] gives: IPv4 and IPv6, both ends of both tunnels.
 pub const TAGS_MAX: usize = 8;
 
-/// Name and value of each tag, as the bytes lie in the context: an IMSI's eight bytes, a GUTI's
+/// Name and value of each tag, with the bytes of the context: an IMSI's eight bytes, a GUTI's
 /// ten, an IPv4 address' four, an IPv6 prefix' eight, a tunnel end's eight (TEID and address, since
 /// a TEID is a number of its node only). Nothing is allocated. To look one up, encode what is
 /// looked for with [`to_bytes`](crate::value::to_bytes).

@@ -83,7 +83,7 @@ pub enum UeAddress {
     V4V6(Ipv4Addr, Prefix),
 }
 
-/// The type octet, the IPv4 address, the prefix; what there is not is zeros.
+/// The type octet, the IPv4 address, the prefix; absent parts are zero.
 const UE_ADDRESS_BYTES: usize = 1 + 4 + 8;
 /// Of the type octet: 1 IPv4, 2 IPv6, 3 both.
 const V4: u8 = 1;
@@ -106,7 +106,7 @@ impl UeAddress {
         }
     }
 
-    /// Where the bytes of the IPv4 address and of the prefix stand in a slot, if they are there.
+    /// The ranges of the IPv4 address and of the prefix in a slot, if present.
     pub(crate) fn parts(slot: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
         let [kind] = front(slot);
         let v4 = slot.get(1..5).filter(|_| kind & V4 != 0);
@@ -156,7 +156,7 @@ impl Value for UeAddress {
         fill(slot, &bytes);
     }
 
-    /// IPv4 and a prefix of the documentation's (RFC 3849): what most UEs ask for.
+    /// IPv4 and a prefix of the documentation's (RFC 3849): what most UEs request.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [a, b, c, d] = draw.part(1).bytes();

@@ -15,7 +15,7 @@ use crate::draw::Draw;
 pub const APN_BYTES_MAX: usize = 49;
 const APN_SLOT: usize = 1 + APN_BYTES_MAX;
 
-/// Metadata of letters, digits and hyphens with dots between them; kept in one case as given.
+/// Labels of letters, digits and hyphens with dots between them; kept in one case as given.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Apn([u8; APN_SLOT]);
 

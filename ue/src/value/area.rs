@@ -79,8 +79,8 @@ fn words(bytes: &[u8; AREAS_BYTES]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|eight| u64::from_be_bytes(*eight))
 }
 
-/// Where a UE may move without telling: 1 to 16 TAIs. A count, then each as five bytes, so that
-/// every one has its place; TS 24.301's three kinds of partial lists are for the air.
+/// The area in which a UE moves without an update: 1 to 16 TAIs. A count, then each as five bytes,
+/// so that every one has its place; TS 24.301's three kinds of partial lists are for the air.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaiList([u8; TAI_LIST_BYTES]);
 

@@ -35,7 +35,7 @@ number! {
     Kbps(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 64 to 10_000_000
 }
 number! {
-    /// Who comes first (TS 29.212 clause 5.3.45): 1 is the highest.
+    /// Priority (TS 29.212 clause 5.3.45): 1 is the highest.
     PriorityLevel(u8), 1 bytes, 1 to 15, Decimal
 }
 
@@ -83,7 +83,7 @@ fn rates(ambr: Ambr, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 /// writes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arp {
-    /// Who comes first.
+    /// Priority.
     pub priority: PriorityLevel,
     /// May take the place of others.
     pub may_preempt: bool,
@@ -147,7 +147,7 @@ impl Value for Arp {
         write!(f, "priority {priority}, {may} pre-empt, {can} be pre-empted")
     }
 
-    /// With the names and words of TS 29.571 clause 5.5.4.
+    /// With the names and values of TS 29.571 clause 5.5.4.
     fn json(&self, keys: KeyText) -> Json {
         let [level, cap, vuln] = ARP_NAMES.map(str::to_owned);
         let may = if self.may_preempt { MAY } else { MAY_NOT };

@@ -1,4 +1,4 @@
-//! Values that consist of values, one behind the other.
+//! Values that consist of consecutive values.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub(crate) fn member<T>(
     parse(json).map_err(|what| format!("{name}: {what}"))
 }
 
-/// What stands between two parts in a text.
+/// The separator of two parts in a text.
 pub(crate) fn separate(is_first: &mut bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if std::mem::take(is_first) { Ok(()) } else { f.write_str(", ") }
 }

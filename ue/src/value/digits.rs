@@ -1,6 +1,6 @@
 //! Strings of decimal digits: identities of subscribers and equipment.
 //!
-//! In half bytes, the first one low, `f` behind the last (TS 24.008 clause 10.5.1.4).
+//! In half bytes, the first one low, `f` after the last (TS 24.008 clause 10.5.1.4).
 
 use std::fmt;
 
@@ -96,7 +96,7 @@ macro_rules! digits {
                 Self($crate::value::digits::digits_of_number(number, $most))
             }
 
-            /// Its bytes: two digits in each, the first one low, `f` behind the last.
+            /// Its bytes: two digits in each, the first one low, `f` after the last.
             pub const fn as_bytes(&self) -> &[u8; 8] {
                 &self.0
             }

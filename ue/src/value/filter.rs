@@ -1,4 +1,4 @@
-//! Traffic flow templates: which packets go through a bearer.
+//! Traffic flow templates: which packets a bearer carries.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ pub struct Tft([u8; TFT_SLOT]);
 pub struct PacketFilter<'a> {
     /// Two bits of direction (1 down, 2 up, 3 both), four of the filter's number.
     pub head: u8,
-    /// Which of several filters is asked first: the lowest.
+    /// Precedence: the filter with the lowest value is evaluated first.
     pub precedence: u8,
     /// Type and value, type and value.
     pub components: &'a [u8],

@@ -1,4 +1,4 @@
-//! Who a UE is: permanent and temporary identities, and the numbers that interfaces give it.
+//! Permanent and temporary identities of a UE, and the numbers that interfaces assign to it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ number! {
     CRnti(u16), 2 bytes, 0x003d to 0xfff3, Hex
 }
 number! {
-    /// Number that an eNB gives a UE on S1 (TS 36.413 clause 9.2.3.4): 24 bits.
+    /// Number that the eNB assigns to a UE on S1 (TS 36.413 clause 9.2.3.4): 24 bits.
     EnbUeS1apId(u32), 3 bytes, 0 to 0x00ff_ffff, Decimal
 }
 number! {
@@ -49,7 +49,7 @@ fn dashed_gummei(gummei: Gummei, keys: KeyText, f: &mut fmt::Formatter<'_>) -> f
 
 composite! {
     /// Globally unique temporary identity (TS 23.003 clause 2.8.1): 80 bits, the MME that gave it
-    /// and its M-TMSI. Draws that differ in their low 52 bits give GUTIs that differ.
+    /// and its M-TMSI. Draws that differ in their low 52 bits give different GUTIs.
     Guti, salt 0, text dashed_guti, drawn reallocated_guti {
         /// The MME that gave it.
         gummei: Gummei = "gummei",

@@ -1,4 +1,4 @@
-//! Keys. Their text is shortened unless it is asked for whole, so that no log opens a session.
+//! Keys. Their text is shortened by default, so that no log contains a usable key.
 
 use std::fmt;
 

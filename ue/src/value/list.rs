@@ -1,4 +1,4 @@
-//! Lists with a bound: a count, then the places of as many items as may be.
+//! Bounded lists: a count, then room for the maximum number of items.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub(crate) fn items(slot: &[u8], bytes: usize) -> impl Iterator<Item = &[u8]> {
     items.chunks_exact(bytes).take(usize::from(count))
 }
 
-/// Writes a list; `false` if there is nothing to write, or more than has a place.
+/// Writes a list; `false` if the list is empty or too long.
 #[inline]
 pub(crate) fn write<T: Value>(list: impl ExactSizeIterator<Item = T>, slot: &mut [u8]) -> bool {
     let Some((count, items)) = slot.split_first_mut() else { return false };

@@ -1,4 +1,4 @@
-//! Names that services of the core give: identifiers of instances, addresses of resources.
+//! Names that services of the core assign: identifiers of instances, addresses of resources.
 
 use std::fmt;
 
@@ -77,11 +77,11 @@ impl Value for Uuid {
     }
 }
 
-/// Which equipment a UE is, as far as its radio goes: hexadecimal digits, of the maker (20) or of
-/// the network (13), `f` behind the last (TS 23.003 clause 29.2).
+/// The radio capability identifier of a UE: hexadecimal digits, of the manufacturer (20) or of
+/// the network (13), `f` after the last (TS 23.003 clause 29.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RadioCapabilityId {
-    /// Who gave it, and in it the number of the capabilities.
+    /// Its issuer, and the number of the capabilities.
     digits: [u8; 10],
 }
 
@@ -112,7 +112,7 @@ impl Value for RadioCapabilityId {
         fill(slot, &self.digits);
     }
 
-    /// The first digit says that a maker gave it.
+    /// The first digit marks a manufacturer's identifier.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [first, rest @ ..] = draw.bytes::<10>();
@@ -188,7 +188,7 @@ impl Uri {
 fn is_legal(text: &[u8]) -> bool {
     text.iter().fold(true, |all, byte| {
         let is_visible = matches!(byte, b'!' | b'#'..=b'[' | b']'..=b'~');
-        // Without a way out of the loop many bytes are looked at together.
+        // A loop without an early exit is vectorised.
         if is_visible { all } else { false }
     })
 }

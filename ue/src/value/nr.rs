@@ -10,11 +10,11 @@ use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
-    /// Number that an AMF gives a UE on NG (TS 38.413 clause 9.3.3.1): 40 bits.
+    /// Number that the AMF assigns to a UE on NG (TS 38.413 clause 9.3.3.1): 40 bits.
     AmfUeNgapId(u64), 5 bytes, 0 to 0xff_ffff_ffff, Decimal
 }
 number! {
-    /// Number that a gNB gives a UE on NG (TS 38.413 clause 9.3.3.2): 32 bits.
+    /// Number that the gNB assigns to a UE on NG (TS 38.413 clause 9.3.3.2): 32 bits.
     RanUeNgapId(u32), 4 bytes, 0 to 0xffff_ffff, Decimal
 }
 number! {
@@ -42,7 +42,7 @@ number! {
     Seconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 1_700_000_000 to 1_900_000_000
 }
 number! {
-    /// Why a UE asked for a connection (TS 38.413 clause 9.3.1.111).
+    /// Why a UE requested a connection (TS 38.413 clause 9.3.1.111).
     EstablishmentCause(u8), 1 bytes, 0 to 10, Decimal
 }
 
@@ -99,8 +99,8 @@ fn dashed_tai(tai: Tai, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 }
 
 list! {
-    /// Registration area (TS 24.501 clause 9.11.3.9): where a UE may move without telling. The
-    /// first area that is drawn is the TAI of the same draw.
+    /// Registration area (TS 24.501 clause 9.11.3.9): the area in which a UE moves without an
+    /// update. The first area that is drawn is the TAI of the same draw.
     TaiList of Tai, at most 16, drawn 3, salt 0x0a7e_a005
 }
 

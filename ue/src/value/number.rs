@@ -10,7 +10,7 @@ use super::{kind_of, string};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Decimal,
-    /// With as many digits as the largest has; a string in JSON, as 3GPP writes a TAC.
+    /// With the number of digits of the largest value; a string in JSON, as 3GPP writes a TAC.
     Hex,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn from_json(json: &Json, most: u64, style: Style) -> Result<u64, Str
     }
 }
 
-/// A number of at most as many digits as the largest has.
+/// A number with at most the digits of the largest value.
 pub(crate) fn from_hex(text: &str, most: u64) -> Result<u64, String> {
     let width = digits(most);
     let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());

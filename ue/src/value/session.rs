@@ -37,8 +37,8 @@ number! {
 }
 
 composite! {
-    /// A PDU session: what stays while it is there. The tunnel end of the gNB is not kept: it
-    /// passes through the AMF to the SMF.
+    /// A PDU session: what stays constant during its life. The tunnel end of the gNB is not kept:
+    /// it passes through the AMF to the SMF.
     PduSession, salt 0, text listed, drawn each {
         /// Which of the UE's.
         id: PduSessionId = "pduSessionId",
@@ -61,7 +61,7 @@ composite! {
     }
 }
 
-/// The bytes of what a session is found by, in the slot that it lies in.
+/// The bytes by which a session is found, in its slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'a> {
     pub sm_context: &'a [u8],
@@ -88,7 +88,7 @@ composite! {
         qfi: Qfi = "qfi",
         /// Its class.
         five_qi: FiveQi = "5qi",
-        /// Who comes first.
+        /// Priority.
         arp: Arp = "arp",
     }
 }

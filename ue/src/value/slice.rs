@@ -114,7 +114,7 @@ impl Value for Snssai {
 }
 
 list! {
-    /// Slices that a UE asks for, or may use now (TS 24.501 clause 9.11.3.37): at most eight.
+    /// Slices that a UE requests or may use now (TS 24.501 clause 9.11.3.37): at most eight.
     Nssai of Snssai, at most 8, drawn 2, salt 0
 }
 list! {

@@ -1,4 +1,4 @@
-//! What the home subscriber server says of a subscriber (TS 29.272): as much of it as a context
+//! The subscription data of the home subscriber server (TS 29.272), as far as a context
 //! keeps while the UE is not attached.
 
 use super::bearer::Ambr;
@@ -34,7 +34,7 @@ number! {
 }
 
 composite! {
-    /// How a subscriber may come in.
+    /// How a subscriber may attach.
     AccessProfile, salt 0, text listed, drawn each {
         /// Radio technologies.
         restriction: AccessRestriction = "accessRestrictionData",

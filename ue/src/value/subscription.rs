@@ -129,7 +129,7 @@ composite! {
 }
 
 composite! {
-    /// What the AMF gave the gNB, and will give the next one (TS 33.501 clause 6.9.2).
+    /// What the AMF sent to the gNB, and will send to the next one (TS 33.501 clause 6.9.2).
     AsSecurity, salt 0, text listed, drawn each {
         /// Of this gNB.
         k_gnb: Key256 = "kGnb",
@@ -141,7 +141,7 @@ composite! {
 }
 
 composite! {
-    /// What authentication left behind (TS 33.501 clause 6.1.3.2).
+    /// The results of authentication (TS 33.501 clause 6.1.3.2).
     AuthenticationVector, salt 0, text listed, drawn each {
         /// The challenge.
         rand: Key128 = "rand",
@@ -167,20 +167,20 @@ composite! {
 }
 
 number! {
-    /// Events that somebody wants to hear of, a bit for each (TS 29.518 clause 6.2.6.3.3).
+    /// The subscribed events, one bit each (TS 29.518 clause 6.2.6.3.3).
     AmfEvents(u16), 2 bytes, 1 to 0xffff, Hex
 }
 
 composite! {
-    /// Somebody's wish to hear of a UE (TS 29.518 clause 6.2.6.2.2).
+    /// A subscription to events of a UE (TS 29.518 clause 6.2.6.2.2).
     EventSubscription, salt 0, text listed, drawn each {
-        /// Its name here.
+        /// Its identifier at this AMF.
         id: Uuid = "subscriptionId",
-        /// The network function that asked.
+        /// The network function that subscribed.
         consumer: Uuid = "nfId",
-        /// What of.
+        /// The subscribed events.
         events: AmfEvents = "eventTypes",
-        /// Whom to tell.
+        /// The address for notifications.
         notify: Uri = "eventNotifyUri",
     }
 }

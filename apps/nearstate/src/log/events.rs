@@ -1,66 +1,67 @@
-//! Every kind of event that is logged. An id is never given to another kind; 1xxx: the life of the
-//! node, 2xxx: who may come in, 3xxx: what went wrong while it serves.
+//! Every kind of event that is logged. An id is never reused for another kind. 1xxx: life cycle of
+//! the node; 2xxx: access control; 3xxx: problems while serving.
 
-use super::Event;
-use crate::settings::Level;
+use super::LogEvent;
+use crate::settings::LogLevel;
 
 macro_rules! events {
     ($($name:ident = $id:literal $level:ident $message:literal, $advice:literal;)+) => {
-        $(pub(crate) const $name: &Event = &Event {
+        $(pub(crate) const $name: &LogEvent = &LogEvent {
             id: $id,
-            level: Level::$level,
+            level: LogLevel::$level,
             message: $message,
             advice: $advice,
         };)+
 
-        /// All of them, in the order of their ids.
+        /// All events, in the order of their ids.
         #[cfg(test)]
-        pub(crate) const ALL: &[&Event] = &[$($name),+];
+        pub(crate) const ALL: &[&LogEvent] = &[$($name),+];
     };
 }
 
 events! {
     REGION_ATTACHED = "NS-1001" Info "region attached",
-        "Sizes and how long it took; recovery of sessions that were killed is part of that.";
-    SERVING = "NS-1002" Info "serving",
-        "Clients may come in at this address.";
+        "`ms` includes the recovery of sessions whose processes were killed.";
+    LISTENING = "NS-1002" Info "listening",
+        "Clients can connect to this address.";
     READY = "NS-1003" Info "ready",
-        "Everything listens; `ms` counts from the start of the command.";
+        "All addresses accept connections. `ms` counts from the start of the command.";
     SHUTTING_DOWN = "NS-1004" Info "shutting down",
-        "Nobody is accepted any more; answers under way are sent, for `limits.drain_max` at most.";
+        "No new connections are accepted. Replies in flight are sent, for at most \
+         `limits.shutdown_timeout`.";
     STOPPED = "NS-1005" Info "stopped",
-        "`cut` connections did not end in time. If there are some each time, raise \
-         `limits.drain_max`.";
-    SHUTTING_DOWN_AT_ONCE = "NS-1006" Warn "second signal, ending at once",
-        "Nothing that was acknowledged is lost; clients see their connections cut.";
-    NO_PLAIN_TCP = "NS-1007" Info "no plain TCP: clients have to show certificates",
-        "`tls.client_authorities` is set and `listen` is not. Say `listen` if clients of this host \
-         may come in without a certificate.";
-    CERTIFICATES_RENEWED = "NS-1008" Info "certificates were read again",
-        "After SIGHUP: who comes from now on is shown the new certificate. Who is there stays.";
+        "`aborted` connections did not finish in time. If this happens regularly, raise \
+         `limits.shutdown_timeout`.";
+    STOPPING_AT_ONCE = "NS-1006" Warn "second signal, stopping at once",
+        "No acknowledged write is lost. Clients see closed connections.";
+    NO_PLAIN_TCP = "NS-1007" Info "plain TCP is closed: client certificates are required",
+        "`tls.client_ca` is set and `listen` is not. Set `listen` if clients of this host may \
+         connect without a certificate.";
+    CERTIFICATES_RELOADED = "NS-1008" Info "certificates reloaded",
+        "After SIGHUP. New connections use the new certificate; open ones are not affected.";
 
-    OPEN_TO_ALL = "NS-2001" Warn "anybody who reaches this address may do everything",
-        "Somebody has said `insecure`. Declare users, or keep strangers away by other means.";
-    IN_THE_CLEAR = "NS-2002" Warn "passwords cross the network in the clear",
-        "Users are asked for their passwords over plain TCP. Let them come in over `tls.listen`.";
-    SECRET_READABLE = "NS-2003" Warn "others may read a file of secrets",
-        "`chmod 600` it: it holds passwords, what they hash to, or the key of TLS.";
-    REGION_OPEN = "NS-2004" Warn "the region's file has a wider mode than is set",
-        "Other users of this host may attach past all users and passwords: `chmod` it, or set \
-         `region.mode` to what is meant.";
-    NO_UNIX_SOCKET = "NS-2005" Warn "no Unix socket beside the region: its path is too long",
-        "Set `unix` to a shorter path, or to an empty list if nobody needs one.";
-    CERTIFICATES_KEPT = "NS-2006" Warn "certificates could not be read again, the old ones stay",
-        "After SIGHUP: `reason` says which file is wrong. Mend it, and send SIGHUP again.";
+    UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
+        "`insecure` is set. Declare users, or restrict access to the address by other means.";
+    PLAIN_TEXT_PASSWORDS = "NS-2002" Warn "passwords are sent over unencrypted TCP",
+        "Users authenticate over plain TCP. Use an address of `tls.listen` instead.";
+    SECRET_READABLE = "NS-2003" Warn "a secret file is readable by other users",
+        "`chmod 600` the file. It contains passwords, password hashes or the TLS key.";
+    REGION_MODE_TOO_WIDE = "NS-2004" Warn "the mode of the region's file is wider than region.mode",
+        "Other users of this host can attach the region, which bypasses users and passwords. \
+         `chmod` the file, or set `region.mode` to the intended mode.";
+    NO_UNIX_SOCKET = "NS-2005" Warn "no Unix socket: the automatic path is too long",
+        "Set `unix` to a shorter path, or to an empty list if no Unix socket is needed.";
+    CERTIFICATES_NOT_RELOADED = "NS-2006" Warn "certificates not reloaded, the old ones are kept",
+        "After SIGHUP. `reason` names the invalid file. Correct it, and send SIGHUP again.";
 
-    LONG_POLL = "NS-3001" Warn "a task has kept its core for long",
-        "Other clients of the core have waited. Once in a while it is a busy machine (or a \
-         debugger); again and again with one task name it is a bug: report it.";
-    STUCK = "NS-3002" Error "a task does not return",
-        "One core serves nobody now. Take a stack of the process (`gdb -p`), report it, restart.";
-    DISMISSED = "NS-3003" Warn "a client was sent away",
-        "`reason`: slow_reader, half_sent, too_large, out_of_memory, handshake. Look \
-         at that client; the bounds are under `[limits]`.";
-    CORE_ENDED = "NS-3004" Error "a core has ended",
-        "Its last words stand above. The node ends; start it again, the region recovers.";
+    LONG_POLL = "NS-3001" Warn "a task blocked its core",
+        "Other clients of the core waited. Occasional events are caused by a busy machine or a \
+         debugger. Repeated events of one task are a bug: report it.";
+    STUCK_POLL = "NS-3002" Error "a task does not return",
+        "One core serves no clients. Save a stack trace (`gdb -p`), report it, restart.";
+    CLIENT_DISCONNECTED = "NS-3003" Warn "a client was disconnected",
+        "`reason`: slow_reader, request_timeout, too_large, out_of_memory, tls_handshake. Check \
+         that client; the limits are in `[limits]`.";
+    CORE_FAILED = "NS-3004" Error "a core failed",
+        "Its last message precedes this line. The node exits. Start it again; the region recovers.";
 }

@@ -2,8 +2,8 @@
 //! Prometheus reads. The counts stay where they are counted; here they are only read, part by part,
 //! so that the core which writes the page serves others in between.
 
-mod of_region;
-mod form;
+mod region;
+mod encode;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,34 +21,34 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
-use crate::census::Census;
-use form::{counter, counters, gauge, gauges, histograms, seconds};
+use crate::record_counts::RecordCounter;
+use encode::{counter, counters, gauge, gauges, histograms, seconds};
 
 /// What is observed. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Observed(Arc<Inner>);
+pub(crate) struct ServerMetrics(Arc<MetricSources>);
 
 #[derive(Debug)]
-struct Inner {
+struct MetricSources {
     region: Region,
     server: Arc<Server>,
     /// There once the node serves.
-    gauges: OnceLock<NodeMetrics>,
+    node: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
     /// Held for a slice of counting, and while its part of the page is written.
-    census: Mutex<Census>,
+    records: Mutex<RecordCounter>,
 }
 
-impl Observed {
+impl ServerMetrics {
     pub(crate) fn new(region: Region, server: Arc<Server>) -> Self {
-        let (gauges, is_ending) = (OnceLock::new(), AtomicBool::new(false));
-        let census = Mutex::default();
-        Self(Arc::new(Inner { region, server, gauges, is_ending, census }))
+        let (node, is_ending) = (OnceLock::new(), AtomicBool::new(false));
+        let records = Mutex::default();
+        Self(Arc::new(MetricSources { region, server, node, is_ending, records }))
     }
 
     /// The node serves from now on.
-    pub(crate) fn begin(&self, gauges: NodeMetrics) {
-        let _ = self.0.gauges.set(gauges);
+    pub(crate) fn begin(&self, node: NodeMetrics) {
+        let _ = self.0.node.set(node);
     }
 
     /// The node is being shut down.
@@ -57,40 +57,40 @@ impl Observed {
     }
 
     fn nodes(&self) -> NodeStats {
-        self.0.gauges.get().map(NodeMetrics::snapshot).unwrap_or_default()
+        self.0.node.get().map(NodeMetrics::snapshot).unwrap_or_default()
     }
 
-    fn census(&self) -> MutexGuard<'_, Census> {
-        self.0.census.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, RecordCounter> {
+        self.0.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Source for Observed {
+impl Source for ServerMetrics {
     fn report(&self, core: &Core) -> Box<dyn Report> {
-        let (observed, session) = (self.clone(), Rc::clone(core.session()));
-        Box::new(Page { observed, session, slices_left: SLICES_MAX, parts: PARTS.iter() })
+        let (metrics, session) = (self.clone(), Rc::clone(core.session()));
+        Box::new(MetricsPage { metrics, session, slices_left: SLICES_MAX, parts: PARTS.iter() })
     }
 
     fn readiness(&self) -> Result<(), String> {
         if self.0.is_ending.load(Ordering::Acquire) {
             return Err("shutting down".to_owned());
         }
-        self.0.gauges.get().map(|_| ()).ok_or_else(|| "starting".to_owned())
+        self.0.node.get().map(|_| ()).ok_or_else(|| "starting".to_owned())
     }
 }
 
-type Part = fn(&Observed, &mut DescriptorEncoder<'_>) -> fmt::Result;
+type PagePart = fn(&ServerMetrics, &mut DescriptorEncoder<'_>) -> fmt::Result;
 
 /// Each is written in one step.
-const PARTS: &[Part] = &[
+const PARTS: &[PagePart] = &[
     build,
     connections,
-    turns,
+    responses,
     tasks,
     polls,
-    of_region::region,
-    of_region::processes,
-    of_region::namespaces,
+    region::region,
+    region::processes,
+    region::namespaces,
     requests,
     commands,
     latencies,
@@ -100,26 +100,26 @@ const PARTS: &[Part] = &[
 /// more the next page goes on, and this one tells what was counted last.
 const SLICES_MAX: usize = 2048;
 
-struct Page {
-    observed: Observed,
+struct MetricsPage {
+    metrics: ServerMetrics,
     /// Of the core that writes the page.
     session: Rc<Session>,
     slices_left: usize,
-    parts: std::slice::Iter<'static, Part>,
+    parts: std::slice::Iter<'static, PagePart>,
 }
 
-impl Page {
+impl MetricsPage {
     /// Counts a slice of the region's records. False if that is enough for this page.
     fn count(&mut self) -> bool {
         let has_more = self.slices_left > 0
             // What is damaged is told by the part about the region.
-            && self.observed.census().step(&self.session).unwrap_or(false);
+            && self.metrics.records().step(&self.session).unwrap_or(false);
         self.slices_left = if has_more { self.slices_left - 1 } else { 0 };
         has_more
     }
 }
 
-impl Report for Page {
+impl Report for MetricsPage {
     fn step(&mut self, text: &mut String) -> bool {
         if self.count() {
             return true;
@@ -129,7 +129,10 @@ impl Report for Page {
             return false;
         };
         let mut registry = Registry::with_prefix("nearstate");
-        registry.register_collector(Box::new(One { observed: self.observed.clone(), part: *part }));
+        registry.register_collector(Box::new(PartCollector {
+            metrics: self.metrics.clone(),
+            part: *part,
+        }));
         // Writing to a String does not fail.
         let _ = encode_registry(text, &registry);
         true
@@ -137,42 +140,52 @@ impl Report for Page {
 }
 
 /// One part, as the library wants it.
-struct One {
-    observed: Observed,
-    part: Part,
+struct PartCollector {
+    metrics: ServerMetrics,
+    part: PagePart,
 }
 
-impl fmt::Debug for One {
+impl fmt::Debug for PartCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("One")
+        f.write_str("PartCollector")
     }
 }
 
-impl Collector for One {
+impl Collector for PartCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        (self.part)(&self.observed, &mut encoder)
+        (self.part)(&self.metrics, &mut encoder)
     }
 }
 
-fn build(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let settings = &observed.0.server.settings;
+fn build(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let settings = &metrics.0.server.settings;
     let labels = [("version", env!("CARGO_PKG_VERSION"))];
-    gauges(to, "build", "Always 1; what runs.", [(labels, 1_u64)])?;
+    gauges(
+        to,
+        "build_info",
+        "Constant 1, labelled with the version of the program.",
+        [(labels, 1_u64)],
+    )?;
     let region = settings.region.clone();
     let labels = [("pid", settings.pid.to_string()), ("region", region)];
-    gauges(to, "node", "Always 1; the process and its region.", [(labels, 1_u64)])?;
-    let help = "When the node began, in seconds since 1970.";
+    gauges(
+        to,
+        "node_info",
+        "Constant 1, labelled with the process id and the region's path.",
+        [(labels, 1_u64)],
+    )?;
+    let help = "Start time of the node since the Unix epoch, in seconds.";
     gauge(to, "node_start_time_seconds", help, seconds(settings.started_ms * 1_000_000))
 }
 
-fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let cores = observed.nodes().cores;
+fn connections(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let cores = metrics.nodes().cores;
     let of_cores = |value: &dyn Fn(&CoreStats) -> u64| {
         let numbered = cores.iter().enumerate();
         numbered.map(|(n, core)| ([("core", n.to_string())], value(core))).collect::<Vec<_>>()
     };
     let open = of_cores(&CoreStats::open);
-    gauges(to, "core_connections", "Connections that are open.", open)?;
+    gauges(to, "core_connections", "Open connections.", open)?;
     for (at, (name, doc)) in CoreStats::DESCRIPTIONS.iter().enumerate() {
         let count = |core: &CoreStats| core.named().get(at).map_or(0, |(_, count)| *count);
         counters(to, &format!("core_{name}"), doc.trim(), of_cores(&count))?;
@@ -180,25 +193,25 @@ fn connections(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Resu
     Ok(())
 }
 
-fn turns(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let cores = observed.nodes().cores.into_iter().enumerate();
+fn responses(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let cores = metrics.nodes().cores.into_iter().enumerate();
     let values = cores.map(|(n, core)| ([("core", n.to_string())], core.response_nanos));
-    let help = "Time from a read of a socket or ring to the written replies.";
+    let help = "Time from reading a socket to writing the replies to what was read.";
     histograms(to, "core_response_seconds", help, values)
 }
 
 type CountOf = fn(&ExecutorStats) -> u64;
 
-fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let meters = observed.nodes().executors;
+fn tasks(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let meters = metrics.nodes().executors;
     let kinds: [(&str, &str, CountOf); 7] = [
-        ("rounds", "Rounds of a core's executor.", |meter| meter.rounds),
-        ("parks", "Times that a core went to sleep.", |meter| meter.parks),
-        ("spins", "Times that a core busy-polled before a possible sleep.", |meter| meter.spins),
-        ("slices", "Slices that background tasks got.", |meter| meter.slices),
+        ("iterations", "Iterations of the executor's loop.", |meter| meter.rounds),
+        ("parks", "Times that the core went to sleep.", |meter| meter.parks),
+        ("spins", "Times that the core busy-polled instead of sleeping.", |meter| meter.spins),
+        ("background_slices", "Time slices given to background tasks.", |meter| meter.slices),
         ("remote_wakes", "Tasks woken by other threads.", |meter| meter.remote_wakes),
-        ("long_polls", "Polls that took too long.", |meter| meter.long_polls),
-        ("stuck_polls", "Polls that did not seem to end.", |meter| meter.stuck),
+        ("long_polls", "Task polls longer than 1 ms.", |meter| meter.long_polls),
+        ("stuck_polls", "Task polls reported as not returning.", |meter| meter.stuck),
     ];
     for (name, help, count) in kinds {
         let numbered = meters.iter().enumerate();
@@ -208,63 +221,72 @@ fn tasks(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let busy = |meter: &ExecutorStats| meter.polls.iter().map(|polls| polls.sum).sum::<u64>();
     let numbered = meters.iter().enumerate();
     let values = numbered.map(|(n, meter)| ([("core", n.to_string())], seconds(busy(meter))));
-    let help = "Time that a core has spent in tasks, in seconds.";
+    let help = "Time that the core spent in tasks, in seconds.";
     counters(to, "executor_busy_seconds", help, values)?;
     let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in meters.iter().flat_map(|meter| &meter.long_by_name) {
         *by_name.entry(name).or_default() += count;
     }
     let values = by_name.into_iter().map(|(name, count)| ([("task", name)], count));
-    counters(to, "executor_long_polls_of_task", "Long and stuck polls, by task.", values)
+    counters(to, "executor_task_long_polls", "Long and stuck polls, by task.", values)
 }
 
-fn polls(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let total = observed.nodes().total().1;
+fn polls(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let total = metrics.nodes().total().1;
     let name = |class: &TaskClass| [("class", format!("{class:?}").to_ascii_lowercase())];
     let values = TaskClass::ALL.iter().map(name).zip(total.polls);
-    histograms(to, "executor_poll_seconds", "How long polls of tasks took, by class.", values)
+    histograms(to, "executor_poll_seconds", "Duration of task polls, by class of task.", values)
 }
 
-fn requests(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let server = &observed.0.server;
-    let (all, refused) = server.tallies.requests();
+fn requests(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let server = &metrics.0.server;
+    let (all, errors) = server.tallies.requests();
     let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let tallies = &server.tallies;
     let [hits, misses] = tallies.found();
     for (name, help, value) in [
-        ("requests", "Requests of Redis' protocol.", all),
-        ("errors", "Of these, answered with an error.", refused),
-        ("connections", "Connections that came.", read(&tallies.connections)),
-        ("published", "Messages published.", read(&tallies.published)),
-        ("keyspace_hits", "Reads of keys that found a record.", hits),
-        ("keyspace_misses", "Reads of keys that found none.", misses),
-        ("overrun_subscribers", "Subscribers closed: too much waited.", server.hub.post.overruns()),
+        ("requests", "RESP requests.", all),
+        ("errors", "RESP requests with an error reply.", errors),
+        ("connections", "RESP connections accepted.", read(&tallies.connections)),
+        ("messages_published", "Messages published.", read(&tallies.published)),
+        ("keyspace_hits", "Key reads that found a record.", hits),
+        ("keyspace_misses", "Key reads that found no record.", misses),
+        (
+            "slow_subscribers",
+            "Subscribers disconnected because too many bytes were queued.",
+            server.hub.post.overruns(),
+        ),
     ] {
         counter(to, &format!("resp_{name}"), help, value)?;
     }
     let clients = server.client_count() as u64;
-    gauge(to, "resp_clients", "Clients that are connected.", clients)?;
+    gauge(to, "resp_clients", "Connected clients.", clients)?;
     let waiting = server.hub.post.bytes() as u64;
-    gauge(to, "resp_messages_bytes", "Bytes of messages that wait for subscribers.", waiting)?;
+    gauge(to, "resp_pubsub_bytes", "Bytes of messages queued for subscribers.", waiting)?;
     let slow = server.slow_count() as u64;
-    gauge(to, "resp_slow_entries", "Entries of the slow log.", slow)
+    gauge(to, "resp_slowlog_entries", "Entries of the slow log.", slow)
 }
 
-fn commands(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all = observed.0.server.tallies.commands();
+fn commands(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let all = metrics.0.server.tallies.commands();
     let label = |name: &&'static str| [("command", *name)];
     let values = all.iter().map(|(name, tally)| (label(name), tally.calls));
-    counters(to, "resp_calls", "Calls of each command.", values)?;
+    counters(to, "resp_command_calls", "Calls, by command.", values)?;
     let values = all.iter().map(|(name, tally)| (label(name), tally.failed));
-    counters(to, "resp_failed_calls", "Calls that answered with an error.", values)?;
+    counters(to, "resp_command_errors", "Calls with an error reply, by command.", values)?;
     let values = all.iter().map(|(name, tally)| (label(name), tally.micros));
-    counters(to, "resp_call_microseconds", "Time that the calls took, in all.", values)
+    counters(
+        to,
+        "resp_command_microseconds",
+        "Total duration of the calls, by command, in microseconds.",
+        values,
+    )
 }
 
-fn latencies(observed: &Observed, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all = observed.0.server.tallies.latencies();
+fn latencies(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let all = metrics.0.server.tallies.latencies();
     let values = all.map(|(class, seen)| ([("class", class.name())], seen));
-    let help = "How long requests took from their begin to their answer, by class of command.";
+    let help = "Duration of requests, by class of command.";
     histograms(to, "resp_request_seconds", help, values)
 }
 

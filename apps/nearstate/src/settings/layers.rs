@@ -1,4 +1,5 @@
-//! What each layer says of each setting, and who has the last word.
+//! The layers that set settings (default, file, environment, flags) and the value that each setting
+//! has in the end. Unknown and renamed settings are rejected with the name to use instead.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,18 +12,18 @@ use nearstate_model::{Error, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{KEYS, Key, Sayings};
-use super::nearest::nearest;
-use super::value::Value;
+use super::closest::closest;
+use super::table::{RENAMED, RawSettings, SETTINGS, SettingSpec, variable_of};
+use super::values::SettingValue;
 
 /// The variable that names the file.
 const CONFIG_VARIABLE: &str = "NEARSTATE_CONFIG";
 
-/// What the variables of all settings begin with.
+/// The prefix of the variables of all settings.
 const VARIABLES: &str = "NEARSTATE_";
 
-/// Variables that are ours but no settings: those of tests, and those that Kubernetes sets for
-/// every pod beside a service of the name `nearstate`.
+/// Variables with the prefix that are not settings: those of tests, and those that Kubernetes sets
+/// in every pod if a service is named `nearstate`.
 const NO_SETTINGS: &[&str] = &[
     "NEARSTATE_CRASH_AT",
     "NEARSTATE_JITTER",
@@ -31,34 +32,34 @@ const NO_SETTINGS: &[&str] = &[
     "NEARSTATE_SERVICE_",
 ];
 
-/// The setting of addresses of plain TCP.
+/// The setting with the addresses of plain TCP.
 const PLAIN: &str = "listen";
 
-/// The setting that makes clients show certificates.
-const CERTIFICATES: &str = "tls.client_authorities";
+/// The setting that requires client certificates.
+const CLIENT_CA: &str = "tls.client_ca";
 
-/// The largest file of settings. Some settings are lists of users.
+/// Maximum size of a settings file. Some settings are lists of users.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Who says something.
+/// Where a setting was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// Nobody.
+pub(crate) enum SettingOrigin {
+    /// It was not set.
     Default,
-    /// The file.
+    /// In a file.
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// In which line.
+        /// The line, from 1.
         line: usize,
     },
-    /// A variable of the environment.
+    /// In an environment variable.
     Environment(String),
-    /// A flag.
+    /// By a flag.
     Flag(&'static str),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -69,101 +70,132 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is said of a setting by whoever has the last word.
+/// A setting as the highest layer that sets it gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// The value, or several of a list.
-    pub(crate) words: Vec<String>,
-    /// By whom.
-    pub(crate) source: Source,
+pub(crate) struct RawSetting {
+    /// The value, or the items of a list.
+    pub(crate) items: Vec<String>,
+    /// Where it was set.
+    pub(crate) origin: SettingOrigin,
 }
 
-/// What all layers say.
+/// All layers, merged.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Layers {
-    said: BTreeMap<&'static str, Said>,
+pub(crate) struct SettingLayers {
+    raw: BTreeMap<&'static str, RawSetting>,
 }
 
-fn wrong(source: &dyn fmt::Display, what: &str) -> Error {
-    Error::BadArgument { detail: format!("{source}: {what}") }
+fn invalid(origin: &dyn fmt::Display, what: &str) -> Error {
+    Error::BadArgument { detail: format!("{origin}: {what}") }
 }
 
-fn key_of(name: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.name == name)
+fn spec_of(name: &str) -> Option<&'static SettingSpec> {
+    SETTINGS.iter().find(|spec| spec.name == name)
 }
 
-/// `no setting "lissen"; the nearest is "listen"`.
-fn unknown(typed: &str, names: &[String]) -> String {
-    match nearest(typed, names) {
-        Some(near) => format!("there is no setting {typed:?}; the nearest is {near:?}"),
-        None => format!("there is no setting {typed:?}; `nearstate serve --help` shows all"),
+/// `FILE: unknown setting "prot" (line 3), did you mean "port"?`, or the new name of a renamed one.
+fn unknown_in_file(origin: &SettingOrigin, typed: &str, names: &[String]) -> Error {
+    let (path, place) = match origin {
+        SettingOrigin::File { path, line } => {
+            (path.display().to_string(), format!(" (line {line})"))
+        }
+        other => (other.to_string(), String::new()),
+    };
+    if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == typed) {
+        let what = format!("setting {typed:?}{place} was renamed: use {new:?}");
+        return invalid(&path, &what);
+    }
+    invalid(&path, &format!("unknown setting {typed:?}{place}{}", suggestion(typed, names)))
+}
+
+fn suggestion(typed: &str, names: &[String]) -> String {
+    match closest(typed, names) {
+        Some(name) => format!(", did you mean {name:?}?"),
+        None => "; `nearstate serve --help` lists all settings".to_owned(),
     }
 }
 
-impl Layers {
-    /// Takes all layers together.
+fn unknown_variable(name: &str) -> Error {
+    if let Some((_, new)) = RENAMED.iter().find(|(old, _)| variable_of(old) == *name) {
+        let new = variable_of(new);
+        return invalid(&"environment", &format!("variable {name:?} was renamed: use {new:?}"));
+    }
+    let names = SETTINGS.iter().map(SettingSpec::variable).collect::<Vec<_>>();
+    let what = format!("unknown variable {name:?}{}", suggestion(name, &names));
+    invalid(&"environment", &what)
+}
+
+impl SettingLayers {
+    /// Reads and merges all layers.
     ///
     /// # Errors
-    /// `BadArgument`: a key that is not known, with its place and the nearest one that is;
-    /// `System`: a file that cannot be read.
+    /// `BadArgument`: an unknown setting, with its line and the closest known one; `System`: a file
+    /// that cannot be read.
     pub(crate) fn gather(
         config: Option<PathBuf>,
         environment: impl Iterator<Item = (OsString, OsString)>,
         flags: &BTreeMap<&'static str, Vec<String>>,
     ) -> Result<Self> {
         let mut layers = Self::default();
-        let variables = ours(environment)?;
+        let variables = own_variables(environment)?;
         let named = variables.get(CONFIG_VARIABLE).filter(|path| !path.is_empty());
         if let Some(path) = config.or_else(|| named.map(PathBuf::from)) {
-            layers.take_file(&path, &read(&path)?)?;
+            layers.add_file(&path, &read(&path)?)?;
         }
-        layers.take_environment(&variables)?;
-        for key in KEYS {
-            let Some(words) = flags.get(key.name) else { continue };
-            let words = words.iter().flat_map(|word| key.words(word)).collect();
-            layers.said.insert(key.name, Said { words, source: Source::Flag(key.flag) });
+        layers.add_environment(&variables)?;
+        for spec in SETTINGS {
+            let Some(values) = flags.get(spec.name) else { continue };
+            let items = values.iter().flat_map(|value| spec.items(value)).collect();
+            let origin = SettingOrigin::Flag(spec.flag);
+            layers.raw.insert(spec.name, RawSetting { items, origin });
         }
         Ok(layers)
     }
 
-    /// Takes the text of a file.
-    pub(crate) fn take_file(&mut self, path: &Path, text: &str) -> Result<()> {
-        let at = |offset: usize| Source::File {
+    /// Adds the text of a file.
+    pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Result<()> {
+        let at = |offset: usize| SettingOrigin::File {
             path: path.to_owned(),
             line: text.get(..offset).unwrap_or(text).matches('\n').count() + 1,
         };
         let document = DeTable::parse(text).map_err(|error| {
-            let place = at(error.span().map_or(0, |span| span.start));
-            wrong(&place, &format!("this is not TOML: {}", error.message()))
+            let origin = at(error.span().map_or(0, |span| span.start));
+            invalid(&origin, &format!("not valid TOML: {}", error.message()))
         })?;
-        self.take_table("", document.get_ref(), &at)
+        self.add_table("", document.get_ref(), &at)
     }
 
-    fn take_table(
+    fn add_table(
         &mut self,
         section: &str,
         table: &DeTable<'_>,
-        at: &dyn Fn(usize) -> Source,
+        at: &dyn Fn(usize) -> SettingOrigin,
     ) -> Result<()> {
         for (name, value) in table {
-            let place = at(name.span().start);
+            let origin = at(name.span().start);
             let full = match section {
                 "" => name.get_ref().to_string(),
                 section => format!("{section}.{}", name.get_ref()),
             };
-            if let Some(key) = key_of(&full) {
-                let words = words(key, value.get_ref()).map_err(|what| wrong(&place, &what))?;
-                self.said.insert(key.name, Said { words, source: place });
+            if let Some(spec) = spec_of(&full) {
+                let items = items(spec, value.get_ref()).map_err(|what| invalid(&origin, &what))?;
+                self.raw.insert(spec.name, RawSetting { items, origin });
                 continue;
             }
-            let is_section = section.is_empty()
-                && KEYS.iter().any(|key| key.name.starts_with(&format!("{full}.")));
+            let prefix = format!("{full}.");
+            let is_section =
+                section.is_empty() && SETTINGS.iter().any(|spec| spec.name.starts_with(&prefix));
+            // A section of which every setting was renamed: the error names the setting.
+            let was_section =
+                section.is_empty() && RENAMED.iter().any(|(old, _)| old.starts_with(&prefix));
             match value.get_ref() {
-                DeValue::Table(inner) if is_section => self.take_table(&full, inner, at)?,
+                DeValue::Table(inner) if is_section || was_section => {
+                    self.add_table(&full, inner, at)?;
+                }
                 DeValue::Table(_) if section.is_empty() => {
-                    let sections = KEYS.iter().filter_map(|key| key.name.split_once('.'));
+                    let sections = SETTINGS.iter().filter_map(|spec| spec.name.split_once('.'));
                     let names = sections.map(|(section, _)| section.to_owned()).collect::<Vec<_>>();
-                    return Err(wrong(&place, &unknown(&full, &names)));
+                    return Err(unknown_in_file(&origin, &full, &names));
                 }
                 DeValue::Table(_)
                 | DeValue::String(_)
@@ -173,107 +205,107 @@ impl Layers {
                 | DeValue::Datetime(_)
                 | DeValue::Array(_) => {
                     if is_section {
-                        return Err(wrong(&place, &format!("{full} is a section: write [{full}]")));
+                        let what = format!("{full} is a section: write [{full}]");
+                        return Err(invalid(&origin, &what));
                     }
-                    let names = KEYS.iter().map(|key| key.name.to_owned()).collect::<Vec<_>>();
-                    return Err(wrong(&place, &unknown(&full, &names)));
+                    let names =
+                        SETTINGS.iter().map(|spec| spec.name.to_owned()).collect::<Vec<_>>();
+                    return Err(unknown_in_file(&origin, &full, &names));
                 }
             }
         }
         Ok(())
     }
 
-    fn take_environment(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
+    fn add_environment(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
         for (name, text) in variables {
-            let Some(key) = KEYS.iter().find(|key| key.variable() == *name) else {
-                if name == CONFIG_VARIABLE || NO_SETTINGS.iter().any(|ours| name.starts_with(ours))
-                {
+            let Some(spec) = SETTINGS.iter().find(|spec| spec.variable() == *name) else {
+                let is_no_setting = NO_SETTINGS.iter().any(|other| name.starts_with(other));
+                if name == CONFIG_VARIABLE || is_no_setting {
                     continue;
                 }
-                let names = KEYS.iter().map(Key::variable).collect::<Vec<_>>();
-                return Err(wrong(&"the environment", &unknown(name, &names)));
+                return Err(unknown_variable(name));
             };
-            let source = Source::Environment(name.clone());
-            self.said.insert(key.name, Said { words: key.words(text), source });
+            let origin = SettingOrigin::Environment(name.clone());
+            self.raw.insert(spec.name, RawSetting { items: spec.items(text), origin });
         }
         Ok(())
     }
 
-    /// What is said of a setting, or holds if nobody says anything.
-    pub(crate) fn said(&self, key: &Key) -> Said {
-        self.said.get(key.name).cloned().unwrap_or_else(|| {
-            let words = if key.name == PLAIN && self.demands_certificates() {
+    /// The setting as the highest layer gives it, or its default.
+    pub(crate) fn raw(&self, spec: &SettingSpec) -> RawSetting {
+        self.raw.get(spec.name).cloned().unwrap_or_else(|| {
+            let items = if spec.name == PLAIN && self.requires_client_certificates() {
                 Vec::new()
             } else {
-                key.words(key.default)
+                spec.items(spec.default)
             };
-            Said { words, source: Source::Default }
+            RawSetting { items, origin: SettingOrigin::Default }
         })
     }
 
-    /// Whether clients have to show certificates. Then nobody comes in over plain TCP unless
-    /// somebody has said where: every user of the host would reach the default address and be asked
-    /// for nothing.
-    pub(crate) fn demands_certificates(&self) -> bool {
-        let said = self.said.get(CERTIFICATES);
-        said.is_some_and(|said| said.words.iter().any(|word| !word.is_empty()))
+    /// True if clients must present certificates. Plain TCP is then closed unless `listen` is set:
+    /// every user of the host can reach the default address, which requires no certificate.
+    pub(crate) fn requires_client_certificates(&self) -> bool {
+        let raw = self.raw.get(CLIENT_CA);
+        raw.is_some_and(|raw| raw.items.iter().any(|item| !item.is_empty()))
     }
 
-    /// True if an address of plain TCP is left out for that reason.
+    /// True if the default address of plain TCP is left out for that reason.
     pub(crate) fn is_plain_left_out(&self) -> bool {
-        self.demands_certificates() && !self.said.contains_key(PLAIN)
+        self.requires_client_certificates() && !self.raw.contains_key(PLAIN)
     }
 
-    /// Who says a setting.
-    pub(crate) fn source(&self, name: &str) -> Source {
-        key_of(name).map_or(Source::Default, |key| self.said(key).source)
-    }
-}
-
-impl Sayings for Layers {
-    fn value<T: Value>(&self, name: &'static str) -> Result<T> {
-        let key = key_of(name).ok_or_else(|| Error::BadArgument {
-            detail: format!("there is no setting {name:?}"),
-        })?;
-        let said = self.said(key);
-        T::read(&said.words).map_err(|what| wrong(&said.source, &format!("{name}: {what}")))
+    /// Where a setting was set.
+    pub(crate) fn origin(&self, name: &str) -> SettingOrigin {
+        spec_of(name).map_or(SettingOrigin::Default, |spec| self.raw(spec).origin)
     }
 }
 
-/// The variables of the environment that are ours.
-fn ours(
+impl RawSettings for SettingLayers {
+    fn value<T: SettingValue>(&self, name: &'static str) -> Result<T> {
+        let spec = spec_of(name)
+            .ok_or_else(|| Error::BadArgument { detail: format!("unknown setting {name:?}") })?;
+        let raw = self.raw(spec);
+        T::parse(&raw.items).map_err(|what| invalid(&raw.origin, &format!("{name}: {what}")))
+    }
+}
+
+/// The environment variables with our prefix.
+fn own_variables(
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<BTreeMap<String, String>> {
-    let mut ours = BTreeMap::new();
+    let mut variables = BTreeMap::new();
     for (name, value) in environment {
         let Some(name) = name.to_str().filter(|name| name.starts_with(VARIABLES)) else { continue };
         let Ok(value) = value.into_string() else {
-            return Err(wrong(&format!("${name}"), "its value is not UTF-8"));
+            return Err(invalid(&format!("${name}"), "the value is not valid UTF-8"));
         };
-        ours.insert(name.to_owned(), value);
+        variables.insert(name.to_owned(), value);
     }
-    Ok(ours)
+    Ok(variables)
 }
 
-/// A file of settings or of users, whole.
+/// Reads a whole file of settings or of users.
 pub(crate) fn read(path: &Path) -> Result<String> {
-    let fault = |e: std::io::Error| Error::System {
-        detail: format!("reading {}", path.display()),
+    let failure = |e: std::io::Error| Error::System {
+        detail: format!("cannot read {}", path.display()),
         errno: e.raw_os_error().unwrap_or(0),
     };
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(fault)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fault)?;
+    let file = std::fs::File::open(path).map_err(failure)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failure)?;
     let path = path.display();
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(wrong(&path, "larger than a MiB: is this the right file?"));
+        return Err(invalid(&path, "the file is larger than 1 MiB: check the path"));
     }
-    String::from_utf8(bytes).map_err(|_| wrong(&path, "not UTF-8: is this the right file?"))
+    let not_text = |_| invalid(&path, "the file is not valid UTF-8: check the path");
+    String::from_utf8(bytes).map_err(not_text)
 }
 
-/// The words that a value of TOML stands for.
-fn words(key: &Key, value: &DeValue<'_>) -> std::result::Result<Vec<String>, String> {
-    let word = |value: &DeValue<'_>| match value {
+/// The items that a TOML value stands for.
+fn items(spec: &SettingSpec, value: &DeValue<'_>) -> std::result::Result<Vec<String>, String> {
+    let item = |value: &DeValue<'_>| match value {
         DeValue::String(text) => Ok(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Ok(number.to_string()),
         DeValue::Boolean(truth) => Ok(truth.to_string()),
@@ -281,14 +313,14 @@ fn words(key: &Key, value: &DeValue<'_>) -> std::result::Result<Vec<String>, Str
         | DeValue::Float(_)
         | DeValue::Datetime(_)
         | DeValue::Array(_)
-        | DeValue::Table(_) => Err(format!("{}: write {} as a text", key.name, key.wants)),
+        | DeValue::Table(_) => Err(format!("{}: expected {} as a string", spec.name, spec.wants)),
     };
     if let DeValue::Array(values) = value {
-        if !key.is_list {
-            return Err(format!("{}: one value, and no list", key.name));
+        if !spec.is_list {
+            return Err(format!("{}: expected one value, not a list", spec.name));
         }
-        return values.iter().map(|value| word(Spanned::get_ref(value))).collect();
+        return values.iter().map(|value| item(Spanned::get_ref(value))).collect();
     }
-    let one = word(value)?;
-    Ok(if key.is_list { key.words(&one) } else { vec![one] })
+    let one = item(value)?;
+    Ok(if spec.is_list { spec.items(&one) } else { vec![one] })
 }

@@ -23,14 +23,14 @@ const HEADERS_MAX: usize = 64;
 /// # Errors
 /// What came instead, and what to do about it.
 pub(super) fn metrics(address: SocketAddr) -> Result<String, String> {
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_MAX).map_err(|error| {
         format!(
-            "nobody answers at {address} ({error}): is `nearstate serve --observe-listen \
+            "nobody answers at {address} ({error}): is `nearstate serve --metrics-listen \
              {address}` running?"
         )
     })?;
-    let answer = exchange(&mut stream, address, begun)
+    let answer = exchange(&mut stream, address, start)
         .map_err(|error| format!("{address} did not answer in time or was cut off ({error})"))?;
     page_of(&answer).map_err(|why| format!("{address}: {why}"))
 }
@@ -38,7 +38,7 @@ pub(super) fn metrics(address: SocketAddr) -> Result<String, String> {
 fn exchange(
     stream: &mut TcpStream,
     address: SocketAddr,
-    begun: Instant,
+    start: Instant,
 ) -> std::io::Result<Vec<u8>> {
     stream.set_write_timeout(Some(CONNECT_MAX))?;
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
@@ -46,7 +46,7 @@ fn exchange(
     let mut part = vec![0; 64 << 10];
     // What is larger is no page, whatever comes behind.
     while answer.len() <= PAGE_BYTES_MAX {
-        let left = PAGE_MAX.saturating_sub(begun.elapsed());
+        let left = PAGE_MAX.saturating_sub(start.elapsed());
         if left.is_zero() {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
@@ -72,14 +72,14 @@ fn page_of(answer: &[u8]) -> Result<String, String> {
         Ok(httparse::Status::Complete(head)) => head,
         Ok(httparse::Status::Partial) | Err(_) => {
             return Err("what answers there does not speak HTTP: give the address of \
-                        observe.listen, not one of `listen`"
+                        metrics.listen, not one of `listen`"
                 .to_owned());
         }
     };
     let code = response.code.unwrap_or_default();
     if code != 200 {
         return Err(format!(
-            "/metrics answers {code}: give the address of a nearstate node's observe.listen"
+            "/metrics answers {code}: give the address of a nearstate node's metrics.listen"
         ));
     }
     let body = answer.get(head..).unwrap_or_default();
@@ -127,7 +127,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         drop(listener);
         let why = metrics(address).unwrap_err();
-        assert!(why.contains(&format!("--observe-listen {address}")), "{why}");
+        assert!(why.contains(&format!("--metrics-listen {address}")), "{why}");
     }
 
     #[test]

@@ -2,30 +2,31 @@
 
 use std::time::Duration;
 
-use super::picture::Picture;
+use super::report::TopReport;
 use super::snapshot::{
-    ClassSeen, CoreSeen, NamespaceSeen, NodeSeen, ProcessSeen, RegionSeen, Snapshot,
+    ClassSnapshot, CoreSnapshot, NamespaceSnapshot, NodeSnapshot, ProcessSnapshot, RegionSnapshot,
+    Snapshot,
 };
 
 fn snapshot(turn: u64) -> Snapshot {
-    let core = |number: u64, each: u64, long_polls: u64| CoreSeen {
+    let core = |number: u64, each: u64, long_polls: u64| CoreSnapshot {
         number,
         connections: 2 - number,
         requests: turn * each * 2,
         busy_seconds: Duration::from_millis(turn * each * 3).as_secs_f64(),
         long_polls,
     };
-    let class = |name: &str, requests: u64| ClassSeen {
+    let class = |name: &str, requests: u64| ClassSnapshot {
         name: name.to_owned(),
         within: vec![(1e-5, requests / 2), (2e-5, requests), (f64::INFINITY, requests)],
     };
-    let namespace = |name: &str, records: u64, bytes: u64, tags: u64| NamespaceSeen {
+    let namespace = |name: &str, records: u64, bytes: u64, tags: u64| NamespaceSnapshot {
         name: name.to_owned(),
         records,
         bytes,
         tags,
     };
-    let process = |pid: u64, name: &str, sessions: u64, oldest_pin: u64| ProcessSeen {
+    let process = |pid: u64, name: &str, sessions: u64, oldest_pin: u64| ProcessSnapshot {
         pid,
         name: name.to_owned(),
         sessions,
@@ -36,7 +37,7 @@ fn snapshot(turn: u64) -> Snapshot {
     namespaces.extend((turn > 1).then_some(newer));
     Snapshot {
         at: Duration::from_secs(turn * 2),
-        node: Some(NodeSeen {
+        node: Some(NodeSnapshot {
             version: "0.1.0".to_owned(),
             pid: 77,
             started: 1_700_000_000.0,
@@ -50,7 +51,7 @@ fn snapshot(turn: u64) -> Snapshot {
             cores: vec![core(0, 400, 0), core(1, 200, 4)],
             classes: vec![class("read", turn * 1200), class("write", 0)],
         }),
-        region: Some(RegionSeen {
+        region: Some(RegionSnapshot {
             path: "/dev/shm/amf".to_owned(),
             bytes_max: 1 << 30,
             bytes_taken: 256 << 20,
@@ -60,16 +61,16 @@ fn snapshot(turn: u64) -> Snapshot {
             sessions: 3,
             sessions_dead: 1,
             namespaces,
-            namespaces_unnamed: 7,
+            namespaces_omitted: 7,
             processes: vec![process(77, "nearstate", 1, 0), process(90, "amf", 2, 2)],
-            processes_unnamed: 0,
+            processes_omitted: 0,
         }),
     }
 }
 
 /// A node and its region, two seconds after they were seen first.
-pub(super) fn picture() -> Picture {
-    let mut picture = Picture::between(Some(&snapshot(1)), &snapshot(2));
-    picture.order(super::picture::Order::Bytes);
-    picture
+pub(super) fn report() -> TopReport {
+    let mut report = TopReport::between(Some(&snapshot(1)), &snapshot(2));
+    report.order(super::report::NamespaceOrder::Bytes);
+    report
 }

@@ -10,23 +10,23 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Gauge, Sparkline};
 
-use super::figures::{name, rate, span};
-use super::picture::{Order, Picture, RegionPicture};
+use super::format::{name, rate, span};
+use super::report::{NamespaceOrder, RegionReport, TopReport};
 use super::tables::{Table, all, cut, fill_text, node_lines, region_lines};
 
 /// All that a frame is made of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown<'s> {
-    pub(super) picture: &'s Picture,
+pub(super) struct ScreenState<'s> {
+    pub(super) report: &'s TopReport,
     /// The pace of the intervals before and of this one, which is the last.
-    pub(super) paces: &'s [f64],
+    pub(super) history: &'s [f64],
     pub(super) faults: &'s [String],
     pub(super) address: Option<SocketAddr>,
     /// Seconds since 1970.
     pub(super) now: f64,
     /// How long ago this picture was true, if it is not now.
     pub(super) age: Option<Duration>,
-    pub(super) order: Order,
+    pub(super) order: NamespaceOrder,
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
 }
@@ -80,14 +80,14 @@ impl Page<'_, '_> {
     }
 
     fn table(&mut self, table: &Table, rows: usize) {
-        for (place, line) in table.lines(self.width(), rows).iter().enumerate() {
-            self.line(line, if place == 0 { HEAD } else { Style::new() });
+        for (source, line) in table.lines(self.width(), rows).iter().enumerate() {
+            self.line(line, if source == 0 { HEAD } else { Style::new() });
         }
     }
 }
 
 /// Draws it.
-pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
+pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
     let left = frame.area();
     let mut page = Page { frame, left };
     title(&mut page, shown);
@@ -100,18 +100,18 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
         }
         return;
     }
-    if let Some(node) = &shown.picture.node {
+    if let Some(node) = &shown.report.node {
         for text in node_lines(node, shown.address, shown.now) {
             page.line(&text, Style::new());
         }
     }
     pace(&mut page, shown, left.height);
-    if let Some(region) = &shown.picture.region {
+    if let Some(region) = &shown.report.region {
         fill(&mut page, region);
         let [_, text] = region_lines(region);
         page.line(&text, Style::new());
     }
-    let tables = all(shown.picture);
+    let tables = all(shown.report);
     let wanted: Vec<usize> = tables.iter().map(Table::rows).collect();
     for (table, rows) in tables.iter().zip(shares(&wanted, page.left.height.into())) {
         if rows > 0 {
@@ -121,7 +121,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
     }
 }
 
-fn title(page: &mut Page<'_, '_>, shown: &Shown<'_>) {
+fn title(page: &mut Page<'_, '_>, shown: &ScreenState<'_>) {
     let age = shown.age.map_or_else(String::new, |age| format!("  last seen {} ago", span(age)));
     let paused = if shown.is_paused { "  paused" } else { "" };
     let order = shown.order.word();
@@ -133,18 +133,18 @@ fn title(page: &mut Page<'_, '_>, shown: &Shown<'_>) {
 }
 
 /// The pace over time.
-fn pace(page: &mut Page<'_, '_>, shown: &Shown<'_>, height: u16) {
+fn pace(page: &mut Page<'_, '_>, shown: &ScreenState<'_>, height: u16) {
     let rows = HEIGHTS_OF_PACE.iter().filter(|least| height >= **least).count();
-    if rows == 0 || shown.paces.is_empty() {
+    if rows == 0 || shown.history.is_empty() {
         return;
     }
-    let what = if shown.picture.node.is_some() { "requests" } else { "records changed" };
-    let most = shown.paces.iter().copied().fold(0.0, f64::max);
+    let what = if shown.report.node.is_some() { "requests" } else { "records changed" };
+    let most = shown.history.iter().copied().fold(0.0, f64::max);
     page.line(&format!("{what} per second, at most {}", rate(most)), DIM);
     let Some(area) = page.take(u16::try_from(rows).unwrap_or(1)) else { return };
     // The last of them stands at the right.
-    let fitting = shown.paces.len().saturating_sub(area.width.into());
-    let data: Vec<u64> = shown.paces.iter().skip(fitting).map(|pace| hundredths(*pace)).collect();
+    let fitting = shown.history.len().saturating_sub(area.width.into());
+    let data: Vec<u64> = shown.history.iter().skip(fitting).map(|pace| hundredths(*pace)).collect();
     page.frame.render_widget(Sparkline::default().data(data), area);
 }
 
@@ -159,7 +159,7 @@ fn hundredths(pace: f64) -> u64 {
 }
 
 /// The region's path, and a bar of how full it is.
-fn fill(page: &mut Page<'_, '_>, region: &RegionPicture) {
+fn fill(page: &mut Page<'_, '_>, region: &RegionReport) {
     let Some(area) = page.take(1) else { return };
     let path = format!("region  {}  ", name(&region.seen.path));
     let width = u16::try_from(path.chars().count()).unwrap_or(u16::MAX).min(area.width / 2);
@@ -210,7 +210,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::buffer::Cell;
 
-    fn screen(width: u16, height: u16, change: impl Fn(&mut Shown<'_>)) -> Vec<String> {
+    fn screen(width: u16, height: u16, change: impl Fn(&mut ScreenState<'_>)) -> Vec<String> {
         screen_with(width, height, &[], change)
     }
 
@@ -218,18 +218,18 @@ mod tests {
         width: u16,
         height: u16,
         faults: &[String],
-        change: impl Fn(&mut Shown<'_>),
+        change: impl Fn(&mut ScreenState<'_>),
     ) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let picture = sample::picture();
-        let mut shown = Shown {
-            picture: &picture,
-            paces: &[100.0, 50.0, 600.0],
+        let report = sample::report();
+        let mut shown = ScreenState {
+            report: &report,
+            history: &[100.0, 50.0, 600.0],
             faults,
             address: Some("127.0.0.1:9121".parse().unwrap()),
             now: 1_700_000_060.0,
             age: None,
-            order: Order::Bytes,
+            order: NamespaceOrder::Bytes,
             is_paused: false,
             has_help: false,
         };

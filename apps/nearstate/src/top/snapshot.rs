@@ -7,13 +7,13 @@ use std::time::Duration;
 pub(super) struct Snapshot {
     /// When, since the picture began.
     pub(super) at: Duration,
-    pub(super) node: Option<NodeSeen>,
-    pub(super) region: Option<RegionSeen>,
+    pub(super) node: Option<NodeSnapshot>,
+    pub(super) region: Option<RegionSnapshot>,
 }
 
 /// A node, by its page of metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct NodeSeen {
+pub(super) struct NodeSnapshot {
     pub(super) version: String,
     pub(super) pid: u64,
     /// When it began, in seconds since 1970: another one is another node.
@@ -26,13 +26,13 @@ pub(super) struct NodeSeen {
     pub(super) bytes_read: u64,
     pub(super) bytes_written: u64,
     /// In the order of their numbers.
-    pub(super) cores: Vec<CoreSeen>,
-    pub(super) classes: Vec<ClassSeen>,
+    pub(super) cores: Vec<CoreSnapshot>,
+    pub(super) classes: Vec<ClassSnapshot>,
 }
 
 /// A core of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct CoreSeen {
+pub(super) struct CoreSnapshot {
     pub(super) number: u64,
     pub(super) connections: u64,
     pub(super) requests: u64,
@@ -42,7 +42,7 @@ pub(super) struct CoreSeen {
 
 /// Commands of one class.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct ClassSeen {
+pub(super) struct ClassSnapshot {
     pub(super) name: String,
     /// Bounds of latencies in seconds, ascending, each with how many requests took at most that.
     pub(super) within: Vec<(f64, u64)>,
@@ -50,7 +50,7 @@ pub(super) struct ClassSeen {
 
 /// A region.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct RegionSeen {
+pub(super) struct RegionSnapshot {
     pub(super) path: String,
     pub(super) bytes_max: u64,
     pub(super) bytes_taken: u64,
@@ -60,17 +60,17 @@ pub(super) struct RegionSeen {
     pub(super) records: u64,
     pub(super) sessions: u64,
     pub(super) sessions_dead: u64,
-    pub(super) namespaces: Vec<NamespaceSeen>,
+    pub(super) namespaces: Vec<NamespaceSnapshot>,
     /// Namespaces that are not among those.
-    pub(super) namespaces_unnamed: u64,
-    pub(super) processes: Vec<ProcessSeen>,
+    pub(super) namespaces_omitted: u64,
+    pub(super) processes: Vec<ProcessSnapshot>,
     /// Processes that are not among those.
-    pub(super) processes_unnamed: u64,
+    pub(super) processes_omitted: u64,
 }
 
 /// A namespace of a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct NamespaceSeen {
+pub(super) struct NamespaceSnapshot {
     pub(super) name: String,
     pub(super) records: u64,
     pub(super) bytes: u64,
@@ -79,7 +79,7 @@ pub(super) struct NamespaceSeen {
 
 /// A process that has a region attached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ProcessSeen {
+pub(super) struct ProcessSnapshot {
     pub(super) pid: u64,
     pub(super) name: String,
     pub(super) sessions: u64,

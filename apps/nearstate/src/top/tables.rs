@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ratatui::text::Span;
 
-use super::figures::{UNKNOWN, bytes, change, count, latency, name, or_unknown, rate, share, span};
-use super::picture::{NodePicture, Picture, RegionPicture, SHARES};
+use super::format::{UNKNOWN, bytes, change, count, latency, name, or_unknown, rate, share, span};
+use super::report::{NodeReport, RegionReport, SHARES, TopReport};
 
 /// A table. Its first column is text, all others are figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
     /// Rows that there are beside those.
-    unnamed: u64,
+    omitted: u64,
 }
 
 /// Between two columns.
@@ -31,7 +31,7 @@ impl Table {
 
     /// How many rows there are to show, a last one for those that have no names included.
     pub(super) fn rows(&self) -> usize {
-        self.rows.len() + usize::from(self.unnamed > 0)
+        self.rows.len() + usize::from(self.omitted > 0)
     }
 
     /// Head and rows as lines of at most so many columns and rows; the last of them says how many
@@ -43,7 +43,7 @@ impl Table {
         let widths = self.widths(shown, width);
         let mut lines = vec![line(&self.heads, &widths)];
         lines.extend(shown.iter().map(|row| line(row, &widths)));
-        let others = (self.rows.len() - shown.len()) as u64 + self.unnamed;
+        let others = (self.rows.len() - shown.len()) as u64 + self.omitted;
         if others > 0 && rows > 0 {
             lines.push(cut(&format!("and {} more", count(others)), width));
         }
@@ -98,10 +98,10 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 
 fn line(cells: &[String], widths: &[usize]) -> String {
     let mut line = String::new();
-    for (place, (cell, width)) in cells.iter().zip(widths).enumerate() {
+    for (source, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let cell = cut(cell, *width);
         let blanks = " ".repeat(width.saturating_sub(width_of(&cell)));
-        match place {
+        match source {
             0 => line.extend([cell, blanks]),
             _ => line.extend([" ".repeat(GAP), blanks, cell]),
         }
@@ -111,7 +111,7 @@ fn line(cells: &[String], widths: &[usize]) -> String {
 }
 
 /// Who the node is, and what it does as a whole.
-pub(super) fn node_lines(node: &NodePicture, address: Option<SocketAddr>, now: f64) -> [String; 2] {
+pub(super) fn node_lines(node: &NodeReport, address: Option<SocketAddr>, now: f64) -> [String; 2] {
     let up = Duration::try_from_secs_f64(now - node.started).unwrap_or_default();
     let address = address.map_or_else(String::new, |address| format!("  {address}"));
     let each = |figure: Option<f64>| or_unknown(figure, rate);
@@ -140,13 +140,13 @@ const fn whole(figure: f64) -> u64 {
 }
 
 /// How full the region is.
-pub(super) fn fill_text(region: &RegionPicture) -> String {
+pub(super) fn fill_text(region: &RegionReport) -> String {
     let seen = &region.seen;
     format!("{} of {}, {}", bytes(seen.bytes_taken), bytes(seen.bytes_max), share(region.fill))
 }
 
 /// What the region is, and what it has.
-pub(super) fn region_lines(region: &RegionPicture) -> [String; 2] {
+pub(super) fn region_lines(region: &RegionReport) -> [String; 2] {
     let seen = &region.seen;
     let dead = match seen.sessions_dead {
         0 => String::new(),
@@ -171,7 +171,7 @@ fn pin(epochs: u64) -> String {
 }
 
 /// The classes of commands.
-pub(super) fn classes(node: &NodePicture) -> Table {
+pub(super) fn classes(node: &NodeReport) -> Table {
     let shares = SHARES.map(|share| format!("p{}", share * 100.0));
     let [one, two, three] = &shares;
     let mut table = Table::new(&["commands", "per second", one, two, three]);
@@ -184,7 +184,7 @@ pub(super) fn classes(node: &NodePicture) -> Table {
 }
 
 /// The cores.
-pub(super) fn cores(node: &NodePicture) -> Table {
+pub(super) fn cores(node: &NodeReport) -> Table {
     let mut table = Table::new(&["core", "per second", "busy", "connections", "long polls"]);
     for core in &node.cores {
         table.rows.push(vec![
@@ -199,7 +199,7 @@ pub(super) fn cores(node: &NodePicture) -> Table {
 }
 
 /// The namespaces, in the order in which they are.
-pub(super) fn namespaces(region: &RegionPicture) -> Table {
+pub(super) fn namespaces(region: &RegionReport) -> Table {
     let mut table = Table::new(&["namespace", "records", "bytes", "growth/s", "tags"]);
     for namespace in &region.namespaces {
         table.rows.push(vec![
@@ -210,12 +210,12 @@ pub(super) fn namespaces(region: &RegionPicture) -> Table {
             count(namespace.tags),
         ]);
     }
-    table.unnamed = region.seen.namespaces_unnamed;
+    table.omitted = region.seen.namespaces_omitted;
     table
 }
 
 /// The processes that have the region attached.
-pub(super) fn processes(region: &RegionPicture) -> Table {
+pub(super) fn processes(region: &RegionReport) -> Table {
     let mut table = Table::new(&["process", "pid", "sessions", "oldest pin"]);
     for process in &region.seen.processes {
         table.rows.push(vec![
@@ -225,17 +225,17 @@ pub(super) fn processes(region: &RegionPicture) -> Table {
             pin(process.oldest_pin),
         ]);
     }
-    table.unnamed = region.seen.processes_unnamed;
+    table.omitted = region.seen.processes_omitted;
     table
 }
 
 /// All tables of a picture, the most wanted first.
-pub(super) fn all(picture: &Picture) -> Vec<Table> {
+pub(super) fn all(report: &TopReport) -> Vec<Table> {
     let mut tables = Vec::new();
-    if let Some(node) = &picture.node {
+    if let Some(node) = &report.node {
         tables.extend([classes(node), cores(node)]);
     }
-    if let Some(region) = &picture.region {
+    if let Some(region) = &report.region {
         tables.extend([namespaces(region), processes(region)]);
     }
     tables
@@ -287,7 +287,7 @@ mod tests {
     fn rows_without_a_line_are_counted() {
         let mut table = table();
         assert_eq!(table.lines(40, 1).last().unwrap(), "and 2 more");
-        table.unnamed = 10;
+        table.omitted = 10;
         assert_eq!(table.lines(40, 9).last().unwrap(), "and 10 more");
         assert_eq!(table.lines(40, 2).last().unwrap(), "and 11 more");
     }

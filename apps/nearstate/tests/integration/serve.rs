@@ -73,8 +73,8 @@ fn other_hosts_come_in_only_where_somebody_asks_who_they_are() {
     let open = ["--users-lines", "user default on nopass ~* &* +@all"];
     let said = refused(serve(&folder.path("r")).args(wide).args(open));
     assert!(said.contains("nopass"), "{said}");
-    let said = refused(serve(&folder.path("r")).args(["--observe-listen", "0.0.0.0:0"]));
-    assert!(said.contains("--observe-insecure"), "{said}");
+    let said = refused(serve(&folder.path("r")).args(["--metrics-listen", "0.0.0.0:0"]));
+    assert!(said.contains("--metrics-insecure"), "{said}");
 
     let insecure = start(serve(&folder.path("r")).args(wide).arg("--insecure"));
     assert!(insecure.log().contains("warn NS-2001"), "{}", insecure.log());
@@ -126,7 +126,7 @@ fn a_place_that_is_served_is_refused_and_one_that_a_dead_node_left_is_taken() {
 #[test]
 fn prometheus_and_probes_see_what_happens() {
     let folder = Folder::new();
-    let mut node = start_quietly(&folder, &["--observe-listen", "127.0.0.1:0"]);
+    let mut node = start_quietly(&folder, &["--metrics-listen", "127.0.0.1:0"]);
     let observe = node.addresses[2].clone();
     let mut client = node.tcp();
     for _ in 0..3 {
@@ -140,7 +140,7 @@ fn prometheus_and_probes_see_what_happens() {
     let (status, page) = http(&observe, "/metrics");
     assert_eq!(status, "HTTP/1.1 200 OK");
     for line in [
-        "nearstate_resp_calls_total{command=\"set\"} 3",
+        "nearstate_resp_command_calls_total{command=\"set\"} 3",
         "nearstate_resp_request_seconds_count{class=\"write\"} 3",
         "nearstate_resp_request_seconds_count{class=\"read\"} 1",
         "nearstate_resp_errors_total 1",

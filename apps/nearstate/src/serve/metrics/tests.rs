@@ -1,10 +1,10 @@
 //! The page, as a scraper reads it.
 
-use super::form::{BOUNDS, buckets};
+use super::encode::{BOUNDS, buckets};
 use super::*;
-use nearstate_node::CoreParts;
 use nearstate_node::clock::Clock;
 use nearstate_node::metrics::Distribution;
+use nearstate_node::{CoreParts, NodeMetrics};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::Settings;
 use nearstate_resp::table::TABLE;
@@ -12,16 +12,16 @@ use nearstate_store::{CreateOptions, Schema};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-fn page(observed: &Observed) -> String {
+fn page(metrics: &ServerMetrics) -> String {
     let core = Core::new(CoreParts {
         index: 0,
         count: 1,
-        region: observed.0.region.clone(),
+        region: metrics.0.region.clone(),
         limits: Arc::default(),
         metrics: Arc::default(),
         clock: Clock::new_virtual(),
     });
-    let mut report = observed.report(&core.unwrap());
+    let mut report = metrics.report(&core.unwrap());
     let mut text = String::new();
     while report.step(&mut text) {}
     text
@@ -56,11 +56,11 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     let view = session.namespace("a\"b\\c\nd}{=", &Schema::default()).unwrap();
     session.put(view, b"key", b"value").unwrap();
     let server = Arc::new(Server::new(Settings::new(Users::open(&TABLE))));
-    let observed = Observed::new(region, server);
-    assert_eq!(observed.readiness(), Err("starting".to_owned()));
-    observed.begin(NodeMetrics::default());
-    assert_eq!(observed.readiness(), Ok(()));
-    let page = page(&observed);
+    let metrics = ServerMetrics::new(region, server);
+    assert_eq!(metrics.readiness(), Err("starting".to_owned()));
+    metrics.begin(NodeMetrics::default());
+    assert_eq!(metrics.readiness(), Ok(()));
+    let page = page(&metrics);
     let mut families = BTreeSet::new();
     for line in page.lines() {
         match line.strip_prefix("# TYPE ") {
@@ -75,18 +75,19 @@ fn every_line_is_of_the_form_whatever_names_there_are_and_the_page_ends() {
     assert!(page.contains("nearstate_region_sessions 2\n"), "{page}");
     assert!(page.contains("nearstate_region_records 1\n"), "{page}");
     assert!(families.contains("nearstate_resp_request_seconds histogram"), "{families:?}");
-    observed.end();
-    assert_eq!(observed.readiness(), Err("shutting down".to_owned()));
+    metrics.end();
+    assert_eq!(metrics.readiness(), Err("shutting down".to_owned()));
 }
 
 #[test]
 fn the_documentation_has_every_family() {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let observed = Observed::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let metrics =
+        ServerMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
     let mut table = "| name | kind | what |\n|---|---|---|\n".to_owned();
     let mut help = "";
-    let page = page(&observed);
+    let page = page(&metrics);
     for line in page.lines() {
         if let Some(text) = line.strip_prefix("# HELP ") {
             help = text.split_once(' ').unwrap().1;
@@ -123,11 +124,12 @@ fn of_many_namespaces_those_with_the_most_records_are_named() {
             session.put(namespace, &record.to_le_bytes(), b"v").unwrap();
         }
     }
-    let observed = Observed::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
-    let page = page(&observed);
+    let metrics =
+        ServerMetrics::new(region, Arc::new(Server::new(Settings::new(Users::open(&TABLE)))));
+    let page = page(&metrics);
     let named = |what: &str| page.matches(&format!("\nnearstate_namespace_{what}{{")).count();
     assert_eq!([named("records"), named("bytes"), named("tags"), named("buckets")], [256; 4]);
-    assert!(page.contains("nearstate_region_namespaces_unnamed 44\n"), "{page}");
+    assert!(page.contains("nearstate_region_namespaces_omitted 44\n"), "{page}");
     assert!(page.contains("nearstate_region_records 300\n"), "{page}");
     assert!(page.contains("nearstate_namespace_records{namespace=\"ns299\"} 2\n"), "{page}");
     assert!(!page.contains("\"ns99\""), "it has no records, and is younger than others");

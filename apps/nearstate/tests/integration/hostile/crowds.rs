@@ -101,7 +101,7 @@ fn idles(target: &Target) {
 
 #[test]
 fn a_thousand_idle_connections_use_no_processor() {
-    let target = target(&["--observe-listen", "127.0.0.1:0"]);
+    let target = target(&["--metrics-listen", "127.0.0.1:0"]);
     let mut streams: Vec<_> = (0..500).map(|_| (target.tcp(), target.unix())).collect();
     for (tcp, unix) in &mut streams {
         let mut answer = [0; 7];

@@ -100,7 +100,7 @@ fn a_byte_a_second_is_given_up_while_others_are_served() {
         std::thread::sleep(Duration::from_secs(1));
     }
     eprintln!("a byte a second: closed after {sent} bytes");
-    assert!(target.node.log().contains("half_sent"), "{}", target.node.log());
+    assert!(target.node.log().contains("request_timeout"), "{}", target.node.log());
     assert_eq!(target.client().ask(&["GET", "slow"]), "$-1");
     target.is_as_before(LEFT_OVER);
 }

@@ -146,7 +146,7 @@ fn large_requests_and_answers_pass_whole_however_late_they_are_read() {
 #[test]
 fn who_does_not_speak_tls_is_sent_away_and_counted_and_holds_no_shutdown_up() {
     let guarded = Guarded::new();
-    let observe = ["--observe-listen", "127.0.0.1:0", "--limits-half-sent-max", "500ms"];
+    let observe = ["--metrics-listen", "127.0.0.1:0", "--limits-half-sent-max", "500ms"];
     let mut node = start(guarded.at("127.0.0.1:0").args(observe));
     let mut plain = socket(&node);
     plain.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
@@ -163,7 +163,7 @@ fn who_does_not_speak_tls_is_sent_away_and_counted_and_holds_no_shutdown_up() {
     while !count().contains("nearstate_core_tls_failures_total{core=\"0\"} 3\n") {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(node.log().contains("reason=handshake"), "{}", node.log());
+    assert!(node.log().contains("reason=tls_handshake"), "{}", node.log());
     assert_eq!(Client::over(guarded.connect(&node, None)).ask(&["PING"]), "+PONG");
     drop(node);
 
@@ -272,7 +272,7 @@ fn what_tls_lacks_is_said_before_anything_is_created() {
     let mut unix = serve(&guarded.folder.path("r"));
     says(unix.args(["--tls-client-authorities", "/x"]), "no client would be asked");
     says(serve(&guarded.folder.path("r")).args(["--tls-listen", local]), "tls.key");
-    says(&mut guarded.at("0.0.0.0:0"), "tls.client_authorities");
+    says(&mut guarded.at("0.0.0.0:0"), "tls.client_ca");
     says(guarded.at(local).args(["--tls-client-authorities", "/nowhere"]), "/nowhere");
     guarded.write("other", &guarded.servers.sign("x").key.serialize_pem(), 0o600);
     says(&mut guarded.with(local, "certificate", "other"), "does not go together");

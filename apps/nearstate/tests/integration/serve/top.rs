@@ -25,7 +25,7 @@ fn top(words: &[&str]) -> Command {
 fn observed(folder: &Folder, address: &str) -> Node {
     let mut command = serve(&folder.path("r"));
     command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
-    start(command.args(["--observe-listen", address]))
+    start(command.args(["--metrics-listen", address]))
 }
 
 /// What a command has said, when it has ended; until then `meanwhile` is done again and again.
@@ -89,7 +89,7 @@ fn a_region_needs_no_node_and_settings_say_where_both_are() {
     let region = folder.path("r").display().to_string();
     let once = ["--once", "--json", "--interval", "100ms"];
     let mut both = top(&once);
-    both.env("NEARSTATE_OBSERVE_LISTEN", &node.addresses[1]).env("NEARSTATE_REGION_PATH", &region);
+    both.env("NEARSTATE_METRICS_LISTEN", &node.addresses[1]).env("NEARSTATE_REGION_PATH", &region);
     let (is_fine, said, fault) = ended(both.spawn().unwrap(), || ());
     assert!(is_fine, "{fault}");
     let seen: Value = serde_json::from_str(&said).unwrap();
@@ -114,7 +114,7 @@ fn what_cannot_be_seen_is_said_and_ends_once() {
     let nowhere = folder.path("nowhere").display().to_string();
     for (words, wanted) in [
         (["--node", &node.addresses[0]], "does not speak HTTP"),
-        (["--node", "127.0.0.1:1"], "--observe-listen 127.0.0.1:1"),
+        (["--node", "127.0.0.1:1"], "--metrics-listen 127.0.0.1:1"),
         (["--region", &nowhere], "there is no region at"),
         (["--config", &nowhere], "reading"),
     ] {

@@ -10,9 +10,9 @@ use nearstate_resp::acl::Users;
 use nearstate_resp::table::TABLE;
 
 use crate::log;
-use crate::settings::{Layers, Settings, read_text};
+use crate::settings::{SettingLayers, Settings, read_text};
 
-fn refused(detail: String) -> Error {
+fn rejected(detail: String) -> Error {
     Error::BadArgument { detail }
 }
 
@@ -21,26 +21,26 @@ fn refused(detail: String) -> Error {
 /// # Errors
 /// `BadArgument`: a line that declares nobody, two places that declare users, a file that others
 /// may change; `System`: a file that cannot be read.
-pub(crate) fn users(settings: &Settings, layers: &Layers) -> Result<Users> {
+pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users> {
     let Some(path) = &settings.users_file else {
         let text = settings.users_lines.0.join("\n");
         return Users::parse(&text, &TABLE)
-            .map_err(|e| refused(format!("{}: users.lines, {e}", layers.source("users.lines"))));
+            .map_err(|e| rejected(format!("{}: users.lines, {e}", layers.origin("users.lines"))));
     };
     if !settings.users_lines.0.is_empty() {
-        return Err(refused(format!(
+        return Err(rejected(format!(
             "users are declared twice, by users.file ({}) and by users.lines ({}): keep one",
-            layers.source("users.file"),
-            layers.source("users.lines"),
+            layers.origin("users.file"),
+            layers.origin("users.lines"),
         )));
     }
     let text = read_text(path)?;
-    judge_mode(path, true)?;
+    check_mode(path, true)?;
     let users =
-        Users::parse(&text, &TABLE).map_err(|e| refused(format!("{}: {e}", path.display())))?;
+        Users::parse(&text, &TABLE).map_err(|e| rejected(format!("{}: {e}", path.display())))?;
     // An empty file would let everybody do everything; whoever names one means the opposite.
     if text.lines().all(|line| matches!(line.trim().chars().next(), None | Some('#'))) {
-        return Err(refused(format!(
+        return Err(rejected(format!(
             "{}: declares nobody: write lines such as `user xapp on >secret ~{{ns}},* +@all`, or \
              leave users.file out",
             path.display()
@@ -54,20 +54,20 @@ pub(crate) fn users(settings: &Settings, layers: &Layers) -> Result<Users> {
 /// # Errors
 /// `BadArgument`: files that are missing, are not what they should be, or may be changed by others.
 pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
-    let clients = settings.tls_clients.as_deref();
+    let clients = settings.tls_client_ca.as_deref();
     if settings.tls_listen.is_empty() {
         // Somebody believes that certificates are asked for.
         return match clients {
             None => Ok(None),
-            Some(_) => Err(refused(
-                "tls.client_authorities is set, and tls.listen is empty: no client would be asked \
+            Some(_) => Err(rejected(
+                "tls.client_ca is set, and tls.listen is empty: no client would be asked \
                  for its certificate; set tls.listen, or leave both out"
                     .to_owned(),
             )),
         };
     }
     let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
-        return Err(refused(
+        return Err(rejected(
             "tls.listen needs a certificate and its key: set tls.certificate and tls.key to files \
              in PEM"
                 .to_owned(),
@@ -75,27 +75,27 @@ pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
     };
     let tls = Tls::read(certificate, key, clients)?;
     for path in [Some(certificate.as_path()), Some(key), clients].into_iter().flatten() {
-        judge_mode(path, path == key)?;
+        check_mode(path, path == key)?;
     }
     Ok(Some(tls))
 }
 
 /// Whoever may write the file of users, or what TLS is judged by, may become anybody.
-fn judge_mode(path: &Path, is_secret: bool) -> Result<()> {
+fn check_mode(path: &Path, is_secret: bool) -> Result<()> {
     let found = std::fs::metadata(path).map_err(|e| Error::System {
         detail: format!("looking at {}", path.display()),
         errno: e.raw_os_error().unwrap_or(0),
     })?;
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o022 != 0 {
-        return Err(refused(format!(
+        return Err(rejected(format!(
             "{} has mode {mode:o}: whoever may write it may become any user; `chmod go-w` it",
             path.display()
         )));
     }
     if is_secret && mode & 0o044 != 0 {
         let mode = format!("{mode:o}");
-        log::say(log::SECRET_READABLE, &[("path", &path.display()), ("mode", &mode)]);
+        log::emit(log::SECRET_READABLE, &[("path", &path.display()), ("mode", &mode)]);
     }
     Ok(())
 }
@@ -113,37 +113,37 @@ fn is_wide(address: &SocketAddr) -> bool {
 pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     let is_nowhere = settings.listen.is_empty() && settings.tls_listen.is_empty();
     if is_nowhere && settings.unix_paths().is_empty() {
-        return Err(refused(
+        return Err(rejected(
             "nobody could come in: set `listen` or `tls.listen` to an address or `unix` to a path"
                 .to_owned(),
         ));
     }
     let plain = settings.listen.iter().map(|address| (address, false));
-    let proving = settings.tls_clients.is_some();
+    let requires_certificate = settings.tls_client_ca.is_some();
     let tls = settings.tls_listen.iter().map(|address| (address, true));
     for (address, is_tls) in plain.chain(tls).filter(|(address, _)| is_wide(address)) {
-        if is_tls && (proving || !users.let_strangers_in()) {
+        if is_tls && (requires_certificate || !users.let_strangers_in()) {
             continue;
         }
         if !users.let_strangers_in() {
-            log::say(log::IN_THE_CLEAR, &[("address", address)]);
+            log::emit(log::PLAIN_TEXT_PASSWORDS, &[("address", address)]);
         } else if settings.is_insecure {
-            log::say(log::OPEN_TO_ALL, &[("address", address)]);
+            log::emit(log::UNAUTHENTICATED, &[("address", address)]);
         } else {
-            return Err(refused(format!(
+            return Err(rejected(format!(
                 "other hosts reach {address}, and nobody is asked there who he is: declare users \
                  (users.file with lines such as `user xapp on >secret ~* +@all`, and no user \
                  with `nopass`), or let them come in over TLS with certificates (tls.listen, \
-                 tls.client_authorities), or listen at 127.0.0.1 or at a Unix socket, or say \
+                 tls.client_ca), or listen at 127.0.0.1 or at a Unix socket, or say \
                  `--insecure` if the network itself keeps strangers away"
             )));
         }
     }
-    for address in settings.observe.iter().filter(|address| is_wide(address)) {
-        if !settings.is_observe_insecure {
-            return Err(refused(format!(
+    for address in settings.metrics.iter().filter(|address| is_wide(address)) {
+        if !settings.is_metrics_insecure {
+            return Err(rejected(format!(
                 "other hosts reach {address}, and whoever asks there sees names and counts: let \
-                 observe.listen be 127.0.0.1, or say `--observe-insecure` if strangers may see \
+                 metrics.listen be 127.0.0.1, or say `--metrics-insecure` if strangers may see \
                  them"
             )));
         }
@@ -158,6 +158,6 @@ pub(crate) fn region(settings: &Settings) {
     if mode & !settings.region_mode.0 != 0 {
         let path = settings.region.display();
         let (mode, wanted) = (format!("{mode:o}"), format!("{:o}", settings.region_mode.0));
-        log::say(log::REGION_OPEN, &[("path", &path), ("mode", &mode), ("set", &wanted)]);
+        log::emit(log::REGION_MODE_TOO_WIDE, &[("path", &path), ("mode", &mode), ("set", &wanted)]);
     }
 }

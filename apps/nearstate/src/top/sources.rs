@@ -4,21 +4,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::attached::Place;
+use super::region_source::RegionSource;
 use super::snapshot::Snapshot;
-use super::{fetch, page};
+use super::{fetch, parse_metrics};
 
 /// What is looked at.
 #[derive(Debug)]
-pub(super) struct Sources {
+pub(super) struct TopSources {
     node: Option<SocketAddr>,
-    region: Option<Place>,
-    begun: Instant,
+    region: Option<RegionSource>,
+    start: Instant,
 }
 
 /// What one look has found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Look {
+pub(super) struct Poll {
     pub(super) snapshot: Snapshot,
     /// What could not be seen, and why.
     pub(super) faults: Vec<String>,
@@ -34,11 +34,11 @@ pub(super) fn reached(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-impl Sources {
+impl TopSources {
     /// At least one of them is given.
     pub(super) fn new(node: Option<SocketAddr>, region: Option<&Path>) -> Self {
-        let region = region.map(|path| Place::new(PathBuf::from(path)));
-        Self { node: node.map(reached), region, begun: Instant::now() }
+        let region = region.map(|path| RegionSource::new(PathBuf::from(path)));
+        Self { node: node.map(reached), region, start: Instant::now() }
     }
 
     /// What is looked at, for people.
@@ -48,32 +48,33 @@ impl Sources {
 
     /// Looks at all of it. What the node says of its region stands where the region itself is not
     /// looked at.
-    pub(super) fn look(&mut self) -> Look {
-        let mut look = Look::default();
+    pub(super) fn poll(&mut self) -> Poll {
+        let mut poll = Poll::default();
         if let Some(address) = self.node {
             let page = fetch::metrics(address);
-            let read =
-                page.and_then(|text| page::read(&text).map_err(|why| format!("{address}: {why}")));
+            let read = page.and_then(|text| {
+                parse_metrics::read(&text).map_err(|why| format!("{address}: {why}"))
+            });
             match read {
                 Ok((node, region)) => {
-                    look.snapshot.node = Some(node);
-                    look.snapshot.region = Some(region);
+                    poll.snapshot.node = Some(node);
+                    poll.snapshot.region = Some(region);
                 }
-                Err(why) => look.faults.push(why),
+                Err(why) => poll.faults.push(why),
             }
         }
         // Rates are of what the page counts; counting a region's records takes its time.
-        look.snapshot.at = self.begun.elapsed();
-        if let Some(place) = &mut self.region {
-            match place.look() {
-                Ok(region) => look.snapshot.region = Some(region),
+        poll.snapshot.at = self.start.elapsed();
+        if let Some(source) = &mut self.region {
+            match source.poll() {
+                Ok(region) => poll.snapshot.region = Some(region),
                 Err(why) => {
-                    look.snapshot.region = None;
-                    look.faults.push(why);
+                    poll.snapshot.region = None;
+                    poll.faults.push(why);
                 }
             }
         }
-        look
+        poll
     }
 }
 
@@ -90,11 +91,11 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let look = Sources::new(Some(address), Some(&path)).look();
-        assert!(look.snapshot.node.is_none() && look.snapshot.region.is_some());
-        assert_eq!(look.faults.len(), 1, "{:?}", look.faults);
-        let look = Sources::new(None, Some(&path)).look();
-        assert!(look.faults.is_empty() && look.snapshot.region.is_some());
+        let poll = TopSources::new(Some(address), Some(&path)).poll();
+        assert!(poll.snapshot.node.is_none() && poll.snapshot.region.is_some());
+        assert_eq!(poll.faults.len(), 1, "{:?}", poll.faults);
+        let poll = TopSources::new(None, Some(&path)).poll();
+        assert!(poll.faults.is_empty() && poll.snapshot.region.is_some());
     }
 
     #[test]

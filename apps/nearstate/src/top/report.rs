@@ -3,21 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use super::snapshot::{ClassSeen, CoreSeen, NodeSeen, RegionSeen, Snapshot};
+use super::snapshot::{ClassSnapshot, CoreSnapshot, NodeSnapshot, RegionSnapshot, Snapshot};
 
 /// What is shown of an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Picture {
+pub(super) struct TopReport {
     /// How long it was; 0 if there is only one snapshot so far.
     pub(super) seconds: f64,
-    pub(super) node: Option<NodePicture>,
-    pub(super) region: Option<RegionPicture>,
+    pub(super) node: Option<NodeReport>,
+    pub(super) region: Option<RegionReport>,
 }
 
 /// A node. What is said of an interval is `None` while there was none: at first, and when another
-/// node has begun meanwhile.
+/// node has start meanwhile.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct NodePicture {
+pub(super) struct NodeReport {
     pub(super) version: String,
     pub(super) pid: u64,
     pub(super) started: f64,
@@ -29,13 +29,13 @@ pub(super) struct NodePicture {
     pub(super) bytes_written: Option<f64>,
     /// The share of reads of keys that found a record.
     pub(super) hit_share: Option<f64>,
-    pub(super) classes: Vec<ClassPicture>,
-    pub(super) cores: Vec<CorePicture>,
+    pub(super) classes: Vec<ClassReport>,
+    pub(super) cores: Vec<CoreReport>,
 }
 
 /// Commands of one class.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct ClassPicture {
+pub(super) struct ClassReport {
     pub(super) name: String,
     pub(super) requests: Option<f64>,
     /// Half, 99 of a hundred, and 999 of a thousand took at most so many seconds.
@@ -47,7 +47,7 @@ pub(super) const SHARES: [f64; 3] = [0.5, 0.99, 0.999];
 
 /// A core.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct CorePicture {
+pub(super) struct CoreReport {
     pub(super) number: u64,
     pub(super) connections: u64,
     pub(super) requests: Option<f64>,
@@ -59,18 +59,18 @@ pub(super) struct CorePicture {
 
 /// A region.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct RegionPicture {
-    pub(super) seen: RegionSeen,
+pub(super) struct RegionReport {
+    pub(super) seen: RegionSnapshot,
     /// How much of it was ever taken, of 1.
     pub(super) fill: f64,
     /// Records that became more, in a second.
     pub(super) growth: Option<f64>,
-    pub(super) namespaces: Vec<NamespacePicture>,
+    pub(super) namespaces: Vec<NamespaceReport>,
 }
 
 /// A namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct NamespacePicture {
+pub(super) struct NamespaceReport {
     pub(super) name: String,
     pub(super) records: u64,
     pub(super) bytes: u64,
@@ -81,7 +81,7 @@ pub(super) struct NamespacePicture {
 
 /// What namespaces are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum NamespaceOrder {
     #[default]
     Bytes,
     Records,
@@ -89,7 +89,7 @@ pub(super) enum Order {
     Name,
 }
 
-impl Order {
+impl NamespaceOrder {
     /// The next one.
     pub(super) const fn next(self) -> Self {
         match self {
@@ -116,20 +116,21 @@ const fn real(count: u64) -> f64 {
     count as f64
 }
 
-impl Picture {
+impl TopReport {
     /// Of a snapshot, and the one before it.
     pub(super) fn between(before: Option<&Snapshot>, now: &Snapshot) -> Self {
         let seconds = before.map_or(0.0, |b| now.at.saturating_sub(b.at).as_secs_f64());
         let before = before.filter(|_| seconds > 0.0);
         let node = now.node.as_ref().map(|seen| {
             // Another node counts from nothing.
-            let same = |old: &&NodeSeen| old.pid == seen.pid && is_equal(old.started, seen.started);
+            let same =
+                |old: &&NodeSnapshot| old.pid == seen.pid && is_equal(old.started, seen.started);
             let old = before.and_then(|old| old.node.as_ref()).filter(same);
-            NodePicture::between(old, seen, seconds)
+            NodeReport::between(old, seen, seconds)
         });
         let region = now.region.as_ref().map(|seen| {
             let old = before.and_then(|old| old.region.as_ref());
-            RegionPicture::between(old.filter(|old| old.path == seen.path), seen, seconds)
+            RegionReport::between(old.filter(|old| old.path == seen.path), seen, seconds)
         });
         Self { seconds, node, region }
     }
@@ -145,17 +146,17 @@ impl Picture {
     }
 
     /// Orders the namespaces.
-    pub(super) fn order(&mut self, order: Order) {
+    pub(super) fn order(&mut self, order: NamespaceOrder) {
         let Some(region) = &mut self.region else { return };
         region.namespaces.sort_by(|one, other| {
             let by_size = match order {
-                Order::Bytes => other.bytes.cmp(&one.bytes),
-                Order::Records => other.records.cmp(&one.records),
-                Order::Growth => {
-                    let size = |one: &NamespacePicture| one.growth.map_or(0.0, f64::abs);
+                NamespaceOrder::Bytes => other.bytes.cmp(&one.bytes),
+                NamespaceOrder::Records => other.records.cmp(&one.records),
+                NamespaceOrder::Growth => {
+                    let size = |one: &NamespaceReport| one.growth.map_or(0.0, f64::abs);
                     size(other).total_cmp(&size(one))
                 }
-                Order::Name => std::cmp::Ordering::Equal,
+                NamespaceOrder::Name => std::cmp::Ordering::Equal,
             };
             by_size.then_with(|| one.name.cmp(&other.name))
         });
@@ -167,26 +168,26 @@ fn is_equal(one: f64, other: f64) -> bool {
     one.total_cmp(&other).is_eq()
 }
 
-/// How often in a second; `None` if the count has begun anew.
+/// How often in a second; `None` if the count has start anew.
 fn rate(before: u64, now: u64, seconds: f64) -> Option<f64> {
     now.checked_sub(before).map(|more| real(more) / seconds)
 }
 
-impl NodePicture {
-    fn between(before: Option<&NodeSeen>, now: &NodeSeen, seconds: f64) -> Self {
-        let each = |count: fn(&NodeSeen) -> u64| rate(count(before?), count(now), seconds);
+impl NodeReport {
+    fn between(before: Option<&NodeSnapshot>, now: &NodeSnapshot, seconds: f64) -> Self {
+        let each = |count: fn(&NodeSnapshot) -> u64| rate(count(before?), count(now), seconds);
         let found = before.and_then(|old| {
             let hits = now.hits.checked_sub(old.hits)?;
             let all = hits + now.misses.checked_sub(old.misses)?;
             (all > 0).then(|| real(hits) / real(all))
         });
-        let core = |seen: &CoreSeen| {
+        let core = |seen: &CoreSnapshot| {
             let old = before.and_then(|old| old.cores.iter().find(|c| c.number == seen.number));
-            CorePicture::between(old, seen, seconds)
+            CoreReport::between(old, seen, seconds)
         };
-        let class = |seen: &ClassSeen| {
+        let class = |seen: &ClassSnapshot| {
             let old = before.and_then(|old| old.classes.iter().find(|c| c.name == seen.name));
-            ClassPicture::between(old, seen, seconds)
+            ClassReport::between(old, seen, seconds)
         };
         Self {
             version: now.version.clone(),
@@ -204,8 +205,8 @@ impl NodePicture {
     }
 }
 
-impl CorePicture {
-    fn between(before: Option<&CoreSeen>, now: &CoreSeen, seconds: f64) -> Self {
+impl CoreReport {
+    fn between(before: Option<&CoreSnapshot>, now: &CoreSnapshot, seconds: f64) -> Self {
         let busy = before.map(|old| (now.busy_seconds - old.busy_seconds) / seconds);
         Self {
             number: now.number,
@@ -218,8 +219,8 @@ impl CorePicture {
     }
 }
 
-impl ClassPicture {
-    fn between(before: Option<&ClassSeen>, now: &ClassSeen, seconds: f64) -> Self {
+impl ClassReport {
+    fn between(before: Option<&ClassSnapshot>, now: &ClassSnapshot, seconds: f64) -> Self {
         let more = before.and_then(|old| new_values(old, now));
         let all = more.as_ref().map(|more| more.iter().map(|(_, count)| count).sum::<u64>());
         let latency = |share| quantile(more.as_ref()?, share);
@@ -232,7 +233,7 @@ impl ClassPicture {
 }
 
 /// How many values came into each bucket; `None` if the buckets are others, or have been emptied.
-fn new_values(before: &ClassSeen, now: &ClassSeen) -> Option<Vec<(f64, u64)>> {
+fn new_values(before: &ClassSnapshot, now: &ClassSnapshot) -> Option<Vec<(f64, u64)>> {
     if before.within.len() != now.within.len() {
         return None;
     }
@@ -270,22 +271,22 @@ fn quantile(values: &[(f64, u64)], share: f64) -> Option<f64> {
     Some(low)
 }
 
-impl RegionPicture {
-    fn between(before: Option<&RegionSeen>, now: &RegionSeen, seconds: f64) -> Self {
+impl RegionReport {
+    fn between(before: Option<&RegionSnapshot>, now: &RegionSnapshot, seconds: f64) -> Self {
         let growth = |old: u64, new: u64| (real(new) - real(old)) / seconds;
         let old: BTreeMap<&str, u64> = before
             .into_iter()
             .flat_map(|old| &old.namespaces)
             .map(|old| (old.name.as_str(), old.records))
             .collect();
-        let namespaces = now.namespaces.iter().map(|seen| NamespacePicture {
+        let namespaces = now.namespaces.iter().map(|seen| NamespaceReport {
             name: seen.name.clone(),
             records: seen.records,
             bytes: seen.bytes,
             tags: seen.tags,
             growth: old.get(seen.name.as_str()).map(|old| growth(*old, seen.records)),
         });
-        let mut picture = Self {
+        let mut report = Self {
             seen: now.clone(),
             fill: if now.bytes_max == 0 {
                 0.0
@@ -296,28 +297,31 @@ impl RegionPicture {
             namespaces: namespaces.collect(),
         };
         // Those that hold memory back come first, then those with the most sessions.
-        picture
+        report
             .seen
             .processes
             .sort_by_key(|one| (std::cmp::Reverse((one.oldest_pin, one.sessions)), one.pid));
-        picture
+        report
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::NamespaceSeen;
+    use super::super::snapshot::NamespaceSnapshot;
     use super::*;
     use std::time::Duration;
 
-    fn class(within: &[(f64, u64)]) -> ClassSeen {
-        ClassSeen { name: "read".to_owned(), within: within.to_vec() }
+    fn class(within: &[(f64, u64)]) -> ClassSnapshot {
+        ClassSnapshot { name: "read".to_owned(), within: within.to_vec() }
     }
 
-    fn node(requests: u64, started: f64) -> NodeSeen {
-        let core =
-            CoreSeen { requests, busy_seconds: real(requests) / 1000.0, ..CoreSeen::default() };
-        NodeSeen {
+    fn node(requests: u64, started: f64) -> NodeSnapshot {
+        let core = CoreSnapshot {
+            requests,
+            busy_seconds: real(requests) / 1000.0,
+            ..CoreSnapshot::default()
+        };
+        NodeSnapshot {
             pid: 7,
             started,
             requests,
@@ -329,23 +333,20 @@ mod tests {
                 (0.002, requests),
                 (f64::INFINITY, requests),
             ])],
-            ..NodeSeen::default()
+            ..NodeSnapshot::default()
         }
     }
 
-    fn at(seconds: u64, node: NodeSeen) -> Snapshot {
+    fn at(seconds: u64, node: NodeSnapshot) -> Snapshot {
         Snapshot { at: Duration::from_secs(seconds), node: Some(node), region: None }
     }
 
     #[test]
     fn rates_and_latencies_are_those_of_the_interval() {
         let (one, two) = (at(10, node(1200, 1.0)), at(12, node(2400, 1.0)));
-        let picture = Picture::between(Some(&one), &two);
-        let seen = picture.node.as_ref().unwrap();
-        assert_eq!(
-            (picture.seconds, picture.pace(), seen.requests),
-            (2.0, Some(600.0), Some(600.0))
-        );
+        let report = TopReport::between(Some(&one), &two);
+        let seen = report.node.as_ref().unwrap();
+        assert_eq!((report.seconds, report.pace(), seen.requests), (2.0, Some(600.0), Some(600.0)));
         assert_eq!((seen.errors, seen.hit_share), (Some(0.0), Some(0.75)));
         assert_eq!((seen.cores[0].requests, seen.cores[0].busy), (Some(600.0), Some(0.6)));
         let [median, most, _] = seen.classes[0].latencies;
@@ -356,19 +357,19 @@ mod tests {
     #[test]
     fn the_first_look_and_another_node_have_no_rates() {
         let (one, two) = (at(10, node(1200, 1.0)), at(12, node(24, 2.0)));
-        for picture in [Picture::between(None, &one), Picture::between(Some(&one), &two)] {
-            let seen = picture.node.unwrap();
+        for report in [TopReport::between(None, &one), TopReport::between(Some(&one), &two)] {
+            let seen = report.node.unwrap();
             assert_eq!((seen.requests, seen.hit_share, seen.cores[0].busy), (None, None, None));
             assert_eq!((seen.classes[0].requests, seen.classes[0].latencies[0]), (None, None));
         }
-        let same_moment = Picture::between(Some(&one), &one);
+        let same_moment = TopReport::between(Some(&one), &one);
         assert_eq!(same_moment.node.unwrap().requests, None);
     }
 
     #[test]
     fn an_idle_interval_has_a_rate_of_nothing_and_no_latency() {
         let (one, two) = (at(10, node(1200, 1.0)), at(12, node(1200, 1.0)));
-        let seen = Picture::between(Some(&one), &two).node.unwrap();
+        let seen = TopReport::between(Some(&one), &two).node.unwrap();
         assert_eq!((seen.requests, seen.hit_share), (Some(0.0), None));
         assert_eq!((seen.classes[0].requests, seen.classes[0].latencies), (Some(0.0), [None; 3]));
     }
@@ -383,18 +384,18 @@ mod tests {
     }
 
     fn region(records: &[(&str, u64, u64)]) -> Snapshot {
-        let namespaces = records.iter().map(|(name, records, bytes)| NamespaceSeen {
+        let namespaces = records.iter().map(|(name, records, bytes)| NamespaceSnapshot {
             name: (*name).to_owned(),
             records: *records,
             bytes: *bytes,
             tags: 0,
         });
-        let region = RegionSeen {
+        let region = RegionSnapshot {
             bytes_max: 200,
             bytes_taken: 50,
             records: records.iter().map(|(_, records, _)| records).sum(),
             namespaces: namespaces.collect(),
-            ..RegionSeen::default()
+            ..RegionSnapshot::default()
         };
         Snapshot { region: Some(region), ..Snapshot::default() }
     }
@@ -404,23 +405,23 @@ mod tests {
         let one = region(&[("a", 100, 5), ("b", 10, 50)]);
         let mut two = region(&[("a", 40, 5), ("b", 20, 50), ("c", 1, 5)]);
         two.at = Duration::from_secs(10);
-        let mut picture = Picture::between(Some(&one), &two);
-        assert_eq!(picture.pace(), Some(4.9));
-        let growth = |picture: &Picture| -> Vec<_> {
-            let region = picture.region.as_ref().unwrap();
+        let mut report = TopReport::between(Some(&one), &two);
+        assert_eq!(report.pace(), Some(4.9));
+        let growth = |report: &TopReport| -> Vec<_> {
+            let region = report.region.as_ref().unwrap();
             region.namespaces.iter().map(|one| (one.name.clone(), one.growth)).collect()
         };
-        let seen = picture.region.as_ref().unwrap();
+        let seen = report.region.as_ref().unwrap();
         assert_eq!((seen.fill, seen.growth), (0.25, Some(-4.9)));
-        let mut order = Order::default();
+        let mut order = NamespaceOrder::default();
         for wanted in ["bac", "abc", "abc", "abc"] {
-            picture.order(order);
-            let names: String = growth(&picture).into_iter().map(|(name, _)| name).collect();
+            report.order(order);
+            let names: String = growth(&report).into_iter().map(|(name, _)| name).collect();
             assert_eq!(names, wanted, "by {}", order.word());
             order = order.next();
         }
-        assert_eq!(order, Order::Bytes);
-        assert_eq!(growth(&picture)[0], ("a".to_owned(), Some(-6.0)));
-        assert_eq!(growth(&picture)[2], ("c".to_owned(), None));
+        assert_eq!(order, NamespaceOrder::Bytes);
+        assert_eq!(growth(&report)[0], ("a".to_owned(), Some(-6.0)));
+        assert_eq!(growth(&report)[2], ("c".to_owned(), None));
     }
 }

@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 
 use nearstate_store::{Inspection, Region, Result, Session};
 
-use super::snapshot::{NamespaceSeen, ProcessSeen, RegionSeen};
-use crate::census::Census;
+use super::snapshot::{NamespaceSnapshot, ProcessSnapshot, RegionSnapshot};
+use crate::record_counts::RecordCounter;
 
 /// How long one look may count records. What was not counted by then is counted with the next one.
-const COUNTED_FOR: Duration = Duration::from_millis(200);
+const COUNT_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// Namespaces that are looked at: those with the most records. More than any screen has lines.
 const NAMESPACES_MAX: usize = 256;
 
 /// Where a region is.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RegionSource {
     path: PathBuf,
-    open: Option<Open>,
+    open: Option<AttachedRegion>,
 }
 
 /// A region that is attached.
 #[derive(Debug)]
-struct Open {
+struct AttachedRegion {
     session: Session,
     region: Region,
-    census: Census,
+    counter: RecordCounter,
     /// Device and inode of its file.
     file: (u64, u64),
 }
 
-impl Place {
+impl RegionSource {
     pub(super) const fn new(path: PathBuf) -> Self {
         Self { path, open: None }
     }
@@ -43,14 +43,14 @@ impl Place {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub(super) fn look(&mut self) -> std::result::Result<RegionSeen, String> {
+    pub(super) fn poll(&mut self) -> std::result::Result<RegionSnapshot, String> {
         let file = file_at(&self.path)?;
         let open = match self.open.take().filter(|open| open.file == file) {
             Some(open) => open,
-            None => Open::at(&self.path, file).map_err(|error| error.to_string())?,
+            None => AttachedRegion::at(&self.path, file).map_err(|error| error.to_string())?,
         };
         let open = self.open.insert(open);
-        let seen = open.look(&self.path);
+        let seen = open.poll(&self.path);
         if seen.is_err() {
             // What was damaged may be whole when it is attached again.
             self.open = None;
@@ -67,19 +67,19 @@ fn file_at(path: &Path) -> std::result::Result<(u64, u64), String> {
     Ok((found.dev(), found.ino()))
 }
 
-impl Open {
+impl AttachedRegion {
     fn at(path: &Path, file: (u64, u64)) -> Result<Self> {
         let region = Region::attach(path)?;
         let session = region.session()?;
-        Ok(Self { session, region, census: Census::default(), file })
+        Ok(Self { session, region, counter: RecordCounter::default(), file })
     }
 
-    fn look(&mut self, path: &Path) -> Result<RegionSeen> {
-        let begun = Instant::now();
-        while self.census.step(&self.session)? && begun.elapsed() < COUNTED_FOR {}
+    fn poll(&mut self, path: &Path) -> Result<RegionSnapshot> {
+        let start = Instant::now();
+        while self.counter.step(&self.session)? && start.elapsed() < COUNT_TIME_MAX {}
         let seen = self.region.inspect()?;
-        let (namespaces, unnamed) = self.census.largest(NAMESPACES_MAX);
-        let namespaces = namespaces.into_iter().map(|counted| NamespaceSeen {
+        let (namespaces, omitted) = self.counter.largest(NAMESPACES_MAX);
+        let namespaces = namespaces.into_iter().map(|counted| NamespaceSnapshot {
             name: counted.name,
             records: counted.records,
             bytes: counted.bytes,
@@ -87,32 +87,32 @@ impl Open {
         });
         let alive = seen.members.iter().filter(|member| member.is_alive).count();
         let pins = seen.members.iter().filter_map(|member| member.pinned_epoch);
-        Ok(RegionSeen {
+        Ok(RegionSnapshot {
             path: path.display().to_string(),
             bytes_max: seen.bytes_max,
             bytes_taken: seen.bytes_taken,
             epoch: seen.epoch,
             oldest_pin: pins.min().map_or(0, |epoch| seen.epoch.saturating_sub(epoch)),
-            records: self.census.records(),
+            records: self.counter.records(),
             sessions: alive as u64,
             sessions_dead: (seen.members.len() - alive) as u64,
             namespaces: namespaces.collect(),
-            namespaces_unnamed: unnamed as u64,
+            namespaces_omitted: omitted as u64,
             processes: processes(&seen),
-            processes_unnamed: 0,
+            processes_omitted: 0,
         })
     }
 }
 
 /// The living processes that are attached, each once.
-fn processes(seen: &Inspection) -> Vec<ProcessSeen> {
-    let mut all: BTreeMap<(u32, &str), ProcessSeen> = BTreeMap::new();
+fn processes(seen: &Inspection) -> Vec<ProcessSnapshot> {
+    let mut all: BTreeMap<(u32, &str), ProcessSnapshot> = BTreeMap::new();
     for member in seen.members.iter().filter(|member| member.is_alive) {
         let (pid, name) = (member.process.pid, member.process.name.as_str());
-        let process = all.entry((pid, name)).or_insert_with(|| ProcessSeen {
+        let process = all.entry((pid, name)).or_insert_with(|| ProcessSnapshot {
             pid: pid.into(),
             name: name.to_owned(),
-            ..ProcessSeen::default()
+            ..ProcessSnapshot::default()
         });
         process.sessions += 1;
         let behind = member.pinned_epoch.map_or(0, |epoch| seen.epoch.saturating_sub(epoch));
@@ -130,28 +130,28 @@ mod tests {
     fn a_region_is_seen_and_so_is_the_one_that_takes_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r");
-        let mut place = Place::new(path.clone());
-        let why = place.look().unwrap_err();
+        let mut source = RegionSource::new(path.clone());
+        let why = source.poll().unwrap_err();
         assert!(why.contains("nearstate region create"), "{why}");
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
         let first = Region::create(&path, &options).unwrap();
         let session = first.session().unwrap();
         let ns = session.namespace("ue", &Schema::default()).unwrap();
         session.put(ns, b"k", b"v").unwrap();
-        let seen = place.look().unwrap();
+        let seen = source.poll().unwrap();
         assert_eq!((seen.records, seen.sessions, seen.bytes_max), (1, 2, 64 << 20));
         assert_eq!((seen.namespaces.len(), seen.namespaces[0].name.as_str()), (1, "ue"));
         assert_eq!((seen.processes.len(), seen.processes[0].sessions), (1, 2));
         assert_eq!(seen.processes[0].pid, u64::from(std::process::id()));
         std::fs::remove_file(&path).unwrap();
-        assert!(place.look().is_err(), "its file is gone");
+        assert!(source.poll().is_err(), "its file is gone");
         let second = Region::create(&path, &options).unwrap();
         let session = second.session().unwrap();
         session.namespace("other", &Schema::default()).unwrap();
-        assert_eq!(place.look().unwrap().namespaces[0].name, "other");
+        assert_eq!(source.poll().unwrap().namespaces[0].name, "other");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "not a region").unwrap();
-        assert!(place.look().unwrap_err().contains("not a region"));
+        assert!(source.poll().unwrap_err().contains("not a region"));
     }
 
     #[test]
@@ -166,11 +166,11 @@ mod tests {
         for number in 0..20_000_u32 {
             writer.put(ns, b"k", &number.to_le_bytes()).unwrap();
         }
-        let mut place = Place::new(path);
-        let seen = place.look().unwrap();
+        let mut source = RegionSource::new(path);
+        let seen = source.poll().unwrap();
         assert!(seen.oldest_pin > 0, "{seen:?}");
         assert_eq!(seen.processes[0].oldest_pin, seen.oldest_pin);
         drop(view);
-        assert_eq!(place.look().unwrap().oldest_pin, 0);
+        assert_eq!(source.poll().unwrap().oldest_pin, 0);
     }
 }

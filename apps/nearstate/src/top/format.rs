@@ -9,8 +9,8 @@ pub(super) const UNKNOWN: &str = "-";
 pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (source, digit) in digits.chars().enumerate() {
+        if source > 0 && (digits.len() - source).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::snapshot::{ClassSeen, CoreSeen, NamespaceSeen, NodeSeen, ProcessSeen, RegionSeen};
+use super::snapshot::{
+    ClassSnapshot, CoreSnapshot, NamespaceSnapshot, NodeSnapshot, ProcessSnapshot, RegionSnapshot,
+};
 
 /// The most samples of a page. A node's has some thousands: 256 namespaces and processes, a few
 /// cores, each command.
@@ -23,12 +25,12 @@ type Families<'p> = BTreeMap<&'p str, Vec<Sample>>;
 ///
 /// # Errors
 /// Why it is none of a node.
-pub(super) fn read(text: &str) -> Result<(NodeSeen, RegionSeen), String> {
+pub(super) fn read(text: &str) -> Result<(NodeSnapshot, RegionSnapshot), String> {
     let families = families(text)?;
-    if !families.contains_key("nearstate_build") {
+    if !families.contains_key("nearstate_build_info") {
         return Err(
-            "the page is not a nearstate node's: it says nothing of nearstate_build. Give \
-                    the address of observe.listen"
+            "the page is not a nearstate node's: it says nothing of nearstate_build_info. Give \
+                    the address of metrics.listen"
                 .to_owned(),
         );
     }
@@ -48,7 +50,7 @@ fn families(text: &str) -> Result<Families<'_>, String> {
         }
         let Some((name, sample)) = sample(line) else {
             return Err(format!(
-                "line {} of the page is no metric: is this the address of observe.listen?",
+                "line {} of the page is no metric: is this the address of metrics.listen?",
                 number + 1
             ));
         };
@@ -137,12 +139,14 @@ fn sum(families: &Families<'_>, name: &str) -> u64 {
     of(families, name).iter().map(Sample::number).fold(0, u64::saturating_add)
 }
 
-fn node(families: &Families<'_>) -> NodeSeen {
+fn node(families: &Families<'_>) -> NodeSnapshot {
     let first = |name: &str| of(families, name).first();
     let number = |name: &str| sum(families, name);
-    NodeSeen {
-        version: first("nearstate_build").map(|build| build.text("version")).unwrap_or_default(),
-        pid: first("nearstate_node")
+    NodeSnapshot {
+        version: first("nearstate_build_info")
+            .map(|build| build.text("version"))
+            .unwrap_or_default(),
+        pid: first("nearstate_node_info")
             .and_then(|node| node.label("pid")?.parse().ok())
             .unwrap_or_default(),
         started: first("nearstate_node_start_time_seconds").map_or(0.0, |start| start.value),
@@ -158,14 +162,17 @@ fn node(families: &Families<'_>) -> NodeSeen {
     }
 }
 
-fn cores(families: &Families<'_>) -> Vec<CoreSeen> {
-    let mut cores: BTreeMap<u64, CoreSeen> = BTreeMap::new();
-    let mut take = |name: &str, set: fn(&mut CoreSeen, &Sample)| {
+fn cores(families: &Families<'_>) -> Vec<CoreSnapshot> {
+    let mut cores: BTreeMap<u64, CoreSnapshot> = BTreeMap::new();
+    let mut take = |name: &str, set: fn(&mut CoreSnapshot, &Sample)| {
         for sample in of(families, name) {
             let Some(number) = sample.label("core").and_then(|core| core.parse().ok()) else {
                 continue;
             };
-            set(cores.entry(number).or_insert(CoreSeen { number, ..CoreSeen::default() }), sample);
+            set(
+                cores.entry(number).or_insert(CoreSnapshot { number, ..CoreSnapshot::default() }),
+                sample,
+            );
         }
     };
     take("nearstate_core_connections", |core, seen| core.connections = seen.number());
@@ -175,9 +182,9 @@ fn cores(families: &Families<'_>) -> Vec<CoreSeen> {
     cores.into_values().collect()
 }
 
-fn classes(families: &Families<'_>) -> Vec<ClassSeen> {
+fn classes(families: &Families<'_>) -> Vec<ClassSnapshot> {
     // By name, each with its place on the page: there the order is what people expect.
-    let mut classes: BTreeMap<&str, (usize, ClassSeen)> = BTreeMap::new();
+    let mut classes: BTreeMap<&str, (usize, ClassSnapshot)> = BTreeMap::new();
     for sample in of(families, "nearstate_resp_request_seconds_bucket") {
         let (Some(class), Some(bound)) = (sample.label("class"), sample.label("le")) else {
             continue;
@@ -186,25 +193,25 @@ fn classes(families: &Families<'_>) -> Vec<ClassSeen> {
         let Some(bound) = bound.parse::<f64>().ok().filter(|bound| !bound.is_nan()) else {
             continue;
         };
-        let place = classes.len();
-        let (_, known) = classes
-            .entry(class)
-            .or_insert_with(|| (place, ClassSeen { name: class.to_owned(), within: Vec::new() }));
+        let source = classes.len();
+        let (_, known) = classes.entry(class).or_insert_with(|| {
+            (source, ClassSnapshot { name: class.to_owned(), within: Vec::new() })
+        });
         known.within.push((bound, sample.number()));
     }
-    let mut classes: Vec<(usize, ClassSeen)> = classes.into_values().collect();
-    classes.sort_by_key(|(place, _)| *place);
+    let mut classes: Vec<(usize, ClassSnapshot)> = classes.into_values().collect();
+    classes.sort_by_key(|(source, _)| *source);
     for (_, class) in &mut classes {
         class.within.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     }
     classes.into_iter().map(|(_, class)| class).collect()
 }
 
-fn region(families: &Families<'_>) -> RegionSeen {
+fn region(families: &Families<'_>) -> RegionSnapshot {
     let number = |name: &str| sum(families, &format!("nearstate_region_{name}"));
     let processes = processes(families);
-    RegionSeen {
-        path: of(families, "nearstate_node")
+    RegionSnapshot {
+        path: of(families, "nearstate_node_info")
             .first()
             .map(|node| node.text("region"))
             .unwrap_or_default(),
@@ -216,15 +223,15 @@ fn region(families: &Families<'_>) -> RegionSeen {
         sessions: number("sessions"),
         sessions_dead: number("sessions_dead"),
         namespaces: namespaces(families),
-        namespaces_unnamed: number("namespaces_unnamed"),
-        processes_unnamed: number("processes").saturating_sub(processes.len() as u64),
+        namespaces_omitted: number("namespaces_omitted"),
+        processes_omitted: number("processes").saturating_sub(processes.len() as u64),
         processes,
     }
 }
 
-fn namespaces(families: &Families<'_>) -> Vec<NamespaceSeen> {
-    let mut seen: BTreeMap<String, NamespaceSeen> = BTreeMap::new();
-    let mut take = |what: &str, set: fn(&mut NamespaceSeen, u64)| {
+fn namespaces(families: &Families<'_>) -> Vec<NamespaceSnapshot> {
+    let mut seen: BTreeMap<String, NamespaceSnapshot> = BTreeMap::new();
+    let mut take = |what: &str, set: fn(&mut NamespaceSnapshot, u64)| {
         for sample in of(families, &format!("nearstate_namespace_{what}")) {
             let Some(name) = sample.label("namespace") else { continue };
             let entry = seen.entry(name.to_owned()).or_default();
@@ -238,13 +245,13 @@ fn namespaces(families: &Families<'_>) -> Vec<NamespaceSeen> {
     seen.into_values().collect()
 }
 
-fn processes(families: &Families<'_>) -> Vec<ProcessSeen> {
-    let mut seen: BTreeMap<(u64, String), ProcessSeen> = BTreeMap::new();
-    let mut take = |what: &str, set: fn(&mut ProcessSeen, u64)| {
+fn processes(families: &Families<'_>) -> Vec<ProcessSnapshot> {
+    let mut seen: BTreeMap<(u64, String), ProcessSnapshot> = BTreeMap::new();
+    let mut take = |what: &str, set: fn(&mut ProcessSnapshot, u64)| {
         for sample in of(families, &format!("nearstate_region_process_{what}")) {
             let Some(pid) = sample.label("pid").and_then(|pid| pid.parse().ok()) else { continue };
             let name = sample.text("name");
-            let empty = ProcessSeen { pid, name: name.clone(), ..ProcessSeen::default() };
+            let empty = ProcessSnapshot { pid, name: name.clone(), ..ProcessSnapshot::default() };
             set(seen.entry((pid, name)).or_insert(empty), sample.number());
         }
     };
@@ -258,10 +265,10 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "\
-# HELP nearstate_build Always 1; what runs.
-# TYPE nearstate_build gauge
-nearstate_build{version=\"0.1.0\"} 1
-nearstate_node{pid=\"77\",region=\"/dev/shm/amf\"} 1
+# HELP nearstate_build_info Always 1; what runs.
+# TYPE nearstate_build_info gauge
+nearstate_build_info{version=\"0.1.0\"} 1
+nearstate_node_info{pid=\"77\",region=\"/dev/shm/amf\"} 1
 nearstate_node_start_time_seconds 1700000000.5
 nearstate_core_connections{core=\"1\"} 3
 nearstate_core_connections{core=\"0\"} 2
@@ -289,32 +296,39 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
         let (node, region) = read(PAGE).unwrap();
         assert_eq!((node.version.as_str(), node.pid, node.started), ("0.1.0", 77, 1_700_000_000.5));
         assert_eq!((node.requests, node.bytes_read), (10, 111));
-        let core = |number, connections| CoreSeen { number, connections, ..CoreSeen::default() };
-        let zero = CoreSeen { requests: 10, ..core(0, 2) };
+        let core =
+            |number, connections| CoreSnapshot { number, connections, ..CoreSnapshot::default() };
+        let zero = CoreSnapshot { requests: 10, ..core(0, 2) };
         assert_eq!(
             node.cores,
-            [zero, CoreSeen { busy_seconds: 0.25, long_polls: 4, ..core(1, 3) }]
+            [zero, CoreSnapshot { busy_seconds: 0.25, long_polls: 4, ..core(1, 3) }]
         );
         let [write, read] = node.classes.as_slice() else { panic!("{:?}", node.classes) };
         assert_eq!((write.name.as_str(), read.name.as_str()), ("write", "read"));
         assert_eq!(read.within, [(0.001, 4), (f64::INFINITY, 9)]);
         assert_eq!((region.path.as_str(), region.records), ("/dev/shm/amf", 7));
         let name = "a}b,c".to_owned();
-        assert_eq!(region.namespaces, [NamespaceSeen { name, records: 7, bytes: 448, tags: 0 }]);
+        assert_eq!(
+            region.namespaces,
+            [NamespaceSnapshot { name, records: 7, bytes: 448, tags: 0 }]
+        );
         let name = "near\"x\\y\nz".to_owned();
-        assert_eq!(region.processes, [ProcessSeen { pid: 77, name, sessions: 2, oldest_pin: 5 }]);
-        assert_eq!(region.processes_unnamed, 1);
+        assert_eq!(
+            region.processes,
+            [ProcessSnapshot { pid: 77, name, sessions: 2, oldest_pin: 5 }]
+        );
+        assert_eq!(region.processes_omitted, 1);
     }
 
     #[test]
     fn what_is_no_page_of_a_node_is_said() {
         for (text, wanted) in [
             ("", "cut short"),
-            ("# EOF\n", "nearstate_build"),
-            ("up 1\n# EOF\n", "nearstate_build"),
-            ("nearstate_build{version=\"1\"} 1\n", "cut short"),
+            ("# EOF\n", "nearstate_build_info"),
+            ("up 1\n# EOF\n", "nearstate_build_info"),
+            ("nearstate_build_info{version=\"1\"} 1\n", "cut short"),
             ("<html>\n# EOF\n", "line 1"),
-            ("a 1\nnearstate_build{version=\"1} 1\n# EOF\n", "line 2"),
+            ("a 1\nnearstate_build_info{version=\"1} 1\n# EOF\n", "line 2"),
             ("a one\n# EOF\n", "line 1"),
             ("a 1\n# EOF\nb 1\n", "behind its end"),
             ("a{b=\"c\" 1\n# EOF\n", "line 1"),
@@ -331,7 +345,7 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
         let pieces =
             ["a", "{", "}", "=", "\"", "\\", ",", " ", "1", "\n", "# EOF", "é", "core", "le"];
         for _ in 0..20_000 {
-            let mut text = "nearstate_build 1\nnearstate_core_connections".to_owned();
+            let mut text = "nearstate_build_info 1\nnearstate_core_connections".to_owned();
             for _ in 0..12 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 text.push_str(pieces[usize::try_from(seed >> 33).unwrap() % pieces.len()]);

@@ -4,25 +4,25 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::figures::name;
-use super::picture::{NodePicture, Picture, RegionPicture};
+use super::format::name;
+use super::report::{NodeReport, RegionReport, TopReport};
 use super::tables::{all, node_lines, region_lines};
 
 /// Lines of text, a table behind the other. `now`: seconds since 1970.
 pub(super) fn text(
-    picture: &Picture,
+    report: &TopReport,
     faults: &[String],
     address: Option<SocketAddr>,
     now: f64,
 ) -> String {
     let mut lines: Vec<String> = faults.iter().map(|why| format!("! {}", name(why))).collect();
-    if let Some(node) = &picture.node {
+    if let Some(node) = &report.node {
         lines.extend(node_lines(node, address, now));
     }
-    if let Some(region) = &picture.region {
+    if let Some(region) = &report.region {
         lines.extend(region_lines(region));
     }
-    for table in all(picture) {
+    for table in all(report) {
         lines.push(String::new());
         lines.extend(table.lines(usize::MAX, usize::MAX));
     }
@@ -31,21 +31,21 @@ pub(super) fn text(
 
 /// One object. What is not known is null.
 pub(super) fn object(
-    picture: &Picture,
+    report: &TopReport,
     faults: &[String],
     address: Option<SocketAddr>,
     now: f64,
 ) -> Value {
     json!({
         "time_seconds": now,
-        "interval_seconds": picture.seconds,
+        "interval_seconds": report.seconds,
         "faults": faults,
-        "node": picture.node.as_ref().map(|node| node_object(node, address, now)),
-        "region": picture.region.as_ref().map(region_object),
+        "node": report.node.as_ref().map(|node| node_object(node, address, now)),
+        "region": report.region.as_ref().map(region_object),
     })
 }
 
-fn node_object(node: &NodePicture, address: Option<SocketAddr>, now: f64) -> Value {
+fn node_object(node: &NodeReport, address: Option<SocketAddr>, now: f64) -> Value {
     let classes: Vec<Value> = node
         .classes
         .iter()
@@ -74,7 +74,7 @@ fn node_object(node: &NodePicture, address: Option<SocketAddr>, now: f64) -> Val
     })
 }
 
-fn region_object(region: &RegionPicture) -> Value {
+fn region_object(region: &RegionReport) -> Value {
     let seen = &region.seen;
     let namespaces: Vec<Value> = region
         .namespaces
@@ -97,8 +97,8 @@ fn region_object(region: &RegionPicture) -> Value {
         "fill": region.fill, "epoch": seen.epoch, "oldest_pin_epochs": seen.oldest_pin,
         "records": seen.records, "records_per_second": region.growth,
         "sessions": seen.sessions, "sessions_dead": seen.sessions_dead,
-        "namespaces": namespaces, "namespaces_unnamed": seen.namespaces_unnamed,
-        "processes": processes, "processes_unnamed": seen.processes_unnamed,
+        "namespaces": namespaces, "namespaces_omitted": seen.namespaces_omitted,
+        "processes": processes, "processes_omitted": seen.processes_omitted,
     })
 }
 
@@ -109,10 +109,9 @@ mod tests {
 
     #[test]
     fn the_text_has_all_of_it() {
-        let picture = sample::picture();
+        let report = sample::report();
         let faults = ["it said \u{1b}[2J".to_owned()];
-        let text =
-            text(&picture, &faults, Some("127.0.0.1:9121".parse().unwrap()), 1_700_000_060.0);
+        let text = text(&report, &faults, Some("127.0.0.1:9121".parse().unwrap()), 1_700_000_060.0);
         let wanted = "\
 ! it said \\u{1b}[2J
 node  127.0.0.1:9121  0.1.0  pid 77  up 00:01:00
@@ -141,7 +140,7 @@ nearstate   77         1           -";
 
     #[test]
     fn the_object_has_all_of_it_and_null_for_what_is_not_known() {
-        let object = object(&sample::picture(), &[], None, 1_700_000_060.0);
+        let object = object(&sample::report(), &[], None, 1_700_000_060.0);
         assert_eq!(object["interval_seconds"], 2.0);
         assert_eq!(object["node"]["uptime_seconds"], 60.0);
         assert_eq!(object["node"]["requests_per_second"], 600.0);
@@ -149,7 +148,7 @@ nearstate   77         1           -";
         assert_eq!(object["node"]["cores"][0]["busy"], 0.6);
         assert_eq!(object["region"]["namespaces"][0]["records_per_second"], -4.0);
         assert_eq!(object["region"]["processes"][0]["oldest_pin_epochs"], 2);
-        let nothing = super::object(&Picture::default(), &["away".to_owned()], None, 0.0);
+        let nothing = super::object(&TopReport::default(), &["away".to_owned()], None, 0.0);
         assert_eq!((&nothing["node"], &nothing["faults"][0]), (&Value::Null, &json!("away")));
     }
 }

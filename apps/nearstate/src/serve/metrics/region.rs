@@ -1,0 +1,104 @@
+//! The region's part of the page: sizes, namespaces, who is attached. Bounded: of a large region or
+//! a large fleet the first ones are named, and how many there are is told as well.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use nearstate_store::Inspection;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::ServerMetrics;
+use super::encode::{gauge, gauges};
+use crate::record_counts::NamespaceCounts;
+
+/// Processes that are named: those with the lowest numbers. More are a fleet.
+const PROCESSES_MAX: usize = 256;
+
+/// Namespaces that are named: those with the most records. A region may have 4,096, and some
+/// hundred bytes for each of them in four families would be a page of megabytes.
+const NAMESPACES_MAX: usize = 256;
+
+/// How many epochs the oldest of some pins is behind.
+fn behind(seen: &Inspection, pins: impl Iterator<Item = u64>) -> u64 {
+    pins.min().map_or(0, |epoch| seen.epoch.saturating_sub(epoch))
+}
+
+pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let Ok(seen) = metrics.0.region.inspect() else {
+        // A region that cannot be read any more: the rest of the page is worth more than an error.
+        return gauge(
+            to,
+            "region_readable",
+            "1 if the region can be read, 0 if it is damaged.",
+            0_u64,
+        );
+    };
+    gauge(to, "region_readable", "1 if the region can be read, 0 if it is damaged.", 1_u64)?;
+    let oldest = behind(&seen, seen.members.iter().filter_map(|member| member.pinned_epoch));
+    let alive = seen.members.iter().filter(|member| member.is_alive).count() as u64;
+    let dead = seen.members.len() as u64 - alive;
+    let records = metrics.records().records();
+    for (name, help, value) in [
+        ("bytes_max", "Maximum size of the heap, in bytes.", seen.bytes_max),
+        (
+            "bytes_taken",
+            "Bytes of the heap ever allocated. Freed bytes are reused and still counted.",
+            seen.bytes_taken,
+        ),
+        ("bytes_on_disk", "Bytes that the file occupies on its file system.", seen.bytes_on_disk),
+        ("epoch", "Epoch of memory reclamation.", seen.epoch),
+        (
+            "oldest_pin_epochs",
+            "Epochs by which the oldest pin lags behind. 0: no pin lags.",
+            oldest,
+        ),
+        ("sessions", "Sessions of running processes, including this one.", alive),
+        ("sessions_dead", "Sessions of dead processes that are not recovered yet.", dead),
+        ("namespaces", "Number of namespaces.", seen.namespaces.len() as u64),
+        ("records", "Records in all namespaces, at the last count.", records),
+    ] {
+        gauge(to, &format!("region_{name}"), help, value)?;
+    }
+    Ok(())
+}
+
+pub(super) fn processes(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    // What keeps it from being read is told by the part before.
+    let Ok(seen) = metrics.0.region.inspect() else { return Ok(()) };
+    let mut processes: BTreeMap<(u32, &str), Vec<Option<u64>>> = BTreeMap::new();
+    for member in seen.members.iter().filter(|member| member.is_alive) {
+        let process = (member.process.pid, member.process.name.as_str());
+        processes.entry(process).or_default().push(member.pinned_epoch);
+    }
+    let help = "Running processes with sessions. The first 256 are listed in the metrics below.";
+    gauge(to, "region_processes", help, processes.len() as u64)?;
+    let labels =
+        |(pid, name): &(u32, &str)| [("pid", pid.to_string()), ("name", (*name).to_owned())];
+    let named = || processes.iter().take(PROCESSES_MAX);
+    let values = named().map(|(process, pins)| (labels(process), pins.len() as u64));
+    gauges(to, "region_process_sessions", "Sessions, by process.", values)?;
+    let values = named()
+        .map(|(process, pins)| (labels(process), behind(&seen, pins.iter().copied().flatten())));
+    let help = "Epochs by which the oldest pin of the process lags behind. 0: no pin lags.";
+    gauges(to, "region_process_oldest_pin_epochs", help, values)
+}
+
+type CountOf = fn(&NamespaceCounts) -> u64;
+
+pub(super) fn namespaces(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let (named, others) = metrics.records().largest(NAMESPACES_MAX);
+    let help =
+        "Namespaces left out of the metrics below, which list the 256 with the most records.";
+    gauge(to, "region_namespaces_omitted", help, others as u64)?;
+    let kinds: [(&str, &str, CountOf); 4] = [
+        ("records", "Records, at the last count, by namespace.", |seen| seen.records),
+        ("bytes", "Bytes of the records, estimated from a sample.", |seen| seen.bytes),
+        ("tags", "Tags declared.", |seen| seen.tags),
+        ("buckets", "Index buckets of seven entries.", |seen| seen.buckets),
+    ];
+    for (name, help, value) in kinds {
+        let values = named.iter().map(|seen| ([("namespace", seen.name.clone())], value(seen)));
+        gauges(to, &format!("namespace_{name}"), help, values)?;
+    }
+    Ok(())
+}

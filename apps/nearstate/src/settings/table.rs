@@ -1,0 +1,336 @@
+//! The table of settings: name, flag, default and documentation of each, and the settings that were
+//! renamed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use nearstate_model::Result;
+use nearstate_node::ConnectionLimits;
+use nearstate_node::executor::SpinPolicy;
+use nearstate_resp::keyspace_events::KeyspaceEvents;
+
+use super::values::{
+    ByteSize, FileMode, ItemSeparator, LogFormat, LogLevel, Number, PositiveCount, SettingValue,
+    SpinSetting, TextLines, TimeSpan, UnixPaths,
+};
+
+/// One setting of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SettingSpec {
+    /// `section.name`, or a name outside all sections.
+    pub(crate) name: &'static str,
+    /// Its flag, without `--`.
+    pub(crate) flag: &'static str,
+    /// The value if it is not set, as one text.
+    pub(crate) default: &'static str,
+    /// What it does.
+    pub(crate) doc: &'static str,
+    /// The placeholder of its value.
+    pub(crate) wants: &'static str,
+    /// How several values are written as one text.
+    pub(crate) separator: ItemSeparator,
+    /// It takes several values.
+    pub(crate) is_list: bool,
+    /// The flag without a value means true.
+    pub(crate) is_switch: bool,
+}
+
+/// The environment variable of a setting.
+pub(crate) fn variable_of(name: &str) -> String {
+    format!("NEARSTATE_{}", name.replace('.', "_").to_ascii_uppercase())
+}
+
+/// The flag that a setting has by its name, without `--`.
+pub(crate) fn flag_of(name: &str) -> String {
+    name.replace(['.', '_'], "-")
+}
+
+impl SettingSpec {
+    /// Its environment variable.
+    pub(crate) fn variable(&self) -> String {
+        variable_of(self.name)
+    }
+
+    /// Its flag with the placeholder of its value.
+    #[cfg(test)]
+    pub(crate) fn usage(&self) -> String {
+        let separator = if self.is_switch { "=" } else { " " };
+        format!("--{}{separator}{}", self.flag, self.wants)
+    }
+
+    /// Its line of `--help`.
+    pub(crate) fn help(&self) -> String {
+        let default = match self.default {
+            "" => "none",
+            some => some,
+        };
+        format!("{} [default: {default}]", self.doc.trim())
+    }
+
+    /// The items of a text.
+    pub(crate) fn items(&self, text: &str) -> Vec<String> {
+        let parts = |separator| text.split(separator).map(str::trim);
+        match self.separator {
+            ItemSeparator::None => vec![text.to_owned()],
+            ItemSeparator::Comma if text.trim().is_empty() => Vec::new(),
+            ItemSeparator::Comma => parts(',').map(str::to_owned).collect(),
+            ItemSeparator::Newline => {
+                parts('\n').filter(|line| !line.is_empty()).map(str::to_owned).collect()
+            }
+        }
+    }
+}
+
+/// The settings of all layers, before they are parsed.
+pub(crate) trait RawSettings {
+    /// The value of a setting.
+    ///
+    /// # Errors
+    /// `BadArgument`: where the setting was set, and what is expected instead.
+    fn value<T: SettingValue>(&self, name: &'static str) -> Result<T>;
+}
+
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $name:literal as $field:ident: $type:ty = $default:literal,
+       --$flag:literal;)+) => {
+        /// All settings, in the order in which they are printed. Those of a section are adjacent.
+        pub(crate) const SETTINGS: &[SettingSpec] = &[$(SettingSpec {
+            name: $name,
+            flag: $flag,
+            default: $default,
+            doc: concat!($($doc),+),
+            wants: <$type as SettingValue>::WANTS,
+            separator: <$type as SettingValue>::SEPARATOR,
+            is_list: !matches!(<$type as SettingValue>::SEPARATOR, ItemSeparator::None),
+            is_switch: <$type as SettingValue>::IS_SWITCH,
+        }),+];
+
+        /// The effective settings.
+        #[derive(Clone, Debug)]
+        pub(crate) struct Settings {
+            $($(#[doc = $doc])+ pub(crate) $field: $type,)+
+        }
+
+        impl Settings {
+            /// Parses every setting.
+            ///
+            /// # Errors
+            /// `BadArgument`: where a setting was set, and what is expected instead.
+            pub(crate) fn parse(raw: &impl RawSettings) -> Result<Self> {
+                Ok(Self { $($field: raw.value::<$type>($name)?,)+ })
+            }
+        }
+    };
+}
+
+settings! {
+    /// TCP addresses that accept RESP clients. Port 0 selects a free port. The default is none if
+    /// `tls.client_ca` is set
+    "listen" as listen: Vec<SocketAddr> = "127.0.0.1:6379", --"listen";
+    /// Unix sockets that accept RESP clients. `auto` is the region's path followed by `.sock`
+    "unix" as unix: UnixPaths = "auto", --"unix";
+    /// File mode of the Unix sockets, in octal. It limits which users can connect
+    "unix_mode" as unix_mode: FileMode = "600", --"unix-mode";
+    /// Allow addresses that other hosts can reach although clients are not authenticated
+    "insecure" as is_insecure: bool = "false", --"insecure";
+    /// Number of cores that serve clients. 0 uses all processors
+    "cores" as cores: Number = "0", --"cores";
+    /// Pin each core to its own processor, if there are enough processors
+    "pin_cores" as pin_cores: bool = "true", --"pin-cores";
+    /// How long an idle core busy-polls before it sleeps: `adaptive` polls only while polling finds
+    /// work, `never` sleeps at once, a time polls for that long
+    "spin" as spin: SpinSetting = "adaptive", --"spin";
+
+    /// The region's file. It is created if it does not exist
+    "region.path" as region: PathBuf = "/dev/shm/nearstate", --"region";
+    /// Maximum size of a region that is created
+    "region.max" as region_max: ByteSize = "1GiB", --"max";
+    /// File mode of a region that is created, in octal. It limits which users can attach
+    "region.mode" as region_mode: FileMode = "600", --"region-mode";
+
+    /// File that declares users, in the format of Redis ACL files: one `user NAME RULE...` per line
+    "users.file" as users_file: Option<PathBuf> = "", --"users-file";
+    /// The same lines given inline. Cannot be combined with users.file
+    "users.lines" as users_lines: TextLines = "", --"users-lines";
+
+    /// TCP addresses that accept RESP clients over TLS. Requires tls.certificate and tls.key
+    "tls.listen" as tls_listen: Vec<SocketAddr> = "", --"tls-listen";
+    /// The node's certificate chain (PEM)
+    "tls.certificate" as tls_certificate: Option<PathBuf> = "", --"tls-certificate";
+    /// The private key of the certificate (PEM)
+    "tls.key" as tls_key: Option<PathBuf> = "", --"tls-key";
+    /// Certificate authorities of client certificates (PEM). If set, every client must present a
+    /// certificate
+    "tls.client_ca" as tls_client_ca: Option<PathBuf> = "", --"tls-client-ca";
+
+    /// HTTP addresses for Prometheus (/metrics) and probes (/health, /ready)
+    "metrics.listen" as metrics: Vec<SocketAddr> = "", --"metrics-listen";
+    /// Allow metrics addresses that other hosts can reach
+    "metrics.insecure" as is_metrics_insecure: bool = "false", --"metrics-insecure";
+
+    /// Least severe level that is logged
+    "log.level" as log_level: LogLevel = "info", --"log-level";
+    /// Format of a log line
+    "log.format" as log_format: LogFormat = "text", --"log-format";
+
+    /// Maximum number of client connections of the node. Further connections receive an error and
+    /// are closed
+    "limits.connections_max" as connections_max: PositiveCount = "20000",
+        --"limits-connections-max";
+    /// Maximum bytes of an incomplete request. A client that sends more is disconnected
+    "limits.input_bytes_max" as input_bytes_max: ByteSize = "129MiB", --"limits-input-bytes-max";
+    /// Maximum bytes of replies that a client has not read. A client with more is disconnected
+    "limits.output_bytes_max" as output_bytes_max: ByteSize = "160MiB",
+        --"limits-output-bytes-max";
+    /// Maximum bytes that one core keeps for its connections: incomplete requests, unread replies,
+    /// queued commands, subscriptions and scan results
+    "limits.core_bytes_max" as core_bytes_max: ByteSize = "2GiB", --"limits-core-bytes-max";
+    /// Maximum time between the first and the last byte of a request
+    "limits.request_timeout" as request_timeout: TimeSpan = "30s", --"limits-request-timeout";
+    /// Each time this many bytes arrive, limits.request_timeout grows by one second
+    "limits.request_bytes_per_second_min" as request_bytes_per_second_min: ByteSize = "64KiB",
+        --"limits-request-bytes-per-second-min";
+    /// Maximum time that a client may leave a reply unread
+    "limits.reply_timeout" as reply_timeout: TimeSpan = "1min", --"limits-reply-timeout";
+    /// Idle time after which TCP keepalive probes are sent
+    "limits.tcp_keepalive" as tcp_keepalive: TimeSpan = "5min", --"limits-tcp-keepalive";
+    /// Maximum time that a shutdown waits for replies in flight
+    "limits.shutdown_timeout" as shutdown_timeout: TimeSpan = "5s", --"limits-shutdown-timeout";
+    /// Maximum number of connections that the kernel queues until a core accepts them
+    "limits.tcp_backlog" as tcp_backlog: PositiveCount = "4096", --"limits-tcp-backlog";
+    /// Maximum number of shared-memory rings for clients on this host, 132 KiB each. Further
+    /// clients continue over their socket
+    "limits.rings_max" as rings_max: Number = "1024", --"limits-rings-max";
+
+    /// Host name that SENTINEL reports. By default it reports the address that the client connected
+    /// to
+    "resp.sentinel_announce_host" as sentinel_announce_host: Option<String> = "",
+        --"resp-sentinel-announce-host";
+    /// Master names that SENTINEL answers. Empty: all names
+    "resp.sentinel_masters" as sentinel_masters: Vec<String> = "", --"resp-sentinel-masters";
+    /// Maximum bytes of one request
+    "resp.request_bytes_max" as request_bytes_max: ByteSize = "256MiB",
+        --"resp-request-bytes-max";
+    /// Maximum bytes of messages queued for one subscriber. A subscriber with more is disconnected
+    "resp.subscriber_bytes_max" as subscriber_bytes_max: ByteSize = "32MiB",
+        --"resp-subscriber-bytes-max";
+    /// Maximum bytes of messages queued for all subscribers. Above it, the subscriber with the
+    /// longest queue is disconnected
+    "resp.pubsub_bytes_max" as pubsub_bytes_max: ByteSize = "1GiB", --"resp-pubsub-bytes-max";
+    /// Maximum number of channels and patterns of one client
+    "resp.subscriptions_max" as subscriptions_max: PositiveCount = "100000",
+        --"resp-subscriptions-max";
+    /// Keyspace events that are published, in the letters of Redis (KEA: all). Empty: none
+    "resp.notify_keyspace_events" as keyspace_events: KeyspaceEvents = "",
+        --"resp-notify-keyspace-events";
+    /// Maximum time that one EXEC, or one SDL command that publishes, may occupy its core. Longer
+    /// ones are rejected
+    "resp.exec_max" as exec_max: TimeSpan = "1s", --"resp-exec-max";
+    /// Requests that take at least this long are recorded in the slow log
+    "resp.slowlog_threshold" as slowlog_threshold: TimeSpan = "10ms", --"resp-slowlog-threshold";
+    /// Maximum number of entries of the slow log
+    "resp.slowlog_entries_max" as slowlog_entries_max: Number = "128",
+        --"resp-slowlog-entries-max";
+}
+
+/// Settings that were renamed: the old name and the current one. The old name, its variable and its
+/// flag are rejected with an error that gives the new one.
+pub(crate) const RENAMED: &[(&str, &str)] = &[
+    ("pinned", "pin_cores"),
+    ("tls.client_authorities", "tls.client_ca"),
+    ("observe.listen", "metrics.listen"),
+    ("observe.insecure", "metrics.insecure"),
+    ("log.form", "log.format"),
+    ("limits.half_sent_max", "limits.request_timeout"),
+    ("limits.input_bytes_per_second_min", "limits.request_bytes_per_second_min"),
+    ("limits.unread_max", "limits.reply_timeout"),
+    ("limits.keep_alive", "limits.tcp_keepalive"),
+    ("limits.drain_max", "limits.shutdown_timeout"),
+    ("limits.backlog", "limits.tcp_backlog"),
+    ("resp.announced_host", "resp.sentinel_announce_host"),
+    ("resp.masters", "resp.sentinel_masters"),
+    ("resp.mailbox_bytes_max", "resp.subscriber_bytes_max"),
+    ("resp.messages_bytes_max", "resp.pubsub_bytes_max"),
+    ("resp.slow", "resp.slowlog_threshold"),
+    ("resp.slow_entries_max", "resp.slowlog_entries_max"),
+];
+
+impl SettingValue for KeyspaceEvents {
+    const WANTS: &'static str = "LETTERS";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        let letters = items.first().map_or("", String::as_str);
+        Self::parse(letters.as_bytes()).map_err(|_| {
+            format!(
+                "{letters:?} is not valid: expected K or E, and letters of Ag$lshzxetdnm for the \
+                 events; KEA publishes all"
+            )
+        })
+    }
+}
+
+fn size(ByteSize(bytes): ByteSize) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+impl Settings {
+    /// The limits of connections.
+    pub(crate) fn limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            connections_max: self.connections_max.0 as usize,
+            input_bytes_max: size(self.input_bytes_max),
+            output_bytes_max: size(self.output_bytes_max),
+            core_bytes_max: size(self.core_bytes_max),
+            half_sent_max: self.request_timeout.0,
+            input_bytes_per_second_min: size(self.request_bytes_per_second_min),
+            unread_max: self.reply_timeout.0,
+            keep_alive: self.tcp_keepalive.0,
+            drain_max: self.shutdown_timeout.0,
+            backlog: i32::try_from(self.tcp_backlog.0).unwrap_or(i32::MAX),
+            rings_max: self.rings_max.0,
+        }
+    }
+
+    /// Sets the settings of the RESP protocol, except users and port.
+    pub(crate) fn apply_to(&self, resp: &mut nearstate_resp::server::Settings) {
+        resp.announced_host.clone_from(&self.sentinel_announce_host);
+        resp.masters.clone_from(&self.sentinel_masters);
+        resp.region = self.region.display().to_string();
+        resp.request_bytes_max = size(self.request_bytes_max);
+        resp.mailbox_bytes_max = size(self.subscriber_bytes_max);
+        resp.messages_bytes_max = size(self.pubsub_bytes_max);
+        resp.subscriptions_max = self.subscriptions_max.0 as usize;
+        resp.keyspace_events = self.keyspace_events;
+        resp.exec_max = self.exec_max.0;
+        resp.slow_micros = u64::try_from(self.slowlog_threshold.0.as_micros()).unwrap_or(u64::MAX);
+        resp.slow_entries_max = self.slowlog_entries_max.0;
+    }
+
+    /// What an idle core does before it sleeps. `None`: adaptive.
+    pub(crate) fn spin(&self) -> Option<SpinPolicy> {
+        match self.spin {
+            SpinSetting::Adaptive => None,
+            SpinSetting::Never => Some(SpinPolicy::Never),
+            SpinSetting::For(time) => Some(SpinPolicy::Always { time }),
+        }
+    }
+
+    /// The paths of the Unix sockets. The automatic path is left out if it is too long.
+    pub(crate) fn unix_paths(&self) -> Vec<PathBuf> {
+        match &self.unix {
+            UnixPaths::At(paths) => paths.clone(),
+            UnixPaths::Auto => {
+                let mut path = self.region.clone().into_os_string();
+                path.push(".sock");
+                if path.len() > UNIX_PATH_MAX { Vec::new() } else { vec![path.into()] }
+            }
+        }
+    }
+
+    /// True if the path of the Unix socket is derived from the region's path.
+    pub(crate) fn is_unix_auto(&self) -> bool {
+        matches!(self.unix, UnixPaths::Auto)
+    }
+}
+
+/// Maximum length of the path of a Unix socket on Linux.
+const UNIX_PATH_MAX: usize = 107;
