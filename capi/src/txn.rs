@@ -5,12 +5,13 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{Record, Session, Txn};
+use nearstate_store::{Session, Txn, View};
 
 use crate::border::{Out, borrow, guard};
 use crate::bytes::{ns_bytes, null};
 use crate::session::ns_session;
 use crate::status::ns_status;
+use crate::view::ns_view;
 
 /// An open transaction: changes of records and objects that happen all at one instant, for every
 /// process and every reader, or not at all. What it has read stands still for it; a call that finds
@@ -19,9 +20,9 @@ use crate::status::ns_status;
 /// while it is open, so keep it short. It is its session's, and used by the same thread.
 #[derive(Debug)]
 pub struct ns_txn {
-    /// Records that were given to the caller, who may point into them until the end.
-    #[expect(clippy::vec_box, reason = "a record stays where it is when the list grows")]
-    kept: RefCell<Vec<Box<Record<'static>>>>,
+    /// Views that were lent to the caller, who may point into them until the end.
+    #[expect(clippy::vec_box, reason = "a view stays where it is when the list grows")]
+    kept: RefCell<Vec<Box<View<'static>>>>,
     /// Keys that were given to the caller.
     keys: RefCell<Vec<Vec<u8>>>,
     /// Walks that go on.
@@ -53,14 +54,15 @@ impl ns_txn {
         unsafe { &*self.session }
     }
 
-    /// Keeps a record for the caller; it does not move until the transaction ends.
-    pub(crate) fn keep(&self, record: Record<'_>) -> *const Record<'static> {
-        // SAFETY: only the lifetime changes. A record points to itself and into the region, which
-        // the transaction's pin keeps as it is, and it is dropped before the transaction is.
-        let record = unsafe { std::mem::transmute::<Record<'_>, Record<'static>>(record) };
+    /// Keeps a view until the transaction ends, and lends it to the caller.
+    pub(crate) fn keep(&self, view: View<'_>) -> Result<ns_view> {
+        // SAFETY: only the lifetime changes. A view points to its own buffers and into the region,
+        // which the transaction's pin keeps as it is, and it is dropped before the transaction is.
+        let view = unsafe { std::mem::transmute::<View<'_>, View<'static>>(view) };
         let mut kept = self.kept.borrow_mut();
-        kept.push(Box::new(record));
-        kept.last().map_or(ptr::null(), |record| ptr::from_ref(record.as_ref()))
+        kept.push(Box::new(view));
+        let view = kept.last().ok_or_else(|| null("the view"))?;
+        Ok(ns_view::shown(view))
     }
 
     /// Keeps a key for the caller until the transaction ends.

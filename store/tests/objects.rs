@@ -250,7 +250,7 @@ fn objects_and_records_by_key_commit_together() {
     let place = place();
     let (session, other) = (place.region.session().unwrap(), place.region.session().unwrap());
     let sockets = session.namespace("sockets", &Schema::default()).unwrap();
-    let open = |txn: &Txn<'_>| {
+    let open = |txn: &Txn<'_>| -> nearstate_store::Result<Address> {
         let address = txn.alloc(64)?;
         txn.open_write(address, |bytes| bytes[0] = 9)?;
         txn.put(sockets, b"port-36412", &address.bits().to_le_bytes())?;

@@ -46,7 +46,7 @@ static bool count_pair(void *context, ns_bytes name, ns_bytes bytes)
 static void all_of_a_transaction_happens_or_nothing(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     ns_bytes block;
     int met = 0;
     ns_block_change changes[] = {
@@ -67,9 +67,9 @@ static void all_of_a_transaction_happens_or_nothing(void)
         OK(ns_txn_get(txn, values, ns_text("a"), &record));
         HOLDS(is(record.value, "1") && record.version == 0);
         OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
-        OK(ns_record_block(&record, ns_text("location"), &block));
+        OK(ns_view_block(&record, ns_text("location"), &block));
         HOLDS(is(block, "cell 5") && record.value.len == 0);
-        HOLDS(ns_record_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
+        HOLDS(ns_view_block(&record, ns_text("qos"), &block) == NS_NOT_FOUND);
         HOLDS(has("a", NULL) && has("old", "1"));
         if (round == 0)
             OK(ns_txn_abort(txn));
@@ -79,7 +79,7 @@ static void all_of_a_transaction_happens_or_nothing(void)
     }
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, blocks, ns_text("ue"), &record));
-    OK(ns_record_blocks(&record, count_pair, &met));
+    OK(ns_view_blocks(&record, count_pair, &met));
     HOLDS(met == 2);
     OK(ns_txn_commit(txn));
 }
@@ -87,7 +87,7 @@ static void all_of_a_transaction_happens_or_nothing(void)
 static void labels_go_with_a_record(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     int met = 0;
     ns_tag tags[] = {{ns_text("imsi"), ns_text("001")}, {ns_text("cell"), ns_text("5")}};
     ns_metadata metadata = {tags, 2, 0}, many = {tags, SIZE_MAX, 0}, none = {NULL, 2, 0};
@@ -100,7 +100,7 @@ static void labels_go_with_a_record(void)
     metadata.expires_ms = 4102444800000; /* 2100 */
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("ue"), &record));
-    OK(ns_record_tags(&record, count_pair, &met));
+    OK(ns_view_tags(&record, count_pair, &met));
     HOLDS(met == 2 && record.expires_ms == 0);
     OK(ns_txn_set_metadata(txn, values, ns_text("ue"), metadata));
     HOLDS(ns_txn_set_metadata(txn, values, ns_text("nobody"), metadata) == NS_NOT_FOUND);
@@ -116,7 +116,7 @@ static void labels_go_with_a_record(void)
 static void a_conflict_is_an_answer_and_changes_nothing(void)
 {
     ns_txn *txn;
-    ns_record record;
+    ns_view record;
     OK(ns_put(session, values, ns_text("a"), ns_text("1"), NULL));
     OK(ns_txn_begin(session, &txn));
     OK(ns_txn_get(txn, values, ns_text("a"), &record));
@@ -143,7 +143,7 @@ struct run {
 static int32_t add(void *context, ns_txn *txn)
 {
     struct run *run = (struct run *)context;
-    ns_record record;
+    ns_view record;
     void *memory;
     run->runs += 1;
     IS(NS_BAD_ARGUMENT, ns_txn_commit(txn));
@@ -196,7 +196,7 @@ struct hand_over {
 static int32_t hand_over(void *context, ns_txn *txn)
 {
     struct hand_over *ue = context;
-    ns_record record;
+    ns_view record;
     int32_t status = ns_txn_get(txn, ue->contexts, ue->supi, &record);
     if (status == NS_OK)
         status = ns_txn_put(txn, ue->by_teid, ue->new_teid, ue->supi);
@@ -302,7 +302,7 @@ static void null_and_nonsense_are_refused(void)
 {
     ns_txn *txn;
     ns_bytes key = ns_text("k"), nothing = some(NULL, 5), absurd = some("k", SIZE_MAX), block;
-    ns_record record = {0};
+    ns_view record = {0};
     ns_metadata metadata = {NULL, 0, 0};
     ns_block_change_list none = {NULL, 0}, lost = {NULL, 1};
     ns_address address;
@@ -331,10 +331,10 @@ static void null_and_nonsense_are_refused(void)
     IS(NS_BAD_ARGUMENT, ns_txn_patch(txn, blocks, key, lost));
     IS(NS_WRONG_KIND, ns_txn_patch(txn, values, key, none));
     IS(NS_BAD_ARGUMENT, ns_txn_delete(NULL, values, key));
-    IS(NS_BAD_ARGUMENT, ns_record_block(NULL, key, &block));
-    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, &block));
-    IS(NS_BAD_ARGUMENT, ns_record_blocks(&record, count_pair, &met));
-    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_block(NULL, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_view_block(&record, key, &block));
+    IS(NS_BAD_ARGUMENT, ns_view_blocks(&record, count_pair, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_tags(&record, count_pair, &met));
     IS(NS_BAD_ARGUMENT, ns_txn_alloc(NULL, 8, &address));
     IS(NS_BAD_ARGUMENT, ns_txn_alloc(txn, 8, NULL));
     OK(ns_txn_alloc(txn, 8, &address));
@@ -347,8 +347,8 @@ static void null_and_nonsense_are_refused(void)
     IS(NS_BAD_ARGUMENT, ns_txn_free(NULL, address));
     OK(ns_txn_put(txn, values, key, key));
     OK(ns_txn_get(txn, values, key, &record));
-    IS(NS_BAD_ARGUMENT, ns_record_block(&record, key, NULL));
-    IS(NS_BAD_ARGUMENT, ns_record_tags(&record, NULL, &met));
+    IS(NS_BAD_ARGUMENT, ns_view_block(&record, key, NULL));
+    IS(NS_BAD_ARGUMENT, ns_view_tags(&record, NULL, &met));
     HOLDS(met == 0);
     OK(ns_txn_abort(txn));
     HOLDS(has("k", NULL));
@@ -357,7 +357,7 @@ static void null_and_nonsense_are_refused(void)
 static void a_session_stays_open_while_a_transaction_is(void)
 {
     ns_txn *one, *two;
-    ns_record record;
+    ns_view record;
     OK(ns_txn_begin(session, &one));
     OK(ns_txn_begin(session, &two));
     IS(NS_BAD_ARGUMENT, ns_session_close(session));
