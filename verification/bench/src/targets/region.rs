@@ -12,7 +12,7 @@ use crate::operations::{self, Block, Operation, Store};
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome, Record,
+    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome,
     RecordForUpdate, Region, Session, TagSchema, Txn, Values, View,
 };
 use std::ops::Bound;
@@ -513,7 +513,7 @@ impl Access for InTransaction<'_, '_> {
         let blocks = blocks_of(schema, entry.parts, &mut blocks);
         self.txn.patch(namespace, entry.key, blocks)?;
         if tagged.count > 0 {
-            self.txn.label(namespace, entry.key, tagged.labels())?;
+            self.txn.set_metadata(namespace, entry.key, tagged.labels())?;
         }
         Ok(())
     }
@@ -541,7 +541,7 @@ impl Access for InTransaction<'_, '_> {
         self.txn.patch(namespace, change.key, blocks)?;
         if let Some((_, after)) = change.tags {
             let tagged = Tagged::of(schema, after, change.key);
-            self.txn.label(namespace, change.key, tagged.labels())?;
+            self.txn.set_metadata(namespace, change.key, tagged.labels())?;
         }
         Ok(true)
     }

@@ -30,7 +30,7 @@ pub fn four(desk: &mut Desk<'_>, contexts: &Contexts, material: &Material) -> Re
 fn in_transactions(contexts: &Contexts, work: &Work<'_>) -> Result<u64> {
     let (mut done, mut sum) = (0, 0_u64);
     for keys in work.runs.iter().flat_map(|run| run.as_chunks::<TOGETHER>().0) {
-        let seen = contexts.session.transact(|txn| {
+        let seen = contexts.session.transact::<_, nearstate_store::Error>(|txn| {
             let mut seen = 0;
             for key in keys {
                 seen += touch(txn.get(contexts.namespace, key)?.ok_or_else(missing)?.bytes());
