@@ -52,7 +52,6 @@ impl<'s> View<'s> {
     )]
     pub(crate) fn new(pin: Pin<'s>, cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        debug_assert!(version != 0, "a published record has a version");
         Self { version, form, source: Source::Region { cell, value, _pin: Some(pin) } }
     }
 
@@ -72,7 +71,6 @@ impl<'s> View<'s> {
     #[inline]
     pub(crate) fn in_txn(cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        debug_assert!(version != 0, "a published record has a version");
         Self { version, form, source: Source::Region { cell, value, _pin: None } }
     }
 

@@ -196,7 +196,7 @@ impl Txn<'_> {
     ///         txn.put(ues, b"imsi-1", &bearer.bits().to_le_bytes())
     ///     })?; // the bearer is in the list, or there is none: also after a SIGKILL
     /// }
-    /// let teids = session.transact(|txn| {
+    /// let teids = session.transact::<_, nearstate_store::Error>(|txn| {
     ///     let mut teids = Vec::new();
     ///     let mut next = txn.get(ues, b"imsi-1")?.map_or(0, |ue| word(ue.bytes(), 0));
     ///     while let Some(address) = Address::from_bits(next) {
